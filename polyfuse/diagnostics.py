@@ -1,0 +1,152 @@
+"""Errors with a code, a place, carets, a hint and a docs anchor.
+
+Codes: PF1xx text and syntax, PF2xx names and types, PF3xx ranges, pieces and indices,
+PF4xx calls from Python (arguments, sizes), PF5xx scheduling and legality,
+PF6xx kernels and code generation, PF7xx compiler and run time, PF8xx cache and files,
+PF9xx internal.  Every code has a section in ``docs/errors.md`` (tested).
+Semantic errors of a file are collected in a `Diagnostics` and raised together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from polyfuse.source import Span
+
+
+class Severity(Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. `related` are further places with a remark each."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    hint: str | None = None
+    severity: Severity = Severity.ERROR
+    related: tuple[tuple[Span, str], ...] = ()
+
+    def render(self) -> str:
+        where = f"{self.span}: " if self.span else ""
+        lines = [f"{where}{self.severity.value} {self.code}: {self.message}"]
+        if self.span:
+            lines.append(self.span.caret_lines())
+        for span, remark in self.related:
+            lines += [f"  {span}: {remark}", span.caret_lines()]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        lines.append(f"  see docs/errors.md#{self.code.lower()}")
+        return "\n".join(lines)
+
+
+class PolyfuseError(Exception):
+    """Base of every error polyfuse raises on purpose. `diagnostics` holds at least one finding."""
+
+    default_code = "PF900"
+
+    def __init__(
+        self,
+        message: str | Sequence[Diagnostic],
+        *,
+        code: str | None = None,
+        span: Span | None = None,
+        hint: str | None = None,
+    ) -> None:
+        if isinstance(message, str):
+            found: tuple[Diagnostic, ...] = (Diagnostic(code or self.default_code, message, span, hint),)
+        else:
+            found = tuple(message)
+        self.diagnostics = found
+        super().__init__("\n\n".join(d.render() for d in found))
+
+    @property
+    def code(self) -> str:
+        return self.diagnostics[0].code
+
+    def __reduce__(self) -> tuple[type[PolyfuseError], tuple[tuple[Diagnostic, ...]]]:
+        return type(self), (self.diagnostics,)
+
+
+class DslError(PolyfuseError):
+    """The program text is wrong (PF1xx-PF3xx)."""
+
+    default_code = "PF100"
+
+
+class ArgumentError(PolyfuseError, ValueError):
+    """A call from Python does not fit the operator: shapes, dtypes, sizes, options (PF4xx)."""
+
+    default_code = "PF400"
+
+
+class ScheduleError(PolyfuseError):
+    """A schedule is illegal or could not be computed (PF5xx)."""
+
+    default_code = "PF500"
+
+
+class CodegenError(PolyfuseError):
+    """A kernel cannot be built for a target (PF6xx)."""
+
+    default_code = "PF600"
+
+
+class ToolchainError(PolyfuseError):
+    """The C++ compiler or the run time failed or is missing (PF7xx)."""
+
+    default_code = "PF700"
+
+
+class CacheError(PolyfuseError):
+    """The on-disk cache cannot be used (PF8xx)."""
+
+    default_code = "PF800"
+
+
+class InternalError(PolyfuseError):
+    """A bug in polyfuse: a verifier found an inconsistent intermediate form (PF9xx)."""
+
+    default_code = "PF900"
+
+
+@dataclass(slots=True)
+class Diagnostics:
+    """Collects findings; `raise_if_errors` raises them all at once."""
+
+    found: list[Diagnostic] = field(default_factory=list)
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        span: Span | None,
+        hint: str | None = None,
+        related: tuple[tuple[Span, str], ...] = (),
+    ) -> None:
+        self._add(Diagnostic(code, message, span, hint, Severity.ERROR, related))
+
+    def warning(self, code: str, message: str, span: Span | None, hint: str | None = None) -> None:
+        self._add(Diagnostic(code, message, span, hint, Severity.WARNING))
+
+    def _add(self, finding: Diagnostic) -> None:
+        if finding not in self.found:
+            self.found.append(finding)
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        return [d for d in self.found if d.severity is Severity.ERROR]
+
+    @property
+    def warnings(self) -> list[Diagnostic]:
+        return [d for d in self.found if d.severity is Severity.WARNING]
+
+    def raise_if_errors(self, kind: type[PolyfuseError] = DslError) -> None:
+        errors = sorted(self.errors, key=lambda d: (d.span.source.name, d.span.start) if d.span else ("", -1))
+        if errors:
+            raise kind(errors)

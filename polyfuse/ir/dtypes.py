@@ -1,0 +1,96 @@
+"""Element types: the ten dtypes of the language and what every target calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+class Kind(Enum):
+    FLOAT = "float"
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A dtype: language name, kind, size in bits, C++ spelling of a stored element."""
+
+    name: str
+    kind: Kind
+    bits: int
+    c_name: str
+
+    @property
+    def bytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in (Kind.SIGNED, Kind.UNSIGNED)
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind is Kind.BOOL
+
+    @property
+    def compute(self) -> DType:
+        """The type arithmetic happens in: f32 for the 16-bit floats, itself otherwise."""
+        return F32 if self in (F16, BF16) else self
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return _NUMPY[self.name]
+
+    @property
+    def eps(self) -> float:
+        """Unit roundoff's double (machine epsilon); 0 for integers and bool."""
+        return _EPS.get(self.name, 0.0)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+F64 = DType("f64", Kind.FLOAT, 64, "double")
+F32 = DType("f32", Kind.FLOAT, 32, "float")
+F16 = DType("f16", Kind.FLOAT, 16, "pf_f16")
+BF16 = DType("bf16", Kind.FLOAT, 16, "pf_bf16")
+I64 = DType("i64", Kind.SIGNED, 64, "pf_i64")
+I32 = DType("i32", Kind.SIGNED, 32, "pf_i32")
+I16 = DType("i16", Kind.SIGNED, 16, "pf_i16")
+I8 = DType("i8", Kind.SIGNED, 8, "pf_i8")
+U8 = DType("u8", Kind.UNSIGNED, 8, "pf_u8")
+BOOL = DType("bool", Kind.BOOL, 8, "pf_bool")
+
+ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
+FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
+BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
+
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+}
+_EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+_FROM_NUMPY: dict[np.dtype[Any], DType] = {d: BY_NAME[n] for n, d in _NUMPY.items()}
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """The language dtype of a NumPy dtype (native byte order only), or None if there is none."""
+    return _FROM_NUMPY.get(dtype)

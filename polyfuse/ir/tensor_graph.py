@@ -1,0 +1,344 @@
+"""The tensor graph: an operator as single-assignment statements over iteration domains.
+
+    TensorGraph = sizes, constraints, tensors, statements, inputs, outputs
+    Statement   = target[write...] = expr             for dims            (reduction is None)
+                | target[write...] = reduce over the reduction dims of expr
+                | target[write...] op= expr           scatter: accumulate=True, write may hold Exprs
+    Expr        = Const | IndexValue | Read | Apply | Select | Cast       (typed, with spans)
+
+The frontend writes it, the reference evaluator defines its meaning, layer I schedules it.
+Facts that hold in every graph (checked by `ir.verify_graph`):
+
+* A tensor is either an input or written by at least one statement; pieces of one tensor are
+  disjoint (proved by isl, `poly.ranges`), so each element is defined once, except that
+  `accumulate` statements add to what the others define (or to the identity).
+* A reduction is the whole right side of its statement: the frontend splits ``sum[h](e) / H`` into
+  a statement for the sum (its tensor is a generated TEMP) and one for the division.
+  Its dims are the outer variables it uses, then the reduction dims (``IterDim.reduce``).
+* Arithmetic happens in compute types only (f64, f32, integers, bool): reads of f16/bf16 tensors are
+  wrapped in a Cast to f32, writes to f16/bf16 tensors end in a Cast to the tensor's dtype.
+* An inout parameter p is two tensors: the entry value (role INOUT, only read) and
+  ``Tensor(name="p__out", role=OUTPUT, alias="p")``, which is written. Elements not written keep
+  the entry value. Storage decides whether both can share memory.
+* An element whose index leaves the tensor under a guard that is false is not read: `Select` is lazy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias, Union
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.source import NO_SPAN, Span
+
+
+class Role(Enum):
+    INPUT = "input"
+    OUTPUT = "output"
+    INOUT = "inout"
+    TEMP = "temp"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor. Scalars have shape (). `default` is a scalar argument's default value.
+
+    `exact` marks a temp that must be stored, never recomputed: two uses must see the same bits.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[IndexExpr, ...]
+    role: Role
+    span: Span = field(default=NO_SPAN, compare=False)
+    default: float | int | bool | None = None
+    alias: str | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IterDim:
+    """A loop variable and its half-open range; bounds may use sizes and earlier dims of the statement."""
+
+    name: str
+    lower: IndexExpr
+    upper: IndexExpr
+    reduce: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.lower}..{self.upper}"
+
+
+# --- expressions -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: float | int | bool
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An index expression used as a number; computed in i64, then converted to `dtype`."""
+
+    index: IndexExpr
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One element of a tensor. An index is affine (IndexExpr) or data (an integer Expr: a gather)."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A scalar operation of `SCALAR_OPS`; operands already have the type the operation works in."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`then if cond else other`; only the chosen side is evaluated, so guards make reads legal."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    arg: Expr
+    dtype: DType
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+Expr: TypeAlias = Union[Const, IndexValue, Read, Apply, Select, Cast]  # noqa: UP007
+Index: TypeAlias = Union[IndexExpr, Expr]  # noqa: UP007
+EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
+
+# name -> number of operands. Comparisons and isnan give bool; and/or/not take bool;
+# floordiv and mod floor as Python does; min and max propagate NaN.
+SCALAR_OPS: dict[str, int] = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max"), 2),
+    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or"), 2),
+    **dict.fromkeys(("neg", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf"), 1),
+    **dict.fromkeys(("sin", "cos", "abs", "floor", "ceil", "round", "isnan"), 1),
+}
+
+REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One definition. See the module docstring.
+
+    For argmax and argmin there is exactly one reduction dim, and the result (i64) is its value at
+    the first of the equal extremes; a NaN counts as the extreme, as in NumPy.
+    """
+
+    name: str
+    target: str
+    dims: tuple[IterDim, ...]
+    write: tuple[Index, ...]
+    expr: Expr
+    reduction: str | None = None
+    accumulate: bool = False
+    span: Span = field(default=NO_SPAN, compare=False)
+
+    @property
+    def reduction_dims(self) -> tuple[str, ...]:
+        return tuple(d.name for d in self.dims if d.reduce)
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, (d for d in self.dims if not d.reduce)))
+        over = ", ".join(map(str, (d for d in self.dims if d.reduce)))
+        right = format_expr(self.expr)
+        if self.accumulate:
+            sign, where = f"{self.reduction}=", ", ".join(map(str, self.dims))
+        else:
+            sign, right = "=", f"{self.reduction}[{over}]({right})" if self.reduction else right
+        left = f"{self.target}[{', '.join(map(format_index, self.write))}]"
+        return f"{self.name}: {left} {sign} {right}" + (f"  for {where}" if where else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`left op right` on sizes, op in == != < <= > >=; proofs assume it, calls check it."""
+
+    op: str
+    left: IndexExpr
+    right: IndexExpr
+    span: Span = field(default=NO_SPAN, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGraph:
+    """An operator at one choice of generics. `inputs` and `outputs` are in signature order.
+
+    `outputs` names the declared results only; what an inout parameter becomes is found through
+    `Tensor.alias`.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    constraints: tuple[Constraint, ...]
+    tensors: tuple[Tensor, ...]
+    statements: tuple[Statement, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    span: Span = field(default=NO_SPAN, compare=False)
+
+    def tensor(self, name: str) -> Tensor:
+        return next(t for t in self.tensors if t.name == name)
+
+    def statement(self, name: str) -> Statement:
+        return next(s for s in self.statements if s.name == name)
+
+    def writers(self, tensor: str) -> tuple[Statement, ...]:
+        return tuple(s for s in self.statements if s.target == tensor)
+
+    def readers(self, tensor: str) -> tuple[Statement, ...]:
+        return tuple(s for s in self.statements if any(r.tensor == tensor for r in statement_reads(s)))
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}({', '.join(self.sizes)})"]
+        lines += [f"  where {c}" for c in self.constraints]
+        for t in self.tensors:
+            shape = ", ".join(map(str, t.shape))
+            extra = f" = {t.default}" if t.default is not None else ""
+            extra += f" aliases {t.alias}" if t.alias else ""
+            lines.append(f"  {t.role.value:6s} {t.name}: {t.dtype}[{shape}]{extra}")
+        lines += [f"  {s}" for s in self.statements]
+        return "\n".join(lines)
+
+
+# --- walking and rebuilding ----------------------------------------------------------------------
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """Direct operands, data indices of reads included."""
+    match e:
+        case Apply(_, args):
+            return args
+        case Select(cond, then, other):
+            return (cond, then, other)
+        case Cast(arg):
+            return (arg,)
+        case Read(_, indices):
+            return tuple(i for i in indices if isinstance(i, EXPR_TYPES))
+        case Const() | IndexValue():
+            return ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, parents first, left to right."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def reads(e: Expr) -> tuple[Read, ...]:
+    return tuple(x for x in walk(e) if isinstance(x, Read))
+
+
+def statement_reads(s: Statement) -> tuple[Read, ...]:
+    """Every read of a statement, those in data indices of its write included."""
+    found = reads(s.expr)
+    for index in s.write:
+        if isinstance(index, EXPR_TYPES):
+            found += reads(index)
+    return found
+
+
+def map_expr(
+    e: Expr, on_expr: Callable[[Expr], Expr], on_index: Callable[[IndexExpr], IndexExpr] | None = None
+) -> Expr:
+    """Rebuild bottom-up: `on_index` on affine indices, `on_expr` on every rebuilt node.
+
+    Nodes whose parts did not change are kept, so that `is` tells whether anything did.
+    """
+
+    def go(x: Expr) -> Expr:
+        match x:
+            case Apply(_, args):
+                new = tuple(map(go, args))
+                x = x if all(a is b for a, b in zip(new, args, strict=True)) else replace(x, args=new)
+            case Select(cond, then, other):
+                c, t, o = go(cond), go(then), go(other)
+                if not (c is cond and t is then and o is other):
+                    x = replace(x, cond=c, then=t, other=o)
+            case Cast(arg):
+                a = go(arg)
+                x = x if a is arg else replace(x, arg=a)
+            case Read(_, indices):
+                idx = tuple(map_index(i, go, on_index) for i in indices)
+                x = x if all(a is b for a, b in zip(idx, indices, strict=True)) else replace(x, indices=idx)
+            case IndexValue(index):
+                i = on_index(index) if on_index else index
+                x = x if i is index else replace(x, index=i)
+            case Const():
+                pass
+        return on_expr(x)
+
+    return go(e)
+
+
+def map_index(
+    i: Index, on_expr: Callable[[Expr], Expr], on_index: Callable[[IndexExpr], IndexExpr] | None
+) -> Index:
+    if isinstance(i, EXPR_TYPES):
+        return on_expr(i)
+    return on_index(i) if on_index else i
+
+
+# --- printing ------------------------------------------------------------------------------------
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+}  # fmt: skip
+
+
+def format_index(i: Index) -> str:
+    return format_expr(i) if isinstance(i, EXPR_TYPES) else str(i)
+
+
+def format_expr(e: Expr) -> str:
+    """Readable, fully parenthesised text of an expression; stable, for dumps and goldens."""
+    match e:
+        case Const(value):
+            return repr(value) if not isinstance(value, bool) else str(value).lower()
+        case IndexValue(index, dtype):
+            return f"{dtype}({index})"
+        case Read(tensor, indices):
+            return f"{tensor}[{', '.join(map(format_index, indices))}]"
+        case Apply(op, args) if op in _INFIX:
+            return f"({format_expr(args[0])} {_INFIX[op]} {format_expr(args[1])})"
+        case Apply("neg", (arg,)):
+            return f"(-{format_expr(arg)})"
+        case Apply(op, args):
+            return f"{op}({', '.join(map(format_expr, args))})"
+        case Select(cond, then, other):
+            return f"({format_expr(then)} if {format_expr(cond)} else {format_expr(other)})"
+        case Cast(arg, dtype):
+            return f"{dtype}({format_expr(arg)})"
