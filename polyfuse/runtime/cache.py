@@ -1,0 +1,398 @@
+"""The on-disk cache of everything that took a compiler or a measurement to make.
+
+    <root>/entries/ab/<sha-256 key>/manifest.json + files     one published entry, never changed again
+    <root>/staging/<random>/                                  entries being written, rubbish being deleted
+    <root>/locks/<key>.lock                                   so that one of many processes builds
+
+An entry is staged in its own folder and published by one rename, so a reader sees all of it
+or nothing; an entry that is there already counts as success.  The manifest holds the SHA-256 of
+every file and every load verifies it.  Locks only save work: without them results are the same.
+Shared objects from here are loaded into the process, so the root must be a real folder of
+this user that nobody else can write to; else a private temporary folder takes its place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache as memoised
+from pathlib import Path
+from typing import Any
+
+from polyfuse.diagnostics import CacheError
+
+ENV_DIR = "POLYFUSE_CACHE_DIR"
+FORMAT = 1
+LOCK_TIMEOUT_S = 120.0
+STALE_STAGING_S = 3600.0
+_MANIFEST = "manifest.json"
+_KEY = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+
+
+class CacheWarning(RuntimeWarning):
+    """The cache works, but not the way it should: see the code in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """One published entry: its size in bytes, time of creation (seconds since 1970) and notes."""
+
+    key: str
+    path: Path
+    size: int
+    created: float
+    meta: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `Cache.verify` found: entries looked at, and (key, reason) of the damaged ones."""
+
+    checked: int
+    corrupt: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build function returns: the files of an entry and notes for `ls`."""
+
+    files: Mapping[str, bytes]
+    meta: Mapping[str, str]
+
+
+class _Corrupt(Exception):
+    """An entry is there and is not what was written."""
+
+
+@memoised
+def package_version() -> str:
+    """The version of polyfuse, part of every key."""
+    try:
+        return importlib.metadata.version("polyfuse")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def cache_key(parts: Sequence[tuple[str, str]]) -> str:
+    """SHA-256 (hex) of named strings; names, order and borders between strings all count."""
+    text = json.dumps([[name, value] for name, value in parts], ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+class Cache:
+    """A cache folder. Use `Cache.open_default()` or `Cache.open(folder)`, which check it first."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def open_default(cls) -> Cache:
+        """The user's cache: ``$POLYFUSE_CACHE_DIR``, else the platform's cache folder."""
+        return cls.open(default_root())
+
+    @classmethod
+    def open(cls, root: Path) -> Cache:
+        """The cache at `root` (made if missing), or a private temporary one, with a warning."""
+        reason = _prepare_root(root)
+        return cls(root) if reason is None else cls(_spare_root(root, reason))
+
+    def get(self, key: str) -> Path | None:
+        """The folder of a verified entry, or None. A damaged entry is removed."""
+        return self._get(key, locked=False)
+
+    def put(self, key: str, files: Mapping[str, bytes], meta: Mapping[str, str]) -> Path:
+        """Publish an entry and return its folder; if a good one is there already, that one.
+
+        Raises CacheError PF802 if neither this folder nor a temporary one can be written.
+        """
+        return self._put(key, Built(files, meta), locked=False)
+
+    def get_or_build(self, key: str, build: Callable[[], Built]) -> Path:
+        """The entry's folder; `build()` runs if it is missing, in one process of many if locks work.
+
+        Whatever `build` raises passes through, and leaves nothing behind.
+        """
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self._lock(key):
+            return self._get(key, locked=True) or self._put(key, build(), locked=True)
+
+    def remove(self, key: str) -> None:
+        """Forget an entry; missing ones are fine."""
+        self._throw_away(self._entry(key))
+
+    def ls(self) -> list[CacheEntry]:
+        """All readable entries, oldest first. Contents are not verified: see `verify`."""
+        found: list[CacheEntry] = []
+        for path in self._entries():
+            with suppress(_Corrupt, OSError):
+                manifest = _read_manifest(path)
+                size = sum(int(f["bytes"]) for f in manifest["files"].values())
+                found.append(CacheEntry(path.name, path, size, manifest["created"], manifest["meta"]))
+        return sorted(found, key=lambda e: (e.created, e.key))
+
+    def clear(self) -> int:
+        """Remove every entry, lock and old left-over; the number of entries removed."""
+        entries = list(self._entries())
+        self._throw_away(self.root / "entries")
+        shutil.rmtree(self.root / "locks", ignore_errors=True)
+        for left in _children(self.root / "staging"):
+            with suppress(OSError):
+                if time.time() - left.lstat().st_mtime > STALE_STAGING_S:
+                    shutil.rmtree(left, ignore_errors=True)
+        return len(entries)
+
+    def verify(self) -> VerifyReport:
+        """Check every entry against its manifest and remove the damaged ones."""
+        bad: list[tuple[str, str]] = []
+        entries = list(self._entries())
+        for path in entries:
+            try:
+                _check(path)
+            except _Corrupt as e:
+                bad.append((path.name, str(e)))
+                self._throw_away(path)
+        return VerifyReport(len(entries), tuple(bad))
+
+    def _entry(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"cache keys are 64 hex digits, not {key!r}")
+        return self.root / "entries" / key[:2] / key
+
+    def _entries(self) -> Iterator[Path]:
+        for group in _children(self.root / "entries"):
+            yield from _children(group)
+
+    def _get(self, key: str, *, locked: bool) -> Path | None:
+        for entry in self._places(key):
+            try:
+                if _check(entry):
+                    return entry
+            except _Corrupt as e:
+                warnings.warn(f"PF803: damaged cache entry {entry} removed: {e}", CacheWarning, stacklevel=4)
+                self._discard(entry, locked=locked)
+        return None
+
+    def _places(self, key: str) -> list[Path]:
+        """Where an entry can be: here, and where it went if this folder could not be written."""
+        spare = _SPARES.get(self.root)
+        return [self._entry(key)] + ([Cache(spare[0])._entry(key)] if spare else [])
+
+    def _put(self, key: str, built: Built, *, locked: bool) -> Path:
+        try:
+            return self._publish(key, built, locked=locked)
+        except OSError as e:
+            spare = Cache(_spare_root(self.root, f"cannot write to it ({e.strerror or e})"))
+            try:
+                return spare._publish(key, built, locked=False)
+            except OSError as e2:
+                raise CacheError(
+                    f"cannot write a cache entry to {self.root} ({e}) nor to {spare.root} ({e2})",
+                    code="PF802",
+                    hint=f"free some space, or set {ENV_DIR} to a folder you can write to",
+                ) from e2
+
+    def _publish(self, key: str, built: Built, *, locked: bool) -> Path:
+        entry = self._entry(key)
+        staged = self._stage(key, built)
+        try:
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for _ in range(4):
+                try:
+                    os.rename(staged, entry)
+                    return entry
+                except OSError as e:
+                    if e.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                        raise
+                with suppress(_Corrupt):
+                    if _check(entry):
+                        return entry
+                self._discard(entry, locked=locked)
+            raise OSError(errno.EEXIST, "a damaged entry cannot be replaced", str(entry))
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _stage(self, key: str, built: Built) -> Path:
+        staging = self.root / "staging"
+        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=staging))
+        files: dict[str, dict[str, str | int]] = {}
+        try:
+            for name, data in built.files.items():
+                if not _NAME.fullmatch(name) or name == _MANIFEST:
+                    raise ValueError(f"not a file name for a cache entry: {name!r}")
+                (folder / name).write_bytes(data)
+                files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+            manifest = {"format": FORMAT, "key": key, "created": time.time(), "meta": dict(built.meta)}
+            manifest["files"] = files
+            (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _discard(self, entry: Path, *, locked: bool) -> None:
+        """Remove a damaged entry, unless another process has replaced it meanwhile."""
+        if not locked:
+            with self._lock(entry.name):
+                return self._discard(entry, locked=True)
+        with suppress(_Corrupt):
+            if _check(entry):
+                return None
+        self._throw_away(entry)
+        return None
+
+    def _throw_away(self, path: Path) -> None:
+        """Out of sight by one rename, then deleted; does nothing on a read-only disk."""
+        with suppress(OSError):
+            staging = self.root / "staging"
+            staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+            rubbish = staging / f"rubbish-{secrets.token_hex(8)}"
+            os.rename(path, rubbish)
+            if stat.S_ISDIR(rubbish.lstat().st_mode):
+                shutil.rmtree(rubbish, ignore_errors=True)
+            else:
+                rubbish.unlink()
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """One process at a time, if the file system can lock; else (and after a time-out) nobody waits."""
+        import filelock
+
+        lock: filelock.BaseFileLock | None = None
+        try:
+            (self.root / "locks").mkdir(mode=0o700, exist_ok=True)
+            lock = filelock.FileLock(self.root / "locks" / f"{key}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600)
+            lock.acquire()
+        except (OSError, NotImplementedError, filelock.Timeout):
+            lock = None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+
+def default_root() -> Path:
+    """Where the cache is meant to be; nothing is made or checked."""
+    override = os.environ.get(ENV_DIR)
+    if override:
+        return Path(override).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("polyfuse"))
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read_manifest(entry: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((entry / _MANIFEST).read_bytes())
+        for name, info in manifest["files"].items():
+            if not _NAME.fullmatch(name) or not isinstance(info["bytes"], int):
+                raise _Corrupt(f"the manifest lists {name!r}")
+        if manifest["format"] != FORMAT or manifest["key"] != entry.name:
+            raise _Corrupt("the manifest is of another entry")
+        if not isinstance(manifest["meta"], dict) or not isinstance(manifest["created"], (int, float)):
+            raise _Corrupt("the manifest is incomplete")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise _Corrupt(f"the manifest is not readable ({type(e).__name__})") from e
+    return dict(manifest)
+
+
+def _check(entry: Path) -> bool:
+    """True if the entry is whole, False if there is none; raises _Corrupt."""
+    try:
+        if not stat.S_ISDIR(entry.lstat().st_mode):
+            raise _Corrupt("it is not a folder")
+        for name, info in _read_manifest(entry)["files"].items():
+            file = entry / name
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise _Corrupt(f"{name} is not a regular file")
+            data = file.read_bytes()
+            if hashlib.sha256(data).hexdigest() != info["sha256"]:
+                raise _Corrupt(f"{name} has {len(data)} of {info['bytes']} bytes or other contents")
+    except (FileNotFoundError, NotADirectoryError) as e:
+        if not entry.exists():  # never there, or somebody cleared the cache under us
+            return False
+        raise _Corrupt(f"a file is missing ({e.filename})") from e
+    except OSError as e:
+        raise _Corrupt(f"it cannot be read ({e.strerror})") from e
+    return True
+
+
+def _prepare_root(root: Path) -> str | None:
+    """Make the folder if need be; why it cannot be trusted or used, or None."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            root.mkdir(mode=0o700)
+        info = root.lstat()
+        parent = root.parent.stat()
+    except OSError as e:
+        return f"cannot make it ({e.strerror or e})"
+    if stat.S_ISLNK(info.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISDIR(info.st_mode):
+        return "it is not a folder"
+    if info.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if info.st_mode & 0o022:
+        return "others can write to it"
+    if parent.st_mode & 0o002 and not parent.st_mode & stat.S_ISVTX:
+        return "others can replace it (the folder above is writable by all)"
+    return None
+
+
+_SPARES: dict[Path, tuple[Path, int]] = {}
+"""By folder: the temporary one in its place, and the process that made it (a fork inherits it)."""
+
+
+def _spare_root(root: Path, reason: str) -> Path:
+    known = _SPARES.get(root)
+    if known and _prepare_root(known[0]) is None:
+        return known[0]
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="polyfuse-cache-"))
+    except OSError as e:
+        raise CacheError(
+            f"the cache folder {root} cannot be used: {reason}; and no temporary folder can be made ({e})",
+            code="PF802",
+            hint=f"set {ENV_DIR} to a private folder you can write to",
+        ) from e
+    _SPARES[root] = (folder, os.getpid())
+    warnings.warn(
+        f"PF801: the cache folder {root} is not used: {reason}; "
+        f"this process keeps its kernels in a temporary folder (set {ENV_DIR} to a private folder)",
+        CacheWarning,
+        stacklevel=4,
+    )
+    return folder
+
+
+@atexit.register
+def _remove_spares() -> None:
+    for folder, pid in _SPARES.values():
+        if pid == os.getpid():  # a forked child must not pull it away from its parent
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,337 @@
+"""The user's C++ compiler: found, identified, and run on one source file at a time.
+
+Why these flags and no others (measured, see docs/targets.md): 512-bit vectors are 1.1-1.5x over
+gcc's default of 256; without errno and traps the polynomial loops vectorise; contraction gives FMA.
+Nothing that lets the compiler reassociate: it would fold ``(a - b) + b`` to ``a`` and break exp, Welford
+and compensated sums, and linking with ``-ffast-math`` flips denormals off for the whole process.
+A flag that this compiler refuses is dropped, after a probe that is kept in the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache as memoised
+from pathlib import Path
+from typing import Any
+
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+
+OPTIMISE = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+)
+SHARED = ("-std=c++17", "-fPIC", "-shared")
+OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")
+CANDIDATES = ("g++", "clang++", "c++")
+PROBE_TIMEOUT_S = 30.0
+_PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
+_OUTPUT_LIMIT = 6000
+_INSTALL_HINT = (
+    "install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora, RHEL), "
+    "`xcode-select --install` or `brew install gcc` (macOS), or point $CXX at one; "
+    "`--target interpret` works without a compiler"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler that works.
+
+    command: the words that run it; kind: ``gcc`` or ``clang``; version: the first line of its
+    ``--version``; machine: its target triple; flags: those it accepts, for a shared object;
+    vector_bits: width of a vector register as compiled for; macros: digest of what it predefines
+    with these flags, which is what ``-march=native`` means here.
+    """
+
+    command: tuple[str, ...]
+    kind: str
+    version: str
+    machine: str
+    flags: tuple[str, ...]
+    vector_bits: int
+    macros: str
+
+    @property
+    def identity(self) -> str:
+        """Everything about it that can change its output, for cache keys."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+_found: dict[tuple[str | None, str | None], Compiler] = {}
+_found_lock = threading.RLock()
+
+
+def find_compiler() -> Compiler:
+    """The C++ compiler: ``$CXX`` if set, else the first of g++, clang++, c++ on the PATH that works.
+
+    Remembered per value of CXX and PATH.  Raises ToolchainError: PF701 if there is none, PF702 if it
+    cannot compile an empty library, PF703 if it hangs.
+    """
+    env = (os.environ.get("CXX"), os.environ.get("PATH"))
+    with _found_lock:
+        if env not in _found:
+            _found[env] = _from_variable(env[0]) if env[0] and env[0].strip() else _from_path()
+        return _found[env]
+
+
+def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
+    """The shared object of a C++ source (one string, compiled as it stands), from the cache if possible.
+
+    Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
+    `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
+    """
+    compiler = find_compiler()
+    flags = (*compiler.flags, *extra_flags)
+
+    def build() -> Built:
+        data = _compile(compiler.command, flags, source, timeout_s)
+        return Built({"kernel.so": data, "kernel.cpp": source.encode()}, {"what": "shared object"})
+
+    key = cache_key(
+        [
+            ("what", "shared object"),
+            ("source", source),
+            ("compiler", compiler.identity),
+            ("flags", shlex.join(flags)),
+            ("cpu", cpu_identity()),
+            ("polyfuse", package_version()),
+        ]
+    )
+    return Cache.open_default().get_or_build(key, build) / "kernel.so"
+
+
+def load_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
+    """`compile_shared`, loaded into the process; its functions release the GIL while they run.
+
+    Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
+    """
+    for last in (False, True):
+        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags)
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as e:
+            if last or path.exists():  # else somebody cleared the cache in between: build again
+                raise ToolchainError(
+                    f"the compiled library {path} cannot be loaded: {e}",
+                    code="PF704",
+                    hint="the cache folder may forbid execution (noexec); set POLYFUSE_CACHE_DIR to another",
+                ) from e
+    raise AssertionError("unreachable")
+
+
+@memoised
+def cpu_features() -> frozenset[str]:
+    """Names of the processor's features as the operating system gives them (``avx512f``, ``asimd``)."""
+    text = ""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.partition(":")[0].strip() in ("flags", "Features"):
+                text = line.partition(":")[2]
+                break
+    if platform.system() == "Darwin":
+        text = _sysctl("machdep.cpu.features") + " " + _sysctl("machdep.cpu.leaf7_features")
+    return frozenset(text.lower().split())
+
+
+@memoised
+def cpu_identity() -> str:
+    """Model and features in one line: code made with ``-march=native`` belongs to this."""
+    model: list[str] = []
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("vendor_id", "cpu family", "model", "model name", "CPU part"):
+                model.append(value.strip())
+    if platform.system() == "Darwin":
+        model.append(_sysctl("machdep.cpu.brand_string"))
+    return " ".join([platform.machine(), *model, *sorted(cpu_features())])
+
+
+def _sysctl(name: str) -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            ["sysctl", "-n", name], capture_output=True, text=True, timeout=5
+        ).stdout.strip()
+    return ""
+
+
+def _from_variable(text: str) -> Compiler:
+    try:
+        command = tuple(shlex.split(text))
+    except ValueError:
+        command = (text,)
+    if not command or shutil.which(command[0]) is None:
+        raise ToolchainError(
+            f"$CXX names {text!r}, which is not a program on the PATH", code="PF701", hint=_INSTALL_HINT
+        )
+    return _identify(command)
+
+
+def _from_path() -> Compiler:
+    present = [name for name in CANDIDATES if shutil.which(name)]
+    if not present:
+        raise ToolchainError(
+            f"no C++ compiler found (looked for {', '.join(CANDIDATES)} on the PATH)",
+            code="PF701",
+            hint=_INSTALL_HINT,
+        )
+    for i, name in enumerate(present):
+        try:
+            return _identify((name,))
+        except ToolchainError:
+            if i == len(present) - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _identify(command: tuple[str, ...]) -> Compiler:
+    """Ask the compiler once per machine: the answers are kept in the cache."""
+    programs = []
+    for word in command:  # `ccache g++` is two programs that can change
+        path = shutil.which(word)
+        if path:
+            info = os.stat(path)
+            programs.append(f"{os.path.realpath(path)} {info.st_size} {info.st_mtime_ns}")
+    key = cache_key(
+        [
+            ("what", "compiler probe"),
+            ("command", shlex.join(command)),
+            ("programs", "\n".join(programs)),
+            ("wanted", shlex.join([*OPTIMISE, *SHARED, *OPTIONAL])),
+            ("cpu", cpu_identity()),
+            ("polyfuse", package_version()),
+        ]
+    )
+
+    def build() -> Built:
+        record = asdict(_probe(command))
+        return Built({"probe.json": json.dumps(record).encode()}, {"what": "compiler probe"})
+
+    record = json.loads((Cache.open_default().get_or_build(key, build) / "probe.json").read_bytes())
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    return Compiler(**fields)
+
+
+def _probe(command: tuple[str, ...]) -> Compiler:
+    version = _ask([*command, "--version"])
+    kind = "clang" if "clang" in version.lower() else "gcc"
+    flags = _accepted(command, kind)
+    compile_only = [f for f in flags if f != "-shared" and not f.startswith("-Wl,")]
+    macros = _ask([*command, *compile_only, "-dM", "-E", "-x", "c++", os.devnull])
+    defined = {line.split()[1] for line in macros.splitlines() if line.startswith("#define ")}
+    return Compiler(
+        command=command,
+        kind=kind,
+        version=version.splitlines()[0] if version else "unknown",
+        machine=_ask([*command, "-dumpmachine"]).strip(),
+        flags=flags,
+        vector_bits=512 if "__AVX512F__" in defined else 256 if "__AVX__" in defined else 128,
+        macros=hashlib.sha256(macros.encode()).hexdigest()[:16],
+    )
+
+
+def _accepted(command: tuple[str, ...], kind: str) -> tuple[str, ...]:
+    """The wanted flags without those that the compiler refuses or (clang) ignores."""
+    strict = ("-Werror",) if kind == "clang" else ()
+
+    def works(flags: Sequence[str]) -> bool:
+        try:
+            _compile(command, [*flags, *strict], _PROBE_SOURCE, PROBE_TIMEOUT_S)
+        except ToolchainError as e:
+            if e.code == "PF703":
+                raise
+            return False
+        return True
+
+    wanted = (*OPTIMISE, *SHARED, *OPTIONAL)
+    if works(wanted):
+        return wanted
+    _compile(command, SHARED, _PROBE_SOURCE, PROBE_TIMEOUT_S)  # if this fails, let the user see why
+    return tuple(f for f in wanted if f in SHARED or works((*SHARED, f)))
+
+
+def _ask(command: Sequence[str]) -> str:
+    code, text = _run(command, Path(tempfile.gettempdir()), PROBE_TIMEOUT_S)
+    if code != 0:
+        raise _failed(command, code, text)
+    return text
+
+
+def _compile(command: Sequence[str], flags: Sequence[str], source: str, timeout_s: float) -> bytes:
+    """Compile in a folder of its own, which goes away whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="polyfuse-build-") as name:
+        folder = Path(name)
+        (folder / "kernel.cpp").write_text(source, encoding="utf-8")
+        # The source comes first: a `-l` among the flags must follow what needs it under --as-needed.
+        whole = [*command, "kernel.cpp", *flags, "-o", "kernel.so"]
+        code, text = _run(whole, folder, timeout_s)
+        if code != 0 or not (folder / "kernel.so").is_file():
+            raise _failed(whole, code, text)
+        return (folder / "kernel.so").read_bytes()
+
+
+def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int, str]:
+    """Exit status and output.  A file takes the output: a pipe could be held open by grandchildren."""
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,  # its own process group, so that all of it can be killed
+            )
+        except OSError as e:
+            raise ToolchainError(
+                f"cannot run {command[0]}: {e.strerror or e}", code="PF701", hint=_INSTALL_HINT
+            ) from e
+        try:
+            code = process.wait(timeout=timeout_s)
+        except BaseException as e:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise ToolchainError(
+                    f"the compiler still ran after {timeout_s:g} s and was killed: {shlex.join(command)}",
+                    code="PF703",
+                    hint="a smaller kernel compiles faster; a loaded machine needs a longer time-out",
+                ) from None
+            raise
+        output.seek(0)
+        return code, output.read().decode("utf-8", "replace")
+
+
+def _failed(command: Sequence[str], code: int, text: str) -> ToolchainError:
+    how = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+    hint = "out of memory?" if code == -signal.SIGKILL else f"the command was: {shlex.join(command)}"
+    return ToolchainError(f"the C++ compiler {how}:\n{_shortened(text)}", code="PF702", hint=hint)
+
+
+def _shortened(text: str) -> str:
+    """The beginning, where the first error is, and the end."""
+    text = text.strip() or "(no output)"
+    if len(text) <= _OUTPUT_LIMIT:
+        return text
+    head, tail = text[: _OUTPUT_LIMIT * 3 // 4], text[-_OUTPUT_LIMIT // 4 :]
+    return f"{head}\n... ({len(text) - _OUTPUT_LIMIT} more characters) ...\n{tail}"
