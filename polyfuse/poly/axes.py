@@ -1,0 +1,149 @@
+"""Axes: dims of different statements that run over the same thing.
+
+Two dims belong to one axis when some tensor is written along one and read along the other at the same
+position by a plain index (``s[t, h]`` written, ``s[t, h]`` read), or when two statements read one input
+along them by injective plain reads.  Union-find over (statement, dim) finds them in near-linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, TensorGraph, statement_reads
+
+Dim = tuple[str, str]  # (statement, dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`sink` reads (or adds to) what `source` writes. Indices are positions of one tensor on both sides."""
+
+    source: str
+    sink: str
+    written: tuple[Index, ...]
+    read: tuple[Index, ...]
+
+
+@dataclass(slots=True)
+class Axes:
+    """The axes of a graph. `edges` are the flow edges, in order of the statements."""
+
+    graph: TensorGraph
+    edges: list[Edge] = field(default_factory=list)
+    _parent: dict[Dim, Dim] = field(default_factory=dict)
+    # Statements tied only by reading one input: they order nothing, but share loops gladly.
+    ties: list[tuple[str, str]] = field(default_factory=list)
+
+    def axis(self, statement: str, dim: str) -> Dim:
+        node = (statement, dim)
+        while self._parent.setdefault(node, node) != node:
+            self._parent[node] = self._parent[self._parent[node]]
+            node = self._parent[node]
+        return node
+
+    def dim_of(self, statement: str, axis: Dim) -> str | None:
+        """The dim of a statement that lies on an axis."""
+        for d in self.graph.statement(statement).dims:
+            if self.axis(statement, d.name) == axis:
+                return d.name
+        return None
+
+    def axes_of(self, statement: str) -> tuple[Dim, ...]:
+        return tuple(self.axis(statement, d.name) for d in self.graph.statement(statement).dims)
+
+    def join(self, a: Dim, b: Dim) -> None:
+        """Unify two dims unless a statement would then have two dims on one axis."""
+        first, second = self.axis(*a), self.axis(*b)
+        if first == second:
+            return
+        members = {s for s, _ in self._members(first)} & {s for s, _ in self._members(second)}
+        if not members:
+            self._parent[max(first, second)] = min(first, second)
+
+    def _members(self, root: Dim) -> list[Dim]:
+        return [d for d in list(self._parent) if self.axis(*d) == root]
+
+
+def plain(i: Index) -> str | None:
+    """The variable of a plain index."""
+    return i.name if isinstance(i, IVar) else None
+
+
+def offset(i: Index) -> tuple[str, int] | None:
+    """`(variable, c)` of an index `variable + c`."""
+    match i:
+        case IVar(name):
+            return name, 0
+        case IBin("+", IVar(name), IConst(c)):
+            return name, c
+        case IBin("-", IVar(name), IConst(c)):
+            return name, -c
+        case _:
+            return None
+
+
+def find_axes(graph: TensorGraph, statements: Iterable[Statement] | None = None) -> Axes:
+    """Axes and edges of the given statements (default: all)."""
+    chosen = tuple(statements) if statements is not None else graph.statements
+    axes = Axes(graph)
+    for s in chosen:
+        for d in s.dims:
+            axes.axis(s.name, d.name)
+    by_target: dict[str, list[Statement]] = {}
+    for s in chosen:
+        by_target.setdefault(s.target, []).append(s)
+    inputs: dict[str, list[tuple[Statement, tuple[Index, ...]]]] = {}
+    for s in chosen:
+        for r in statement_reads(s):
+            for w in by_target.get(r.tensor, []):
+                axes.edges.append(Edge(w.name, s.name, w.write, r.indices))
+            if r.tensor not in by_target and _covers(s, r.indices):
+                inputs.setdefault(r.tensor, []).append((s, r.indices))
+        if s.accumulate:
+            for w in by_target[s.target]:
+                if not w.accumulate:
+                    axes.edges.append(Edge(w.name, s.name, w.write, s.write))
+    _unify_edges(axes)
+    _unify_inputs(axes, inputs)
+    return axes
+
+
+def _covers(s: Statement, indices: tuple[Index, ...]) -> bool:
+    """An injective plain read: every dim of the statement stands alone at some position."""
+    return {d.name for d in s.dims} <= {v for i in indices if (v := plain(i)) is not None}
+
+
+def _unify_edges(axes: Axes) -> None:
+    """Plain matches first; `t-1` against `t` only joins what nothing else separates."""
+    for same_only in (True, False):
+        for e in axes.edges:
+            for w, r in zip(e.written, e.read, strict=True):
+                a, b = offset(w), offset(r)
+                if a and b and (a[1] == b[1] == 0 or not same_only):
+                    axes.join((e.source, a[0]), (e.sink, b[0]))
+
+
+def _unify_inputs(axes: Axes, inputs: dict[str, list[tuple[Statement, tuple[Index, ...]]]]) -> None:
+    for uses in inputs.values():
+        first, first_indices = uses[0]
+        for s, indices in uses[1:]:
+            if s.name == first.name:
+                continue
+            joined = False
+            for a, b in zip(first_indices, indices, strict=True):
+                va, vb = plain(a), plain(b)
+                if va is not None and vb is not None:
+                    axes.join((first.name, va), (s.name, vb))
+                    joined = True
+            if joined:
+                axes.ties.append((first.name, s.name))
+
+
+def has_data_index(indices: tuple[Index, ...]) -> bool:
+    return any(isinstance(i, EXPR_TYPES) for i in indices)
+
+
+def as_plain(e: IndexExpr) -> str | None:
+    return e.name if isinstance(e, IVar) else None

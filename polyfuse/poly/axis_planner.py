@@ -1,0 +1,278 @@
+"""The axis planner: schedule trees from axes, without solving an integer program.
+
+One recursive rule (`_plan`).  Of the statements at hand, take the axis along which the most work can
+share a loop: statements that lie on the axis, joined only by edges that carry the element from one
+iteration to the same iteration (or, in a recurrence, to a later one), and with no way out of the group
+and back in.  These become a band over the axis, planned further inside; what they need comes before,
+what is left comes after.  Nothing left to share: single statements, each in its own loops.
+
+Deterministic: candidates are compared by (work shared, stride order, name).  The result is a proposal;
+`poly.legality` proves it.  Its `coincident` flags are claims that legality checks as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.index_expr import IndexExpr, IVar, binary
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, sequence
+from polyfuse.ir.tensor_graph import Statement, TensorGraph, statement_reads
+from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, offset, plain
+
+
+def plan(graph: TensorGraph, statements: tuple[str, ...] | None = None) -> Tree:
+    """A schedule tree for the given statements (default: all).
+
+    Raises ScheduleError (PF510) where a recurrence advances along no axis: the isl scheduler is asked then.
+    """
+    chosen = tuple(s for s in graph.statements if statements is None or s.name in statements)
+    axes = find_axes(graph, chosen)
+    planner = _Planner(graph, axes, {s.name: k for k, s in enumerate(_topological(chosen, axes))})
+    return planner.plan(tuple(planner.order), tuple(axes.edges), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Statements that share a loop over `axis`; `direction` is 0 for a parallel loop, else +1 or -1."""
+
+    axis: Dim
+    statements: tuple[str, ...]
+    direction: int
+    weight: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    graph: TensorGraph
+    axes: Axes
+    order: dict[str, int]
+
+    def plan(self, names: tuple[str, ...], edges: tuple[Edge, ...], used: frozenset[Dim]) -> Tree:
+        """A tree for `names` (in topological order) under loops over the axes in `used`."""
+        parts = self._components(names, edges)
+        if len(parts) > 1:
+            return sequence([self.plan(p, _within(edges, p), used) for p in parts])
+        group = self._best_group(names, edges, used)
+        if group is None:
+            return self._without_loops(names, edges)
+        before, after = self._around(names, edges, group.statements)
+        inner = self._inner_edges(_within(edges, group.statements), group)
+        body = self.plan(group.statements, inner, used | {group.axis})
+        tree = _merge(self._member(group), body, group.direction)
+        rest = [self.plan(p, _within(edges, p), used) for p in (before, after) if p]
+        return sequence(([rest.pop(0)] if before else []) + [tree] + rest)
+
+    def _without_loops(self, names: tuple[str, ...], edges: tuple[Edge, ...]) -> Tree:
+        for e in edges:
+            if self.order[e.source] >= self.order[e.sink]:
+                span = self.graph.statement(e.sink).span
+                message = f"the recurrence through '{e.sink}' advances along no single axis"
+                raise ScheduleError(message, code="PF510", span=span)
+        return sequence([Leaf(n) for n in names])
+
+    # --- components ---------------------------------------------------------------------------------
+
+    def _components(self, names: tuple[str, ...], edges: tuple[Edge, ...]) -> list[tuple[str, ...]]:
+        """Connected parts (through edges and shared inputs), ordered by their first statement."""
+        part = {n: n for n in names}
+
+        def find(n: str) -> str:
+            while part[n] != n:
+                n = part[n]
+            return n
+
+        links = [(e.source, e.sink) for e in edges]
+        links += [t for t in self.axes.ties if t[0] in part and t[1] in part]
+        for a, b in links:
+            part[find(b)] = find(a)
+        groups: dict[str, list[str]] = {}
+        for n in names:
+            groups.setdefault(find(n), []).append(n)
+        return [tuple(g) for g in groups.values()]
+
+    # --- choosing a loop ------------------------------------------------------------------------------
+
+    def _best_group(
+        self, names: tuple[str, ...], edges: tuple[Edge, ...], used: frozenset[Dim]
+    ) -> _Group | None:
+        axes = dict.fromkeys(a for n in names for a in self.axes.axes_of(n) if a not in used)
+        groups = [g for a in axes for d in (0, 1, -1) if (g := self._group(a, d, names, edges))]
+        return max(groups, key=lambda g: (g.weight, -abs(g.direction), g.direction), default=None)
+
+    def _group(
+        self, axis: Dim, direction: int, names: tuple[str, ...], edges: tuple[Edge, ...]
+    ) -> _Group | None:
+        """The statements that can share a loop over `axis`, or None if there are none."""
+        chosen: list[str] = []
+        blocked: set[str] = set()  # needs a finished loop over the axis
+        for part in self._cycles(names, edges):
+            inside = all(self.axes.dim_of(n, axis) is not None for n in part)
+            mine = [e for e in edges if e.sink in part and (e.source in chosen or e.source in part)]
+            fits = inside and all(self._carries(e, axis, direction) for e in mine)
+            waits = any(e.source in blocked for e in edges if e.sink in part)
+            if fits and not waits:
+                chosen.extend(part)
+            elif waits or any(e.source in chosen for e in edges if e.sink in part):
+                blocked.update(part)
+        if not chosen:
+            return None
+        return _Group(axis, tuple(chosen), direction, self._weight(axis, chosen, direction))
+
+    def _weight(self, axis: Dim, chosen: list[str], direction: int) -> tuple[int, int]:
+        """More statements first; of equals, the axis furthest from the contiguous end of the tensors."""
+        far = 0
+        for n in chosen:
+            s = self.graph.statement(n)
+            dim = self.axes.dim_of(n, axis)
+            for indices in (s.write, *(r.indices for r in statement_reads(s))):
+                for k, i in enumerate(indices):
+                    if plain(i) == dim:
+                        far += len(indices) - 1 - k
+        return len(chosen), 1000 * far // max(1, sum(len(self._uses(n, axis)) for n in chosen))
+
+    def _uses(self, name: str, axis: Dim) -> list[int]:
+        s = self.graph.statement(name)
+        dim = self.axes.dim_of(name, axis)
+        every = (s.write, *(r.indices for r in statement_reads(s)))
+        return [k for indices in every for k, i in enumerate(indices) if plain(i) == dim]
+
+    def _carries(self, e: Edge, axis: Dim, direction: int) -> bool:
+        """Does the element stay in its iteration (0), or go to the same or a later one (+1, -1)?"""
+        distance = self._distance(e, axis)
+        return distance is not None and distance * direction >= 0 and (direction != 0 or distance == 0)
+
+    def _distance(self, e: Edge, axis: Dim) -> int | None:
+        """Iterations between writing and reading along an axis, where constant."""
+        source, sink = self.axes.dim_of(e.source, axis), self.axes.dim_of(e.sink, axis)
+        for w, r in zip(e.written, e.read, strict=True):
+            a, b = offset(w), offset(r)
+            if a and b and a[0] == source and b[0] == sink:
+                return a[1] - b[1]
+        return None
+
+    def _cycles(self, names: tuple[str, ...], edges: tuple[Edge, ...]) -> list[tuple[str, ...]]:
+        """Strongly connected parts, in topological order."""
+        successors: dict[str, list[str]] = {n: [] for n in names}
+        for e in edges:
+            successors[e.source].append(e.sink)
+        parts = _strongly_connected(names, successors)
+        return [tuple(sorted(p, key=self.order.__getitem__)) for p in parts]
+
+    # --- what goes around a loop -----------------------------------------------------------------------
+
+    def _around(
+        self, names: tuple[str, ...], edges: tuple[Edge, ...], group: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(what the group needs and what has no tie to it, what needs the group)."""
+        needs = set(group)
+        for part in self._cycles(names, edges):
+            if any(e.source in needs for e in edges if e.sink in part):
+                needs.update(part)
+        before = tuple(n for n in names if n not in needs)
+        return before, tuple(n for n in names if n in needs and n not in group)
+
+    def _inner_edges(self, edges: tuple[Edge, ...], group: _Group) -> tuple[Edge, ...]:
+        """Edges that the loop does not satisfy already by going to a later iteration."""
+        return tuple(e for e in edges if self._distance(e, group.axis) == 0)
+
+    def _member(self, group: _Group) -> Member:
+        rows = []
+        for n in sorted(group.statements):
+            dim = self.axes.dim_of(n, group.axis)
+            assert dim is not None
+            value: IndexExpr = IVar(dim)
+            rows.append((n, value if group.direction >= 0 else binary("-", 0, value)))
+        widest = max(group.statements, key=lambda n: (len(self.graph.statement(n).dims), -self.order[n]))
+        name = self.axes.dim_of(widest, group.axis) or group.axis[1]
+        return Member(name, tuple(rows), coincident=group.direction == 0)
+
+
+def _merge(member: Member, body: Tree, direction: int) -> Tree:
+    """A loop around a body; directly nested parallel loops are one permutable band."""
+    if isinstance(body, Band) and direction == 0 and all(m.coincident for m in body.members):
+        return replace(body, members=(member, *body.members), permutable=True)
+    return Band((member,), body, permutable=True)
+
+
+def _within(edges: tuple[Edge, ...], names: tuple[str, ...]) -> tuple[Edge, ...]:
+    inside = frozenset(names)
+    return tuple(e for e in edges if e.source in inside and e.sink in inside)
+
+
+def _topological(chosen: tuple[Statement, ...], axes: Axes) -> list[Statement]:
+    """Statements in dependence order, ties by place in the program; members of a cycle stay together."""
+    names = tuple(s.name for s in chosen)
+    successors: dict[str, list[str]] = {n: [] for n in names}
+    for e in axes.edges:
+        successors[e.source].append(e.sink)
+    by_name = {s.name: s for s in chosen}
+    position = {n: k for k, n in enumerate(names)}
+    parts = _strongly_connected(names, successors)
+    # Inside a cycle, edges that stay in one iteration decide; the place in the program otherwise.
+    flat: list[Statement] = []
+    for part in parts:
+        flat += [by_name[n] for n in _by_zero_distance(sorted(part, key=position.__getitem__), axes)]
+    return flat
+
+
+def _by_zero_distance(part: list[str], axes: Axes) -> list[str]:
+    """Order a cycle's statements by the edges whose every index is the same on both sides."""
+    inside = set(part)
+    needs: dict[str, set[str]] = {n: set() for n in part}
+    for e in axes.edges:
+        if e.source in inside and e.sink in inside and e.source != e.sink and _stays(e):
+            needs[e.sink].add(e.source)
+    done: list[str] = []
+    while len(done) < len(part):
+        ready = [n for n in part if n not in done and needs[n] <= set(done)]
+        done.append(ready[0] if ready else next(n for n in part if n not in done))
+    return done
+
+
+def _stays(e: Edge) -> bool:
+    return all(
+        (a := offset(w)) is not None and (b := offset(r)) is not None and a[1] == b[1]
+        for w, r in zip(e.written, e.read, strict=True)
+    )
+
+
+def _strongly_connected(names: tuple[str, ...], successors: dict[str, list[str]]) -> list[list[str]]:
+    """Tarjan's components in topological order, without recursion; ties by order of `names`."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    found: list[list[str]] = []
+    for root in reversed(names):
+        if root in index:
+            continue
+        work = [(root, iter(successors[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, rest = work[-1]
+            step = next(rest, None)
+            if step is not None:
+                if step not in index:
+                    index[step] = low[step] = len(index)
+                    stack.append(step)
+                    on_stack.add(step)
+                    work.append((step, iter(successors[step])))
+                elif step in on_stack:
+                    low[node] = min(low[node], index[step])
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                part: list[str] = []
+                while True:
+                    n = stack.pop()
+                    on_stack.discard(n)
+                    part.append(n)
+                    if n == node:
+                        break
+                found.append(part)
+    return found[::-1]

@@ -1,0 +1,214 @@
+"""Is a schedule legal?  Asked of isl's dataflow analysis on every compile, on the final tree.
+
+The path is independent of the schedulers: they look at axes or at `dependences`; the checker puts
+the accesses and the final tree into `UnionAccessInfo` and asks which writes come *before* each read.
+Every pair of a write and a read of the same element must be among them, or the read would see an
+element too early.  Reductions are may-sources, so that a read must follow *all* updates.
+
+`parallel` asks the other question: may the instances that differ in one loop run at the same time?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+import islpy as isl
+
+from polyfuse.diagnostics import Diagnostic
+from polyfuse.ir.schedule_tree import Member, Tree, path, statements
+from polyfuse.poly.dependences import reduction_self
+from polyfuse.poly.domains import Access, PolyModel
+from polyfuse.poly.tree_convert import member_map, to_isl
+from polyfuse.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One statement instance: dims by name."""
+
+    statement: str
+    values: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.statement}({', '.join(f'{n}={v}' for n, v in self.values)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A pair of instances in the wrong order, and the sizes it was found at (empty when constants)."""
+
+    source: Instance
+    sink: Instance
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        sizes = f" for {', '.join(f'{n}={v}' for n, v in self.sizes)}" if self.sizes else ""
+        return f"{self.source} -> {self.sink}{sizes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Legal:
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Illegal:
+    """Why not, with a concrete pair of instances and both places in the source."""
+
+    code: str
+    message: str
+    witness: Witness | None
+    diagnostic: Diagnostic
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Verdict: TypeAlias = Union[Legal, Illegal]  # noqa: UP007
+
+
+def check_schedule(model: PolyModel, tree: Tree) -> Verdict:
+    """Legal if every read follows all writes of its element, and every instance has its own time."""
+    unordered = check_complete(model, tree)
+    if not unordered:
+        return unordered
+    schedule = to_isl(model, tree)
+    inside = frozenset(statements(tree))
+    reads = model.union_map(a.relation for a in model.reads if a.statement in inside)
+    writes = model.union_map(model.writes[s].relation for s in sorted(inside))
+    needed = writes.apply_range(reads.reverse())
+    missing = needed.subtract(_earlier(schedule, reads, writes)).intersect_params(model.assumptions)
+    if not missing.is_empty():
+        return _illegal(model, missing, "PF501", "reads an element before it is written")
+    return _check_accumulation(model, schedule, inside)
+
+
+def _earlier(schedule: isl.Schedule, sink: isl.UnionMap, source: isl.UnionMap) -> isl.UnionMap:
+    """All pairs (source, sink) of one element with the source strictly earlier in the schedule."""
+    info = isl.UnionAccessInfo.from_sink(sink).set_may_source(source).set_schedule(schedule)
+    return info.compute_flow().get_may_dependence()
+
+
+def _check_accumulation(model: PolyModel, schedule: isl.Schedule, inside: frozenset[str]) -> Verdict:
+    """Definitions must come before the scatters that add to them."""
+    for s in model.graph.statements:
+        if not s.accumulate or s.name not in inside:
+            continue
+        first = [w.name for w in model.graph.writers(s.target) if not w.accumulate and w.name in inside]
+        source = model.union_map(model.writes[n].relation for n in first)
+        sink = model.union_map([model.writes[s.name].relation])
+        missing = source.apply_range(sink.reverse()).subtract(_earlier(schedule, sink, source))
+        missing = missing.intersect_params(model.assumptions)
+        if not missing.is_empty():
+            return _illegal(model, missing, "PF501", "adds to an element before it has its first value")
+    return Legal()
+
+
+def check_complete(model: PolyModel, tree: Tree) -> Verdict:
+    """Legal if every statement's loops tell its instances apart (each instance has its own time)."""
+    for name in statements(tree):
+        members = [m for m in path(tree, name) if isinstance(m, Member)]
+        domain = isl.UnionSet.from_set(model.domains[name])
+        same = isl.UnionMap.from_domain_and_range(domain, domain)
+        for m in members:
+            values = member_map(model, m.restricted(frozenset([name])))
+            same = same.intersect(values.apply_range(values.reverse()))
+        clash = same.subtract(domain.identity()).intersect_params(model.assumptions)
+        if not clash.is_empty():
+            return _illegal(model, clash, "PF502", "has instances that the schedule does not order")
+    return Legal()
+
+
+def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.UnionMap) -> Verdict:
+    """May instances that agree on the loops outside `member` but differ in it run at the same time?
+
+    `dependences` are those to keep inside one iteration: `ordering` for coincidence, and
+    `reduction_self` with it where the updates of one element may not race.
+    """
+    inside = frozenset(s for s, _ in member.exprs)
+    domain = model.domain(sorted(inside))
+    pairs = dependences.intersect_domain(domain).intersect_range(domain)
+    for outer in _outside(tree, member):
+        values = member_map(model, outer.restricted(inside))
+        pairs = pairs.intersect(values.apply_range(values.reverse()))
+    values = member_map(model, member)
+    crossing = pairs.subtract(values.apply_range(values.reverse())).intersect_params(model.assumptions)
+    if crossing.is_empty():
+        return Legal()
+    return _illegal(model, crossing, "PF503", f"depends on another iteration of loop {member.name}")
+
+
+def races(model: PolyModel, tree: Tree, member: Member) -> Verdict:
+    """`parallel` for the updates of reductions: is each element updated by one iteration only?"""
+    return parallel(model, tree, member, reduction_self(model))
+
+
+def _outside(tree: Tree, member: Member) -> list[Member]:
+    """The members around `member` on the path to its statements."""
+    found: list[Member] = []
+    for m in path(tree, member.exprs[0][0]):
+        if m == member:
+            break
+        if isinstance(m, Member):
+            found.append(m)
+    return found
+
+
+# --- witnesses -------------------------------------------------------------------------------------
+
+
+def _illegal(model: PolyModel, bad: isl.UnionMap, code: str, what: str) -> Illegal:
+    witness = sample_pair(model, bad)
+    source = model.graph.statement(witness.source.statement)
+    sink = model.graph.statement(witness.sink.statement)
+    message = f"{witness.sink} {what}: it needs {witness.source}"
+    if witness.sizes:
+        message += f" (at {', '.join(f'{n}={v}' for n, v in witness.sizes)})"
+    where = _read_span(model, witness) or sink.span
+    diagnostic = Diagnostic(
+        code, message, where, hint=None, related=((source.span, f"{witness.source} is defined here"),)
+    )
+    return Illegal(code, message, witness, diagnostic)
+
+
+def sample_pair(model: PolyModel, pairs: isl.UnionMap) -> Witness:
+    """One concrete pair of a non-empty relation, the first in order of statement names."""
+    maps: list[isl.Map] = []
+    pairs.foreach_map(maps.append)
+    maps.sort(key=lambda m: (_tuple(m, isl.dim_type.in_), _tuple(m, isl.dim_type.out)))
+    chosen = next(m for m in maps if not m.is_empty())
+    point = chosen.lexmin().sample() if not model.params else chosen.sample()
+    sizes = tuple(
+        (n, _value(point, isl.dim_type.param, point.find_dim_by_name(isl.dim_type.param, f"N_{n}")))
+        for n in model.params
+        if point.find_dim_by_name(isl.dim_type.param, f"N_{n}") >= 0
+    )
+    return Witness(
+        _instance(model, point, isl.dim_type.in_), _instance(model, point, isl.dim_type.out), sizes
+    )
+
+
+def _tuple(m: isl.Map, side: isl.dim_type) -> str:
+    return (m.get_tuple_name(side) or "").removeprefix("S_")
+
+
+def _instance(model: PolyModel, point: isl.BasicMap, side: isl.dim_type) -> Instance:
+    name = (point.get_tuple_name(side) or "").removeprefix("S_")
+    dims = model.graph.statement(name).dims
+    return Instance(name, tuple((d.name, _value(point, side, k)) for k, d in enumerate(dims)))
+
+
+def _value(point: isl.BasicMap, side: isl.dim_type, position: int) -> int:
+    value = point.plain_get_val_if_fixed(side, position)
+    return 0 if value.is_nan() else int(value.to_python())
+
+
+def _read_span(model: PolyModel, witness: Witness) -> Span | None:
+    """The read that causes the dependence, where there is exactly one candidate tensor."""
+    target = model.graph.statement(witness.source.statement).target
+    accesses: list[Access] = [
+        a for a in model.reads if a.statement == witness.sink.statement and a.tensor == target
+    ]
+    return accesses[0].span if accesses else None
