@@ -173,6 +173,14 @@ class Pool:
         return PreparedCall(call, addresses, values, steps)
 
 
+def _new_lock() -> None:
+    Pool._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 def available_cores() -> int:
     """Cores this process may use: its affinity mask where the system has one."""
     if hasattr(os, "sched_getaffinity"):

@@ -79,6 +79,15 @@ _found: dict[tuple[str | None, str | None], Compiler] = {}
 _found_lock = threading.RLock()
 
 
+def _new_lock() -> None:
+    global _found_lock
+    _found_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 def find_compiler() -> Compiler:
     """The C++ compiler: ``$CXX`` if set, else the first of g++, clang++, c++ on the PATH that works.
 
