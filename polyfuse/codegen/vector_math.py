@@ -1,0 +1,240 @@
+"""The C++ prelude of an emitted source: element types and inlined, vectorisable arithmetic.
+
+`prelude(names)` returns headerless C++17 with the type names of `ir.dtypes` and the functions asked
+for, each ``static inline`` and preceded by what it needs:
+
+* ``pf_<op>_<dtype>`` for the compute types f32 and f64 and the integer types,
+* ``pf_<to>_from_<from>`` for every pair of different dtypes.
+
+All are straight-line code on scalars (no branches, tables or libm calls), so the compiler vectorises
+the loops they are called from. The text lives in ``vector_math_*.h``; ``$X`` in them is a parameter.
+`FUNCTIONS` states the largest error of each in units of the last place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from string import Template
+from typing import Literal
+
+from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+
+INTEGERS: tuple[DType, ...] = (I64, I32, I16, I8, U8)
+COMPUTE_FLOATS: tuple[DType, ...] = (F32, F64)
+
+# Largest error in ulp of the result, (f32, f64), over the domains that docs/reference/vector_math.md
+# states; tests/unit/test_vector_math.py holds the code to it. 0.5 is "correctly rounded".
+_FLOAT_ULP: dict[str, tuple[float, float]] = {
+    "exp": (2.0, 2.0),
+    "log": (2.0, 2.0),
+    "sqrt": (0.5, 0.5),
+    "rsqrt": (1.5, 1.5),
+    "tanh": (4.0, 4.0),
+    "sigmoid": (3.0, 3.0),
+    "erf": (4.0, 4.0),
+    "sin": (2.0, 2.0),
+    "cos": (2.0, 2.0),
+    "pow": (1.0, 2.0),
+    "abs": (0.0, 0.0),
+    "floor": (0.0, 0.0),
+    "ceil": (0.0, 0.0),
+    "round": (0.0, 0.0),
+    "min": (0.0, 0.0),
+    "max": (0.0, 0.0),
+    "isnan": (0.0, 0.0),
+    "mod": (0.5, 0.5),
+    "floordiv": (0.5, 0.5),
+}
+_INTEGER_OPS: tuple[str, ...] = (
+    "add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod", "pow",
+)  # fmt: skip
+
+_TYPES = """\
+typedef __INT64_TYPE__ pf_i64;
+typedef __INT32_TYPE__ pf_i32;
+typedef __INT16_TYPE__ pf_i16;
+typedef signed char pf_i8;
+typedef unsigned char pf_u8;
+typedef unsigned char pf_bool;
+typedef unsigned short pf_f16;
+typedef unsigned short pf_bf16;
+#define PF_INLINE static inline __attribute__((always_inline))
+"""
+
+# What the templates of vector_math_float.h are filled with. SHIFT1 and SHIFT2 are 1.5 * 2^MANT plus
+# one or two exponent biases; LN2_HI has so few bits that its multiples by an exponent are exact.
+_FLOAT_PARAMETERS: dict[DType, dict[str, str]] = {
+    F32: {
+        "F": "float", "N": "f32", "B": "f", "L": "f", "U": "unsigned", "MANT": "23",
+        "SIGN": "0x80000000u", "ONE": "0x3f800000u", "TWO_M": "0x1p23f", "LOG2E": "1.44269504f",
+        "LN2_HI": "0.693145752f", "LN2_LO": "1.42860682e-06f", "SHIFT1": "12583039.0f",
+        "SHIFT2": "12583166.0f",
+        "EXP_LOW": "-104.0f", "EXP_HIGH": "89.0f", "TANH_CAP": "10.0f", "ERF_CAP": "4.0f",
+    },
+    F64: {
+        "F": "double", "N": "f64", "B": "", "L": "", "U": "unsigned long long", "MANT": "52",
+        "SIGN": "0x8000000000000000ull", "ONE": "0x3ff0000000000000ull", "TWO_M": "0x1p52",
+        "LOG2E": "0x1.71547652b82fep+0", "LN2_HI": "0x1.62e42fefa4000p-1",
+        "LN2_LO": "-0x1.8432a1b0e2634p-43", "SHIFT1": "0x1.80000000003ffp52",
+        "SHIFT2": "0x1.80000000007fep52", "EXP_LOW": "-746.0", "EXP_HIGH": "710.0",
+        "TANH_CAP": "20.0", "ERF_CAP": "6.0",
+    },
+}  # fmt: skip
+
+# Division of short integers goes through a float type wide enough: the quotient lies at least
+# 1 / (a b) of itself away from an integer that it is not, more than the rounding.
+_DIVISION_BY_FLOAT = """\
+// Floor division; 0 for b = 0, wrapping for b = -1. Vectors have no integer division, but in $D no
+// quotient is rounded across an integer. By a constant the compiler multiplies and shifts.
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {
+  if (__builtin_constant_p(b) && b != 0 && b != -1)
+    return ($T)(a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
+  $D q = pf_floor_$M(($D)a / ((b == 0) | (b == -1) ? ($D)1 : ($D)b));
+  return b == 0 ? ($T)0 : b == -1 ? pf_neg_$N(a) : ($T)q;
+}
+"""
+_DIVISION_BY_INTEGER = """\
+// Floor division; 0 for b = 0, wrapping for b = -1.
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {
+  $T d = (b == 0) | (b == -1) ? ($T)1 : b;
+  $T q = a / d, r = a - q * d;
+  q = q - ((r != 0) & ((r < 0) != (d < 0)));
+  return b == 0 ? ($T)0 : b == -1 ? pf_neg_$N(a) : q;
+}
+"""
+_FLOAT_TO_INTEGER = """\
+// Toward zero; NaN gives 0, values beyond the type its nearest end.
+PF_INLINE $T pf_${N}_from_$M($F x) {
+  bool over = x >= $LIMIT;
+  $F c = x < $LOW ? $LOW : x;
+  $T r = ($T)(over | (x != x) ? ($F)0 : c);
+  return over ? ($T)$MAX : r;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One function (or its variants under #if) with its comment, and the functions it calls."""
+
+    text: str
+    needs: tuple[str, ...]
+
+
+def _read(name: str) -> str:
+    """A template file without its first paragraph, which is addressed to the reader."""
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return text.split("\n\n", 1)[1]
+
+
+def _division(t: DType) -> str:
+    """The floor division of an integer type: through the smallest float type that is exact."""
+    if t is I64:
+        return _DIVISION_BY_INTEGER
+    d = F64 if t is I32 else F32
+    return _DIVISION_BY_FLOAT.replace("$D", d.c_name).replace("$M", d.name)
+
+
+def _float_to_integer(t: DType, f: DType) -> str:
+    signed = t is not U8
+    top = 1 << (t.bits - 1 if signed else t.bits)
+    low = f"-0x1p{t.bits - 1}" if signed else "0x0p0"
+    suffix = "f" if f is F32 else ""
+    return Template(_FLOAT_TO_INTEGER).substitute(
+        T=t.c_name, N=t.name, M=f.name, F=f.c_name, MAX=f"{top - 1}{'ll' if t is I64 else ''}",
+        LIMIT=f"0x1p{top.bit_length() - 1}{suffix}", LOW=low + suffix,
+    )  # fmt: skip
+
+
+def _cast(to: DType, frm: DType) -> str:
+    """The conversions that are one expression; the 16-bit floats pass through f32 or f64."""
+    half = (F16, BF16)
+    if frm in half:
+        # Exact, so any dtype but f32 itself may be reached through f32.
+        value = f"pf_f32_from_{frm.name}(x)"
+        body = value if to is F32 else f"pf_{to.name}_from_f32({value})"
+    elif to in half:
+        # A type that holds every value of `frm`, so that only the last step rounds.
+        via = F64 if frm is I32 else F32
+        body = f"pf_{to.name}_from_{via.name}(({via.c_name})x)"
+    elif to is BOOL:
+        body = "x != 0"
+    else:
+        body = f"({to.c_name})x"
+    return f"PF_INLINE {to.c_name} pf_{to.name}_from_{frm.name}({frm.c_name} x) {{ return {body}; }}\n"
+
+
+@cache
+def _chunks() -> Mapping[str, _Chunk]:
+    """Every function by name, callees first."""
+    floats = _read("vector_math_float.h")
+    common = [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
+    integers = _read("vector_math_int.h")
+    texts = [_read("vector_math_f64.h"), _read("vector_math_f32.h"), *common, _read("vector_math_cast.h")]
+    for t in INTEGERS:
+        wide = "unsigned long long" if t is I64 else "unsigned"
+        text = integers.replace("$DIVISION\n", _division(t))
+        texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=wide))
+        texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
+
+    chunks: dict[str, _Chunk] = {}
+    for block in "\n".join(texts).split("\n\n"):
+        defined = re.search(r"^PF_INLINE [\w ]*?(pf_\w+)\(", block, re.MULTILINE)
+        if defined is not None:
+            text = block.strip("\n") + "\n"
+            called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
+            called.pop(defined[1], None)
+            chunks[defined[1]] = _Chunk(text, tuple(called))
+    for to in ALL:
+        for frm in ALL:
+            name = f"pf_{to.name}_from_{frm.name}"
+            if to is not frm and name not in chunks:
+                text = _cast(to, frm)
+                called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
+                called.pop(name)
+                chunks[name] = _Chunk(text, tuple(called))
+    return chunks
+
+
+def _max_ulp() -> dict[str, float]:
+    table: dict[str, float] = {}
+    for op, ulp in _FLOAT_ULP.items():
+        table.update({f"pf_{op}_f32": ulp[0], f"pf_{op}_f64": ulp[1]})
+    table.update({f"pf_{op}_{t.name}": 0.0 for op in _INTEGER_OPS for t in INTEGERS})
+    for to in ALL:
+        for frm in ALL:
+            if to is not frm:
+                exact = not to.is_float or (frm.is_float and to.bits > frm.bits) or frm.is_bool
+                table[f"pf_{to.name}_from_{frm.name}"] = 0.0 if exact else 0.5
+    return table
+
+
+FUNCTIONS: dict[str, float] = _max_ulp()
+"""Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
+
+
+def prelude(functions: Iterable[str], target: Literal["cpu"] = "cpu") -> str:
+    """The head of an emitted source: types, and `functions` with what they call, callees first.
+
+    Raises `KeyError` for a name that is not in `FUNCTIONS`. The text depends only on the set of names.
+    """
+    if target != "cpu":
+        raise ValueError(f"no prelude for target {target!r}")
+    chunks = _chunks()
+    done: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        if name not in done:
+            for callee in chunks[name].needs:
+                add(callee)
+            done[name] = None
+
+    for name in sorted(set(functions)):
+        if name not in FUNCTIONS:
+            raise KeyError(name)
+        add(name)
+    return "\n".join([_TYPES, *(chunks[name].text for name in done)])

@@ -1,0 +1,111 @@
+// Single precision. Polynomials are minimax fits of relative error on the reduced range.
+
+// (exp(r) - 1 - r) / r^2 on |r| <= ln2 / 2.
+PF_INLINE float pf_expm1_tail_f32(float r) {
+  float p = 0.00138400914f;
+  p = p * r + 0.00836705137f;
+  p = p * r + 0.0416677408f;
+  p = p * r + 0.16666539f;
+  return p * r + 0.49999997f;
+}
+
+// -log(erfc(a)) / a on [0, 4].
+PF_INLINE float pf_erf_poly_f32(float a) {
+  float p = 4.52930271e-06f;
+  p = p * a + 2.67849236e-06f;
+  p = p * a + -0.000255218853f;
+  p = p * a + 0.00104213308f;
+  p = p * a + 0.000392502494f;
+  p = p * a + -0.0194086973f;
+  p = p * a + 0.10283348f;
+  p = p * a + 0.636614978f;
+  return p * a + 1.12837923f;
+}
+
+// x = 2^k (1 + f) with 1 + f in [2/3, 4/3); log(1 + f) = f - f^2/2 + f^3 P(f).
+PF_INLINE float pf_log_f32(float x) {
+  bool tiny = x < 0x1p-126f;
+  unsigned d = pf_bits_f32(tiny ? x * 0x1p25f : x) - 0x3f2aaaabu;
+  float k = (float)((int)d >> 23) - (tiny ? 25.0f : 0.0f);
+  float f = pf_from_bits_f32((d & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
+  float z = f * f;
+  float p = -0.128932387f;
+  p = p * f + 0.139901564f;
+  p = p * f + -0.121839531f;
+  p = p * f + 0.140048072f;
+  p = p * f + -0.166805059f;
+  p = p * f + 0.200104639f;
+  p = p * f + -0.249997973f;
+  p = p * f + 0.333332151f;
+  float y = p * f * z + k * 1.42860682e-06f;
+  y = y - 0.5f * z;
+  float r = k * 0.693145752f + (f + y);
+  r = x < __builtin_inff() ? r : x;
+  return x > 0.0f ? r : x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
+}
+
+// |x|^y in double precision: 2^(y log2|x|), where log2 of the mantissa is an odd series in f/(2+f).
+// One rounding to float at the end, so even subnormal results are right.
+PF_INLINE float pf_pow_f32(float x, float y) {
+  double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
+  unsigned long long d = pf_bits_f64(a) - 0x3fe6a09e667f3bcdull;
+  unsigned long long low = d & 0xfffffffffffffull;
+  // The exponent, signed, as a double: no instruction for this below AVX-512.
+  double k = pf_from_bits_f64(((d + (1023ull << 52)) >> 52) | 0x4330000000000000ull) - 0x1.00000000003ffp52;
+  double f = pf_from_bits_f64(low + 0x3fe6a09e667f3bcdull) - 1.0;
+  double s = f / (f + 2.0), z = s * s;
+  double p = 0x1.5ce8505fc99fcp-2;
+  p = p * z + 0x1.a58d8904c3315p-2;
+  p = p * z + 0x1.27777fe7accaap-1;
+  p = p * z + 0x1.ec709d12d2436p-1;
+  p = p * z + 0x1.71547652bedf0p+1;
+  double l = k + s * p;
+  l = a < inf ? l : a;
+  l = a == 0 ? -inf : l;
+  double t = yd * l;
+  t = t < -200.0 ? -200.0 : t;
+  t = t > 200.0 ? 200.0 : t;
+  double shifted = t + 0x1.80000000003ffp52;
+  double r = t - (shifted - 0x1.80000000003ffp52);
+  double e = 0x1.41d0b5193ce29p-13;
+  e = e * r + 0x1.5f4736ccbdd0fp-10;
+  e = e * r + 0x1.3b2dc3952398bp-7;
+  e = e * r + 0x1.c6aed12b928efp-5;
+  e = e * r + 0x1.ebfbdacad7636p-3;
+  e = e * r + 0x1.62e430ca83930p-1;
+  e = e * r + 0x1.000000026c087p+0;
+  float m = (float)(e * pf_from_bits_f64(pf_bits_f64(shifted) << 52));
+  m = (y == 0) | (a == 1) ? 1.0f : m;
+  return pf_pow_sign_f32(m, x, y);
+}
+
+// sin(|x| + shift * pi/2). The reduction runs in double precision and holds for every float: from
+// 2^46 on, a power of two moves from x, which stays an integer, into 2/pi, whose multiples of 4
+// (whole turns) drop out.
+PF_INLINE float pf_sin_shifted_f32(float x, unsigned shift) {
+  double a = __builtin_fabs((double)x), hi = 0x1.45f306dc9c883p-1, lo = -0x1.6b01ec5417056p-55, scale = 1.0;
+  bool by23 = a >= 0x1p46, by46 = a >= 0x1p69, by69 = a >= 0x1p92, by92 = a >= 0x1p115;
+  hi = by23 ? 0x1.b727220a94fe1p+0 : hi;
+  lo = by23 ? 0x1.d5f47d4d37703p-55 : lo;
+  scale = by23 ? 0x1p-23 : scale;
+  hi = by46 ? 0x1.054a7f09d5f48p+0 : hi;
+  lo = by46 ? -0x1.596447e493ad5p-55 : lo;
+  scale = by46 ? 0x1p-46 : scale;
+  hi = by69 ? -0x1.ec54170565912p-2 : hi;
+  lo = by69 ? 0x1.b6c52b3278872p-60 : lo;
+  scale = by69 ? 0x1p-69 : scale;
+  hi = by92 ? 0x1.1f534ddc0db63p+0 : hi;
+  lo = by92 ? -0x1.a99b0ef1bef80p-54 : lo;
+  scale = by92 ? 0x1p-92 : scale;
+  a = a * scale;
+  double t = a * hi + 0x1.8p52;
+  double n = t - 0x1.8p52;
+  float r = (float)((pf_fma_f64(a, hi, -n) + a * lo) * 0x1.921fb54442d18p+0);
+  unsigned q = (unsigned)pf_bits_f64(t) + shift;
+  float z = r * r;
+  float s = r + r * z * ((-0.00019518286f * z + 0.00833218917f) * z + -0.166666552f);
+  float c = (2.44323273e-05f * z + -0.00138873095f) * z + 0.0416666456f;
+  c = (1.0f - 0.5f * z) + z * z * c;
+  float v = q & 1 ? c : s;
+  return pf_from_bits_f32(pf_bits_f32(v) ^ ((q & 2) << 30));
+}

@@ -1,0 +1,147 @@
+// Templates for both compute types: $F the type, $N its language name, $B the suffix of a compiler
+// built-in, $U the unsigned type of its width, $L the suffix of a literal.
+
+PF_INLINE $U pf_bits_$N($F x) { return __builtin_bit_cast($U, x); }
+
+PF_INLINE $F pf_from_bits_$N($U b) { return __builtin_bit_cast($F, b); }
+
+PF_INLINE $F pf_abs_$N($F x) { return __builtin_fabs$B(x); }
+
+PF_INLINE $F pf_sqrt_$N($F x) { return __builtin_sqrt$B(x); }
+
+PF_INLINE $F pf_rsqrt_$N($F x) { return 1.0$L / __builtin_sqrt$B(x); }
+
+PF_INLINE pf_bool pf_isnan_$N($F x) { return x != x; }
+
+// Rounding is an instruction where there is one. Elsewhere adding and taking away 2^(mantissa bits)
+// rounds a smaller magnitude to an integer, halves to even; larger ones are integers already.
+#if defined(__SSE4_1__) || defined(__aarch64__)
+PF_INLINE $F pf_round_$N($F x) { return __builtin_rint$B(x); }
+#else
+PF_INLINE $F pf_round_$N($F x) {
+  $F a = __builtin_fabs$B(x);
+  $F r = a < $TWO_M ? (a + $TWO_M) - $TWO_M : a;
+  return __builtin_copysign$B(r, x);
+}
+#endif
+
+#if defined(__SSE4_1__) || defined(__aarch64__)
+PF_INLINE $F pf_floor_$N($F x) { return __builtin_floor$B(x); }
+#else
+PF_INLINE $F pf_floor_$N($F x) {
+  $F r = pf_round_$N(x);
+  return r > x ? r - 1.0$L : r;
+}
+#endif
+
+#if defined(__SSE4_1__) || defined(__aarch64__)
+PF_INLINE $F pf_ceil_$N($F x) { return __builtin_ceil$B(x); }
+#else
+PF_INLINE $F pf_ceil_$N($F x) {
+  $F r = pf_round_$N(x);
+  return __builtin_copysign$B(r < x ? r + 1.0$L : r, x);
+}
+#endif
+
+// A NaN on the right falls through the comparison, one on the left is put back.
+PF_INLINE $F pf_min_$N($F a, $F b) {
+  $F r = a < b ? a : b;
+  return a != a ? a : r;
+}
+
+PF_INLINE $F pf_max_$N($F a, $F b) {
+  $F r = a > b ? a : b;
+  return a != a ? a : r;
+}
+
+// exp(x) = 2^n exp(r). The shifter rounds x/ln2 to n and leaves n + 2*bias in the low mantissa bits;
+// its halves scale in two exact steps, so that overflow and the subnormal range come out right.
+// The comparisons let a NaN through.
+PF_INLINE $F pf_exp_$N($F x) {
+  $F c = x < $EXP_LOW ? $EXP_LOW : x;
+  c = c > $EXP_HIGH ? $EXP_HIGH : c;
+  $F t = c * $LOG2E + $SHIFT2;
+  $F n = t - $SHIFT2;
+  $F r = (c - n * $LN2_HI) - n * $LN2_LO;
+  $F p = 1.0$L + (r + r * r * pf_expm1_tail_$N(r));
+  $U b = pf_bits_$N(t), half = b >> 1;
+  return p * pf_from_bits_$N(half << $MANT) * pf_from_bits_$N((b - half) << $MANT);
+}
+
+// exp(x) - 1 with a small relative error around 0; for callers that keep |x| < 64.
+PF_INLINE $F pf_expm1_small_$N($F x) {
+  $F t = x * $LOG2E + $SHIFT1;
+  $F n = t - $SHIFT1;
+  $F r = (x - n * $LN2_HI) - n * $LN2_LO;
+  $F p = r + r * r * pf_expm1_tail_$N(r);
+  $F s = pf_from_bits_$N(pf_bits_$N(t) << $MANT);
+  return s * p + (s - 1.0$L);
+}
+
+// tanh(a) = (e^2a - 1) / (e^2a + 1); beyond the cap it rounds to 1.
+PF_INLINE $F pf_tanh_$N($F x) {
+  $F a = __builtin_fabs$B(x);
+  a = a > $TANH_CAP ? $TANH_CAP : a;
+  $F e = pf_expm1_small_$N(a + a);
+  return __builtin_copysign$B(e / (e + 2.0$L), x);
+}
+
+// Only the exponential of -|x| is taken: no overflow, and full relative accuracy far to the left.
+PF_INLINE $F pf_sigmoid_$N($F x) {
+  $F e = pf_exp_$N(-__builtin_fabs$B(x));
+  return (x < 0.0$L ? e : 1.0$L) / (1.0$L + e);
+}
+
+// erf(a) = 1 - exp(-a P(a)) with P(a) = -log(erfc(a)) / a, which is smooth: one polynomial for the
+// whole line, and the exponential damps its error where a is large.
+PF_INLINE $F pf_erf_$N($F x) {
+  $F a = __builtin_fabs$B(x);
+  a = a > $ERF_CAP ? $ERF_CAP : a;
+  $F e = pf_expm1_small_$N(-(a * pf_erf_poly_$N(a)));
+  return __builtin_copysign$B(e, x);
+}
+
+// The sign of a power, and NaN for a fractional power of a negative number; m = |x|^y.
+PF_INLINE $F pf_pow_sign_$N($F m, $F x, $F y) {
+  $F h = 0.5$L * y;
+  bool whole = pf_floor_$N(y) == y;
+  bool odd = whole & (pf_floor_$N(h) != h);
+  $F r = odd ? pf_from_bits_$N(pf_bits_$N(m) ^ (pf_bits_$N(x) & $SIGN)) : m;
+  bool fractional = (x < 0.0$L) & (x > -__builtin_inf$B()) & (pf_floor_$N(y) != y);
+  return fractional ? __builtin_nan$B("") : r;
+}
+
+PF_INLINE $F pf_sin_$N($F x) {
+  $F r = pf_sin_shifted_$N(x, 0);
+  return pf_from_bits_$N(pf_bits_$N(r) ^ (pf_bits_$N(x) & $SIGN));
+}
+
+PF_INLINE $F pf_cos_$N($F x) { return pf_sin_shifted_$N(x, 1); }
+
+// |a| mod |b| as a double, exact while |a / b| < 2^53. For a larger quotient the rounding of `a`
+// already spans many multiples of b and the remainder counts as 0.
+PF_INLINE $F pf_mod_$N($F a, $F b) {
+  double x = __builtin_fabs((double)a), y = __builtin_fabs((double)b);
+  double q = pf_floor_f64(x / y);
+  double m = pf_remainder_f64(x, y, q);
+  bool differ = (a < 0) != (b < 0);
+  m = differ & (m > 0) ? y - m : m;
+  return __builtin_copysign$B(($F)m, b);
+}
+
+// The quotient of the division above; the remainder corrects a quotient that was rounded up.
+// Conditions look only at values that no constant was selected into: gcc would turn a comparison of
+// those into a select of truth values, which it does not vectorise.
+PF_INLINE $F pf_floordiv_$N($F a, $F b) {
+  double x = __builtin_fabs((double)a), y = __builtin_fabs((double)b), inf = __builtin_inf();
+  double q = pf_floor_f64(x / y);
+  double r = pf_fma_f64(-q, y < inf ? y : 0.0, x);
+  bool exact = q < 0x1p53, rest = r != 0;
+  // Opposite signs: -q, less one if there is a remainder.
+  $U sign = (pf_bits_$N(a) ^ pf_bits_$N(b)) & $SIGN;
+  bool differ = pf_from_bits_$N(sign | $ONE) < 0;
+  double down = exact & (r < 0) ? q - 1 : q;
+  double up = exact & rest & differ ? down + 1 : down;
+  up = (x < inf) | (y == 0) ? up : __builtin_nan("");
+  return pf_from_bits_$N(pf_bits_$N(($F)up) ^ sign);
+}

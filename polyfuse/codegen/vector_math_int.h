@@ -1,0 +1,35 @@
+// Templates for the integer types: $T the type, $N its language name, $W the unsigned type that
+// arithmetic wraps in (at least 32 bits wide, so that nothing is promoted to a signed int),
+// $D the float type in which a quotient cannot be rounded across an integer.
+
+PF_INLINE $T pf_add_$N($T a, $T b) { return ($T)(($W)a + ($W)b); }
+
+PF_INLINE $T pf_sub_$N($T a, $T b) { return ($T)(($W)a - ($W)b); }
+
+PF_INLINE $T pf_mul_$N($T a, $T b) { return ($T)(($W)a * ($W)b); }
+
+PF_INLINE $T pf_neg_$N($T a) { return ($T)(($W)0 - ($W)a); }
+
+PF_INLINE $T pf_abs_$N($T a) { return a < ($T)0 ? pf_neg_$N(a) : a; }
+
+PF_INLINE $T pf_min_$N($T a, $T b) { return a < b ? a : b; }
+
+PF_INLINE $T pf_max_$N($T a, $T b) { return a > b ? a : b; }
+
+$DIVISION
+
+// a - floor(a / b) b; 0 for b = 0.
+PF_INLINE $T pf_mod_$N($T a, $T b) {
+  return b == 0 ? ($T)0 : pf_sub_$N(a, pf_mul_$N(pf_floordiv_$N(a, b), b));
+}
+
+// Square and multiply, wrapping. A negative exponent leaves 0 except for the bases 1 and -1.
+PF_INLINE $T pf_pow_$N($T a, $T e) {
+  $W r = 1, s = ($W)a;
+  for ($W n = e < ($T)0 ? ($W)0 : ($W)e; n; n >>= 1) {
+    r = n & 1 ? r * s : r;
+    s = s * s;
+  }
+  $T unit = a == ($T)1 ? ($T)1 : a == ($T)-1 ? ($T)(e & 1 ? -1 : 1) : ($T)0;
+  return e < ($T)0 ? unit : ($T)r;
+}
