@@ -245,9 +245,12 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One file. `comments` are in order of place, for the formatter."""
+    """One file. `comments` are in order of place, for the formatter.
 
-    source: SourceText
+    Equal programs have equal imports and operators, whatever their layout.
+    """
+
+    source: SourceText = field(compare=False)
     imports: tuple[Import, ...]
     ops: tuple[OpDef, ...]
     comments: tuple[Comment, ...] = field(compare=False, default=())

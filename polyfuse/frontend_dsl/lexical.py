@@ -34,10 +34,9 @@ ALTERNATIVE_SPELLINGS = {"True": "TRUE", "False": "FALSE"}
 # After one of these an operand is complete: an operator may follow, a name may not.
 OPERAND_END = frozenset(("NAME", "INT", "FLOAT", "TRUE", "FALSE", "RPAR", "RSQB", "ELLIPSIS"))
 # After one of these a newline is a blank; END and LBRACE so that empty statements vanish.
-CONTINUES = frozenset(
-    ("PLUS", "MINUS", "TIMES", "POWER", "COMPARE", "ASSIGN", "SCATTER", "ARROW", "RANGE", "COLON", "_COMMA")
-    + ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN", "END", "LBRACE")
-)
+_OPERATORS = ("PLUS", "MINUS", "TIMES", "POWER", "COMPARE", "ASSIGN", "SCATTER", "ARROW", "RANGE", "COLON")
+_WORDS = ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN")
+CONTINUES = frozenset((*_OPERATORS, *_WORDS, "_COMMA", "END", "LBRACE"))
 SOFT_KEYWORDS = frozenset(("OP", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 
 _INTERESTING = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(?!\n)')

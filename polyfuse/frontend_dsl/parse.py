@@ -56,8 +56,12 @@ def parse_file(path: str | os.PathLike[str]) -> ast.Program:
 
 def read_source(path: str | os.PathLike[str]) -> str:
     """The text of a file; bytes that are not UTF-8 become half surrogates, which `prescan` reports."""
-    with Path(path).open("rb") as file:
-        data = file.read(MAX_SOURCE_BYTES + 16)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_SOURCE_BYTES + 16)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DslError(f"cannot read '{path}': {reason}", code="PF107") from error
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -123,7 +127,7 @@ class _Run:
             items: list[ast.Import | ast.OpDef] = self._state.feed_token(end, is_end=True)
         except UnexpectedToken:
             expected = accepted(self._state.state_stack, self._table)
-            self.found._add(explain(self._previous, end, expected))
+            self.found.found.append(explain(self._previous, end, expected))
             return []
         return items
 
@@ -148,9 +152,9 @@ class _Run:
         echo = self._after_broken and "BROKEN_STATEMENT" in expected
         if isinstance(error, DslError):
             for diagnostic in error.diagnostics:
-                self.found._add(diagnostic)
+                self.found.found.append(diagnostic)
         elif not echo:
-            self.found._add(explain(self._previous, token, expected))
+            self.found.found.append(explain(self._previous, token, expected))
         in_body = self._cut_back()
         resume: SourceToken | None = token
         while resume is not None and not _resumes(resume, in_body):

@@ -61,18 +61,18 @@ _CONDITIONAL_HINT = "a condition is written 'value if condition else other', all
 _LINE_HINT = (
     "a newline ends a statement: let the line before end in an operator, or put the expression in '( )'"
 )
-_KEYWORD_STARTS = {
+_STATEMENT_HINTS = {
     "IF": _CONDITIONAL_HINT,
-    "ELSE": _LINE_HINT,
-    "AND": _LINE_HINT,
-    "OR": _LINE_HINT,
-    "TIMES": _LINE_HINT,
-    "POWER": _LINE_HINT,
-    "PLUS": _LINE_HINT,
-    "COMPARE": _LINE_HINT,
-    "MINUS": _LINE_HINT,
+    **dict.fromkeys(("ELSE", "AND", "OR", "TIMES", "POWER", "PLUS", "MINUS", "COMPARE"), _LINE_HINT),
     "FOR": "ranges follow their definition on the same line: t[i] = e for i in 0..N",
     "REDUCTION": "a reduction is part of a definition: s = sum[i](x[i])",
+}
+_EXPRESSION_HINTS = {
+    "PLUS": "there is no unary '+'",
+    "STRING": "strings are only used with import",
+    "IF": _CONDITIONAL_HINT,
+    "ELSE": _CONDITIONAL_HINT,
+    "ASSIGN": "compare with '=='",
 }
 
 
@@ -105,13 +105,19 @@ def explain(previous: SourceToken | None, found: SourceToken, expected: set[str]
         return found.diagnostic
     before = f" after {_quoted(previous)}" if previous is not None and previous.type != "END" else ""
     message = f"expected {_phrase(previous, expected)}{before}, found {_quoted(found)}"
-    return Diagnostic("PF101", message, _place(previous, found), _hint(previous, found, expected))
+    return Diagnostic("PF101", message, _place(previous, found, expected), _hint(previous, found, expected))
 
 
-def _place(previous: SourceToken | None, found: SourceToken) -> Span:
-    """Where to point: a missing end of a line is shown right after the last token on it."""
-    if found.type == "$END" and previous is not None:
-        return Span(previous.source, previous.end_pos - 1, previous.end_pos)
+def _place(previous: SourceToken | None, found: SourceToken, expected: set[str]) -> Span:
+    """Where to point: a value missing at the end of a line is missing there, not on the next line."""
+    if previous is None or found.type == "END":
+        return found.span
+    end = previous.end_pos
+    if found.type == "$END":
+        return Span(previous.source, end - 1, end)
+    inside = not expected & {"BROKEN_STATEMENT", "BROKEN_ITEM", "PLUS"}
+    if inside and "\n" in found.source.text[end : found.start_pos]:
+        return Span(previous.source, end, end)
     return found.span
 
 
@@ -169,34 +175,63 @@ def _or(words: list[str]) -> str:
 
 def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) -> str | None:
     """What to do about common slips."""
-    last = previous.type if previous is not None else "END"
     if "BROKEN_STATEMENT" in expected:
-        return _KEYWORD_STARTS.get(found.type)
+        return _STATEMENT_HINTS.get(found.type)
     if "BROKEN_ITEM" in expected:
         return "statements stand inside 'op name(...) -> (...) { ... }'" if found.type == "NAME" else None
-    match last, found.type:
-        case _, "ASSIGN" if "COMPARE" in expected:
-            return "compare with '=='"
-        case _, "COMPARE" if "ASSIGN" in expected and found == "==":
-            return "define with '='"
-        case ("NAME", "NAME") if str(previous) in ("max", "min"):
-            return None
-        case (("NAME" | "RSQB"), "NAME") if found in ("max", "min") and "SCATTER" in expected:
-            return f"'{found}=' is written without a blank"
-        case _, ("END" | "RBRACE") if "ELSE" in expected and "END" not in expected:
-            return _CONDITIONAL_HINT
-        case _, "ELSE":
-            return _CONDITIONAL_HINT
+    if previous is None:
+        return None
+    if "ELSE" in expected and "END" not in expected:
+        return _CONDITIONAL_HINT
+    if expected >= _ASSIGNMENTS:
+        return _hint_for_target(previous, found)
+    if expected >= _OPERATORS:
+        return _hint_after_operand(found)
+    if expected >= _EXPRESSION and found.type in _EXPRESSION_HINTS:
+        return _EXPRESSION_HINTS[found.type]
+    match previous.type, found.type:
         case "LSQB", "RSQB":
             return "a tensor of rank 0 is written without brackets"
-        case _, "STRING":
-            return "strings are only used with import"
-        case (("INT" | "FLOAT" | "RPAR" | "RSQB" | "NAME"), ("NAME" | "INT" | "FLOAT" | "LPAR")) if (
-            expected >= _OPERATORS
-        ):
-            return "a product is written with '*'"
-        case _, "IF":
+        case "ASSIGN", _ if expected == {"NAME"}:
+            return "only a call of an operator gives several tensors: (y, m) = f(x)"
+        case _, "END" if "RANGE" in expected:
+            return "a range has both ends: for i in 0..N"
+    return None
+
+
+def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
+    """After ``name`` or ``name[...]`` at the start of a statement."""
+    match found.type:
+        case "COMPARE" if found == "==":
+            return "define with '='"
+        case "MINUS" | "TIMES":
+            return "scatters are '+=', 'max=' and 'min='"
+        case "NAME" if found in ("max", "min"):
+            return f"'{found}=' is written without a blank"
+        case "NAME" if previous == "return":
+            return "nothing is returned: a result is defined by its name, as in y[i] = ..."
+        case "NAME" if previous == "import":
+            return "imports stand before the first operator"
+        case "COLON":
+            return f"a local tensor is declared with 'let {previous}: f32[...]'"
+        case "_COMMA":
+            return "several results are written in parentheses: (y, m) = f(x)"
+        case "LPAR":
+            return f"a call gives its result to a name: y = {previous}(...)"
+    return None
+
+
+def _hint_after_operand(found: SourceToken) -> str | None:
+    """Inside an expression, after a complete operand."""
+    text, begin = found.source.text, found.start_pos
+    before = text[text.rfind("\n", 0, begin) + 1 : begin]
+    match found.type:
+        case "ASSIGN" | "SCATTER" if "=" not in before and "if" not in before:
+            return "the line before ends in an operator or a comma, so that this one belongs to it"
+        case "ASSIGN":
+            return "compare with '=='"
+        case "ELSE":
             return _CONDITIONAL_HINT
-        case _, "MINUS" | "PLUS" if found == "+" and expected >= _EXPRESSION:
-            return "there is no unary '+'"
+        case "NAME" | "INT" | "FLOAT" | "LPAR" | "REDUCTION":
+            return "a product is written with '*'"
     return None
