@@ -27,7 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache as memoised
 from pathlib import Path
@@ -249,14 +249,11 @@ class Cache:
 
     def _discard(self, entry: Path, *, locked: bool) -> None:
         """Remove a damaged entry, unless another process has replaced it meanwhile."""
-        if not locked:
-            with self._lock(entry.name):
-                return self._discard(entry, locked=True)
-        with suppress(_Corrupt):
-            if _check(entry):
-                return None
-        self._throw_away(entry)
-        return None
+        with nullcontext() if locked else self._lock(entry.name):
+            with suppress(_Corrupt):
+                if _check(entry):
+                    return
+            self._throw_away(entry)
 
     def _throw_away(self, path: Path) -> None:
         """Out of sight by one rename, then deleted; does nothing on a read-only disk."""
@@ -324,7 +321,11 @@ def _read_manifest(entry: Path) -> dict[str, Any]:
 def _check(entry: Path) -> bool:
     """True if the entry is whole, False if there is none; raises _Corrupt."""
     try:
-        if not stat.S_ISDIR(entry.lstat().st_mode):
+        before = entry.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        if not stat.S_ISDIR(before.st_mode):
             raise _Corrupt("it is not a folder")
         for name, info in _read_manifest(entry)["files"].items():
             file = entry / name
@@ -333,12 +334,11 @@ def _check(entry: Path) -> bool:
             data = file.read_bytes()
             if hashlib.sha256(data).hexdigest() != info["sha256"]:
                 raise _Corrupt(f"{name} has {len(data)} of {info['bytes']} bytes or other contents")
-    except (FileNotFoundError, NotADirectoryError) as e:
-        if not entry.exists():  # never there, or somebody cleared the cache under us
-            return False
-        raise _Corrupt(f"a file is missing ({e.filename})") from e
     except OSError as e:
-        raise _Corrupt(f"it cannot be read ({e.strerror})") from e
+        with suppress(OSError):
+            if entry.lstat().st_ino == before.st_ino:
+                raise _Corrupt(f"{e.filename} cannot be read ({e.strerror})") from e
+        return False  # somebody cleared or replaced it while we read
     return True
 
 
