@@ -156,7 +156,7 @@ class _Planner:
         successors: dict[str, list[str]] = {n: [] for n in names}
         for e in edges:
             successors[e.source].append(e.sink)
-        parts = _strongly_connected(names, successors)
+        parts = strongly_connected(names, successors)
         return [tuple(sorted(p, key=self.order.__getitem__)) for p in parts]
 
     # --- what goes around a loop -----------------------------------------------------------------------
@@ -208,7 +208,7 @@ def _topological(chosen: tuple[Statement, ...], axes: Axes) -> list[Statement]:
         successors[e.source].append(e.sink)
     by_name = {s.name: s for s in chosen}
     position = {n: k for k, n in enumerate(names)}
-    parts = _strongly_connected(names, successors)
+    parts = strongly_connected(names, successors)
     # Inside a cycle, edges that stay in one iteration decide; the place in the program otherwise.
     flat: list[Statement] = []
     for part in parts:
@@ -237,7 +237,7 @@ def _stays(e: Edge) -> bool:
     )
 
 
-def _strongly_connected(names: tuple[str, ...], successors: dict[str, list[str]]) -> list[list[str]]:
+def strongly_connected(names: tuple[str, ...], successors: dict[str, list[str]]) -> list[list[str]]:
     """Tarjan's components in topological order, without recursion; ties by order of `names`."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}

@@ -1,0 +1,40 @@
+"""What the compiler decided and why: the lines that `explain()` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision of a pass.
+
+    `kind` is the transformation ("rematerialise", "rfactor", "contract", "fuse", ...), `subject` what it is
+    about, `taken` whether it was done, `reason` one sentence, `witness` a concrete counter-example where
+    there is one, `saved_bytes` the memory traffic it saves (None where unknown).
+    """
+
+    kind: str
+    subject: str
+    taken: bool
+    reason: str
+    witness: str | None = None
+    saved_bytes: int | None = None
+
+    def __str__(self) -> str:
+        mark = "+" if self.taken else "-"
+        text = f"{mark} {self.kind} {self.subject}: {self.reason}"
+        if self.witness:
+            text += f" (for example {self.witness})"
+        if self.saved_bytes:
+            text += f" [saves {format_bytes(self.saved_bytes)}]"
+        return text
+
+
+def format_bytes(count: float) -> str:
+    """`12.6 MB`, with decimal units as bandwidths have them."""
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

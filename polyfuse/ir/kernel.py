@@ -1,0 +1,158 @@
+"""The kernel IR: what layers I to III pass on.
+
+    Kernel = name, graph, stages, buffers
+    Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
+    Phase  = tree                             between phases: a block barrier or a reduction
+    Buffer = where a tensor lives inside the kernel, and how its indices map to storage
+
+`graph` holds the bodies of the kernel's statements with reductions made explicit: each reduction
+``S`` is an initialising statement ``S__init`` and an accumulating one, so that the schedule orders
+both and legality is checked on exactly what is emitted.  `placement` (statement -> coordinates) follows
+from the trees.  Sizes may be symbolic: extents are index expressions, evaluated at launch.
+
+A kernel of layer I has one stage with one phase.  Its schedule tree is `tree(kernel)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IndexExpr, binary, product
+from polyfuse.ir.schedule_tree import (
+    Coordinate,
+    Member,
+    Tree,
+    band,
+    format_tree,
+    path,
+    sequence,
+    statements,
+)
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph
+
+
+class Scope(Enum):
+    """Storage, from the nearest to the furthest."""
+
+    REGISTER = "register"
+    LOCAL = "local"  # an array of one worker (CPU) or thread (GPU)
+    SHARED = "shared"
+    GLOBAL = "global"
+    ARGUMENT = "argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Storage of a tensor inside a kernel.
+
+    `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
+    ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own.
+    `reason` says why it lives there.
+    """
+
+    tensor: str
+    dtype: DType
+    scope: Scope
+    extents: tuple[IndexExpr, ...]
+    shape: tuple[IndexExpr, ...]
+    reason: str = ""
+
+    @property
+    def elements(self) -> IndexExpr:
+        return product(self.extents)
+
+    def storage_index(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        """Tensor indices -> storage indices."""
+        result: list[Index] = []
+        for i, extent, full in zip(indices, self.extents, self.shape, strict=True):
+            if extent == full or isinstance(i, EXPR_TYPES):
+                result.append(i)
+            else:
+                result.append(binary("%", i, extent))
+        return tuple(result)
+
+    def __str__(self) -> str:
+        index = ", ".join(map(str, self.extents))
+        return f"{self.scope.value:8s} {self.tensor}: {self.dtype}[{index}]" + (
+            f"  # {self.reason}" if self.reason else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Phases under common block loops (`band` may be empty)."""
+
+    band: tuple[Member, ...]
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    name: str
+    graph: TensorGraph
+    stages: tuple[Stage, ...]
+    buffers: tuple[Buffer, ...]
+
+    def buffer(self, tensor: str) -> Buffer:
+        return next(b for b in self.buffers if b.tensor == tensor)
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return statements(tree(self))
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        """Buffers that live outside: arguments and global intermediates, in order of the graph."""
+        return tuple(b for b in self.buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL))
+
+    def __str__(self) -> str:
+        lines = [f"kernel {self.name}"]
+        lines += [f"  {b}" for b in self.buffers]
+        for k, stage in enumerate(self.stages):
+            lines.append(f"  stage {k}")
+            lines += [format_tree(_stage_tree(stage), "    ")]
+        lines += [f"  {s}" for s in self.graph.statements]
+        return "\n".join(lines)
+
+
+def _stage_tree(stage: Stage) -> Tree:
+    return band(list(stage.band), sequence([p.tree for p in stage.phases]), permutable=True)
+
+
+def tree(kernel: Kernel) -> Tree:
+    """The schedule tree of the whole kernel."""
+    return sequence([_stage_tree(s) for s in kernel.stages])
+
+
+def placement(kernel: Kernel) -> dict[str, dict[Coordinate, tuple[IndexExpr, ...]]]:
+    """statement -> coordinate -> the values of its loops, outermost first."""
+    whole = tree(kernel)
+    result: dict[str, dict[Coordinate, tuple[IndexExpr, ...]]] = {}
+    for name in kernel.statements:
+        place: dict[Coordinate, tuple[IndexExpr, ...]] = {}
+        for m in path(whole, name):
+            if isinstance(m, Member):
+                place[m.coordinate] = (*place.get(m.coordinate, ()), m.of(name))
+        result[name] = place
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGraph:
+    """All kernels of an operator in launch order, with what lives between them.
+
+    `graph` is the operator after the graph-level rewrites; `kernels` run one after the other.
+    """
+
+    graph: TensorGraph
+    kernels: tuple[Kernel, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.kernels))

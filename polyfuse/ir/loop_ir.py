@@ -1,0 +1,132 @@
+"""The loop IR: what is printed as C++ or CUDA. A lowering form only; nothing is scheduled here.
+
+    Node = For(var, lower, upper, step, body, coordinate)    half-open, step > 0
+         | If(cond, then, other)
+         | Exec(statement, args)            an instance, before lowering
+         | Declare(name, dtype, value)      a scalar of the enclosing block
+         | Store(buffer, indices, value)
+         | Update(buffer, indices, op, value)      buffer[indices] = buffer[indices] op value
+         | Comment(text)
+
+Expressions are the tensor graph's, where a Read names a buffer of the kernel (or a declared scalar,
+with no indices) and indices are storage indices over loop variables.  Conditions are Exprs over
+IndexValues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias, Union
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr, Index, format_expr, format_index
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`lanes` names the scalars that are accumulated over this loop and may be split over lanes."""
+
+    var: str
+    lower: IndexExpr
+    upper: IndexExpr
+    step: int
+    body: tuple[Node, ...]
+    coordinate: Coordinate = Coordinate.SEQ
+    lanes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    cond: Expr
+    then: tuple[Node, ...]
+    other: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    statement: str
+    args: tuple[IndexExpr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    name: str
+    dtype: DType
+    value: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    buffer: str
+    indices: tuple[Index, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """op is one of the reductions sum max min prod any all."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+    op: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    text: str
+
+
+Node: TypeAlias = Union[For, If, Exec, Declare, Store, Update, Comment]  # noqa: UP007
+Block: TypeAlias = tuple[Node, ...]
+
+
+def map_nodes(block: Block, change: Callable[[Node], Node | Block]) -> Block:
+    """Rebuild bottom-up; `change` may return several nodes, or none, for one."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                node = replace(node, body=map_nodes(node.body, change))
+            case If():
+                node = replace(node, then=map_nodes(node.then, change), other=map_nodes(node.other, change))
+            case _:
+                pass
+        changed = change(node)
+        result.extend(changed if isinstance(changed, tuple) else (changed,))
+    return tuple(result)
+
+
+def format_block(block: Block, indent: str = "") -> str:
+    """Readable text; stable, for dumps and goldens."""
+    return "\n".join(_format(node, indent) for node in block)
+
+
+def _format(node: Node, indent: str) -> str:
+    inner = indent + "  "
+    match node:
+        case For(var, lower, upper, step, body, coordinate, lanes):
+            by = f" by {step}" if step != 1 else ""
+            where = f" @{coordinate.value}" if coordinate is not Coordinate.SEQ else ""
+            over = f" accumulating {', '.join(lanes)}" if lanes else ""
+            return f"{indent}for {var} in {lower}..{upper}{by}{where}{over}:\n{format_block(body, inner)}"
+        case If(cond, then, other):
+            text = f"{indent}if {format_expr(cond)}:\n{format_block(then, inner)}"
+            return text + (f"\n{indent}else:\n{format_block(other, inner)}" if other else "")
+        case Exec(statement, args):
+            return f"{indent}{statement}({', '.join(map(str, args))})"
+        case Declare(name, dtype, value):
+            return f"{indent}{dtype} {name}" + (f" = {format_expr(value)}" if value is not None else "")
+        case Store(buffer, indices, value):
+            return f"{indent}{_place(buffer, indices)} = {format_expr(value)}"
+        case Update(buffer, indices, op, value):
+            return f"{indent}{_place(buffer, indices)} {op}= {format_expr(value)}"
+        case Comment(text):
+            return f"{indent}# {text}"
+
+
+def _place(buffer: str, indices: tuple[Index, ...]) -> str:
+    return f"{buffer}[{', '.join(map(format_index, indices))}]" if indices else buffer

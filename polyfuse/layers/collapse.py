@@ -1,0 +1,196 @@
+"""Collapse adjacent dims that are always used together into one.
+
+    y[n, c, h, w] = x[n, c, h, w] * g[c]      for h in 0..56, w in 0..56
+becomes
+    y[n, c, hw] = x[n, c, hw] * g[c]          for hw in 0..3136
+
+Longer innermost loops, fewer of them.  Legal where every access that uses one of the two uses both, side by
+side, in full, and where the tensors are dense: shapes change, memory does not.  (`layouts` of the
+compiled operator say which inputs are dense; strided ones take part in no collapse.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Statement,
+    Tensor,
+    TensorGraph,
+    map_expr,
+    statement_reads,
+    walk,
+)
+
+
+def collapse(
+    graph: TensorGraph, decisions: list[Decision], strided: frozenset[str] = frozenset()
+) -> TensorGraph:
+    """Collapse until no pair is left. `strided` names tensors whose memory is not dense."""
+    while True:
+        pair = next(_candidates(graph, strided), None)
+        if pair is None:
+            return graph
+        graph = _apply(graph, pair)
+        what = ", ".join(f"{t}[..{k}, {k + 1}..]" for t, k in sorted(pair.places.items()))
+        decisions.append(Decision("collapse", what, True, "the two dims are always used together"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Tensor -> position of the first of the two dims; statement -> the two loop variables."""
+
+    places: dict[str, int]
+    variables: dict[str, tuple[str, str]]
+    extents: tuple[int, int]
+
+
+def _candidates(graph: TensorGraph, strided: frozenset[str]) -> Iterator[_Pair]:
+    for t in graph.tensors:
+        for k in range(len(t.shape) - 1):
+            pair = _grow(graph, t, k)
+            if pair and not (set(pair.places) & strided):
+                yield pair
+
+
+def _grow(graph: TensorGraph, start: Tensor, position: int) -> _Pair | None:
+    """Follow a pair of dims through all statements that touch it; None where it is not always a pair."""
+    extents = (start.shape[position], start.shape[position + 1])
+    if not (isinstance(extents[0], IConst) and isinstance(extents[1], IConst)):
+        return None
+    if extents[0].value < 1 or extents[1].value < 1:
+        return None
+    pair = _Pair({start.name: position}, {}, (extents[0].value, extents[1].value))
+    changed = True
+    while changed:
+        changed = False
+        for s in graph.statements:
+            grown = _grow_statement(graph, s, pair)
+            if grown is None:
+                return None
+            changed |= grown
+    return pair if pair.variables and _aliases_agree(graph, pair) else None
+
+
+def _grow_statement(graph: TensorGraph, s: Statement, pair: _Pair) -> bool | None:
+    """Whether the pair grew at this statement; None if it breaks here."""
+    grew = False
+    for tensor, indices in _accesses(s):
+        if tensor in pair.places:
+            two = _two(indices, pair.places[tensor])
+            if two is None or pair.variables.setdefault(s.name, two) != two:
+                return None
+    if s.name not in pair.variables:
+        return False
+    a, b = pair.variables[s.name]
+    if not _full_dims(s, a, b, pair.extents):
+        return None
+    for tensor, indices in _accesses(s):
+        at = _position(indices, a, b)
+        if at is None:
+            return None
+        if at >= 0 and tensor not in pair.places:
+            t = graph.tensor(tensor)
+            if (t.shape[at], t.shape[at + 1]) != (IConst(pair.extents[0]), IConst(pair.extents[1])):
+                return None
+            pair.places[tensor] = at
+            grew = True
+        elif (at >= 0) != (tensor in pair.places) or (at >= 0 and pair.places[tensor] != at):
+            return None
+    return grew
+
+
+def _accesses(s: Statement) -> list[tuple[str, tuple[Index, ...]]]:
+    return [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+
+
+def _two(indices: tuple[Index, ...], at: int) -> tuple[str, str] | None:
+    a, b = indices[at], indices[at + 1]
+    return (a.name, b.name) if isinstance(a, IVar) and isinstance(b, IVar) and a != b else None
+
+
+def _position(indices: tuple[Index, ...], a: str, b: str) -> int | None:
+    """Where `a, b` stand side by side (-1: neither is used); None if they are used otherwise."""
+    uses = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and {a, b} & set(variables(i))]
+    data = [i for i in indices if isinstance(i, EXPR_TYPES)]
+    if any(_uses_value(i, a, b) for i in data):
+        return None
+    if not uses:
+        return -1
+    k = uses[0]
+    fits = uses == [k, k + 1] and indices[k] == IVar(a) and indices[k + 1] == IVar(b)
+    return k if fits else None
+
+
+def _uses_value(e: Expr, a: str, b: str) -> bool:
+    """Is one of the variables used as a number?"""
+    return any(isinstance(x, IndexValue) and {a, b} & set(variables(x.index)) for x in walk(e))
+
+
+def _full_dims(s: Statement, a: str, b: str, extents: tuple[int, int]) -> bool:
+    """Both dims run over their whole extents, in this order, with equal roles, and as indices only."""
+    names = [d.name for d in s.dims]
+    if _uses_value(s.expr, a, b) or a not in names or b not in names:
+        return False
+    first, second = s.dims[names.index(a)], s.dims[names.index(b)]
+    ranges = [(d.lower, d.upper) for d in (first, second)]
+    if ranges != [(IConst(0), IConst(e)) for e in extents] or first.reduce != second.reduce:
+        return False
+    bounds = [e for d in s.dims for e in (d.lower, d.upper)]
+    return not any({a, b} & set(variables(e)) for e in bounds)
+
+
+def _aliases_agree(graph: TensorGraph, pair: _Pair) -> bool:
+    """An inout tensor and its entry value are one memory: both collapse, or none."""
+    for t in graph.tensors:
+        if t.alias is not None and pair.places.get(t.name) != pair.places.get(t.alias):
+            untouched = not graph.readers(t.alias) and t.alias not in pair.places
+            if not untouched:
+                return False
+            pair.places[t.alias] = pair.places[t.name]
+    return True
+
+
+def _apply(graph: TensorGraph, pair: _Pair) -> TensorGraph:
+    merged = IConst(pair.extents[0] * pair.extents[1])
+
+    def shape(t: Tensor) -> Tensor:
+        return replace(t, shape=_merged(t.shape, pair.places[t.name], merged)) if t.name in pair.places else t
+
+    return replace(
+        graph,
+        tensors=tuple(map(shape, graph.tensors)),
+        statements=tuple(_merge_statement(s, pair, merged) for s in graph.statements),
+    )
+
+
+def _merged(items: tuple[IndexExpr, ...], at: int, merged: IndexExpr) -> tuple[IndexExpr, ...]:
+    return (*items[:at], merged, *items[at + 2 :])
+
+
+def _merge_statement(s: Statement, pair: _Pair, extent: IndexExpr) -> Statement:
+    if s.name not in pair.variables:
+        return s
+    a, b = pair.variables[s.name]
+    joint = f"{a}_{b}"
+    while joint in {d.name for d in s.dims}:
+        joint += "_"
+    dims = tuple(replace(d, name=joint, upper=extent) if d.name == a else d for d in s.dims if d.name != b)
+
+    def merge(indices: tuple[Index, ...], tensor: str) -> tuple[Index, ...]:
+        at = pair.places.get(tensor)
+        return indices if at is None else (*indices[:at], IVar(joint), *indices[at + 2 :])
+
+    def on_read(e: Expr) -> Expr:
+        return replace(e, indices=merge(e.indices, e.tensor)) if isinstance(e, Read) else e
+
+    write = tuple(map_expr(i, on_read) if isinstance(i, EXPR_TYPES) else i for i in merge(s.write, s.target))
+    return replace(s, dims=dims, write=write, expr=map_expr(s.expr, on_read))

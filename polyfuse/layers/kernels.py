@@ -1,0 +1,222 @@
+"""From a scheduled graph to kernels: one kernel for each phase, storage for what lives between them.
+
+phases            the tree is cut where a parallel band has several nests under it
+map               coordinates (blk, vec) for the target; may split reductions over blocks (rfactor)
+reductions        made explicit: an initialising statement before the first reduction loop
+buffers           temporaries of one kernel are contracted, the others are global
+legality          of everything together, and of every parallel loop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.index_expr import IConst, evaluate, product, sizes
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Scope, Stage
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Coordinate,
+    Leaf,
+    Member,
+    Sequence,
+    Tree,
+    path,
+    sequence,
+    statements,
+)
+from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.layers.cpu_mapping import map_phase
+from polyfuse.layers.reductions import explicit_reductions
+from polyfuse.poly.dependences import ordering
+from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
+from polyfuse.poly.footprint import Window, private_to_blocks, window
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.legality import Illegal, check_schedule, parallel, races
+
+# A contracted array of one worker larger than this would not stay in its L2: it is global then.
+LARGEST_LOCAL_BYTES = 256 * 1024
+
+
+def form_kernels(scheduled: ScheduledGraph, threads: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    """One kernel per phase, mapped for `threads` CPU workers.
+
+    Raises ScheduleError PF513 for sizes that must be known, PF501-PF503 if the result is not legal.
+    """
+    needed = fixed_sizes_needed(scheduled.graph)
+    if needed:
+        raise ScheduleError(f"sizes {', '.join(needed)} must be given before kernels are made", code="PF513")
+    decisions: list[Decision] = []
+    with isl_lock:
+        graph, trees = scheduled.graph, []
+        for phase in cut_phases(scheduled.tree):
+            graph, mapped = map_phase(graph, phase, threads, decisions)
+            trees += mapped
+        graph, trees = explicit_reductions(graph, trees)
+        model = build_model(graph)
+        _verify(model, trees)
+        kernels = [_kernel(model, t, k, decisions) for k, t in enumerate(trees)]
+    return KernelGraph(graph, tuple(kernels)), tuple(decisions)
+
+
+def cut_phases(whole: Tree) -> list[Tree]:
+    """The nests that become kernels, in order.
+
+        [A; B(t)[B(h)(s); m; B(h)(y)]]     becomes     A, B(t)B(h)(s), B(t)(m), B(t)B(h)(y)
+
+    Only parallel bands are distributed over their phases; a loop that carries a recurrence stays whole.
+    """
+    match whole:
+        case Leaf():
+            return [whole]
+        case Sequence(children):
+            return [p for group in _groups(children) for p in cut_phases_of(group)]
+        case Band(members, child) if all(m.coincident for m in members):
+            inner = [child] if not isinstance(child, Sequence) else _groups(child.children)
+            parts = [p for group in inner for p in cut_phases_of(group)]
+            return [_wrap(members, part) for part in parts]
+        case Band():
+            return [whole]
+
+
+def cut_phases_of(group: Tree) -> list[Tree]:
+    return [group] if isinstance(group, Sequence) else cut_phases(group)
+
+
+def _groups(children: tuple[Tree, ...]) -> list[Tree]:
+    """Neighbouring leaves are one nest; every other child stands for itself."""
+    groups: list[list[Tree]] = []
+    for c in children:
+        if groups and isinstance(c, Leaf) and isinstance(groups[-1][-1], Leaf):
+            groups[-1].append(c)
+        else:
+            groups.append([c])
+    return [sequence(g) for g in groups]
+
+
+def _wrap(members: tuple[Member, ...], part: Tree) -> Tree:
+    inside = frozenset(statements(part))
+    outer = tuple(m.restricted(inside) for m in members)
+    if isinstance(part, Band) and part.permutable and all(m.coincident for m in part.members):
+        return replace(part, members=outer + part.members)
+    return Band(outer, part, permutable=True)
+
+
+# --- proof -----------------------------------------------------------------------------------------
+
+
+def _verify(model: PolyModel, trees: Many[Tree]) -> None:
+    """The final order is legal, and so is every loop that runs in parallel."""
+    whole = sequence(list(trees))
+    verdict = check_schedule(model, whole)
+    if isinstance(verdict, Illegal):
+        raise ScheduleError([verdict.diagnostic])
+    order = ordering(model)
+    for t in trees:
+        for m in _members(t):
+            if m.coordinate is Coordinate.SEQ:
+                continue
+            verdict = parallel(model, t, m, order)
+            if verdict and m.coordinate is Coordinate.BLK:
+                verdict = races(model, t, m)
+            if isinstance(verdict, Illegal):
+                raise ScheduleError([verdict.diagnostic])
+
+
+def _members(t: Tree) -> list[Member]:
+    match t:
+        case Leaf():
+            return []
+        case Sequence(children):
+            return [m for c in children for m in _members(c)]
+        case Band(members, child):
+            return [*members, *_members(child)]
+
+
+# --- storage -----------------------------------------------------------------------------------------
+
+
+def _kernel(model: PolyModel, t: Tree, number: int, decisions: list[Decision]) -> Kernel:
+    inside = frozenset(statements(t))
+    graph = _subgraph(model.graph, inside)
+    part = _submodel(model, graph, inside)
+    buffers = tuple(_buffer(model.graph, part, t, tensor.name, inside, decisions) for tensor in graph.tensors)
+    name = f"k{number}"
+    return Kernel(name, graph, (_stage(t),), buffers)
+
+
+def _stage(t: Tree) -> Stage:
+    """The leading block loops are the stage's band."""
+    if not isinstance(t, Band):
+        return Stage((), (Phase(t),))
+    blocks = [m for m in t.members if m.coordinate is Coordinate.BLK]
+    rest = [m for m in t.members if m.coordinate is not Coordinate.BLK]
+    inner = replace(t, members=tuple(rest)) if rest else t.child
+    return Stage(tuple(blocks), (Phase(inner),))
+
+
+def _subgraph(graph: TensorGraph, inside: frozenset[str]) -> TensorGraph:
+    chosen = tuple(s for s in graph.statements if s.name in inside)
+    touched = {s.target for s in chosen} | {r.tensor for s in chosen for r in statement_reads(s)}
+    return replace(graph, statements=chosen, tensors=tuple(t for t in graph.tensors if t.name in touched))
+
+
+def _submodel(model: PolyModel, graph: TensorGraph, inside: frozenset[str]) -> PolyModel:
+    return replace(
+        model,
+        graph=graph,
+        domains={n: d for n, d in model.domains.items() if n in inside},
+        writes={n: a for n, a in model.writes.items() if n in inside},
+        reads=tuple(a for a in model.reads if a.statement in inside),
+        _memo={},
+    )
+
+
+def _buffer(
+    whole: TensorGraph,
+    part: PolyModel,
+    t: Tree,
+    name: str,
+    inside: frozenset[str],
+    decisions: list[Decision],
+) -> Buffer:
+    tensor = whole.tensor(name)
+    if tensor.role is not Role.TEMP:
+        return Buffer(name, tensor.dtype, Scope.ARGUMENT, tensor.shape, tensor.shape)
+    users = {s.name for s in (*whole.writers(name), *whole.readers(name))}
+    if not users <= inside:
+        reason = "written in one kernel and read in another"
+        return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+    found = window(part, t, name)
+    one = sorted(users)[0]
+    if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
+        return _contracted(whole, name, found, decisions)
+    reason = "shared by the iterations of a parallel loop"
+    return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+
+
+def _has_blocks(t: Tree, statement: str) -> bool:
+    return any(isinstance(m, Member) and m.coordinate is Coordinate.BLK for m in path(t, statement))
+
+
+def _contracted(graph: TensorGraph, name: str, found: Window, decisions: list[Decision]) -> Buffer:
+    tensor = graph.tensor(name)
+    loops = ", ".join(m.name for m in found.loops)
+    if found.scalar:
+        reason = f"one element lives in an iteration of {loops}" if loops else "a scalar of one kernel"
+        decisions.append(Decision("contract", name, True, f"to a register: {reason}"))
+        return Buffer(name, tensor.dtype, Scope.REGISTER, found.extents, tensor.shape, reason)
+    elements = product(found.extents)
+    if not sizes(elements):
+        count = evaluate(elements, {}) * tensor.dtype.bytes
+        if count <= LARGEST_LOCAL_BYTES:
+            reason = f"{format_bytes(count)} live in an iteration of {loops}" if loops else "small"
+            decisions.append(Decision("contract", name, True, f"to a worker's array: {reason}"))
+            return Buffer(name, tensor.dtype, Scope.LOCAL, found.extents, tensor.shape, reason)
+    reason = "too large for a worker's array"
+    if found.extents != tensor.shape and all(isinstance(e, IConst) for e in found.extents):
+        decisions.append(Decision("contract", name, False, reason))
+    return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)

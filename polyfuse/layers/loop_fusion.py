@@ -1,0 +1,139 @@
+"""Layer I: loop fusion.
+
+Finds the common parallel band of an operator and the phases under it, fuses the statements of a phase
+into one nest, and rewrites the graph where that pays (rematerialisation, collapsed dims).  Two
+schedulers give trees: the axis planner (the default for what it covers) and isl's; legality is
+proved for either by `poly.legality`, on every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.schedule_tree import Tree, sequence, statements
+from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.collapse import collapse
+from polyfuse.layers.rematerialise import rematerialise
+from polyfuse.layers.rewrites import cache_read, decompose_argmax
+from polyfuse.poly.axes import find_axes
+from polyfuse.poly.axis_planner import plan, strongly_connected
+from polyfuse.poly.domains import build_model, fixed_sizes_needed
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.legality import Legal, Verdict, check_schedule
+from polyfuse.poly.scheduler import schedule as isl_schedule
+
+Scheduler = Literal["auto", "axes", "isl"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFusion:
+    """Layer I as a pass (Apollo, MLSys 2022, section 4.1; kernels of one phase each).
+
+    scheduler      "axes": the axis planner; "isl": isl's scheduler; "auto": the planner, and isl's where
+                   the planner gives up (a recurrence along no single axis).
+    rematerialise  recompute cheap elementwise producers in later phases where that moves fewer bytes.
+    collapse       merge adjacent dims that are always used together (needs known sizes and dense inputs).
+    cache_reads    inputs to read once into a temporary that their readers share.
+    strided        inputs whose memory is not dense; they take part in no collapse.
+    """
+
+    scheduler: Scheduler = "auto"
+    rematerialise: bool = True
+    collapse: bool = True
+    cache_reads: tuple[str, ...] = ()
+    strided: tuple[str, ...] = ()
+
+    def run(self, before: ScheduledGraph) -> ScheduledGraph:
+        """A fused schedule. Raises ScheduleError if none can be proved legal."""
+        graph = decompose_argmax(before.graph)
+        decisions: list[Decision] = list(before.decisions)
+        for tensor in self.cache_reads:
+            graph = cache_read(graph, tensor)
+            decisions.append(Decision("cache_read", tensor, True, "asked for"))
+        if self.collapse and not graph.sizes:
+            graph = collapse(graph, decisions, frozenset(self.strided))
+        planner = self._planner(decisions)
+        tree = planner(graph)
+        if self.rematerialise:
+            graph, tree = rematerialise(graph, tree, planner, decisions)
+        require_legal(graph, tree)
+        decisions.append(Decision("schedule", graph.name, True, f"legal, by {self.scheduler} scheduling"))
+        return ScheduledGraph(graph, tree, tuple(decisions))
+
+    def _planner(self, decisions: list[Decision]) -> Callable[[TensorGraph], Tree]:
+        def choose(graph: TensorGraph) -> Tree:
+            if self.scheduler == "isl":
+                return schedule_by_isl(graph)
+            try:
+                return plan(graph)
+            except ScheduleError as refused:
+                if self.scheduler == "axes" or refused.code != "PF510":
+                    raise
+                decisions.append(Decision("axis planner", graph.name, False, refused.diagnostics[0].message))
+                return schedule_by_isl(graph)
+
+        return choose
+
+
+def schedule_by_isl(graph: TensorGraph) -> Tree:
+    """isl's schedule. Raises ScheduleError for sizes that must be known first, time-outs, infeasibility."""
+    needed = fixed_sizes_needed(graph)
+    if needed:
+        raise ScheduleError(
+            f"the schedule needs the value of {', '.join(needed)}, which make an index non-affine",
+            code="PF513",
+            span=graph.span,
+            hint="give them to specialize()",
+        )
+    with isl_lock:
+        return isl_schedule(build_model(graph))
+
+
+def identity_schedule(graph: TensorGraph) -> ScheduledGraph:
+    """No fusion: each statement in loops of its own, in dependence order.
+
+    Statements of one recurrence share the loops they must share.
+    """
+    graph = decompose_argmax(graph)
+    fused = plan_or_isl(graph)
+    order = {name: k for k, name in enumerate(statements(fused))}
+    parts = recurrences(graph)
+    trees = [plan_or_isl(graph, part) for part in sorted(parts, key=lambda p: min(order[n] for n in p))]
+    return ScheduledGraph(graph, sequence(trees))
+
+
+def plan_or_isl(graph: TensorGraph, part: tuple[str, ...] | None = None) -> Tree:
+    try:
+        return plan(graph, part)
+    except ScheduleError as refused:
+        if refused.code != "PF510":
+            raise
+        return schedule_by_isl(_subgraph(graph, part) if part else graph)
+
+
+def _subgraph(graph: TensorGraph, part: tuple[str, ...]) -> TensorGraph:
+    return replace(graph, statements=tuple(s for s in graph.statements if s.name in part))
+
+
+def recurrences(graph: TensorGraph) -> list[tuple[str, ...]]:
+    """Statements grouped by recurrence: a statement of none is a group of its own."""
+    successors: dict[str, list[str]] = {s.name: [] for s in graph.statements}
+    for e in find_axes(graph).edges:
+        successors[e.source].append(e.sink)
+    return [tuple(p) for p in strongly_connected(tuple(successors), successors)]
+
+
+def require_legal(graph: TensorGraph, tree: Tree) -> Verdict:
+    """Prove the tree legal, or raise ScheduleError with the witness. Sizes isl cannot carry are left open."""
+    if fixed_sizes_needed(graph):
+        return Legal()  # proved when the sizes are known, before any kernel is made
+    with isl_lock:
+        verdict = check_schedule(build_model(graph), tree)
+    if isinstance(verdict, Legal):
+        return verdict
+    raise ScheduleError([verdict.diagnostic])

@@ -1,0 +1,92 @@
+"""Reductions made explicit: an initialising statement, ordered before the first reduction loop.
+
+    sum:  s[t] = sum[h](x[t, h])          B(t)B(h)(sum)
+becomes
+    sum__init:  s[t] = 0
+    sum:        s[t] sum= x[t, h]         B(t)[sum__init; B(h)(sum)]
+
+From here on the schedule says when an accumulator starts, and legality checks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
+from polyfuse.ir.tensor_graph import Const, Statement, TensorGraph
+
+
+def explicit_reductions(graph: TensorGraph, trees: list[Tree]) -> tuple[TensorGraph, list[Tree]]:
+    """Split every reduction that is not an accumulation already, in the graph and in the trees."""
+    new: list[Statement] = []
+    inits: dict[str, Statement] = {}
+    for s in graph.statements:
+        if s.reduction is None or s.accumulate:
+            new.append(s)
+            continue
+        inits[s.name] = _init(graph, s)
+        new += [inits[s.name], replace(s, accumulate=True)]
+    for name, init in inits.items():
+        trees = [_insert(t, graph.statement(name), init) if name in statements(t) else t for t in trees]
+    return replace(graph, statements=tuple(new)), trees
+
+
+def _init(graph: TensorGraph, s: Statement) -> Statement:
+    assert s.reduction is not None
+    dtype = graph.tensor(s.target).dtype
+    value = Const(identity(s.reduction, dtype), dtype, s.span)
+    outer = tuple(d for d in s.dims if not d.reduce)
+    return Statement(f"{s.name}__init", s.target, outer, s.write, value, span=s.span)
+
+
+def identity(op: str, dtype: DType) -> float | int | bool:
+    """The neutral element of a reduction."""
+    if op in ("any", "all"):
+        return op == "all"
+    if op in ("sum", "prod"):
+        one_or_zero = 0 if op == "sum" else 1
+        return float(one_or_zero) if dtype.is_float else bool(one_or_zero) if dtype.is_bool else one_or_zero
+    if dtype.is_bool:
+        return op == "min"
+    if dtype.is_float:
+        return float("-inf") if op == "max" else float("inf")
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min) if op == "max" else int(limits.max)
+
+
+def _insert(t: Tree, s: Statement, init: Statement) -> Tree:
+    """Put the initialisation before the first loop that runs over a reduction dim of `s`."""
+    match t:
+        case Leaf():
+            return sequence([Leaf(init.name), t])
+        case Sequence(children):
+            return sequence([_insert(c, s, init) if s.name in statements(c) else c for c in children])
+        case Band(members, child, permutable):
+            cut = next((k for k, m in enumerate(members) if _reduces(m, s)), None)
+            if cut is None:
+                outer = [_with_init(m, s, init) for m in members]
+                return band(outer, _insert(child, s, init), permutable)
+            outer = [_with_init(m, s, init) for m in members[:cut]]
+            inner = band(list(members[cut:]), child, permutable)
+            return band(outer, sequence([_init_nest(init, outer), inner]), permutable)
+
+
+def _reduces(m: Member, s: Statement) -> bool:
+    """Does a loop run over a reduction dim? One that follows other dims only is outside the reduction."""
+    return bool(set(variables(m.of(s.name))) & set(s.reduction_dims))
+
+
+def _with_init(m: Member, s: Statement, init: Statement) -> Member:
+    return replace(m, exprs=tuple(sorted([*m.exprs, (init.name, m.of(s.name))])))
+
+
+def _init_nest(init: Statement, outer: list[Member]) -> Tree:
+    """Loops over the dims of the initialisation that the outer loops do not fix."""
+    fixed = {m.of(init.name).name for m in outer if isinstance(m.of(init.name), IVar)}  # type: ignore[union-attr]
+    free = [d.name for d in init.dims if d.name not in fixed]
+    loops = [Member(d, ((init.name, IVar(d)),), coincident=True) for d in free]
+    return band(loops, Leaf(init.name), permutable=True)

@@ -1,0 +1,115 @@
+"""Rematerialisation: recompute a cheap producer in a later phase instead of storing it.
+
+A temporary that crosses phases is written once and read once per later phase.  Recomputing it there
+reads its operands instead, those that the phase does not read anyway.  The rewrite is taken where it
+moves no more bytes and repeats no expensive function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
+from polyfuse.ir.tensor_graph import Apply, Role, Select, Statement, TensorGraph, reads, walk
+from polyfuse.layers.rewrites import inlinable, inline
+
+EXPENSIVE = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+MOST_OPERATIONS = 16
+
+
+def rematerialise(
+    graph: TensorGraph, tree: Tree, planner: Callable[[TensorGraph], Tree], decisions: list[Decision]
+) -> tuple[TensorGraph, Tree]:
+    """Inline what pays until nothing does; the tree is planned again after each step."""
+    while True:
+        crossing = _crossing(graph, tree)
+        taken = next((d for t in crossing if (d := _judge(graph, tree, t)).taken), None)
+        if taken is None:
+            decisions.extend(_judge(graph, tree, t) for t in crossing)
+            return graph, tree
+        decisions.append(taken)
+        graph = inline(graph, taken.subject)
+        tree = planner(graph)
+
+
+def _crossing(graph: TensorGraph, tree: Tree) -> list[str]:
+    """Temporaries that are read in another phase than they are written in, in order of the graph."""
+    phase = phases(tree)
+    found = []
+    for t in graph.tensors:
+        if t.role is Role.TEMP and t.shape:
+            mine = {phase[s.name] for s in graph.writers(t.name)}
+            if {phase[s.name] for s in graph.readers(t.name)} - mine:
+                found.append(t.name)
+    return found
+
+
+def phases(tree: Tree) -> dict[str, int]:
+    """statement -> number of its phase (innermost fused nest), in order of execution."""
+    numbers: dict[str, int] = {}
+    count = 0
+
+    def go(t: Tree) -> None:
+        nonlocal count
+        match t:
+            case Leaf() | Band():
+                below = t.child if isinstance(t, Band) else t
+                if isinstance(below, Sequence) and not all(isinstance(c, Leaf) for c in below.children):
+                    go(below)
+                    return
+                for name in statements(t):
+                    numbers[name] = count
+                count += 1
+            case Sequence(children):
+                for c in children:
+                    go(c)
+
+    go(tree)
+    return numbers
+
+
+def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
+    producer = inlinable(graph, tensor)
+    if producer is None:
+        return Decision("rematerialise", tensor, False, "its definition cannot replace a read of it")
+    repeated = sum(isinstance(e, (Apply, Select)) for e in walk(producer.expr))
+    costly = sorted({e.op for e in walk(producer.expr) if isinstance(e, Apply) and e.op in EXPENSIVE})
+    if costly:
+        return Decision("rematerialise", tensor, False, f"it would compute {', '.join(costly)} again")
+    if repeated > MOST_OPERATIONS:
+        return Decision("rematerialise", tensor, False, f"it would repeat {repeated} operations")
+    stored, recomputed = _traffic(graph, tree, producer)
+    if recomputed <= stored:
+        reason = "recomputing it in the phases that read it moves fewer bytes than storing it"
+        return Decision("rematerialise", tensor, True, reason, saved_bytes=stored - recomputed)
+    return Decision(
+        "rematerialise", tensor, False, "recomputing it would read more bytes than storing it moves"
+    )
+
+
+def _traffic(graph: TensorGraph, tree: Tree, producer: Statement) -> tuple[int, int]:
+    """(bytes moved by storing the tensor, bytes moved by recomputing it)."""
+    phase = phases(tree)
+    tensor = producer.target
+    readers: dict[int, list[Statement]] = {}
+    for s in graph.readers(tensor):
+        readers.setdefault(phase[s.name], []).append(s)
+    here = phase[producer.name]
+    later = [p for p in readers if p != here]
+    stored = tensor_bytes(graph, tensor) * (1 + len(later))
+    operands = dict.fromkeys(r.tensor for r in reads(producer.expr))
+    recomputed = 0
+    for p in later:
+        present = {r.tensor for s in graph.statements if phase[s.name] == p for r in reads(s.expr)}
+        recomputed += sum(tensor_bytes(graph, o) for o in operands if o not in present)
+    return stored, recomputed
+
+
+def tensor_bytes(graph: TensorGraph, tensor: str) -> int:
+    """Bytes of a tensor; a size that is not known counts as 1024."""
+    t = graph.tensor(tensor)
+    elements = product(t.shape)
+    return t.dtype.bytes * max(0, evaluate(elements, dict.fromkeys(sizes_of(elements), 1024)))

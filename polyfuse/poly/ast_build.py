@@ -1,0 +1,137 @@
+"""Schedule tree -> loops, by isl's AST generator.
+
+isl names the loop at depth k ``c<k>``; depths count the band members on the path, so the name leads back
+to the member and its coordinate.  The result holds `Exec` nodes: instances with their dims as index
+expressions over the loops.
+"""
+
+from __future__ import annotations
+
+import islpy as isl
+
+from polyfuse.diagnostics import InternalError
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
+from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path, statements
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
+from polyfuse.poly.domains import PolyModel
+from polyfuse.poly.isl_bridge import from_ast_expr
+from polyfuse.poly.tree_convert import to_isl
+
+_COMPARE: dict[object, str] = {
+    isl.ast_expr_op_type.le: "le",
+    isl.ast_expr_op_type.lt: "lt",
+    isl.ast_expr_op_type.ge: "ge",
+    isl.ast_expr_op_type.gt: "gt",
+    isl.ast_expr_op_type.eq: "eq",
+}
+_LOGIC: dict[object, str] = {
+    isl.ast_expr_op_type.and_: "and",  # type: ignore[attr-defined]
+    isl.ast_expr_op_type.and_then: "and",
+    isl.ast_expr_op_type.or_: "or",  # type: ignore[attr-defined]
+    isl.ast_expr_op_type.or_else: "or",
+}
+
+
+def build_loops(model: PolyModel, tree: Tree) -> Block:
+    """The loops that run the tree's instances in its order, each exactly once."""
+    names = statements(tree)
+    depth = max(len(_members(tree, n)) for n in names)
+    iterators = isl.IdList.alloc(model.context, depth)
+    for k in range(depth):
+        iterators = iterators.add(isl.Id.read_from_str(model.context, f"c{k}"))
+    build = isl.AstBuild.from_context(model.assumptions).set_iterators(iterators)
+    node = build.node_from_schedule(to_isl(model, tree))
+    return _Converter(tree).block(node, 0)
+
+
+def _members(tree: Tree, statement: str) -> list[Member]:
+    return [m for m in path(tree, statement) if isinstance(m, Member)]
+
+
+class _Converter:
+    """isl AST nodes to loop IR."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.paths = {n: _members(tree, n) for n in statements(tree)}
+
+    def block(self, node: isl.AstNode, depth: int) -> Block:
+        kind: object = node.get_type()
+        if kind == isl.ast_node_type.block:
+            children = node.block_get_children()
+            nodes: list[Node] = []
+            for k in range(children.n_ast_node()):
+                nodes.extend(self.block(children.get_at(k), depth))
+            return tuple(nodes)
+        if kind == isl.ast_node_type.for_:  # type: ignore[attr-defined]
+            return self._for(node, depth)
+        if kind == isl.ast_node_type.if_:  # type: ignore[attr-defined]
+            then = self.block(node.if_get_then_node(), depth)
+            other = self.block(node.if_get_else_node(), depth) if node.if_has_else_node() else ()
+            return (If(condition(node.if_get_cond()), then, other),)
+        if kind == isl.ast_node_type.mark:
+            return self.block(node.mark_get_node(), depth)
+        if kind == isl.ast_node_type.user:
+            call = node.user_get_expr()
+            name = call.get_op_arg(0).get_id().get_name().removeprefix("S_")
+            args = [from_ast_expr(call.get_op_arg(k)) for k in range(1, call.get_op_n_arg())]
+            return (Exec(name, tuple(args)),)
+        raise InternalError(f"unexpected isl AST node {kind}", code="PF902")
+
+    def _for(self, node: isl.AstNode, depth: int) -> Block:
+        var = node.for_get_iterator().get_id().get_name()
+        level = int(var[1:])
+        lower = from_ast_expr(node.for_get_init())
+        body = self.block(node.for_get_body(), level + 1)
+        coordinate = self._coordinate(body, level)
+        if node.for_is_degenerate():
+            return (For(var, lower, lower + 1, 1, body, coordinate),)
+        step = int(node.for_get_inc().get_val().to_python())
+        return (For(var, lower, self._upper(node.for_get_cond()), step, body, coordinate),)
+
+    def _upper(self, cond: isl.AstExpr) -> IndexExpr:
+        """The exclusive upper bound of `c < e` or `c <= e`."""
+        op: object = cond.get_op_type()
+        bound = from_ast_expr(cond.get_op_arg(1))
+        if op == isl.ast_expr_op_type.lt:
+            return bound
+        if op == isl.ast_expr_op_type.le:
+            return bound + 1
+        raise InternalError(f"unexpected loop condition {cond.to_C_str()}", code="PF902")
+
+    def _coordinate(self, body: Block, level: int) -> Coordinate:
+        """Of the member this loop comes from: that of any statement below."""
+        return self.paths[_first_statement(body)][level].coordinate
+
+
+def _first_statement(block: Block) -> str:
+    for node in block:
+        match node:
+            case Exec(name):
+                return name
+            case For():
+                return _first_statement(node.body)
+            case If():
+                return _first_statement(node.then or node.other)
+            case _:
+                continue
+    raise InternalError("a loop without statements", code="PF902")
+
+
+def condition(e: isl.AstExpr) -> Expr:
+    """An isl AST condition as a boolean Expr."""
+    kind: object = e.get_type()
+    if kind == isl.ast_expr_type.int:
+        return Const(bool(int(e.get_val().to_python())), BOOL)
+    op: object = e.get_op_type()
+    if op in _LOGIC:
+        parts = [condition(e.get_op_arg(k)) for k in range(e.get_op_n_arg())]
+        result = parts[0]
+        for p in parts[1:]:
+            result = Apply(_LOGIC[op], (result, p), BOOL)
+        return result
+    if op in _COMPARE:
+        left, right = (IndexValue(from_ast_expr(e.get_op_arg(k)), I64) for k in (0, 1))
+        return Apply(_COMPARE[op], (left, right), BOOL)
+    raise InternalError(f"unexpected condition {e.to_C_str()}", code="PF902")
