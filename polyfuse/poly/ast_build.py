@@ -14,9 +14,9 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path, statements
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
-from polyfuse.poly.domains import PolyModel
-from polyfuse.poly.isl_bridge import from_ast_expr
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, TensorGraph
+from polyfuse.poly.domains import PolyModel, build_model
+from polyfuse.poly.isl_bridge import from_ast_expr, isl_lock
 from polyfuse.poly.tree_convert import to_isl
 
 _COMPARE: dict[object, str] = {
@@ -135,3 +135,9 @@ def condition(e: isl.AstExpr) -> Expr:
         left, right = (IndexValue(from_ast_expr(e.get_op_arg(k)), I64) for k in (0, 1))
         return Apply(_COMPARE[op], (left, right), BOOL)
     raise InternalError(f"unexpected condition {e.to_C_str()}", code="PF902")
+
+
+def loops_of(graph: TensorGraph, tree: Tree) -> Block:
+    """`build_loops` for a graph: the entry for code generators and the interpreter."""
+    with isl_lock:
+        return build_loops(build_model(graph), tree)

@@ -12,6 +12,7 @@ Deterministic: candidates are compared by (work shared, stride order, name).  Th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from polyfuse.diagnostics import ScheduleError
@@ -198,6 +199,13 @@ def _merge(member: Member, body: Tree, direction: int) -> Tree:
 def _within(edges: tuple[Edge, ...], names: tuple[str, ...]) -> tuple[Edge, ...]:
     inside = frozenset(names)
     return tuple(e for e in edges if e.source in inside and e.sink in inside)
+
+
+def program_order(graph: TensorGraph, names: Iterable[str]) -> tuple[str, ...]:
+    """Statements in dependence order; those of a recurrence as one of its iterations runs them."""
+    inside = frozenset(names)
+    chosen = tuple(s for s in graph.statements if s.name in inside)
+    return tuple(s.name for s in _topological(chosen, find_axes(graph, chosen)))
 
 
 def _topological(chosen: tuple[Statement, ...], axes: Axes) -> list[Statement]:

@@ -10,15 +10,16 @@ element too early.  Reductions are may-sources, so that a read must follow *all*
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostic
-from polyfuse.ir.schedule_tree import Member, Tree, path, statements
-from polyfuse.poly.dependences import reduction_self
+from polyfuse.ir.schedule_tree import Member, Tree, map_members, path, statements
+from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import Access, PolyModel
+from polyfuse.poly.isl_bridge import size_id
 from polyfuse.poly.tree_convert import member_map, to_isl
 from polyfuse.source import Span
 
@@ -140,6 +141,12 @@ def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.Unio
     return _illegal(model, crossing, "PF503", f"depends on another iteration of loop {member.name}")
 
 
+def mark_coincident(model: PolyModel, tree: Tree) -> Tree:
+    """The tree with every `coincident` flag as `parallel` proves it."""
+    order = ordering(model)
+    return map_members(tree, lambda m: replace(m, coincident=bool(parallel(model, tree, m, order))))
+
+
 def races(model: PolyModel, tree: Tree, member: Member) -> Verdict:
     """`parallel` for the updates of reductions: is each element updated by one iteration only?"""
     return parallel(model, tree, member, reduction_self(model))
@@ -147,13 +154,10 @@ def races(model: PolyModel, tree: Tree, member: Member) -> Verdict:
 
 def _outside(tree: Tree, member: Member) -> list[Member]:
     """The members around `member` on the path to its statements."""
-    found: list[Member] = []
-    for m in path(tree, member.exprs[0][0]):
-        if m == member:
-            break
-        if isinstance(m, Member):
-            found.append(m)
-    return found
+    along = [m for m in path(tree, member.exprs[0][0]) if isinstance(m, Member)]
+    # By identity: a tree may hold the same loop twice, one in the other.
+    place = next((k for k, m in enumerate(along) if m is member), None)
+    return along[: along.index(member) if place is None else place]
 
 
 # --- witnesses -------------------------------------------------------------------------------------
@@ -206,9 +210,24 @@ def _value(point: isl.BasicMap, side: isl.dim_type, position: int) -> int:
 
 
 def _read_span(model: PolyModel, witness: Witness) -> Span | None:
-    """The read that causes the dependence, where there is exactly one candidate tensor."""
+    """The read that causes the dependence."""
     target = model.graph.statement(witness.source.statement).target
     accesses: list[Access] = [
         a for a in model.reads if a.statement == witness.sink.statement and a.tensor == target
     ]
+    written = _at(model, model.writes[witness.source.statement].relation, witness, witness.source)
+    for a in accesses:
+        if not written.intersect(_at(model, a.relation, witness, witness.sink)).is_empty():
+            return a.span
     return accesses[0].span if accesses else None
+
+
+def _at(model: PolyModel, relation: isl.Map, witness: Witness, instance: Instance) -> isl.Set:
+    """The elements that one instance accesses, at the witness's sizes."""
+    for k, (_, value) in enumerate(instance.values):
+        relation = relation.fix_si(isl.dim_type.in_, k, value)
+    for name, value in witness.sizes:
+        position = relation.find_dim_by_name(isl.dim_type.param, size_id(name))
+        if position >= 0:
+            relation = relation.fix_si(isl.dim_type.param, position, value)
+    return relation.range()

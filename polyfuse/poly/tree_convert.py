@@ -100,20 +100,24 @@ def _from_node(model: PolyModel, node: isl.ScheduleNode, active: tuple[str, ...]
         domain = _names(node.domain_get_domain())
         return _from_node(model, node.child(0), domain)
     if kind == isl.schedule_node_type.leaf:
-        if len(active) != 1:
-            raise InternalError(f"isl leaves {', '.join(active)} unordered", code="PF901")
-        return Leaf(active[0])
+        # Statements that isl leaves together depend on each other no more: the program's order will do.
+        return sequence([Leaf(n) for n in _in_order(model, active)])
     if kind in (isl.schedule_node_type.sequence, isl.schedule_node_type.set):
-        children = []
-        for k in range(node.n_children()):
-            below = node.child(k)
-            children.append(_from_node(model, below.child(0), _names(below.filter_get_filter())))
-        return sequence(children)
+        filters = [(_names(node.child(k).filter_get_filter()), k) for k in range(node.n_children())]
+        if kind == isl.schedule_node_type.set:
+            order = _in_order(model, active)
+            filters.sort(key=lambda f: min(map(order.index, f[0])))
+        return sequence([_from_node(model, node.child(k).child(0), names) for names, k in filters])
     if kind == isl.schedule_node_type.band:
         members = band_members(model, node, active)
         child = _from_node(model, node.child(0), active)
         return band(members, child, bool(node.band_get_permutable()))
     raise InternalError(f"unexpected isl schedule node {kind}", code="PF901")
+
+
+def _in_order(model: PolyModel, names: tuple[str, ...]) -> list[str]:
+    """Names by their place in the program."""
+    return [s.name for s in model.graph.statements if s.name in names]
 
 
 def band_members(model: PolyModel, node: isl.ScheduleNode, active: tuple[str, ...]) -> list[Member]:
