@@ -28,6 +28,9 @@ from polyfuse.source import SourceText, Span
 MAX_STACK = 3000
 """Symbols waiting on the parser's stack; programs within the other limits stay below 2000."""
 
+MAX_SKIPPED = 50_000
+"""Tokens passed over behind errors before the parser gives up looking for more."""
+
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
@@ -98,6 +101,7 @@ class _Run:
         self._table = cast("dict[Any, dict[str, tuple[Any, Any]]]", self._state.parse_conf.states)
         self._previous: SourceToken | None = None
         self._after_broken = False
+        self._skipped = 0
         self.found = Diagnostics()
 
     def parse(self, tokens: Iterator[SourceToken]) -> list[ast.Import | ast.OpDef]:
@@ -109,7 +113,7 @@ class _Run:
                 feed(token)
             except (UnexpectedToken, DslError) as error:
                 token = self._recover(token, tokens, error)
-                if len(self.found.errors) >= MAX_ERRORS:
+                if len(self.found.errors) >= MAX_ERRORS or self._skipped > MAX_SKIPPED:
                     return []
                 continue
             if len(stack) > MAX_STACK:
@@ -157,8 +161,9 @@ class _Run:
             self.found.found.append(explain(self._previous, token, expected))
         in_body = self._cut_back()
         resume: SourceToken | None = token
-        while resume is not None and not _resumes(resume, in_body):
+        while resume is not None and not _resumes(resume, in_body) and self._skipped <= MAX_SKIPPED:
             self._previous = resume
+            self._skipped += 1
             resume = next(tokens, None)
         self._after_broken = in_body
         return resume

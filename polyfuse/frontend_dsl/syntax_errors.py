@@ -210,7 +210,7 @@ def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
             return f"'{found}=' is written without a blank"
         case "NAME" if previous == "return":
             return "nothing is returned: a result is defined by its name, as in y[i] = ..."
-        case "NAME" if previous == "import":
+        case "STRING" if previous == "import":
             return "imports stand before the first operator"
         case "COLON":
             return f"a local tensor is declared with 'let {previous}: f32[...]'"
