@@ -225,9 +225,9 @@ def _read_span(model: PolyModel, witness: Witness) -> Span | None:
 def _at(model: PolyModel, relation: isl.Map, witness: Witness, instance: Instance) -> isl.Set:
     """The elements that one instance accesses, at the witness's sizes."""
     for k, (_, value) in enumerate(instance.values):
-        relation = relation.fix_si(isl.dim_type.in_, k, value)
+        relation = relation.fix_val(isl.dim_type.in_, k, value)
     for name, value in witness.sizes:
         position = relation.find_dim_by_name(isl.dim_type.param, size_id(name))
         if position >= 0:
-            relation = relation.fix_si(isl.dim_type.param, position, value)
+            relation = relation.fix_val(isl.dim_type.param, position, value)
     return relation.range()
