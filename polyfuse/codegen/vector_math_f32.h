@@ -41,7 +41,8 @@ PF_INLINE float pf_log_f32(float x) {
   y = y - 0.5f * z;
   float r = k * 0.693145752f + (f + y);
   r = x < __builtin_inff() ? r : x;
-  return x > 0.0f ? r : x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
+  float v = x * __builtin_inff();
+  return x > 0.0f ? r : x == 0.0f ? x - __builtin_inff() : v - v;
 }
 
 // |x|^y in double precision: 2^(y log2|x|), where log2 of the mantissa is an odd series in f/(2+f).
@@ -61,8 +62,8 @@ PF_INLINE float pf_pow_f32(float x, float y) {
   p = p * z + 0x1.71547652bedf0p+1;
   double l = k + s * p;
   l = a < inf ? l : a;
-  l = a == 0 ? -inf : l;
-  double t = yd * l;
+  l = a == 0 ? a - inf : l;
+  double t = (l == 0 ? l : yd) * (yd == 0 ? yd : l);
   t = t < -200.0 ? -200.0 : t;
   t = t > 200.0 ? 200.0 : t;
   double shifted = t + 0x1.80000000003ffp52;
@@ -75,7 +76,6 @@ PF_INLINE float pf_pow_f32(float x, float y) {
   e = e * r + 0x1.62e430ca83930p-1;
   e = e * r + 0x1.000000026c087p+0;
   float m = (float)(e * pf_from_bits_f64(pf_bits_f64(shifted) << 52));
-  m = (y == 0) | (a == 1) ? 1.0f : m;
   return pf_pow_sign_f32(m, x, y);
 }
 

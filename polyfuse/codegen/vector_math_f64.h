@@ -28,32 +28,34 @@ PF_INLINE double pf_expm1_tail_f64(double r) {
   return p * r + 0x1.0000000000005p-1;
 }
 
-// -log(erfc(a)) / a on [0, 6].
+// -log(erfc(a)) / a on [0, 6]; even and odd terms apart, as one chain of 24 would wait for itself.
 PF_INLINE double pf_erf_poly_f64(double a) {
-  double p = -0x1.03934de65bef9p-48;
-  p = p * a + 0x1.6ca84dc3229ecp-43;
-  p = p * a + -0x1.dacf9ac8d7178p-39;
-  p = p * a + 0x1.7b70ba3e9e74ep-35;
-  p = p * a + -0x1.9ea5f2747d9c3p-32;
-  p = p * a + 0x1.455a87cd2ac4bp-29;
-  p = p * a + -0x1.734cdbe87e140p-27;
-  p = p * a + 0x1.2a2717bad80fep-25;
-  p = p * a + -0x1.1bec1cf4eae43p-24;
-  p = p * a + -0x1.73ef852094b3bp-27;
-  p = p * a + 0x1.31750e7602d5fp-21;
-  p = p * a + -0x1.11162d6243967p-19;
-  p = p * a + 0x1.a416ac32c5913p-19;
-  p = p * a + 0x1.a9d194d138331p-19;
-  p = p * a + -0x1.f03bf4a39b3cfp-16;
-  p = p * a + 0x1.0e3453a2f10fcp-14;
-  p = p * a + 0x1.b2988ce8f240cp-16;
-  p = p * a + -0x1.3566358438831p-11;
-  p = p * a + 0x1.bca6911fd7ee5p-10;
-  p = p * a + -0x1.b6b6a0d302756p-13;
-  p = p * a + -0x1.39668590c0158p-6;
-  p = p * a + 0x1.a4f4e2a1aa729p-4;
-  p = p * a + 0x1.45f306dc9c8cfp-1;
-  return p * a + 0x1.20dd750429b6dp+0;
+  double z = a * a;
+  double e = 0x1.6ca84dc3229ecp-43;
+  e = e * z + 0x1.7b70ba3e9e74ep-35;
+  e = e * z + 0x1.455a87cd2ac4bp-29;
+  e = e * z + 0x1.2a2717bad80fep-25;
+  e = e * z + -0x1.73ef852094b3bp-27;
+  e = e * z + -0x1.11162d6243967p-19;
+  e = e * z + 0x1.a9d194d138331p-19;
+  e = e * z + 0x1.0e3453a2f10fcp-14;
+  e = e * z + -0x1.3566358438831p-11;
+  e = e * z + -0x1.b6b6a0d302756p-13;
+  e = e * z + 0x1.a4f4e2a1aa729p-4;
+  e = e * z + 0x1.20dd750429b6dp+0;
+  double o = -0x1.03934de65bef9p-48;
+  o = o * z + -0x1.dacf9ac8d7178p-39;
+  o = o * z + -0x1.9ea5f2747d9c3p-32;
+  o = o * z + -0x1.734cdbe87e140p-27;
+  o = o * z + -0x1.1bec1cf4eae43p-24;
+  o = o * z + 0x1.31750e7602d5fp-21;
+  o = o * z + 0x1.a416ac32c5913p-19;
+  o = o * z + -0x1.f03bf4a39b3cfp-16;
+  o = o * z + 0x1.b2988ce8f240cp-16;
+  o = o * z + 0x1.bca6911fd7ee5p-10;
+  o = o * z + -0x1.39668590c0158p-6;
+  o = o * z + 0x1.45f306dc9c8cfp-1;
+  return o * a + e;
 }
 
 // x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); with s = f/(2+f),
@@ -75,7 +77,8 @@ PF_INLINE double pf_log_f64(double x) {
   p = p * z + 0x1.5555555555592p-1;
   double r = k * 0x1.62e42fefa4000p-1 - ((h - (s * (h + z * p) + k * -0x1.8432a1b0e2634p-43)) - f);
   r = x < __builtin_inf() ? r : x;
-  return x > 0.0 ? r : x == 0.0 ? -__builtin_inf() : __builtin_nan("");
+  double v = x * __builtin_inf();
+  return x > 0.0 ? r : x == 0.0 ? x - __builtin_inf() : v - v;
 }
 
 // |x|^y = exp(y log|x|) with the logarithm and the product as sums of two doubles: y log|x| reaches
@@ -109,8 +112,10 @@ PF_INLINE double pf_pow_f64(double x, double y) {
   double e = k * 0x1.62e42fefa4000p-1;
   double l = e + m, l_l = ((e - l) + m) + (m_l + k * -0x1.8432a1b0e2634p-43);
   l = a < inf ? l : a;
-  l = a == 0 ? -inf : l;
-  double t = y * l, t_l = pf_fma_f64(y, l, -t) + y * l_l;
+  l = a == 0 ? a - inf : l;
+  double yl = l == 0 ? l : y;
+  l = y == 0 ? y : l;
+  double t = yl * l, t_l = pf_fma_f64(yl, l, -t) + yl * l_l;
   t_l = __builtin_fabs(t) < 800.0 ? t_l : 0.0;
   t = t < -800.0 ? -800.0 : t;
   t = t > 800.0 ? 800.0 : t;
@@ -120,7 +125,6 @@ PF_INLINE double pf_pow_f64(double x, double y) {
   double h = 1.0 + (r + r * r * pf_expm1_tail_f64(r));
   unsigned long long b = pf_bits_f64(v), half = b >> 1;
   h = h * pf_from_bits_f64(half << 52) * pf_from_bits_f64((b - half) << 52);
-  h = (y == 0) | (a == 1) ? 1.0 : h;
   return pf_pow_sign_f64(h, x, y);
 }
 
@@ -162,6 +166,6 @@ PF_INLINE double pf_sin_shifted_f64(double x, unsigned shift) {
 PF_INLINE double pf_remainder_f64(double x, double y, double q) {
   double r = pf_fma_f64(-q, y < __builtin_inf() ? y : 0.0, x);
   r = r < 0 ? r + y : r;
-  double rest = (x < __builtin_inf()) & (y > 0) ? 0.0 : __builtin_nan("");
+  double rest = y == 0 ? y * __builtin_inf() : (x - x) + (y - y);
   return (q < 0x1p53) & (r >= 0) & (r < y) ? r : rest;
 }

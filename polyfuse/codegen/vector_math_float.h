@@ -1,5 +1,9 @@
 // Templates for both compute types: $F the type, $N its language name, $B the suffix of a compiler
 // built-in, $U the unsigned type of its width, $L the suffix of a literal.
+//
+// In all of these files: no result is selected from constants (0, inf, NaN); they are computed from
+// the arguments, as x - inf. A comparison of a value with such a constant in it, here or in a caller's
+// expression, gcc turns into a select of truth values, which it does not vectorise.
 
 PF_INLINE $U pf_bits_$N($F x) { return __builtin_bit_cast($U, x); }
 
@@ -108,7 +112,8 @@ PF_INLINE $F pf_pow_sign_$N($F m, $F x, $F y) {
   bool odd = whole & (pf_floor_$N(h) != h);
   $F r = odd ? pf_from_bits_$N(pf_bits_$N(m) ^ (pf_bits_$N(x) & $SIGN)) : m;
   bool fractional = (x < 0.0$L) & (x > -__builtin_inf$B()) & (pf_floor_$N(y) != y);
-  return fractional ? __builtin_nan$B("") : r;
+  $F v = x * __builtin_inf$B();
+  return fractional ? v - v : r;
 }
 
 PF_INLINE $F pf_sin_$N($F x) {
@@ -130,8 +135,6 @@ PF_INLINE $F pf_mod_$N($F a, $F b) {
 }
 
 // The quotient of the division above; the remainder corrects a quotient that was rounded up.
-// Conditions look only at values that no constant was selected into: gcc would turn a comparison of
-// those into a select of truth values, which it does not vectorise.
 PF_INLINE $F pf_floordiv_$N($F a, $F b) {
   double x = __builtin_fabs((double)a), y = __builtin_fabs((double)b), inf = __builtin_inf();
   double q = pf_floor_f64(x / y);
@@ -142,6 +145,6 @@ PF_INLINE $F pf_floordiv_$N($F a, $F b) {
   bool differ = pf_from_bits_$N(sign | $ONE) < 0;
   double down = exact & (r < 0) ? q - 1 : q;
   double up = exact & rest & differ ? down + 1 : down;
-  up = (x < inf) | (y == 0) ? up : __builtin_nan("");
+  up = (x < inf) | (y == 0) ? up : x - x;
   return pf_from_bits_$N(pf_bits_$N(($F)up) ^ sign);
 }

@@ -20,7 +20,7 @@ $DIVISION
 
 // a - floor(a / b) b; 0 for b = 0.
 PF_INLINE $T pf_mod_$N($T a, $T b) {
-  return b == 0 ? ($T)0 : pf_sub_$N(a, pf_mul_$N(pf_floordiv_$N(a, b), b));
+  return pf_sub_$N(a, pf_mul_$N(pf_floordiv_$N(a, b), b)) & -($T)(b != 0);
 }
 
 // Square and multiply, wrapping. A negative exponent leaves 0 except for the bases 1 and -1.

@@ -53,12 +53,22 @@ def loop(name: str) -> str:
     )
 
 
+# FTZ and DAZ, bits 15 and 6 of the control register.
+FLUSH = """
+extern "C" void flush(int on) {
+#ifdef __x86_64__
+  __builtin_ia32_ldmxcsr(on ? __builtin_ia32_stmxcsr() | 0x8040u : __builtin_ia32_stmxcsr() & ~0x8040u);
+#endif
+}
+"""
+
+
 class Library:
     """All functions of the prelude, callable on arrays."""
 
     def __init__(self, folder: Path, flags: list[str]) -> None:
         source = folder / "all.cpp"
-        source.write_text(prelude(FUNCTIONS) + "\n" + "\n".join(map(loop, FUNCTIONS)))
+        source.write_text(prelude(FUNCTIONS) + "\n" + "\n".join(map(loop, FUNCTIONS)) + FLUSH)
         self.path = folder / "all.so"
         # -nostdlib: anything left to a library, libgcc included, stays an undefined symbol.
         subprocess.run(
@@ -66,6 +76,9 @@ class Library:
             check=True,
         )
         self.library = ctypes.CDLL(str(self.path))
+
+    def flush(self, on: bool) -> None:
+        self.library.flush(int(on))
 
     def __call__(self, name: str, *args: Array) -> Array:
         types, result = signature(name)
@@ -494,6 +507,59 @@ def test_loops_are_vectorised(native: Library) -> None:
     expected = [n for n in FUNCTIONS if SCALAR_LOOPS.match(n) is None and (full or "i64" not in n)]
     assert [n for n in expected if register not in bodies[n]] == []
     assert [n for n in bodies if re.search(r"\tcall", bodies[n])] == []
+
+
+# Conditions on results: gcc folds constants that a function selects into them, see vector_math_float.h.
+COMPOSED = (
+    "pf_log_F(pf_exp_F(x) + 1)",
+    "x > 0 ? pf_exp_F(x) : pf_tanh_F(x)",
+    "pf_log_F(x) > 0 ? pf_exp_F(x) : x",
+    "pf_max_F(pf_log_F(x), pf_mod_F(x, 2))",
+    "pf_pow_F(pf_log_F(x), pf_abs_F(x))",
+    "pf_isnan_F(pf_log_F(x)) ? 0 : x",
+    "pf_i32_from_F(pf_log_F(x)) > 3 ? 1 : x",
+    "pf_sin_F(x) > 0 ? pf_pow_F(x, 3) : pf_floordiv_F(x, 3)",
+    "pf_f32_from_f16(pf_f16_from_F(x)) > 1 ? x : 3",
+)
+
+
+@pytest.mark.parametrize("t", [F32, F64], ids=str)
+def test_composed_loops_are_vectorised(t: DType, tmp_path: Path) -> None:
+    if not X86 or shutil.which("objdump") is None:
+        pytest.skip("needs objdump and x86")
+    source = prelude(FUNCTIONS)
+    for i, body in enumerate(COMPOSED):
+        value = body.replace("_F", f"_{t}")
+        source += (
+            f'extern "C" void k{i}(const {t.c_name}* __restrict a, {t.c_name}* __restrict o, long n) {{\n'
+        )
+        source += f"  for (long i = 0; i < n; i++) {{ {t.c_name} x = a[i]; o[i] = {value}; }}\n}}\n"
+    (tmp_path / "k.cpp").write_text(source)
+    command = [str(GXX), *FLAGS, "-march=x86-64-v3", str(tmp_path / "k.cpp"), "-o", str(tmp_path / "k.so")]
+    subprocess.run(command, check=True)
+    code = subprocess.run(
+        ["objdump", "-d", tmp_path / "k.so"], capture_output=True, text=True, check=True
+    ).stdout
+    for i, body in enumerate(COMPOSED):
+        kernel = re.search(rf"<k{i}>:\n(.*?)(?:\n\n|\Z)", code, re.DOTALL)
+        assert kernel is not None and "%ymm" in kernel[1], body
+
+
+@pytest.mark.skipif(not X86, reason="MXCSR")
+@pytest.mark.parametrize("t", [F16, BF16], ids=str)
+def test_sixteen_bit_floats_ignore_flushing(t: DType, native: Library) -> None:
+    """Kernels run with subnormal floats flushed; those of f16 are normal floats and must survive."""
+    everything = np.arange(1 << 16, dtype=np.uint16).view(t.numpy)
+    want = native(f"pf_f32_from_{t}", everything)
+    native.flush(True)
+    try:
+        flushed = native(f"pf_f32_from_{t}", everything)
+        back = native(f"pf_{t}_from_f32", want)
+    finally:
+        native.flush(False)
+    np.testing.assert_array_equal(flushed.view(np.uint32), want.view(np.uint32))
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(back.view(np.uint16)[number], everything.view(np.uint16)[number])
 
 
 def test_prelude_is_minimal_and_stable() -> None:
