@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import Const, Statement, TensorGraph
@@ -41,21 +39,6 @@ def _init(graph: TensorGraph, s: Statement) -> Statement:
     value = Const(identity(s.reduction, dtype), dtype, s.span)
     outer = tuple(d for d in s.dims if not d.reduce)
     return Statement(f"{s.name}__init", s.target, outer, s.write, value, span=s.span)
-
-
-def identity(op: str, dtype: DType) -> float | int | bool:
-    """The neutral element of a reduction."""
-    if op in ("any", "all"):
-        return op == "all"
-    if op in ("sum", "prod"):
-        one_or_zero = 0 if op == "sum" else 1
-        return float(one_or_zero) if dtype.is_float else bool(one_or_zero) if dtype.is_bool else one_or_zero
-    if dtype.is_bool:
-        return op == "min"
-    if dtype.is_float:
-        return float("-inf") if op == "max" else float("inf")
-    limits = np.iinfo(dtype.numpy)
-    return int(limits.min) if op == "max" else int(limits.max)
 
 
 def _insert(t: Tree, s: Statement, init: Statement) -> Tree:

@@ -1,0 +1,276 @@
+"""One printer for the C family: loop IR to C++ statements and expressions.
+
+A target gives a `Names`: what buffers and scalars are called, and how an element is addressed.  Only
+prefixed names of letters, digits and underscores reach the text.  Arithmetic follows the language:
+integers wrap, `//` and `%` floor, NaN propagates through min and max; every function comes from
+`codegen.vector_math`, and the printer collects which ones it used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import numpy as np
+
+from polyfuse.ir.dtypes import F32, I64, DType
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Select,
+)
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_LOGIC = {"and": "&", "or": "|"}
+_UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints loop IR. `element(buffer, indices)` is an lvalue; `lanes` how many a vector loop accumulates in.
+
+    `functions` collects the names of the prelude's functions that the text calls.
+    """
+
+    element: Callable[[Printer, str, tuple[Index, ...]], str]
+    lane_bytes: int
+    functions: set[str] = field(default_factory=set)
+
+    # --- statements -----------------------------------------------------------------------------------
+
+    def block(self, nodes: Block, indent: str) -> list[str]:
+        return [line for node in nodes for line in self.node(node, indent)]
+
+    def node(self, node: Node, indent: str) -> list[str]:
+        match node:
+            case For():
+                return self.loop(node, indent)
+            case If(cond, then, other):
+                lines = [f"{indent}if ({self.expr(cond)}) {{", *self.block(then, indent + "  ")]
+                if other:
+                    lines += [f"{indent}}} else {{", *self.block(other, indent + "  ")]
+                return [*lines, f"{indent}}}"]
+            case Declare(name, dtype, value):
+                start = f" = {self.expr(value)}" if value is not None else ""
+                return [f"{indent}{dtype.c_name} {scalar_name(name)}{start};"]
+            case Store(buffer, indices, value):
+                return [f"{indent}{self.element(self, buffer, indices)} = {self.expr(value)};"]
+            case Update(buffer, indices, op, value):
+                place = self.element(self, buffer, indices)
+                return [f"{indent}{place} = {self.combine(op, place, self.expr(value), value.dtype)};"]
+            case Comment(text):
+                return [f"{indent}// {text}"]
+            case Exec():
+                raise AssertionError("instances are lowered before printing")
+            case _:
+                assert_never(node)
+
+    def combine(self, op: str, left: str, right: str, dtype: DType) -> str:
+        return self.operation(_UPDATES[op], [left, right], dtype)
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        if loop.lanes:
+            return self._lanes(loop, indent)
+        lower, upper = self.index(loop.lower), self.index(loop.upper)
+        step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
+        head = f"{indent}for (pf_i64 {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
+        body = self.block(loop.body, indent + "  ")
+        if loop.upper == loop.lower + 1:
+            return [f"{indent}{{", f"{indent}  const pf_i64 {loop.var} = {lower};", *body, f"{indent}}}"]
+        pragma = [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
+        return [*pragma, head, *body, f"{indent}}}"]
+
+    def _lanes(self, loop: For, indent: str) -> list[str]:
+        """A reduction loop: one accumulator per lane, combined by a tree at the end.
+
+        Reassociation is written out because no compiler flag allows it (Meaning, in the language).
+        """
+        updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}
+        widest = max(u.value.dtype.bytes for u in updates.values())
+        lanes = max(8, self.lane_bytes // widest)
+        i1, i2 = indent + "  ", indent + "    "
+        arrays = {name: f"{scalar_name(name)}_v" for name in updates}
+        lines = [f"{indent}{{"]
+        for name, u in updates.items():
+            zero = self.expr(Const(identity(u.op, u.value.dtype), u.value.dtype))
+            lines.append(f"{i1}{u.value.dtype.c_name} {arrays[name]}[{lanes}];")
+            lines.append(f"{i1}for (int l = 0; l < {lanes}; ++l) {arrays[name]}[l] = {zero};")
+        inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions)
+        body = inner.block(loop.body, i2 + "  ")
+        start, end = f"{loop.var}_s", f"{loop.var}_e"
+        lines += [
+            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
+            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
+            f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
+            f"{i2}PF_IVDEP",
+            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
+            f"{i2}  const pf_i64 {loop.var} = {start} + l;",
+            *body,
+            f"{i2}}}",
+            f"{i1}}}",
+            f"{i1}PF_IVDEP",
+            f"{i1}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
+            f"{i2}const pf_i64 {loop.var} = {start} + l;",
+            *[line[2:] for line in body],
+            f"{i1}}}",
+        ]
+        for name, u in updates.items():
+            lines += self._combine_lanes(u, arrays[name], lanes, scalar_name(name), i1)
+        return [*lines, f"{indent}}}"]
+
+    def _combine_lanes(self, u: Update, array: str, lanes: int, total: str, indent: str) -> list[str]:
+        lines = []
+        half = lanes // 2
+        while half >= 1:
+            both = self.combine(u.op, f"{array}[l]", f"{array}[l + {half}]", u.value.dtype)
+            lines.append(f"{indent}for (int l = 0; l < {half}; ++l) {array}[l] = {both};")
+            half //= 2
+        lines.append(f"{indent}{total} = {self.combine(u.op, total, f'{array}[0]', u.value.dtype)};")
+        return lines
+
+    # --- expressions ------------------------------------------------------------------------------------
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value, dtype):
+                return literal(value, dtype)
+            case IndexValue(index, dtype):
+                return self.cast(f"({self.index(index)})", I64, dtype)
+            case Read(tensor, indices):
+                return self.element(self, tensor, indices)
+            case Cast(arg, dtype):
+                return self.cast(self.expr(arg), arg.dtype, dtype)
+            case Select(cond, then, other):
+                return f"({self.expr(cond)} ? {self.expr(then)} : {self.expr(other)})"
+            case Apply("pow", (base, Const(2.0 | 2))):
+                return self._square(base)
+            case Apply(op, args):
+                return self.operation(op, [self.expr(a) for a in args], args[0].dtype)
+            case _:
+                assert_never(e)
+
+    def _square(self, base: Expr) -> str:
+        c = base.dtype.c_name
+        product = self.operation("mul", ["q", "q"], base.dtype)
+        return f"({{ const {c} q = {self.expr(base)}; {product}; }})"
+
+    def operation(self, op: str, args: list[str], dtype: DType) -> str:
+        """`op` on operands of `dtype`, as C."""
+        if op in _COMPARE:
+            return f"({args[0]} {_COMPARE[op]} {args[1]})"
+        if op in _LOGIC:
+            return f"({args[0]} {_LOGIC[op]} {args[1]})"
+        if op == "not":
+            return f"(!{args[0]})"
+        if dtype.is_bool and op in ("max", "min", "add", "mul"):
+            return f"({args[0]} {'|' if op in ('max', 'add') else '&'} {args[1]})"
+        if dtype.is_float and op in _INFIX:
+            return f"({args[0]} {_INFIX[op]} {args[1]})"
+        if dtype.is_float and op == "neg":
+            return f"(-{args[0]})"
+        return self.call(f"pf_{op}_{dtype.name}", args)
+
+    def call(self, function: str, args: list[str]) -> str:
+        self.functions.add(function)
+        return f"{function}({', '.join(args)})"
+
+    def cast(self, value: str, source: DType, target: DType) -> str:
+        if source == target:
+            return value
+        return self.call(f"pf_{target.name}_from_{source.name}", [value])
+
+    # --- indices --------------------------------------------------------------------------------------
+
+    def index(self, e: IndexExpr) -> str:
+        match e:
+            case IConst(value):
+                return str(value) if abs(value) < 2**31 else f"{value}LL"
+            case ISize(name):
+                return f"N_{name}"
+            case IVar(name):
+                return name
+            case IBin("+" | "-" | "*" as op, left, right):
+                return f"({self.index(left)} {op} {self.index(right)})"
+            case IBin("//" | "%" as op, left, right):
+                name = "floordiv" if op == "//" else "mod"
+                return self.call(f"pf_{name}_i64", [self.index(left), self.index(right)])
+            case IBin(op, left, right):
+                return self.call(f"pf_{op}_i64", [self.index(left), self.index(right)])
+            case _:
+                assert_never(e)
+
+    def data_index(self, e: Expr, extent: IndexExpr) -> str:
+        """A gathered index, clamped to its range (`checked` builds report it before)."""
+        value = self.cast(self.expr(e), e.dtype, I64)
+        low = self.call("pf_max_i64", [value, "0"])
+        return self.call("pf_min_i64", [low, self.index(extent - 1)])
+
+    def any_index(self, i: Index, extent: IndexExpr) -> str:
+        return self.data_index(i, extent) if isinstance(i, EXPR_TYPES) else self.index(i)
+
+
+def scalar_name(name: str) -> str:
+    """C name of a scalar: generated ones start with %, registers of tensors are prefixed."""
+    return name[1:] if name.startswith("%") else f"r_{name}"
+
+
+def _lane_element(
+    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str]
+) -> Callable[[Printer, str, tuple[Index, ...]], str]:
+    def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+        return f"{arrays[buffer]}[l]" if buffer in arrays else element(printer, buffer, indices)
+
+    return lane
+
+
+def _updates(block: Block) -> list[Update]:
+    found: list[Update] = []
+    for node in block:
+        match node:
+            case Update():
+                found.append(node)
+            case If():
+                found += _updates(node.then) + _updates(node.other)
+            case _:
+                pass
+    return found
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """A C literal with exactly the value that the dtype gives it."""
+    if dtype.is_bool:
+        return "(pf_bool)1" if value else "(pf_bool)0"
+    if dtype.is_float:
+        return _float_literal(float(value), dtype)
+    number = int(value)
+    if number == -(2**63):
+        return "(-9223372036854775807LL - 1)"
+    return f"({dtype.c_name}){number}LL" if number >= 0 else f"({dtype.c_name})({number}LL)"
+
+
+def _float_literal(value: float, dtype: DType) -> str:
+    if dtype.bits == 16:
+        bits = np.asarray(value).astype(dtype.numpy).view(np.uint16)
+        return f"({dtype.c_name}){int(bits)}"
+    f = "f" if dtype == F32 else ""
+    if math.isnan(value):
+        return f'__builtin_nan{f}("")'
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value)) if dtype == F32 else value
+    if math.isinf(rounded):
+        return f"(-__builtin_inf{f}())" if rounded < 0 else f"__builtin_inf{f}()"
+    text = f"{rounded.hex()}{f}"
+    return f"({text})" if rounded < 0 else text

@@ -1,0 +1,272 @@
+"""C++ for the CPU: headerless source and the launch plan that runs it.
+
+Every function has the pool's signature
+    void f(char* const* buf, const pf_i64* num, char* scratch, pf_i64 begin, pf_i64 end)
+`buf` is the plan's pointer table, its last entry a status cell (checked builds store the number of a
+failed check there); `num` holds the sizes that are still open, then the strides of strided buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.codegen.lower import LoweredKernel, Task, lower
+from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir.dtypes import I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, as_index, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
+from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Expr,
+    Index,
+    Role,
+    Statement,
+    TensorGraph,
+)
+from polyfuse.source import Span
+
+CACHE_LINE = 64
+# Lanes of one accumulator cover this many bytes: eight vectors hide the latency of an addition.
+LANE_BYTES = 512
+
+_HEAD = """\
+#if defined(__clang__)
+#define PF_IVDEP _Pragma("clang loop vectorize(enable)")
+#else
+#define PF_IVDEP _Pragma("GCC ivdep")
+#endif
+#define PF_EXPORT extern "C" __attribute__((visibility("default")))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCode:
+    """Source text, plan, and for checked builds the place of each check (its number is 1 + index)."""
+
+    source: str
+    plan: LaunchPlan
+    checks: tuple[tuple[Span, str], ...]
+
+
+def emit(
+    kernels: KernelGraph,
+    *,
+    strided: frozenset[str] = frozenset(),
+    copied: frozenset[str] = frozenset(),
+    checked: bool = False,
+) -> CpuCode:
+    """C++ for all kernels of an operator.
+
+    `strided` names inputs whose strides come at run time, `copied` inout parameters that have no in-place
+    order; with `checked`, indices that are data are checked.
+    """
+    lowered = [lower(k) for k in kernels.kernels]
+    buffers = plan_buffers(kernels, strided, copied)
+    emitter = _Emitter(kernels.graph, {b.name: b for b in buffers}, _number_table(kernels, buffers), checked)
+    functions: list[str] = []
+    launches: list[Launch] = []
+    for low in lowered:
+        for k, task in enumerate(low.tasks):
+            name = f"pf_{low.kernel.name}_{k}"
+            functions.append(emitter.function(name, low.kernel, task))
+            launches.append(_launch(name, low, task))
+    head = prelude(emitter.functions) + "\n" + _HEAD
+    scratch = max((_scratch_bytes(k) for k in kernels.kernels), default=0)
+    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, tuple(sorted(copied)))
+    return CpuCode(head + "\n" + "\n".join(functions), plan, tuple(emitter.checks))
+
+
+def plan_buffers(
+    kernels: KernelGraph, strided: frozenset[str], copied: frozenset[str]
+) -> tuple[PlanBuffer, ...]:
+    """Arguments in signature order, results, then global temporaries in order of the graph."""
+    graph = kernels.graph
+    used = {b.tensor for k in kernels.kernels for b in k.buffers if b.scope is Scope.GLOBAL}
+    found: list[PlanBuffer] = []
+    for name in graph.inputs:
+        t = graph.tensor(name)
+        kind = Kind.INOUT if t.role is Role.INOUT else Kind.INPUT
+        found.append(PlanBuffer(name, t.dtype, t.shape, kind, name in strided))
+    for t in graph.tensors:
+        if t.role is Role.OUTPUT:
+            alias = t.alias
+            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.OUTPUT, alias in strided, alias))
+    for t in graph.tensors:
+        if t.role is Role.TEMP and t.name in used:
+            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.WORKSPACE))
+    return tuple(found)
+
+
+def _number_table(kernels: KernelGraph, buffers: tuple[PlanBuffer, ...]) -> dict[str, int]:
+    """Name of an integer argument -> its place in `num`."""
+    names = [f"N_{n}" for n in kernels.graph.sizes]
+    names += [f"st_{b.name}_{k}" for b in buffers if b.strided for k in range(len(b.shape))]
+    return {n: k for k, n in enumerate(names)}
+
+
+def _launch(name: str, low: LoweredKernel, task: Task) -> Launch:
+    count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
+    total: IndexExpr = as_index(0)
+    for s in low.kernel.graph.statements:
+        total = binary("+", total, _instances(s))
+    return Launch(name, low.kernel.name, count, total, bool(task.loops))
+
+
+def _instances(s: Statement) -> IndexExpr:
+    """Instances of a statement; dims whose bounds depend on others count once."""
+    extents = []
+    for d in s.dims:
+        e = binary("-", d.upper, d.lower)
+        extents.append(as_index(1) if variables(e) else e)
+    return product(tuple(extents))
+
+
+def _scratch_bytes(kernel: Kernel) -> int:
+    return sum(_local_bytes(b) for b in kernel.buffers if b.scope is Scope.LOCAL)
+
+
+def _local_bytes(b: Buffer) -> int:
+    assert not sizes_of(b.elements)
+    count = evaluate(b.elements, {}) * b.dtype.bytes
+    return -(-count // CACHE_LINE) * CACHE_LINE
+
+
+class _Emitter:
+    """Prints functions; collects the prelude functions used and the checks made."""
+
+    def __init__(
+        self, graph: TensorGraph, buffers: dict[str, PlanBuffer], numbers: dict[str, int], checked: bool
+    ) -> None:
+        self.graph = graph
+        self.buffers = buffers
+        self.slots = {name: k for k, name in enumerate(buffers)}
+        self.numbers = numbers
+        self.checked = checked
+        self.functions: set[str] = set()
+        self.checks: list[tuple[Span, str]] = []
+        self.kernel: Kernel | None = None
+
+    def function(self, name: str, kernel: Kernel, task: Task) -> str:
+        self.kernel = kernel
+        printer = Printer(self.element, LANE_BYTES, self.functions)
+        lines = [
+            f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch, "
+            "pf_i64 begin, pf_i64 end) {",
+            "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
+            *self._arguments(kernel),
+        ]
+        if task.loops:
+            lines += ["  for (pf_i64 it = begin; it < end; ++it) {", *self._decode(task, printer)]
+            lines += [*printer.block(task.body, "    "), "  }"]
+        else:
+            lines += printer.block(task.body, "  ")
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _decode(self, task: Task, printer: Printer) -> list[str]:
+        """The loop variables of the parallel nest from the iteration number, innermost fastest."""
+        lines = ["    pf_i64 rest = it;"] if len(task.loops) > 1 else []
+        for k in range(len(task.loops) - 1, -1, -1):
+            x = task.loops[k]
+            low = printer.index(x.lower)
+            extent = printer.index(binary("-", x.upper, x.lower))
+            if k == 0:
+                value = "it" if len(task.loops) == 1 else "rest"
+                lines.append(f"    const pf_i64 {x.var} = {low} + {value};")
+            else:
+                lines.append(f"    const pf_i64 {x.var} = {low} + rest % {extent};")
+                lines.append(f"    rest /= {extent};")
+        return lines
+
+    def _arguments(self, kernel: Kernel) -> list[str]:
+        lines = []
+        written = {s.target for s in kernel.graph.statements}
+        for name in kernel.graph.sizes:
+            lines.append(f"  const pf_i64 N_{name} = num[{self.numbers[f'N_{name}']}];")
+        shared = self._shared(kernel)
+        for b in kernel.arguments:
+            plan = self.buffers[b.tensor]
+            if plan.name in shared:
+                continue  # printed through the output that takes its place
+            const = "" if b.tensor in written else "const "
+            strict = "__restrict " if plan.alias is None or plan.alias not in shared else ""
+            pointer = f"{const}{b.dtype.c_name}* {strict}const b_{b.tensor}"
+            lines.append(f"  {pointer} = ({const}{b.dtype.c_name}*)buf[{self.slots[b.tensor]}];")
+            if plan.strided:
+                for k in range(len(plan.shape)):
+                    key = f"st_{b.tensor}_{k}"
+                    lines.append(f"  const pf_i64 {key} = num[{self.numbers[key]}];")
+        offset = 0
+        for b in kernel.buffers:
+            if b.scope is Scope.LOCAL:
+                kind = b.dtype.c_name
+                lines.append(f"  {kind}* __restrict const b_{b.tensor} = ({kind}*)(scratch + {offset});")
+                offset += _local_bytes(b)
+        if self.checked:
+            lines.append(f"  pf_i64* const status = (pf_i64*)buf[{len(self.slots)}];")
+        return lines
+
+    def _shared(self, kernel: Kernel) -> set[str]:
+        """Entry values whose memory this kernel also writes through the output: one pointer for both."""
+        names = {b.tensor for b in kernel.arguments}
+        return {
+            p.alias
+            for n in names
+            if (p := self.buffers[n]).alias is not None and p.alias in names and p.alias is not None
+        }
+
+    # --- addresses ------------------------------------------------------------------------------------
+
+    def element(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
+        assert self.kernel is not None
+        if name.startswith("%"):
+            return scalar_name(name)
+        b = self.kernel.buffer(name)
+        if b.scope is Scope.REGISTER:
+            return scalar_name(name)
+        extents = b.extents
+        plan = self.buffers.get(name)
+        pointer = self._pointer(name)
+        if plan is not None and plan.strided:
+            terms = [
+                f"{self._index(printer, i, e)} * st_{pointer}_{k}"
+                for k, (i, e) in enumerate(zip(indices, b.shape, strict=True))
+            ]
+            return f"b_{pointer}[{' + '.join(terms) or '0'}]"
+        if not any(isinstance(i, EXPR_TYPES) for i in indices):
+            flat: IndexExpr = IConst(0)
+            for i, e in zip(indices, extents, strict=True):
+                assert not isinstance(i, EXPR_TYPES)
+                flat = binary("+", binary("*", flat, e), i)
+            return f"b_{pointer}[{printer.index(flat)}]"
+        text = "0"
+        for i, e in zip(indices, extents, strict=True):
+            step = printer.index(e)
+            mine = self._index(printer, i, e)
+            text = f"({text} * {step} + {mine})" if text != "0" else mine
+        return f"b_{pointer}[{text}]"
+
+    def _pointer(self, name: str) -> str:
+        """The output's pointer for an entry value that shares its memory in this kernel."""
+        assert self.kernel is not None
+        if name in self._shared(self.kernel):
+            return next(n for n, p in self.buffers.items() if p.alias == name)
+        return name
+
+    def _index(self, printer: Printer, i: Index, extent: IndexExpr) -> str:
+        if not isinstance(i, EXPR_TYPES):
+            return printer.index(i)
+        if self.checked:
+            return self._checked(printer, i, extent)
+        return printer.data_index(i, extent)
+
+    def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
+        """Store the number of the check in the status cell if the index is out of range; then clamp."""
+        self.checks.append((e.span, str(extent)))
+        number = len(self.checks)
+        value = printer.cast(printer.expr(e), e.dtype, I64)
+        bound = printer.index(extent)
+        clamped = printer.call("pf_min_i64", [printer.call("pf_max_i64", ["q", "0"]), f"{bound} - 1"])
+        return f"({{ const pf_i64 q = {value}; if (q < 0 || q >= {bound}) *status = {number}; {clamped}; }})"

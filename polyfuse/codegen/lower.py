@@ -1,0 +1,375 @@
+"""Kernel IR -> loop IR.
+
+instances     Exec nodes become stores and updates of buffers
+accumulators  updates of one element over inner loops go through a scalar
+windows       `i % extent` becomes `i - start` where a strip of a loop is the window
+scalars       are declared in the smallest block that holds all their uses
+tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.kernel import Buffer, Kernel, Scope, tree
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    Exec,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Const,
+    Expr,
+    Index,
+    Read,
+    map_expr,
+    map_index,
+    reads,
+)
+from polyfuse.poly.ast_build import loops_of
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial)."""
+
+    loops: tuple[For, ...]
+    body: Block
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    kernel: Kernel
+    tasks: tuple[Task, ...]
+
+
+def lower(kernel: Kernel) -> LoweredKernel:
+    """The kernel's functions as loop IR."""
+    block = loops_of(kernel.graph, tree(kernel))
+    block = _bodies(kernel, block)
+    block = _promote(kernel, block, itertools.count())
+    block = _simplify_windows(block, {})
+    return LoweredKernel(kernel, tuple(_tasks(kernel, block)))
+
+
+# --- instances ------------------------------------------------------------------------------------------
+
+
+def _bodies(kernel: Kernel, block: Block) -> Block:
+    def body(node: Node) -> Node:
+        return _instance(kernel, node) if isinstance(node, Exec) else node
+
+    return map_nodes(block, body)
+
+
+def _instance(kernel: Kernel, node: Exec) -> Node:
+    s = kernel.graph.statement(node.statement)
+    env: dict[str, IndexExpr] = {d.name: a for d, a in zip(s.dims, node.args, strict=True)}
+
+    def index(i: IndexExpr) -> IndexExpr:
+        return substitute(i, env)
+
+    def place(e: Expr) -> Expr:
+        if not isinstance(e, Read):
+            return e
+        return replace(e, indices=storage_indices(kernel.buffer(e.tensor), e.indices))
+
+    def expr(e: Expr) -> Expr:
+        return map_expr(e, place, index)
+
+    write = tuple(map_index(i, expr, index) for i in s.write)
+    target = kernel.buffer(s.target)
+    indices = storage_indices(target, write)
+    if s.accumulate:
+        assert s.reduction is not None
+        return Update(s.target, indices, s.reduction, expr(s.expr))
+    return Store(s.target, indices, expr(s.expr))
+
+
+def storage_indices(buffer: Buffer, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Where an element lives; a register has no indices."""
+    return () if buffer.scope is Scope.REGISTER else buffer.storage_index(indices)
+
+
+# --- accumulators --------------------------------------------------------------------------------------
+
+
+def _promote(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """Updates whose element no inner loop changes go through a scalar around these loops."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For() if node.coordinate is not Coordinate.BLK:
+                result.extend(_promote_loop(kernel, node, numbers))
+            case For():
+                result.append(replace(node, body=_promote(kernel, node.body, numbers)))
+            case If():
+                then, other = (_promote(kernel, b, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
+    before: list[Node] = []
+    after: list[Node] = []
+    lanes: list[str] = []
+    for update in _hoistable(loop):
+        buffer = kernel.buffer(update.buffer)
+        name = f"%acc{next(numbers)}"
+        zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
+        before.append(Declare(name, buffer.dtype, zero))
+        total = Read(name, (), buffer.dtype)
+        after.append(replace(update, value=total))
+        loop = replace(loop, body=_redirect(loop.body, update, name))
+        lanes.append(name)
+    if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
+        loop = replace(loop, lanes=tuple(lanes))
+        return [*before, loop, *after]
+    inner = _promote(kernel, loop.body, numbers)
+    return [*before, replace(loop, body=inner), *after]
+
+
+def _hoistable(loop: For) -> list[Update]:
+    """Updates in the loop of elements that it and the loops inside leave alone, one for each element."""
+    found: dict[tuple[str, tuple[Index, ...], str], Update] = {}
+    inner = {loop.var}
+
+    def go(block: Block) -> None:
+        for node in block:
+            match node:
+                case For():
+                    inner.add(node.var)
+                    go(node.body)
+                case If():
+                    go(node.then)
+                    go(node.other)
+                case Update():
+                    found.setdefault((node.buffer, node.indices, node.op), node)
+                case _:
+                    pass
+
+    go(loop.body)
+    others = _touched_otherwise(loop.body)
+    return (
+        [
+            u
+            for u in found.values()
+            if u.buffer not in others and not any(_varies(i, inner) for i in u.indices)
+        ]
+        if len({u.buffer for u in found.values()}) == len(found)
+        else []
+    )
+
+
+def _varies(i: Index, inner: set[str]) -> bool:
+    return isinstance(i, EXPR_TYPES) or bool(set(variables(i)) & inner)
+
+
+def _touched_otherwise(block: Block) -> set[str]:
+    """Buffers that are stored to, or read, in a block (updates do not count)."""
+    touched: set[str] = set()
+
+    def look(node: Node) -> Node:
+        match node:
+            case Store(buffer, indices, value):
+                touched.add(buffer)
+                touched.update(_read_names(value, indices))
+            case Update(_, indices, _, value):
+                touched.update(_read_names(value, indices))
+            case _:
+                pass
+        return node
+
+    map_nodes(block, look)
+    return touched
+
+
+def _read_names(value: Expr, indices: tuple[Index, ...]) -> set[str]:
+    names = {r.tensor for r in reads(value)}
+    return names | {r.tensor for i in indices if isinstance(i, EXPR_TYPES) for r in reads(i)}
+
+
+def _redirect(block: Block, update: Update, name: str) -> Block:
+    def change(node: Node) -> Node:
+        if isinstance(node, Update) and (node.buffer, node.indices, node.op) == (
+            update.buffer,
+            update.indices,
+            update.op,
+        ):
+            return replace(node, buffer=name, indices=())
+        return node
+
+    return map_nodes(block, change)
+
+
+# --- windows -------------------------------------------------------------------------------------------
+
+
+def _simplify_windows(block: Block, starts: dict[str, _Strip]) -> Block:
+    """`c % E` -> `c - start` for a loop over one window, start a multiple of E."""
+
+    def index(i: IndexExpr) -> IndexExpr:
+        match i:
+            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
+                return binary("-", IVar(name), starts[name].start)
+            case IBin(op, left, right):
+                return binary(op, index(left), index(right))
+            case _:
+                return i
+
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                strip = _strip(node)
+                inner = {**starts, node.var: strip} if strip else starts
+                result.append(replace(node, body=_simplify_windows(node.body, inner)))
+            case If():
+                then, other = (_simplify_windows(b, starts) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case Store() | Update():
+                value = map_expr(node.value, lambda e: e, index)
+                places = tuple(
+                    map_index(i, lambda e: map_expr(e, lambda x: x, index), index) for i in node.indices
+                )
+                result.append(replace(node, value=value, indices=places))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """A loop over `start .. at most start + length`, where start is a multiple of `multiple` (0: is 0)."""
+
+    start: IndexExpr
+    length: int
+    multiple: int
+
+    def fits(self, extent: int) -> bool:
+        return self.length <= extent and self.multiple % extent == 0
+
+
+def _strip(loop: For) -> _Strip | None:
+    match loop.lower:
+        case IConst(0):
+            multiple = 0
+        case IBin("*", IConst(c), IVar()) | IBin("*", IVar(), IConst(c)):
+            multiple = c
+        case _:
+            return None
+    lengths = [
+        length.value
+        for end in _at_most(loop.upper)
+        if isinstance(length := _difference(end, loop.lower), IConst)
+    ]
+    return _Strip(loop.lower, min(lengths), multiple) if lengths else None
+
+
+def _at_most(e: IndexExpr) -> list[IndexExpr]:
+    """Expressions that an expression does not exceed: the arms of a minimum."""
+    match e:
+        case IBin("min", left, right):
+            return [*_at_most(left), *_at_most(right)]
+        case IBin("+", IBin("min", left, right), IConst() as c):
+            return [binary("+", x, c) for x in (*_at_most(left), *_at_most(right))]
+        case _:
+            return [e]
+
+
+def _difference(end: IndexExpr, start: IndexExpr) -> IndexExpr:
+    match end:
+        case IBin("+", left, IConst() as c) if left == start:
+            return c
+        case _:
+            return binary("-", end, start)
+
+
+# --- scalars and tasks -----------------------------------------------------------------------------------
+
+
+def _tasks(kernel: Kernel, block: Block) -> list[Task]:
+    """Each parallel nest is a task of its own; what lies between runs serially, in order."""
+    tasks: list[Task] = []
+    serial: list[Node] = []
+    for node in block:
+        if isinstance(node, For) and node.coordinate is Coordinate.BLK:
+            if serial:
+                tasks.append(_task(kernel, (), tuple(serial)))
+                serial = []
+            loops, body = _peel(node)
+            tasks.append(_task(kernel, loops, body))
+        else:
+            serial.append(node)
+    if serial:
+        tasks.append(_task(kernel, (), tuple(serial)))
+    return tasks
+
+
+def _task(kernel: Kernel, loops: tuple[For, ...], body: Block) -> Task:
+    for b in kernel.buffers:
+        if b.scope is Scope.REGISTER:
+            body = _declare(body, Declare(b.tensor, b.dtype))
+    return Task(loops, body)
+
+
+def _peel(loop: For) -> tuple[tuple[For, ...], Block]:
+    """The perfectly nested block loops with bounds that do not depend on one another."""
+    loops = [replace(loop, body=())]
+    body = loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
+        inner = body[0]
+        outer = {x.var for x in loops}
+        if outer & (set(variables(inner.lower)) | set(variables(inner.upper))):
+            break
+        loops.append(replace(inner, body=()))
+        body = inner.body
+    return tuple(loops), body
+
+
+def _declare(block: Block, scalar: Declare) -> Block:
+    """Put a declaration at the head of the smallest block that holds every use."""
+    users = [k for k, node in enumerate(block) if _uses(node, scalar.name)]
+    if not users:
+        return block
+    if len(users) == 1:
+        k = users[0]
+        node = block[k]
+        match node:
+            case For():
+                inner: Node = replace(node, body=_declare(node.body, scalar))
+                return (*block[:k], inner, *block[k + 1 :])
+            case If(_, then, other):
+                uses = [any(_uses(n, scalar.name) for n in b) for b in (then, other)]
+                if uses == [True, False]:
+                    return (*block[:k], replace(node, then=_declare(then, scalar)), *block[k + 1 :])
+            case _:
+                pass
+    return (*block[: users[0]], scalar, *block[users[0] :])
+
+
+def _uses(node: Node, name: str) -> bool:
+    match node:
+        case For(_, _, _, _, body):
+            return any(_uses(n, name) for n in body)
+        case If(cond, then, other):
+            return name in _read_names(cond, ()) or any(_uses(n, name) for n in (*then, *other))
+        case Store(buffer, indices, value) | Update(buffer, indices, _, value):
+            return buffer == name or name in _read_names(value, indices)
+        case Declare(_, _, value):
+            return value is not None and name in _read_names(value, ())
+        case _:
+            return False
