@@ -1,0 +1,323 @@
+"""Calls of operators, inlined: `y = softmax(x)` becomes softmax's statements about `x` and `y`.
+
+Each call is an instance of its own: generics and rank variables from the arguments, sizes solved from
+their extents, local tensors renamed (`softmax_1__m`).  Literals and sizes as arguments are put in
+place; other scalar expressions become rank-0 temps.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.call_sizes import bind_call_sizes, check_result
+from polyfuse.frontend_dsl.declare import declare_inout, default_value
+from polyfuse.frontend_dsl.elaborate import elaborate, fail
+from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder
+from polyfuse.frontend_dsl.groups import Group
+from polyfuse.frontend_dsl.index_build import constraints_of
+from polyfuse.frontend_dsl.monomorphise import monomorphise, rank_variables
+from polyfuse.frontend_dsl.names import (
+    FUNCTIONS,
+    GENERIC_KINDS,
+    MAX_CALL_DEPTH,
+    MAX_STATEMENTS,
+    did_you_mean,
+    representative,
+)
+from polyfuse.frontend_dsl.reductions import extract
+from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
+from polyfuse.frontend_dsl.typer import Typer
+from polyfuse.frontend_dsl.weak_types import SOFT, Ty, assignable, hard
+from polyfuse.ir import tensor_graph as g
+from polyfuse.ir.dtypes import BY_NAME, F32, DType
+from polyfuse.source import Span
+
+
+class CallError(Exception):
+    """The call cannot be inlined; what is wrong has been reported."""
+
+
+@dataclass(eq=False)
+class _Argument:
+    """An argument: a tensor, or a scalar expression of type `ty` (None: the parameter's default)."""
+
+    param: ast.Param
+    expr: ast.Expr | None
+    info: TensorInfo | None = None
+    ty: Ty | None = None
+
+    @property
+    def span(self) -> Span:
+        return self.expr.span if self.expr is not None else self.param.span
+
+
+def inline(ctx: Context, scope: Scope, group: Group) -> None:
+    """Append the statements of the call of `group`."""
+    before = len(ctx.diags.errors)
+    with suppress(CallError):
+        _Call(ctx, scope, group).run()
+    if len(ctx.diags.errors) > before:
+        fail(scope, [group])
+    for t in group.targets:
+        if scope.writes[t].rank is None:
+            scope.writes[t].failed = True
+
+
+@dataclass(eq=False)
+class _Call:
+    ctx: Context
+    scope: Scope
+    group: Group
+    call: ast.Call = field(init=False)
+    soft: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        assert self.group.call is not None
+        self.call = self.group.call.call
+
+    def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> CallError:
+        self.ctx.diags.error(code, message, span, hint)
+        return CallError()
+
+    def run(self) -> None:
+        op, home = self._find()
+        arguments = [self._classify(p, e) for p, e in self._bind(op)]
+        if any(a.info is not None and a.info.failed for a in arguments):
+            raise CallError
+        dtypes = self._generics(op, arguments)
+        mono = monomorphise(op, dtypes, self._ranks(op, arguments), self.ctx.diags)
+        prefix = self._prefix(op.name)
+        inner = Scope(mono, home, {}, chain=(*self.scope.chain, op.name), prefix=prefix)
+        self._check_dtypes(op, mono, arguments)
+        pairs = list(zip(mono.params, arguments, strict=True))
+        tensors = [(p, a.info, a.span) for p, a in pairs if a.info is not None]
+        if not bind_call_sizes(self.ctx, inner, tensors, self.call):
+            raise CallError
+        for p, a in pairs:
+            inner.reads[p.name] = a.info if a.info is not None else self._scalar(p, a, prefix)
+        self._inouts(mono, arguments, inner)
+        self._results(op, mono, inner)
+        self._constraints(mono, inner)
+        if len(self.ctx.statements) > MAX_STATEMENTS:
+            raise self._error(
+                "PF212", f"more than {MAX_STATEMENTS} statements after inlining", self.call.span
+            )
+        elaborate(self.ctx, inner, inline)
+
+    def _prefix(self, name: str) -> str:
+        self.ctx.calls[name] += 1
+        return f"{name}_{self.ctx.calls[name]}__"
+
+    # --- the operator and its arguments --------------------------------------------------------------
+
+    def _find(self) -> tuple[ast.OpDef, ast.Program]:
+        name, library = self.call.callee, self.ctx.library
+        found = library.find(name, self.scope.home)
+        if found is None:
+            hint = did_you_mean(name, (*library.names(), *FUNCTIONS))
+            raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
+        if name in self.scope.chain:
+            chain = " -> ".join((*self.scope.chain[self.scope.chain.index(name) :], name))
+            raise self._error("PF212", f"recursive call: {chain}", self.call.callee_span)
+        if len(self.scope.chain) > MAX_CALL_DEPTH:
+            message = f"calls nested more than {MAX_CALL_DEPTH} deep"
+            raise self._error("PF212", message, self.call.callee_span)
+        op, results = found[0], len(found[0].results)
+        if results != len(self.group.targets):
+            names = ", ".join(r.name for r in op.results)
+            message = (
+                f"'{name}' has {results} results ({names}), the left side takes {len(self.group.targets)}"
+            )
+            raise self._error("PF230", message, self.group.span, f"({names}) = {name}(...)")
+        return found
+
+    def _bind(self, op: ast.OpDef) -> list[tuple[ast.Param, ast.Expr | None]]:
+        """Every parameter with its argument; None for its default."""
+        given: dict[str, ast.Expr] = {}
+        names = [p.name for p in op.params]
+        if len(self.call.args) > len(names):
+            message = f"'{op.name}' takes {len(names)} arguments, got {len(self.call.args)}"
+            raise self._error("PF203", message, self.call.span, f"{op.name}({', '.join(names)})")
+        given.update(zip(names, self.call.args, strict=False))
+        for name, e in self.call.keywords:
+            if name not in names:
+                hint = did_you_mean(name, names)
+                raise self._error("PF203", f"'{op.name}' has no parameter '{name}'", e.span, hint)
+            if name in given:
+                raise self._error("PF203", f"'{name}' is given twice", e.span)
+            given[name] = e
+        missing = [p.name for p in op.params if p.name not in given and p.default is None]
+        if missing:
+            names_text = ", ".join(f"'{n}'" for n in missing)
+            hint = f"{op.name}({', '.join(names)})"
+            raise self._error("PF203", f"'{op.name}' also needs {names_text}", self.call.span, hint)
+        return [(p, given.get(p.name)) for p in op.params]
+
+    def _classify(self, p: ast.Param, e: ast.Expr | None) -> _Argument:
+        if e is None:
+            return _Argument(p, None)
+        if isinstance(e, ast.Name) and e.id not in self.scope.sizes:
+            info = self.scope.reads.get(e.id)
+            if info is None:
+                hint = self.scope.unknown_hint(e.id)
+                raise self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
+            if p.type.extents or (info.rank == 0 and info.constant is None and self._same(p, info)):
+                return _Argument(p, e, info, info.ty)
+        if p.type.extents:
+            raise self._error(
+                "PF204",
+                f"'{p.name}' of '{self.call.callee}' is a tensor; its argument must be a tensor's name",
+                e.span,
+                "give the expression a name in a statement of its own",
+            )
+        typer = Typer(self.scope, self.ctx.library, self.ctx.diags)
+        before = len(self.ctx.diags.errors)
+        ty = typer.infer(e)
+        if len(self.ctx.diags.errors) > before or ty.is_unknown:
+            raise CallError
+        return _Argument(p, e, None, ty)
+
+    def _same(self, p: ast.Param, info: TensorInfo) -> bool:
+        return p.type.dtype not in BY_NAME or BY_NAME[p.type.dtype] is info.dtype
+
+    # --- monomorphisation ------------------------------------------------------------------------------
+
+    def _generics(self, op: ast.OpDef, arguments: list[_Argument]) -> dict[str, DType]:
+        kinds = {x.name: x.kind for x in op.generics}
+        found: dict[str, DType] = {}
+        because: dict[str, _Argument] = {}
+        soft = {x.name: True for x in op.generics}
+        for a in arguments:
+            name = a.param.type.dtype
+            if name not in kinds or a.ty is None or a.ty.is_weak:
+                continue
+            dtype = a.ty.dtype or F32
+            soft[name] &= a.ty is SOFT
+            if dtype not in GENERIC_KINDS.get(kinds[name], ()):
+                allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[name], ())))
+                message = f"'{a.param.name}' of '{op.name}' is {dtype}, but {name} is one of {allowed}"
+                raise self._error("PF205", message, a.span)
+            if found.setdefault(name, dtype) is not dtype:
+                other = because[name]
+                raise self._error(
+                    "PF231",
+                    f"'{op.name}' needs '{other.param.name}' and '{a.param.name}' of one dtype ({name}),"
+                    f" got {found[name]} and {dtype}",
+                    a.span,
+                    f"declare the argument, as in let s: {dtype}[...], or cast it before",
+                )
+            because.setdefault(name, a)
+        self.soft = {n for n in because if soft[n]}
+        return {n: found.get(n, BY_NAME[representative(k)]) for n, k in kinds.items()}
+
+    def _ranks(self, op: ast.OpDef, arguments: list[_Argument]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        because: dict[str, str] = {}
+        for a in sorted(arguments, key=lambda a: len({e.id for e in _splats(a.param)})):
+            splats = [e.id for e in _splats(a.param)]
+            if a.info is None or a.info.rank is None:
+                continue
+            rest = (
+                a.info.rank - (len(a.param.type.extents) - len(splats)) - sum(found.get(s, 0) for s in splats)
+            )
+            open_ = sorted({s for s in splats if s not in found})
+            if len(open_) == 1 and rest >= 0 and rest % splats.count(open_[0]) == 0:
+                found[open_[0]] = rest // splats.count(open_[0])
+                because[open_[0]] = a.param.name
+            elif rest != 0 or open_:
+                kind = a.param.type.span.text
+                fixed = [f"'{because[s]}' has {s}... of length {found[s]}" for s in splats if s in because]
+                hint = "; ".join(dict.fromkeys(fixed)) or None
+                message = f"'{a.param.name}' of '{op.name}' is {kind}, its argument has {a.info.rank} axes"
+                raise self._error("PF204", message, a.span, hint)
+        return {v: found.get(v, 0) for v in rank_variables(op)}
+
+    def _check_dtypes(self, op: ast.OpDef, mono: ast.OpDef, arguments: list[_Argument]) -> None:
+        bad = False
+        for p, a in zip(mono.params, arguments, strict=True):
+            dtype = BY_NAME.get(p.type.dtype)
+            if dtype is None:
+                bad = True
+            elif a.info is not None and a.info.dtype is not dtype:
+                message = f"'{p.name}' of '{op.name}' is {dtype}, its argument is {a.info.dtype}"
+                self._error("PF205", message, a.span, f"cast it first: t[...] = {dtype}(...)")
+                bad = True
+            elif a.info is None and a.ty is not None and not assignable(a.ty, dtype):
+                message = f"'{p.name}' of '{op.name}' is {dtype}, its argument is {a.ty}"
+                self._error("PF205", message, a.span, f"cast it: {dtype}(...)")
+                bad = True
+        if bad:
+            raise CallError
+
+    # --- scalars, inouts, results, constraints -----------------------------------------------------------
+
+    def _scalar(self, p: ast.Param, a: _Argument, prefix: str) -> TensorInfo:
+        """A scalar argument: a constant in place, or a rank-0 temp."""
+        dtype = BY_NAME[p.type.dtype]
+        info = TensorInfo(
+            "", g.Role.TEMP, hard(dtype), 0, (), a.span, inlined=True, total=True, declared=True
+        )
+        name = self.ctx.tensor_names.fresh(prefix + p.name)
+        value: g.Expr
+        if a.expr is None:
+            assert p.default is not None
+            literal = default_value(p.default, info, self.ctx)
+            if literal is None:
+                raise CallError
+            value = g.Const(literal, dtype.compute, a.span)
+        else:
+            typer = Typer(self.scope, self.ctx.library, self.ctx.diags)
+            typer.infer(a.expr)
+            builder = ExprBuilder(self.ctx, self.scope, typer, name, extract)
+            try:
+                value = builder.stored(a.expr, dtype.compute)
+            except BuildError:
+                raise CallError from None
+        if isinstance(value, g.Const | g.IndexValue) and dtype.compute is dtype:
+            info.constant = value
+            return info
+        value = value if dtype.compute is dtype else g.Cast(value, dtype, a.span)
+        self.ctx.new_info(info)
+        statement = self.ctx.statement_names.fresh(name, joint="__")
+        self.ctx.statements.append(g.Statement(statement, name, (), (), value, span=a.span))
+        return info
+
+    def _inouts(self, mono: ast.OpDef, arguments: list[_Argument], inner: Scope) -> None:
+        """An inout argument must be an inout parameter of the caller that nothing else writes."""
+        names = frozenset(p.name for p in mono.params if p.inout)
+        inner.inouts = names
+        for p, a in zip(mono.params, arguments, strict=True):
+            if not p.inout:
+                continue
+            name = a.expr.id if isinstance(a.expr, ast.Name) else ""
+            if name not in self.scope.inouts:
+                hint = "only an inout parameter of the calling operator can be updated in place"
+                raise self._error("PF229", f"'{p.name}' of '{mono.name}' is inout", a.span, hint)
+            if name in self.scope.writes:
+                raise self._error("PF209", f"'{name}' is written elsewhere too", a.span)
+            entry = next(q for q in self.scope.op.params if q.name == name)
+            declare_inout(entry, self.scope, self.ctx)
+            inner.writes[p.name] = self.scope.writes[name]
+
+    def _results(self, op: ast.OpDef, mono: ast.OpDef, inner: Scope) -> None:
+        ok = True
+        for written, r, target in zip(op.results, mono.results, self.group.targets, strict=True):
+            info = self.scope.writes[target]
+            soft = written.type.dtype in self.soft
+            ok &= check_result(self.ctx, inner, r, info, (target, soft), self.group.span)
+            inner.reads[r.name] = inner.writes[r.name] = info
+        if not ok:
+            raise CallError
+
+    def _constraints(self, mono: ast.OpDef, inner: Scope) -> None:
+        for e in mono.where:
+            for c in constraints_of(e, inner.sizes, self.ctx.diags):
+                if not self.ctx.assume(c):
+                    message = f"'{mono.name}' needs {e.span.text}, here {c.left} {c.op} {c.right}"
+                    raise self._error("PF221", message, self.call.span)
+
+
+def _splats(p: ast.Param) -> list[ast.Splat]:
+    return [e for e in p.type.extents if isinstance(e, ast.Splat)]

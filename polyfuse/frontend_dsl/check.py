@@ -1,0 +1,50 @@
+"""All semantic errors and warnings of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.build_graph import build
+from polyfuse.frontend_dsl.groups import Group
+from polyfuse.frontend_dsl.monomorphise import rank_variables
+from polyfuse.frontend_dsl.names import Library, representative
+from polyfuse.ir.dtypes import BY_NAME
+
+CHECKED_RANK = 2
+"""The number of axes a rank variable stands for when an operator is checked without arguments."""
+
+
+def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> Diagnostics:
+    """Check every operator of a file at a representative instance.
+
+    `others` are the programs whose operators it may call. Errors and warnings are collected.
+    """
+    diags = Diagnostics()
+    library = Library((program, *others))
+    seen: dict[str, ast.OpDef] = {}
+    for op in program.ops:
+        if op.name in seen:
+            related = ((seen[op.name].name_span, "defined here first"),)
+            diags.error("PF210", f"there are two operators '{op.name}'", op.name_span, related=related)
+            continue
+        seen[op.name] = op
+        dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
+        ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)
+        before = len(diags.errors)
+        _, groups = build(op, program, library, diags, dtypes, ranks)
+        if len(diags.errors) == before:
+            warn_unused(op, groups, diags)
+    return diags
+
+
+def warn_unused(op: ast.OpDef, groups: list[Group], diags: Diagnostics) -> None:
+    """PF290 for definitions that nothing reads. Names that begin with '_' are exempt."""
+    needed = {p.name for p in op.results} | {p.name for p in op.params if p.inout}
+    for grp in groups:
+        read = {name for other in groups if other is not grp for name in other.reads}
+        if any(t in needed or t in read or t.startswith("_") for t in grp.targets):
+            continue
+        names = ", ".join(f"'{t}'" for t in grp.targets)
+        diags.warning("PF290", f"{names} is never used", grp.span, "remove it, or begin its name with '_'")

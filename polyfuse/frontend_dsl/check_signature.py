@@ -1,0 +1,104 @@
+"""Checks of an operator's head: names, types, generics, sizes that no argument gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.ast_walk import walk
+from polyfuse.frontend_dsl.names import GENERIC_KINDS, did_you_mean, is_builtin
+from polyfuse.frontend_dsl.signature import size_names
+from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.source import Span
+
+
+def check_signature(op: ast.OpDef, diags: Diagnostics) -> bool:
+    """Report what is wrong with the head; False if the body cannot be looked at."""
+    before = len(diags.errors)
+    _check_names(op, diags)
+    _check_generics(op, diags)
+    for p in op.params + op.results:
+        _check_type(op, p.type, diags)
+    for r in op.results:
+        if r.inout or r.default is not None:
+            diags.error("PF222", f"the result '{r.name}' can have no default and is not inout", r.span)
+    usable = len(diags.errors) == before
+    if usable:
+        _check_sizes(op, diags)
+    return usable
+
+
+def _declared(op: ast.OpDef) -> Iterator[tuple[str, str, Span]]:
+    """What the head declares: name, what it is, place."""
+    yield from ((x.name, "generic", x.span) for x in op.generics)
+    yield from ((p.name, "parameter", p.name_span) for p in op.params)
+    yield from ((r.name, "result", r.name_span) for r in op.results)
+
+
+def _check_names(op: ast.OpDef, diags: Diagnostics) -> None:
+    if is_builtin(op.name):
+        message = f"'{op.name}' is a built-in function and cannot be the name of an operator"
+        diags.error("PF232", message, op.name_span)
+    seen: dict[str, tuple[str, Span]] = {}
+    for name, what, span in _declared(op):
+        if name in seen:
+            first = seen[name]
+            message = f"'{name}' is declared twice: as {first[0]} and as {what}"
+            diags.error("PF210", message, span, related=((first[1], "declared here first"),))
+        seen.setdefault(name, (what, span))
+    for p in op.params + op.results:
+        for e in (x for extent in p.type.extents for x in walk(extent)):
+            if isinstance(e, ast.Name | ast.Splat) and e.id in seen:
+                what = seen[e.id][0]
+                hint = "sizes have names of their own, bound from the shapes of arguments"
+                diags.error("PF210", f"'{e.id}' is a {what} and cannot be an extent", e.span, hint)
+
+
+def _check_generics(op: ast.OpDef, diags: Diagnostics) -> None:
+    for x in op.generics:
+        if x.kind not in GENERIC_KINDS:
+            hint = did_you_mean(x.kind, GENERIC_KINDS) or f"kinds are {', '.join(GENERIC_KINDS)}"
+            diags.error("PF218", f"unknown kind '{x.kind}' of the generic '{x.name}'", x.span, hint)
+        if x.name in BY_NAME:
+            diags.error("PF210", f"'{x.name}' is a dtype and cannot be a generic", x.span)
+
+
+def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Diagnostics) -> None:
+    generics = [x.name for x in op.generics]
+    if kind.dtype not in BY_NAME and kind.dtype not in generics:
+        known = (*BY_NAME, *generics)
+        hint = did_you_mean(kind.dtype, known) or f"dtypes are {', '.join(BY_NAME)}"
+        diags.error("PF218", f"unknown dtype '{kind.dtype}'", kind.dtype_span, hint)
+
+
+def _check_sizes(op: ast.OpDef, diags: Diagnostics) -> None:
+    """Every size must follow from the extents of parameters, with the help of `where a == b`."""
+    known: set[str] = set()
+    equations = [_names(e) for p in op.params for e in p.type.extents]
+    for e in op.where:
+        if isinstance(e, ast.Compare) and e.ops == ("==",):
+            equations.append(_names(e))
+    progress = True
+    while progress:
+        progress = False
+        for names in equations:
+            unknown = names - known
+            if len(unknown) == 1:
+                known |= unknown
+                progress = True
+    for name in size_names(op):
+        if name not in known:
+            place = next(
+                e.span
+                for p in op.params + op.results
+                for extent in p.type.extents
+                for e in walk(extent)
+                if isinstance(e, ast.Name) and e.id == name
+            )
+            hint = "use it alone as an extent of a parameter, or add a constraint such as `where M == 2*N`"
+            diags.error("PF219", f"the size '{name}' does not follow from the arguments", place, hint)
+
+
+def _names(e: ast.Expr) -> set[str]:
+    return {x.id for x in walk(e) if isinstance(x, ast.Name)}

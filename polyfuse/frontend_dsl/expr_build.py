@@ -1,0 +1,238 @@
+"""Typed expressions of the tensor graph from checked syntax.
+
+`build(e, want)` gives an expression of dtype `want`, a compute dtype that the type of `e` allows: reads
+of f16 and bf16 are cast to f32, literals and index values become constants of `want`.  Reductions
+inside expressions are handed to `reductions`, which makes statements of their own of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.index_build import NotIndex, is_data, is_index_only, to_index
+from polyfuse.frontend_dsl.literals import fit
+from polyfuse.frontend_dsl.names import FUNCTIONS
+from polyfuse.frontend_dsl.scope import Context, Scope
+from polyfuse.frontend_dsl.typer import Typer
+from polyfuse.frontend_dsl.weak_types import ERROR, Ty, join
+from polyfuse.ir import tensor_graph as g
+from polyfuse.ir.dtypes import BOOL, BY_NAME, I64, DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
+from polyfuse.source import Span
+
+_OPS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
+    "and": "and", "or": "or",
+    "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
+}  # fmt: skip
+
+
+class BuildError(Exception):
+    """The statement cannot be built; what is wrong has been reported."""
+
+
+@dataclass
+class ExprBuilder:
+    """Builds the expressions of one statement.
+
+    `env` maps index variables in scope to those of the graph, `dims` are their ranges, `guards` the
+    conditions under which the expression at hand is evaluated, `extract` (of `reductions`) turns a
+    reduction into a statement and `made` remembers those.
+    """
+
+    ctx: Context
+    scope: Scope
+    typer: Typer
+    base: str
+    extract: Callable[[ExprBuilder, ast.Reduce, DType], g.Expr]
+    env: dict[str, IVar] = field(default_factory=dict)
+    dims: dict[str, g.IterDim] = field(default_factory=dict)
+    guards: tuple[g.Expr, ...] = ()
+    made: dict[object, g.Read] = field(default_factory=dict)
+
+    def lookup(self, name: str) -> IndexExpr | None:
+        return self.env[name] if name in self.env else self.scope.sizes.get(name)
+
+    def type_of(self, e: ast.Expr) -> Ty:
+        return self.typer.types.get(id(e), ERROR)
+
+    def error(self, code: str, message: str, span: Span, hint: str | None = None) -> BuildError:
+        self.ctx.diags.error(code, message, span, hint)
+        return BuildError()
+
+    def inner(self, extra: Mapping[str, g.IterDim]) -> ExprBuilder:
+        """A builder for the body of a reduction over `extra` (names in the text -> dims)."""
+        env = {**self.env, **{name: IVar(d.name) for name, d in extra.items()}}
+        dims = {**self.dims, **{d.name: d for d in extra.values()}}
+        return replace(self, env=env, dims=dims)
+
+    def guarded(self, guard: g.Expr) -> ExprBuilder:
+        return replace(self, guards=(*self.guards, guard))
+
+    # --- values ------------------------------------------------------------------------------------
+
+    def build(self, e: ast.Expr, want: DType) -> g.Expr:
+        if not isinstance(e, ast.Number | ast.Subscript) and is_index_only(e, self.lookup):
+            index_value = self._index_value(e, want)
+            if index_value is not None:
+                return index_value
+        match e:
+            case ast.Number(value):
+                return self._literal(value, e.text, want, e.span)
+            case ast.Unary("-", ast.Number(value, text)) if value:
+                return self._literal(-value, f"-{text}", want, e.span)
+            case ast.BoolLit(value):
+                return g.Const(value, BOOL, e.span)
+            case ast.Name():
+                return self._read(e.id, (), e.span)
+            case ast.Subscript(name, indices):
+                return self._read(name, tuple(map(self.index, indices)), e.span)
+            case ast.Reduce():
+                return self.extract(self, e, want)
+            case ast.Call():
+                return self._call(e, want)
+            case ast.Unary(op, arg):
+                operand = self.build(arg, want)
+                return g.Apply("not" if op == "not" else "neg", (operand,), operand.dtype, e.span)
+            case ast.Binary():
+                return self._binary(e, want)
+            case ast.Compare():
+                return self._compare(e)
+            case ast.Conditional(cond, then, other):
+                return self._select(cond, then, other, want, e.span)
+            case ast.Splat():
+                raise BuildError
+
+    def _literal(self, value: float | int, text: str, want: DType, span: Span) -> g.Expr:
+        fitted = fit(value, want)
+        if fitted is None:
+            hint = "it takes the type of the other operand; cast that, or write the literal in its range"
+            raise self.error("PF217", f"the literal {text} is no value of dtype {want}", span, hint)
+        return g.Const(fitted, want, span)
+
+    def _index_value(self, e: ast.Expr, want: DType) -> g.Expr | None:
+        """None for a division by a variable, which may be 0: that is ordinary integer arithmetic."""
+        try:
+            index = to_index(e, self.lookup, affine=False)
+        except NotIndex as problem:
+            if problem.code == "":
+                return None
+            problem.report(self.ctx.diags)
+            raise BuildError from None
+        if isinstance(index, IConst):
+            return self._literal(index.value, e.span.text, want, e.span)
+        return g.IndexValue(index, want, e.span)
+
+    def _read(self, name: str, indices: tuple[g.Index, ...], span: Span) -> g.Expr:
+        info = self.scope.reads[name]
+        if info.failed:
+            raise BuildError
+        if info.constant is not None:
+            return replace(info.constant, span=span)
+        read = g.Read(info.name, indices, info.dtype, span)
+        return read if info.dtype.compute is info.dtype else g.Cast(read, info.dtype.compute, span)
+
+    def index(self, e: ast.Expr) -> g.Index:
+        """A subscript: affine, or an integer value (a gather)."""
+        if is_data(e, self.lookup):
+            return self.build(e, self.type_of(e).compute)
+        try:
+            index = to_index(e, self.lookup)
+        except NotIndex:
+            raise BuildError from None
+        if isinstance(index, IConst) and index.value < 0:
+            hint = "indices do not wrap; the last element is at extent - 1, as in x[N-1]"
+            raise self.error("PF308", f"the index {index.value} is negative", e.span, hint)
+        return index
+
+    # --- operations ----------------------------------------------------------------------------------
+
+    def _binary(self, e: ast.Binary, want: DType) -> g.Expr:
+        # Integer division of weak integers stays one, whatever type the result then takes.
+        at = I64 if e.op in ("//", "%") and want.is_float else want
+        args = (self.build(e.left, at), self.build(e.right, at))
+        result = g.Apply(_OPS[e.op], args, at, e.span)
+        return result if at is want else g.Cast(result, want, e.span)
+
+    def _compare(self, e: ast.Compare) -> g.Expr:
+        result: g.Expr | None = None
+        for op, a, b in zip(e.ops, e.operands, e.operands[1:], strict=False):
+            met = join(self.type_of(a), self.type_of(b))
+            if met is None or met.is_unknown:
+                raise BuildError
+            pair = (self.build(a, met.compute), self.build(b, met.compute))
+            test = g.Apply(_OPS[op], pair, BOOL, e.span)
+            result = test if result is None else g.Apply("and", (result, test), BOOL, e.span)
+        assert result is not None
+        return result
+
+    def _select(self, cond: ast.Expr, then: ast.Expr, other: ast.Expr, want: DType, span: Span) -> g.Expr:
+        test = self.build(cond, BOOL)
+        yes = self.guarded(test).build(then, want)
+        no = self.guarded(g.Apply("not", (test,), BOOL, cond.span)).build(other, want)
+        return g.Select(test, yes, no, want, span)
+
+    def _call(self, e: ast.Call, want: DType) -> g.Expr:
+        if e.callee in BY_NAME:
+            return self.cast(e.args[0], BY_NAME[e.callee], e.span)
+        if e.callee not in FUNCTIONS:
+            raise BuildError
+        if e.callee == "select":
+            cond, then, other = e.args
+            return self._select(cond, then, other, want, e.span)
+        if e.callee == "isnan":
+            return g.Apply("isnan", (self.build(e.args[0], self._float(e.args[0])),), BOOL, e.span)
+        args = [self.build(a, want) for a in e.args]
+        result: g.Expr = args[0]
+        if len(args) == 1:
+            return g.Apply(e.callee, (result,), want, e.span)
+        for a in args[1:]:
+            result = g.Apply(e.callee, (result, a), want, e.span)
+        return result
+
+    def _float(self, e: ast.Expr) -> DType:
+        compute = self.type_of(e).compute
+        return compute if compute.is_float else BY_NAME["f32"]
+
+    def cast(self, arg: ast.Expr, to: DType, span: Span) -> g.Expr:
+        """`to(arg)`, in the compute dtype of `to`; f16 and bf16 round here."""
+        t = self.type_of(arg)
+        if t.is_unknown:
+            raise BuildError
+        at = t.compute
+        if t.is_weak and to.is_float:
+            at = to.compute
+        elif t.kind == "weak int" and to.is_integer and is_index_only(arg, self.lookup):
+            at = to
+        value = self.build(arg, at)
+        if to.is_bool and not at.is_bool:
+            zero = g.Const(0.0 if at.is_float else 0, at, span)
+            return g.Apply("ne", (value, zero), BOOL, span)
+        if to is not at:
+            value = g.Cast(value, to, span)
+        return value if to.compute is to else g.Cast(value, to.compute, span)
+
+    def stored(self, e: ast.Expr, target: DType) -> g.Expr:
+        """The right side of a definition of a `target` tensor."""
+        value = self.build(e, target.compute)
+        if value.dtype is not target.compute:
+            value = g.Cast(value, target.compute, e.span)
+        return value if target.compute is target else g.Cast(value, target, e.span)
+
+
+def index_variables(e: g.Expr) -> set[str]:
+    """Loop variables that an expression mentions, in subscripts too."""
+    found: set[str] = set()
+    for x in g.walk(e):
+        match x:
+            case g.IndexValue(index):
+                found |= set(variables(index))
+            case g.Read(_, indices):
+                for i in indices:
+                    if not isinstance(i, g.EXPR_TYPES):
+                        found |= set(variables(i))
+            case _:
+                pass
+    return found

@@ -1,0 +1,96 @@
+"""What names mean before a program says anything: functions, reductions, dtypes; and fresh names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from polyfuse.frontend_dsl import ast
+from polyfuse.ir.dtypes import ALL, BY_NAME
+
+FLOAT_FUNCTIONS = frozenset(
+    ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round", "isnan")
+)
+"""Functions of one floating-point operand."""
+
+FUNCTIONS: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(sorted(FLOAT_FUNCTIONS), (1, 1)),
+    "abs": (1, 1),
+    "pow": (2, 2),
+    "min": (2, 16),
+    "max": (2, 16),
+    "select": (3, 3),
+}
+"""Scalar functions: the least and the greatest number of arguments."""
+
+REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "mean", "argmax", "argmin")
+
+GENERIC_KINDS = {
+    "float": tuple(t for t in ALL if t.is_float),
+    "int": tuple(t for t in ALL if t.is_integer),
+}
+"""What `F: kind` may stand for."""
+
+MAX_CALL_DEPTH = 24
+MAX_STATEMENTS = 20_000
+"""Limits on inlining: operators inside operators, and statements of one graph."""
+
+
+def is_builtin(name: str) -> bool:
+    """Whether `name(...)` is a scalar function or a cast."""
+    return name in FUNCTIONS or name in BY_NAME
+
+
+def representative(kind: str) -> str:
+    """The dtype a generic stands for when an operator is checked without arguments."""
+    return "i32" if kind == "int" else "f32"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known name, or None."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else None
+
+
+class Namer:
+    """Hands out names that are not taken; the first request for a free name gets it as it is."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._next: dict[str, int] = {}
+
+    def take(self, name: str) -> None:
+        self._taken.add(name)
+
+    def fresh(self, base: str, first: int = 2, joint: str = "_") -> str:
+        """`base`, or else the first free one of base_2, base_3, ..."""
+        name = base
+        number = self._next.get(base, first)
+        while name in self._taken:
+            name = f"{base}{joint}{number}"
+            number += 1
+        self._next[base] = number
+        self._taken.add(name)
+        return name
+
+
+class Library:
+    """The operators that calls can reach: those of the calling file first, then the others in order."""
+
+    def __init__(self, programs: Iterable[ast.Program]) -> None:
+        self.programs = tuple(programs)
+        self._tables: dict[int, dict[str, ast.OpDef]] = {}
+        for p in self.programs:
+            self._tables[id(p)] = {}
+            for op in p.ops:
+                self._tables[id(p)].setdefault(op.name, op)
+
+    def find(self, name: str, home: ast.Program) -> tuple[ast.OpDef, ast.Program] | None:
+        for p in (home, *self.programs):
+            op = self._tables[id(p)].get(name)
+            if op is not None:
+                return op, p
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(op.name for p in self.programs for op in p.ops))

@@ -1,0 +1,140 @@
+"""The state of building one graph: tensors, scopes (one per operator instance) and what they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.names import Library, Namer, did_you_mean
+from polyfuse.frontend_dsl.signature import size_names
+from polyfuse.frontend_dsl.size_algebra import Facts
+from polyfuse.frontend_dsl.weak_types import BOTTOM, ERROR, Ty, hard
+from polyfuse.ir import tensor_graph as g
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IndexExpr, ISize
+from polyfuse.source import NO_SPAN, Span
+
+
+@dataclass(eq=False)
+class TensorInfo:
+    """A tensor while its graph is being built; `ty`, `rank` and `shape` fill in as they are inferred.
+
+    `constant` replaces reads of a scalar parameter whose argument is a literal or a size.
+    `total` says that every element is surely defined; `failed` that an error about it was reported.
+    """
+
+    name: str
+    role: g.Role
+    ty: Ty = BOTTOM
+    rank: int | None = None
+    shape: tuple[IndexExpr, ...] | None = None
+    span: Span = NO_SPAN
+    default: float | int | bool | None = None
+    alias: str | None = None
+    constant: g.Expr | None = None
+    declared: bool = False
+    inlined: bool = False
+    total: bool = False
+    failed: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; soft f32 is f32, weak types are their defaults."""
+        return self.ty.dtype if self.ty.dtype is not None else self.ty.compute
+
+    def declare(self, dtype: DType | None, shape: tuple[IndexExpr, ...] | None, rank: int) -> None:
+        self.ty = ERROR if dtype is None else hard(dtype)
+        self.shape, self.rank, self.declared = shape, rank, True
+        self.failed = dtype is None or shape is None
+
+    def settle(self) -> None:
+        """End of inference: a tensor of weak type gets the default dtype, one without any has failed."""
+        if self.ty.is_weak:
+            self.ty = hard(self.ty.compute)
+        elif self.ty.is_unknown:
+            self.ty, self.failed = ERROR, True
+
+    def to_tensor(self) -> g.Tensor:
+        assert self.shape is not None
+        return g.Tensor(self.name, self.dtype, self.shape, self.role, self.span, self.default, self.alias)
+
+
+@dataclass(eq=False)
+class Context:
+    """What all scopes of a graph share."""
+
+    library: Library
+    diags: Diagnostics
+    tensor_names: Namer
+    statement_names: Namer = field(default_factory=Namer)
+    facts: Facts = field(default_factory=Facts)
+    constraints: list[g.Constraint] = field(default_factory=list)
+    infos: list[TensorInfo] = field(default_factory=list)
+    statements: list[g.Statement] = field(default_factory=list)
+    size_names: dict[str, Span] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def new_info(self, info: TensorInfo) -> TensorInfo:
+        self.infos.append(info)
+        return info
+
+    def assume(self, c: g.Constraint) -> bool:
+        """Add a constraint that the call must check, unless it is known; False if it can never hold."""
+        match self.facts.difference(c.left, c.right):
+            case None:
+                pass
+            case d:
+                return {"==": d == 0, "!=": d != 0, "<": d < 0, "<=": d <= 0, ">": d > 0, ">=": d >= 0}[c.op]
+        if c.op == ">=" and self.facts.at_least(c.left, c.right):
+            return True
+        if c not in self.constraints:
+            self.constraints.append(c)
+            self.facts.learn(c)
+        return True
+
+
+@dataclass(eq=False)
+class Scope:
+    """One instance of an operator: what its names mean in the graph.
+
+    `sizes` maps its size names to expressions over the graph's sizes. An inout parameter reads
+    the entry value and writes another tensor, so reads and writes have tables of their own.
+    """
+
+    op: ast.OpDef
+    home: ast.Program
+    sizes: dict[str, IndexExpr]
+    reads: dict[str, TensorInfo] = field(default_factory=dict)
+    writes: dict[str, TensorInfo] = field(default_factory=dict)
+    chain: tuple[str, ...] = ()
+    prefix: str = ""
+    inouts: frozenset[str] = frozenset()
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def inlined(self) -> bool:
+        return bool(self.prefix)
+
+    def variable(self, name: str, ctx: Context) -> str:
+        """The graph's name of an index variable: its own unless a size of the graph is called so."""
+        if name not in ctx.size_names:
+            return name
+        if name not in self.variables:
+            taken = Namer((*ctx.size_names, *self.variables.values(), *self.reads))
+            self.variables[name] = taken.fresh(name)
+        return self.variables[name]
+
+    def scalar(self, name: str) -> TensorInfo | None:
+        """The rank-0 tensor of that name, if there is one."""
+        info = self.reads.get(name)
+        return info if info is not None and info.rank == 0 else None
+
+    def unknown_hint(self, name: str, extra: tuple[str, ...] = ()) -> str | None:
+        return did_you_mean(name, (*self.reads, *self.sizes, *extra))
+
+
+def top_scope(op: ast.OpDef, home: ast.Program) -> Scope:
+    """The scope of the operator that is compiled: its sizes are the graph's."""
+    return Scope(op, home, {n: ISize(n) for n in size_names(op)}, chain=(op.name,))

@@ -1,0 +1,252 @@
+"""Exact reasoning about size expressions: equal? at least? solve for one unknown.
+
+Expressions become polynomials with integer coefficients over atoms: sizes, loop variables, and
+whatever is not polynomial (``H // 2``, ``max(N, M)``), with normalised insides.  `Facts` are an
+operator's constraints; answers are conservative: False means "cannot be shown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, leaves
+from polyfuse.ir.tensor_graph import Constraint
+
+Monomial = tuple[IndexExpr, ...]
+Poly = dict[Monomial, int]
+
+
+def _key(atom: IndexExpr) -> str:
+    return f"{type(atom).__name__}:{atom}"
+
+
+def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
+    """`a + factor * b`."""
+    result = dict(a)
+    for m, c in b.items():
+        c = result.get(m, 0) + factor * c
+        if c:
+            result[m] = c
+        else:
+            result.pop(m, None)
+    return result
+
+
+def multiply(a: Poly, b: Poly) -> Poly:
+    result: Poly = {}
+    for m, c in a.items():
+        result = add(result, {tuple(sorted(m + n, key=_key)): c * d for n, d in b.items()})
+    return result
+
+
+def constant(p: Poly) -> int | None:
+    """The value of a constant polynomial, or None."""
+    return None if any(m for m in p) else p.get((), 0)
+
+
+def to_index(p: Poly) -> IndexExpr:
+    """The polynomial as an index expression: products first, the constant last, signs kept readable."""
+    result: IndexExpr | None = None
+    for m, c in sorted(p.items(), key=lambda mc: (not mc[0], mc[1] < 0, [_key(a) for a in mc[0]])):
+        term = as_index(abs(c)) if not m or abs(c) != 1 else None
+        for atom in m:
+            term = atom if term is None else binary("*", term, atom)
+        assert term is not None
+        if result is None:
+            result = term if c > 0 else binary("-", 0, term)
+        else:
+            result = binary("+" if c > 0 else "-", result, term)
+    return result if result is not None else IConst(0)
+
+
+class Facts:
+    """What is known about sizes: not negative, and the constraints."""
+
+    def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
+        self._equal: dict[str, Poly] = {}
+        self._floor: dict[str, int] = {}
+        self._nonneg: list[Poly] = []
+        self._divides: set[tuple[IndexExpr, IndexExpr]] = set()
+        for c in constraints:
+            self.learn(c)
+
+    # --- learning ----------------------------------------------------------------------------------
+
+    def learn(self, c: Constraint) -> None:
+        """Use a constraint from here on."""
+        match c:
+            case Constraint("==", IBin("%", a, b), IConst(0)):
+                self._divides.add((self.simplify(a), self.simplify(b)))
+            case Constraint("==", left, right):
+                self._learn_equal(add(self.canon(left), self.canon(right), -1))
+            case Constraint(">=", left, right):
+                self._learn_nonneg(add(self.canon(left), self.canon(right), -1))
+            case Constraint(">", left, right):
+                self._learn_nonneg(add(add(self.canon(left), self.canon(right), -1), {(): -1}))
+            case Constraint("<" | "<=", left, right):
+                self.learn(Constraint(">" if c.op == "<" else ">=", right, left))
+            case _:
+                pass
+
+    def _learn_equal(self, p: Poly) -> None:
+        for m, c in p.items():
+            alone = len(m) == 1 and isinstance(m[0], ISize) and abs(c) == 1
+            if alone and sum(_mentions(n, m[0]) for n in p) == 1:
+                name = str(m[0])
+                rest = {n: -c * d for n, d in p.items() if n != m}
+                self._equal[name] = rest
+                self._equal = {n: self.canon(to_index(q)) for n, q in self._equal.items()}
+                return
+
+    def _learn_nonneg(self, p: Poly) -> None:
+        self._nonneg.append(p)
+        free = [m for m in p if m]
+        if len(free) == 1 and len(free[0]) == 1 and isinstance(free[0][0], ISize) and p[free[0]] > 0:
+            name, least = str(free[0][0]), -(p.get((), 0) // p[free[0]])
+            self._floor[name] = max(self._floor.get(name, 0), least)
+
+    # --- normal form -------------------------------------------------------------------------------
+
+    def canon(self, e: IndexExpr) -> Poly:
+        match e:
+            case IConst(value):
+                return {(): value} if value else {}
+            case ISize(name):
+                return self._equal.get(name, {(e,): 1})
+            case IVar():
+                return {(e,): 1}
+            case IBin("+" | "-", left, right):
+                return add(self.canon(left), self.canon(right), 1 if e.op == "+" else -1)
+            case IBin("*", left, right):
+                return self._undivided(multiply(self.canon(left), self.canon(right)))
+            case IBin("//" | "%", left, right):
+                return self._division(e.op, self.canon(left), self.canon(right))
+            case IBin(op, left, right):
+                return self._extreme(op, left, right)
+
+    def _undivided(self, p: Poly) -> Poly:
+        """(H // G) * G is H where G divides H."""
+        for m, c in p.items():
+            for atom in m:
+                if not (isinstance(atom, IBin) and atom.op == "//"):
+                    continue
+                if (atom.left, atom.right) not in self._divides:
+                    continue
+                rest = list(m)
+                rest.remove(atom)
+                whole: Poly | None = None
+                if atom.right in rest:
+                    rest.remove(atom.right)
+                    whole = {tuple(rest): c}
+                elif isinstance(atom.right, IConst) and c % atom.right.value == 0:
+                    whole = {tuple(rest): c // atom.right.value}
+                if whole is not None:
+                    others = {n: d for n, d in p.items() if n != m}
+                    return self._undivided(add(others, multiply(whole, self.canon(atom.left))))
+        return p
+
+    def _division(self, op: str, a: Poly, b: Poly) -> Poly:
+        exact = divide(a, b)
+        if exact is not None:
+            return exact if op == "//" else {}
+        left, right = to_index(a), to_index(b)
+        if op == "%" and (left, right) in self._divides:
+            return {}
+        e = binary(op, left, right)
+        return {(e,): 1} if isinstance(e, IBin) else self.canon(e)
+
+    def _extreme(self, op: str, left: IndexExpr, right: IndexExpr) -> Poly:
+        a, b = self.canon(left), self.canon(right)
+        if self._not_negative(add(a, b, -1)):
+            return a if op == "max" else b
+        if self._not_negative(add(b, a, -1)):
+            return b if op == "max" else a
+        first, second = sorted((to_index(a), to_index(b)), key=_key)
+        return {(binary(op, first, second),): 1}
+
+    def simplify(self, e: IndexExpr) -> IndexExpr:
+        return to_index(self.canon(e))
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def equal(self, a: IndexExpr, b: IndexExpr) -> bool:
+        return a == b or not add(self.canon(a), self.canon(b), -1)
+
+    def difference(self, a: IndexExpr, b: IndexExpr) -> int | None:
+        """`a - b` where that is a constant, else None."""
+        return constant(add(self.canon(a), self.canon(b), -1))
+
+    def at_least(self, a: IndexExpr, b: IndexExpr) -> bool:
+        """Whether `a >= b` for all sizes."""
+        return self._not_negative(add(self.canon(a), self.canon(b), -1))
+
+    def _not_negative(self, p: Poly) -> bool:
+        return self._plainly(p) or any(self._plainly(add(p, known, -1)) for known in self._nonneg)
+
+    def _plainly(self, p: Poly) -> bool:
+        """Non-negative term by term, with every size written as its least value plus something."""
+        shifted: Poly = {}
+        for m, c in p.items():
+            term: Poly = {(): c}
+            for atom in m:
+                if isinstance(atom, ISize):
+                    least = self._floor.get(atom.name, 0)
+                    term = multiply(term, add({(atom,): 1}, {(): least} if least else {}))
+                elif self._atom_nonneg(atom):
+                    term = multiply(term, {(atom,): 1})
+                else:
+                    return False
+            shifted = add(shifted, term)
+        return all(c > 0 for c in shifted.values())
+
+    def _atom_nonneg(self, atom: IndexExpr) -> bool:
+        match atom:
+            case IBin("%", _, _):
+                return True
+            case IBin("//" | "min", left, right):
+                return self.at_least(left, IConst(0)) and self.at_least(right, IConst(0))
+            case IBin("max", left, right):
+                return self.at_least(left, IConst(0)) or self.at_least(right, IConst(0))
+            case _:
+                return False
+
+
+def _mentions(m: Monomial, atom: IndexExpr) -> bool:
+    return any(leaf == atom for a in m for leaf in leaves(a))
+
+
+def divide(a: Poly, b: Poly) -> Poly | None:
+    """The quotient of an exact division by a single non-zero term, or None."""
+    if len(b) != 1:
+        return None
+    (divisor, by), quotient = next(iter(b.items())), dict[Monomial, int]()
+    for m, c in a.items():
+        rest = list(m)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if c % by:
+            return None
+        quotient[tuple(rest)] = c // by
+    return quotient
+
+
+def solve(extent: IndexExpr, unknown: str, actual: IndexExpr, facts: Facts) -> tuple[Poly, Poly] | None:
+    """`extent == actual` for the size `unknown`: (numerator, denominator) with unknown = num / den.
+
+    None where `extent` is not linear in `unknown` or holds it inside a division.
+    """
+    atom = ISize(unknown)
+    coefficient: Poly = {}
+    rest = facts.canon(actual)
+    for m, c in Facts().canon(extent).items():
+        if m.count(atom) == 1 and not any(_mentions((a,), atom) for a in m if a != atom):
+            others = list(m)
+            others.remove(atom)
+            coefficient = add(coefficient, {tuple(others): c})
+        elif _mentions(m, atom):
+            return None
+        else:
+            rest = add(rest, facts.canon(to_index({m: c})), -1)
+    return (rest, facts.canon(to_index(coefficient))) if coefficient else None
