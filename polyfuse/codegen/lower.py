@@ -125,8 +125,9 @@ def _promote(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Blo
 def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
     before: list[Node] = []
     after: list[Node] = []
-    lanes: list[str] = []
     for update in _hoistable(loop):
+        if update.buffer.startswith("%"):
+            continue  # an outer loop made a scalar of it already
         buffer = kernel.buffer(update.buffer)
         name = f"%acc{next(numbers)}"
         zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
@@ -134,10 +135,9 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         total = Read(name, (), buffer.dtype)
         after.append(replace(update, value=total))
         loop = replace(loop, body=_redirect(loop.body, update, name))
-        lanes.append(name)
     if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
-        loop = replace(loop, lanes=tuple(lanes))
-        return [*before, loop, *after]
+        lanes = tuple(u.buffer for u in _hoistable(loop) if u.buffer.startswith("%"))
+        return [*before, replace(loop, lanes=lanes), *after]
     inner = _promote(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
 

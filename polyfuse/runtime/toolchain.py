@@ -36,6 +36,8 @@ OPTIMISE = (
     "-mprefer-vector-width=512",
     "-fno-math-errno",
     "-fno-trapping-math",
+    # gcc 12 turns comparisons of selected values into control flow that it then cannot vectorise.
+    "-fno-tree-pre",
     "-ffp-contract=fast",
 )
 SHARED = ("-std=c++17", "-fPIC", "-shared")

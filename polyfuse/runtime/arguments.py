@@ -1,0 +1,84 @@
+"""Arguments of a call: what fits an operator, and what memory the kernels get.
+
+Nothing is converted silently: a dtype, rank or extent that does not fit is an `ArgumentError` that
+names the argument.  Memory that kernels cannot use as it stands (byte order, alignment, read-only
+outputs, outputs that overlap inputs) goes through a copy, which changes nothing but the speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.dtypes import DType, from_numpy
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.tensor_graph import Tensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
+    """The array of one argument in native byte order, its dtype and shape checked.
+
+    Raises ArgumentError: PF401 for a dtype, PF402 for a rank or an extent.
+    """
+    array = as_array(value, t.dtype) if not t.shape else np.asarray(value)
+    if from_numpy(array.dtype) != t.dtype and from_numpy(array.dtype.newbyteorder("=")) != t.dtype:
+        raise ArgumentError(
+            f"argument '{t.name}' has dtype {array.dtype}, the operator takes {t.dtype}",
+            code="PF401",
+            span=t.span,
+            hint=f"convert it: {t.name}.astype('{t.dtype.numpy}')",
+        )
+    want = tuple(evaluate(e, sizes) for e in t.shape)
+    if array.shape != want:
+        raise ArgumentError(
+            f"argument '{t.name}' has shape {array.shape}, the operator takes {want} here",
+            code="PF402",
+            span=t.span,
+        )
+    return array
+
+
+def as_array(value: object, dtype: DType) -> Array:
+    """A scalar argument as a 0-d array: Python and NumPy numbers convert if no information is lost."""
+    array = np.asarray(value)
+    if array.shape != () or from_numpy(array.dtype) == dtype:
+        return array
+    weak = isinstance(value, (bool, int, float))
+    if weak and (dtype.is_float or (dtype.is_integer and isinstance(value, int)) or isinstance(value, bool)):
+        if dtype.is_integer and not _in_range(int(value), dtype):  # type: ignore[call-overload]
+            raise ArgumentError(f"{value} does not fit into {dtype}", code="PF401")
+        return np.asarray(value).astype(dtype.numpy)
+    return array
+
+
+def _in_range(value: int, dtype: DType) -> bool:
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min) <= value <= int(limits.max)
+
+
+def usable(array: Array) -> bool:
+    """Can a kernel read this memory as it stands?"""
+    return array.flags.aligned and array.dtype.isnative and _whole_strides(array)
+
+
+def _whole_strides(array: Array) -> bool:
+    return all(s % array.itemsize == 0 for s in array.strides)
+
+
+def dense(array: Array) -> bool:
+    """Row-major without gaps."""
+    return array.flags.c_contiguous
+
+
+def element_strides(array: Array) -> tuple[int, ...]:
+    return tuple(s // array.itemsize for s in array.strides)
+
+
+def overlaps(a: Array, b: Array) -> bool:
+    """May the two arrays share memory? (Bounds only: cheap, and never wrongly False.)"""
+    return bool(np.may_share_memory(a, b))

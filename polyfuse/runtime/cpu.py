@@ -1,0 +1,156 @@
+"""Running compiled kernels on the CPU: pointers in, one call of the pool.
+
+A `CpuExecutable` belongs to one choice of sizes and layouts.  It owns the loaded library; workspace
+comes from the arena at each call, so that calls from several threads do not meet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyfuse.codegen.cpu import CpuCode
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.runtime.arena import Arena
+from polyfuse.runtime.arguments import Array, element_strides
+from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
+from polyfuse.runtime.toolchain import load_shared
+
+# Fewer instances than this are not worth waking a worker.
+PARALLEL_INSTANCES = 24 * 1024
+CHUNKS_PER_THREAD = 8
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """Where a workspace buffer lies in the block."""
+
+    offset: int
+    nbytes: int
+
+
+class CpuExecutable:
+    """Kernels of one operator at known sizes. `run` is safe to call from several threads."""
+
+    def __init__(self, code: CpuCode, sizes: Mapping[str, int], *, flush_denormals: bool = True) -> None:
+        self.code = code
+        self.plan: LaunchPlan = code.plan
+        self.sizes = dict(sizes)
+        self._flush = flush_denormals
+        self._library = load_shared(code.source)
+        self._lock = threading.Lock()
+        self._slots = {b.name: k for k, b in enumerate(self.plan.buffers)}
+        self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
+        self._spaces, self._workspace_bytes = self._layout()
+        self._prepared = self._prepare()
+
+    # --- preparation ------------------------------------------------------------------------------------
+
+    def _layout(self) -> tuple[dict[str, _Space], int]:
+        """Static offsets of workspace buffers (entry copies included)."""
+        spaces: dict[str, _Space] = {}
+        end = 0
+        for b in self.plan.buffers:
+            if b.kind is Kind.WORKSPACE or b.name in self.plan.copied:
+                nbytes = evaluate(product(b.shape), self.sizes) * b.dtype.bytes
+                spaces[b.name] = _Space(end, nbytes)
+                end += -(-nbytes // LINE) * LINE
+        return spaces, end
+
+    def _prepare(self) -> PreparedCall:
+        pool = Pool.get()
+        steps = StepArray([self._step(pool, x) for x in self.plan.launches])
+        strides = sum(len(b.shape) for b in self.plan.buffers if b.strided)
+        numbers = [self.sizes[n] for n in self.plan.sizes] + [0] * strides
+        return pool.prepare(
+            steps,
+            buffers=len(self.plan.buffers) + 1,
+            numbers=numbers,
+            scratch_bytes=self.plan.scratch_bytes,
+            flush_denormals=self._flush,
+        )
+
+    def _step(self, pool: Pool, launch: Launch) -> Step:
+        count = max(0, evaluate(launch.count, self.sizes))
+        instances = evaluate(launch.instances, self.sizes)
+        function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
+        assert function is not None
+        parallel = launch.parallel and count > 1 and instances >= PARALLEL_INSTANCES and pool.threads > 1
+        chunk = -(-count // (pool.threads * CHUNKS_PER_THREAD)) if parallel else max(1, count)
+        return Step(function, count, chunk, parallel)
+
+    # --- calls -------------------------------------------------------------------------------------------
+
+    def output(self, b: PlanBuffer) -> Array:
+        """Fresh memory for a result."""
+        return Arena.get().empty(self._shapes[b.name], b.dtype.numpy)
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on the given arrays (name -> memory, for every buffer that is not workspace).
+
+        Raises ArgumentError PF410 (checked builds) for an index out of range, and MemoryError.
+        """
+        with self._lock:
+            call, keep = self._fill(self._prepared, arrays)
+            call()
+        del keep
+
+    def bind(self, arrays: Mapping[str, Array]) -> Callable[[], None]:
+        """A prepared call on fixed memory: nothing is checked or looked up again. Not for two threads."""
+        call, keep = self._fill(self._prepare(), arrays)
+        plain = not self.plan.copied and not self.code.checks
+
+        def bound(call: Callable[[], None] = keep[0].check if plain else call, keep: object = keep) -> None:
+            call()  # `keep` owns the memory that the prepared call points to
+
+        return bound
+
+    def _fill(
+        self, prepared: PreparedCall, arrays: Mapping[str, Array]
+    ) -> tuple[Callable[[], None], tuple[PreparedCall, object, object]]:
+        """Put pointers and strides into a prepared call; what must stay alive comes back with it."""
+        block, base = Arena.get().place((self._workspace_bytes,), np.dtype(np.uint8))
+        status = np.zeros(1, np.int64)
+        number = len(self.plan.sizes)
+        copies: list[tuple[Array, Array]] = []
+        for k, b in enumerate(self.plan.buffers):
+            space = self._spaces.get(b.name)
+            if space is None:
+                array = arrays[b.name]
+                prepared.buffers[k] = array.__array_interface__["data"][0]
+                strides = element_strides(array) if b.strided else ()
+            else:
+                prepared.buffers[k] = base + space.offset
+                strides = ()
+                if b.kind is not Kind.WORKSPACE:
+                    copy = block[space.offset : space.offset + space.nbytes].view(b.dtype.numpy)
+                    copies.append((copy.reshape(self._shapes[b.name]), arrays[b.name]))
+                    strides = element_strides(copies[-1][0]) if b.strided else ()
+            for s in strides:
+                prepared.numbers[number] = s
+                number += 1
+        prepared.buffers[len(self.plan.buffers)] = status.__array_interface__["data"][0]
+
+        def call() -> None:
+            for copy, source in copies:
+                copy[...] = source.reshape(copy.shape)
+            prepared.check()
+            if status[0]:
+                self._report(int(status[0]))
+
+        return call, (prepared, (block, copies, dict(arrays)), status)
+
+    def _report(self, number: int) -> None:
+        span, extent = self.code.checks[number - 1]
+        raise ArgumentError(
+            f"an index from data is out of range: '{span.text}' is not in 0..{extent}",
+            code="PF410",
+            span=span,
+        )
