@@ -42,7 +42,7 @@ SOFT_KEYWORDS = frozenset(("OP", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 _INTERESTING = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(?!\n)')
 _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
-_WORD_FOLLOWS = re.compile(r"[ \t\r\n]*[A-Za-z_]")
+_NAME_FOLLOWS = re.compile(r"[ \t\r\n]*(?!(?:max|min)=(?!=)|(?:and|or|if|else|for)\b)[A-Za-z_]")
 _BRACKET_FOLLOWS = re.compile(r"[ \t]*\[")
 _CALL_FOLLOWS = re.compile(r"[ \t]*\(")
 _NUMBER_TAIL = re.compile(r"[A-Za-z0-9_]+(?:\.(?!\.)[A-Za-z0-9_]*)*|(?:\.(?!\.)[A-Za-z0-9_]*)+")
@@ -358,9 +358,9 @@ class Tokenizer:
                 )
             case "LET":
                 at_start = previous in ("END", "LBRACE") and self._open[-1:] == ["{"]
-                return at_start and _WORD_FOLLOWS.match(self._text, end) is not None
+                return at_start and _NAME_FOLLOWS.match(self._text, end) is not None
             case "INOUT":
                 in_list = previous in ("LPAR", "_COMMA") and self._open == ["("]
-                return in_list and _WORD_FOLLOWS.match(self._text, end) is not None
+                return in_list and _NAME_FOLLOWS.match(self._text, end) is not None
             case _:
                 return previous == "NAME"

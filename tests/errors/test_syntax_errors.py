@@ -193,3 +193,13 @@ def test_every_code_has_its_page() -> None:
     for code in sorted(codes):
         text = (DOCS / f"{code}.md").read_text(encoding="utf-8")
         assert text.startswith(f"# {code}: ")
+
+
+@pytest.mark.parametrize("code", ["PF101", "PF104", "PF106", "PF109", "PF110"])
+def test_pages_show_what_is_printed(code: str) -> None:
+    """The first block of a page is a program (or a statement on line 2 of one), the second its error."""
+    page = (DOCS / f"{code}.md").read_text(encoding="utf-8")
+    text, shown = (block.strip("\n") for block in page.split("```")[1:4:2])
+    found = failing(text if text.startswith("op") else f"op f() {{\n{text}\n}}")
+    printed = found[0].render().removesuffix(f"\n  see docs/errors.md#{code.lower()}")
+    assert shown == printed

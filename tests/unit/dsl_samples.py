@@ -54,7 +54,9 @@ op int(main: f32[N], __asm__: f32[N], sum: f32[N], in: f32[N], op: f32) -> (let:
   inout = op + import
   where = sum[i](sum[i]) if inout > 0 else f(let=inout, max=3, op=op)
 }
-op where(inout inout: f32[N]) -> (import: f32) where inout > 0, op > where {
+op where(inout inout: f32[N]) -> (import: f32) where inout > 0, op > where, (inout and in) {
+  let max= 3
+  let if_ : f32
   import = true and False
 }
 """

@@ -133,9 +133,8 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 alphabet = "xyN019_.,;:()[]{}+-*/%<>=!&\"'#\\ \n\t\r\0éх−\u200b" + "opinif"
-KEYWORDS = ("op", "import", "let", "in", "inout", "where", "if", "else", "and", "or", "not", "for", "true", "sum")
-SIGNS = ("max=", "+=", "->", "..", "...", "**", "//", "<=", "#", '"', *"()[]{}
-;=,")
+KEYWORDS = ("op", "import", "let", "in", "inout", "where", "if", "else", "and", "or", "not", "for", "true")
+SIGNS = ("max=", "+=", "->", "..", "...", "**", "//", "<=", "#", '"', *"()[]{}\n;=,")
 OPERANDS = ("1", "1.", ".5", "1e5", "x", "max", "b...", "f32[N]", "sum[i](x)")
 words = st.sampled_from([*KEYWORDS, *SIGNS, *OPERANDS])
 edits = st.lists(

@@ -153,7 +153,8 @@ def test_names_shadow_operators_and_soft_keywords() -> None:
     assert isinstance(last, ast.Define) and last.target == "where"
     assert shape(last.value) == "(sum[i](sum[i]) if (inout > 0) else f(let=inout, max=3, op=op))"
     assert program.ops[1].params[0].inout and program.ops[1].params[0].name == "inout"
-    assert [shape(w) for w in program.ops[1].where] == ["(inout > 0)", "(op > where)"]
+    assert [shape(w) for w in program.ops[1].where] == ["(inout > 0)", "(op > where)", "(inout and in)"]
+    assert [type(s) for s in program.ops[1].body] == [ast.Define, ast.Let, ast.Define]
 
 
 @pytest.mark.parametrize("name", ["max", "min", "sum", "mean", "in", "op", "let", "where", "inout", "import"])
