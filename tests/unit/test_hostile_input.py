@@ -78,10 +78,10 @@ HOSTILE = {
 def test_hostile(name: str) -> None:
     text, code = HOSTILE[name]
     parse_text("op f() {}")  # the parser is built
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(DslError) as caught:
         parse_text(text)
-    took = time.perf_counter() - begin
+    took = time.process_time() - begin
     first = caught.value.diagnostics[0]
     assert first.code == code
     assert first.span is not None and first.span.line >= 1 and first.span.column >= 1
