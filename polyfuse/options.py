@@ -1,0 +1,139 @@
+"""Options of a compilation, and every environment variable that polyfuse reads.
+
+`Options` is one frozen object that goes through the whole pipeline; a pass has fields of its own.
+`ENVIRONMENT` is the table of the environment variables: ``docs/reference/environment.md`` is made from
+it, and a test compares it with the names that occur in the package.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from polyfuse.diagnostics import ArgumentError, ToolchainError
+
+Denormals = Literal["flush", "keep"]
+
+ENV_VERIFY = "POLYFUSE_VERIFY"
+ENV_DUMP = "POLYFUSE_DUMP"
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable: its name, what it sets, and what holds without it."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+ENVIRONMENT = (
+    Variable(
+        "POLYFUSE_CACHE_DIR",
+        "Folder of the compiled kernels. It must be private: not a symbolic link, owned by you, not "
+        "writable by others.",
+        "the platform's cache folder, `~/.cache/polyfuse` on Linux",
+    ),
+    Variable(
+        "POLYFUSE_NUM_THREADS",
+        "Threads that run a kernel, 1 to 1024.",
+        "the cores that the process may use (its affinity mask)",
+    ),
+    Variable(
+        "POLYFUSE_ARENA_BYTES",
+        "Memory that is kept for the next results when arrays die: a number of bytes, also with K, M or "
+        "G (`512M`); 0 keeps nothing.",
+        "4 GB, or a quarter of the memory if that is less",
+    ),
+    Variable(
+        ENV_DUMP,
+        "Folder that receives the program after every step of the compiler, one numbered text file each.",
+        "nothing is written",
+    ),
+    Variable(
+        ENV_VERIFY,
+        "`1` verifies the intermediate forms between every two passes, `0` does not. The proof that a "
+        "schedule is legal is made in either case.",
+        "`0`",
+    ),
+    Variable(
+        "POLYFUSE_WORKER",
+        "`0` runs isl's scheduler inside the process, under a limit on its operations, instead of in a "
+        "helper process with a time limit.",
+        "`1`, the helper process",
+    ),
+    Variable(
+        "CXX",
+        "The C++ compiler, if need be with arguments (`ccache g++`).",
+        "the first of `g++`, `clang++`, `c++` on the PATH that works",
+    ),
+)
+"""Every environment variable that polyfuse reads, in the order of the documentation."""
+
+
+def verify_from_environment() -> bool:
+    """Whether ``$POLYFUSE_VERIFY`` is on. Raises ToolchainError PF705 unless it is on, off or unset."""
+    text = os.environ.get(ENV_VERIFY, "").strip().lower()
+    if text in _ON:
+        return True
+    if text in _OFF:
+        return False
+    raise ToolchainError(
+        f"{ENV_VERIFY} is {text!r}, neither on nor off",
+        code="PF705",
+        hint=f"one of {', '.join(_ON)} or {', '.join(filter(None, _OFF))}; or unset it",
+    )
+
+
+def dump_from_environment() -> Path | None:
+    """The folder that ``$POLYFUSE_DUMP`` names, if it is set."""
+    text = os.environ.get(ENV_DUMP, "").strip()
+    return Path(text).expanduser() if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compile and run, the same for all passes and targets.
+
+    denormals: "flush" lets f32 denormals become zero inside kernels (up to 12x faster where they occur),
+    "keep" computes with them.  checked: gathers and scatters out of range, integer division by zero and
+    negative integer exponents are errors instead of being clamped.  threads: of a kernel on the CPU; None
+    means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
+    forms between every two passes.  dump: folder for the text of each step.
+
+    Raises ArgumentError PF490 for a value that an option cannot have.
+
+    >>> Options(denormals="keep", threads=2)
+    Options(denormals='keep', checked=False, threads=2, verify=False, dump=None)
+    """
+
+    denormals: Denormals = "flush"
+    checked: bool = False
+    threads: int | None = None
+    verify: bool = field(default_factory=verify_from_environment)
+    dump: Path | None = field(default_factory=dump_from_environment)
+
+    def __post_init__(self) -> None:
+        choices = get_args(Denormals)
+        if self.denormals not in choices:
+            raise _unfit("denormals", self.denormals, f"one of {', '.join(map(repr, choices))}")
+        for name in ("checked", "verify"):
+            if not isinstance(getattr(self, name), bool):
+                raise _unfit(name, getattr(self, name), "True or False")
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise _unfit("threads", self.threads, "a whole number from 1 on, or None")
+        if self.dump is not None:
+            try:
+                object.__setattr__(self, "dump", Path(self.dump))
+            except TypeError:
+                raise _unfit("dump", self.dump, "the path of a folder, or None") from None
+
+
+def _unfit(name: str, value: object, expected: str) -> ArgumentError:
+    names = ", ".join(f.name for f in fields(Options))
+    return ArgumentError(
+        f"option {name} cannot be {value!r}: {expected} is expected", code="PF490", hint=f"options: {names}"
+    )
