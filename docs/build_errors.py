@@ -1,0 +1,105 @@
+"""Assembles docs/errors.md from the fragments docs/errors.d/PF*.md, one for each error code.
+
+    python docs/build_errors.py            writes docs/errors.md
+    python docs/build_errors.py --check    fails if it is not up to date
+
+A fragment is called after its code, begins with ``# PF101: title``, and may have ``##`` headings.
+Messages end in ``see docs/errors.md#pf101``, so every section has that anchor.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "errors.d"
+TARGET = Path(__file__).parent / "errors.md"
+
+GROUPS = {
+    "1": "Text and syntax",
+    "2": "Names and types",
+    "3": "Ranges, pieces and indices",
+    "4": "Calls from Python",
+    "5": "Scheduling and legality",
+    "6": "Kernels and code generation",
+    "7": "Compiler and run time",
+    "8": "Cache and files",
+    "9": "Internal",
+}
+_HEAD = """\
+<!-- Made by docs/build_errors.py from docs/errors.d/; edit the fragments there. -->
+# Errors
+
+Every error and warning of polyfuse has a code, and every code has a section here. An error is shown as
+
+```
+add.pf:2:10: error PF201: ...
+    2 |   y[i] = x[i] + z[i]
+      |                 ^
+  hint: ...
+  see docs/errors.md#pf201
+```
+
+In Python, `error.diagnostics` holds all findings: `code`, `message`, `span` (with `line` and `column`),
+`hint`, and `related` places.
+"""
+_TITLE = re.compile(r"# (PF[1-9]\d\d): (\S.*)")
+
+
+class BadFragmentError(ValueError):
+    """A file in docs/errors.d is not a fragment."""
+
+
+def fragments(folder: Path = FOLDER) -> dict[str, tuple[str, str]]:
+    """Code -> (title, text below it), sorted by code. Raises BadFragmentError."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        first, _, body = path.read_text(encoding="utf-8").partition("\n")
+        title = _TITLE.fullmatch(first.rstrip())
+        if title is None or path.name != f"{title[1]}.md":
+            raise BadFragmentError(f"{path}: a fragment is called PF101.md and begins with '# PF101: title'")
+        if not body.strip():
+            raise BadFragmentError(f"{path}: says nothing below its title")
+        found[title[1]] = (title[2], body.strip())
+    return found
+
+
+def build(folder: Path = FOLDER) -> str:
+    """The whole page: a table of contents, then a section for each code."""
+    all_of_them = fragments(folder)
+    contents, sections = [_HEAD], []
+    group = ""
+    for code, (title, body) in all_of_them.items():
+        if code[2] != group:
+            group = code[2]
+            contents.append(f"\n**{GROUPS[group]}**\n\n")
+            sections.append(f"\n# {GROUPS[group]} (PF{group}xx)\n")
+        contents.append(f"- [{code}](#{code.lower()}): {title}\n")
+        sections.append(f'\n<a id="{code.lower()}"></a>\n\n## {code}: {title}\n\n{_one_deeper(body)}\n')
+    return "".join(contents + sections)
+
+
+def _one_deeper(body: str) -> str:
+    """Headings a level deeper, except for lines of code blocks that look like one."""
+    lines, in_code = [], False
+    for line in body.splitlines():
+        in_code ^= line.startswith("```")
+        lines.append(f"#{line}" if re.match(r"#+ ", line) and not in_code else line)
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` compare it; the exit status."""
+    text = build()
+    if "--check" not in arguments:
+        TARGET.write_text(text, encoding="utf-8")
+        return 0
+    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
