@@ -1,0 +1,170 @@
+"""Who may import whom, read from the sources: imports inside functions count as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from package_sources import ROOT, Import, Module, imports, modules
+
+LOW = {"source", "diagnostics", "options", "decisions"}
+EVERYTHING = {"*"}
+
+# Package or top-level module -> what of polyfuse it may import, besides itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "source": set(),
+    "ir.dtypes": set(),
+    "diagnostics": {"source"},
+    "options": {"source", "diagnostics"},
+    "decisions": {"source", "diagnostics"},
+    "ir": LOW,
+    "grammars": set(),
+    "frontend_dsl": LOW | {"ir", "grammars"},
+    "poly": LOW | {"ir"},
+    "cost": LOW | {"ir", "poly"},
+    "layers": LOW | {"ir", "poly", "cost"},
+    "codegen": LOW | {"ir", "poly.ast_build"},
+    "runtime": LOW | {"ir", "codegen"},
+    "pipeline": EVERYTHING,
+    "api": EVERYTHING,
+    "interop": LOW | {"ir", "api"},
+    "cli": LOW | {"api", "runtime"},
+    "stdlib": set(),
+    "__init__": LOW | {"api", "interop"},
+    "__main__": {"cli"},
+}
+
+# Distribution -> the modules that may import it (prefixes).
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "lark": ("polyfuse.frontend_dsl",),
+    "islpy": ("polyfuse.poly",),
+    "pycuda": ("polyfuse.runtime.cuda",),
+    "cuda": ("polyfuse.runtime.cuda",),
+    "torch": ("polyfuse.interop", "benchmarks"),
+    "onnx": ("polyfuse.interop", "benchmarks"),
+    "jax": ("benchmarks",),
+    "typer": ("polyfuse.cli",),
+    "pytest": (),
+}
+
+NOT_AT_IMPORT = (
+    "islpy",
+    "lark",
+    "torch",
+    "onnx",
+    "jax",
+    "pycuda",
+    "cuda",
+    "typer",
+    "rich",
+    "scipy",
+    "matplotlib",
+)
+IMPORT_LIMIT_S = 0.150
+
+OURS = {m.name: m for m in (*modules(), *modules(ROOT / "grammars", "polyfuse.grammars"))}
+
+
+def _resolve(target: str) -> str | None:
+    """The module of ours that an import asks for; None for other people's."""
+    while target not in OURS:
+        target, _, last = target.rpartition(".")
+        if not last:
+            return None
+    return target
+
+
+def _key(name: str) -> str:
+    """The row of the table for a module: itself, or the package it is in."""
+    local = name.partition(".")[2] or "__init__"
+    return local if local in MAY_IMPORT else local.partition(".")[0]
+
+
+def _is_allowed(importer: str, imported: str) -> bool:
+    local = imported.partition(".")[2] or "__init__"
+    allowed = MAY_IMPORT[_key(importer)] | ({_key(importer)} if importer != "polyfuse.ir.dtypes" else set())
+    if imported == "polyfuse.ir.dtypes" and importer.startswith("polyfuse.ir."):
+        return True
+    return "*" in allowed or local in allowed or local.partition(".")[0] in allowed
+
+
+def _edges(module: Module) -> list[tuple[Import, str]]:
+    found = [(i, _resolve(i.target)) for i in imports(module)]
+    return [(i, name) for i, name in found if name is not None and name != module.name]
+
+
+def test_every_module_has_a_row() -> None:
+    unknown = sorted({m.name for m in modules() if _key(m.name) not in MAY_IMPORT})
+    assert not unknown, f"not in the table of docs/architecture.md: {unknown}"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_imports_follow_the_table(module: Module) -> None:
+    wrong = [
+        f"{module.where}:{i.line} imports {name}"
+        for i, name in _edges(module)
+        if not _is_allowed(module.name, name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_libraries_stay_in_their_packages() -> None:
+    wrong = []
+    others = [m for f in ("benchmarks", "examples") for m in modules(ROOT / f, f)]
+    for module in (*modules(), *others):
+        for i in imports(module):
+            allowed = ONLY_IN.get(i.target.partition(".")[0])
+            if allowed is not None and not module.name.startswith(allowed or ("nowhere",)):
+                wrong.append(f"{module.where}:{i.line} imports {i.target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles() -> None:
+    """Imports inside functions count: they hide a cycle, they do not remove it."""
+    needs = {m.name: sorted({n for i, n in _edges(m) if not i.typing_only}) for m in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for other in needs[name]:
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in needs:
+        visit(name, ())
+
+
+def _python(code: str, **env: str) -> str:
+    """What a fresh interpreter prints."""
+    environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_needs_no_libraries() -> None:
+    loaded = _python("import sys, polyfuse; print(*{m.partition('.')[0] for m in sys.modules})").split()
+    assert "polyfuse" in loaded
+    assert not set(loaded) & set(NOT_AT_IMPORT)
+
+
+def test_import_needs_no_compiler() -> None:
+    code = (
+        "import os, subprocess\n"
+        "def refuse(*a, **k): raise AssertionError('a process was started')\n"
+        "subprocess.Popen.__init__ = os.system = os.posix_spawn = refuse\n"
+        "import polyfuse"
+    )
+    _python(code, PATH="/nonexistent", CXX="/nonexistent/compiler", CUDA_HOME="/nonexistent")
+
+
+def test_import_time() -> None:
+    """Processor time, the best of five: what the machine does besides must not count."""
+    code = "import time, numpy; t = time.process_time(); import polyfuse; print(time.process_time() - t)"
+    best = min(float(_python(code)) for _ in range(5))
+    assert best < IMPORT_LIMIT_S, f"import polyfuse takes {best * 1e3:.0f} ms beyond numpy"
