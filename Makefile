@@ -1,0 +1,96 @@
+# Everything a developer runs. `make` lists the targets.
+#
+# Needs only python3 (3.11 or later, with its venv module), make and a C++ compiler; the first use of a target
+# makes a virtual environment in .venv and installs what the target needs.
+#
+#   make test PYTHON=python3.12     another Python
+#   make test WORKERS=8             more test processes
+
+PYTHON ?= python3
+VENV ?= .venv
+BENCH_VENV ?= $(VENV)/bench
+WORKERS ?= 2
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+BENCH := $(BENCH_VENV)/bin/python
+PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
+TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
+STYLED := $(wildcard polyfuse tests docs examples benchmarks grammars)
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint types tutorials docs bench golden-update format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/runtime.stamp ## compile, check and time an example against NumPy
+	$(RUN) examples/demo.py
+
+test: lint types ## what every change must pass: lint, types, tests, tutorials
+	$(PYTEST)
+	@$(MAKE) --no-print-directory tutorials
+
+test-all: lint types ## the same with the slow tests
+	$(PYTEST) -m ''
+	@$(MAKE) --no-print-directory tutorials
+
+lint: $(VENV)/dev.stamp ## ruff: rules and format
+	$(RUN) -m ruff check $(STYLED)
+	$(RUN) -m ruff format --check $(STYLED)
+
+format: $(VENV)/dev.stamp ## let ruff format and mend what it can
+	$(RUN) -m ruff check --fix $(STYLED)
+	$(RUN) -m ruff format $(STYLED)
+
+types: $(VENV)/dev.stamp ## mypy, strict
+	$(RUN) -m mypy
+
+tutorials: $(VENV)/dev.stamp ## run every tutorial
+	@set -e; for file in $(TUTORIALS); do \
+	    echo "$$file"; MPLBACKEND=agg $(RUN) "$$file" > $(VENV)/tutorial.log 2>&1 || { cat $(VENV)/tutorial.log; exit 1; }; \
+	done
+
+docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
+	$(RUN) docs/build_errors.py
+	$(RUN) docs/build_environment.py
+
+bench: $(BENCH_VENV)/bench.stamp ## time the workloads against PyTorch and JAX (ARGS=... are passed on)
+	$(BENCH) -m benchmarks $(ARGS)
+
+golden-update: $(VENV)/dev.stamp ## write the golden files anew; read the diff before you commit it
+	$(PYTEST) --golden-update
+	git status --short -- tests/golden
+
+clean: ## remove all that was made here, the virtual environments too
+	rm -rf $(VENV) build dist *.egg-info demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- virtual environments: a stamp is newer than pyproject.toml when its packages are installed ------------
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "polyfuse needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	    echo "Say which one to use: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+
+$(VENV)/runtime.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+# setuptools: the wheel test builds without a network.
+$(VENV)/dev.stamp: $(VENV)/runtime.stamp
+	$(PIP) 'setuptools>=77' --editable '.[dev,docs]'
+	@touch $@
+
+# PyTorch is large: one that $(PYTHON) already has is used, else it is installed.
+$(BENCH_VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
+	@if $(PYTHON) -c 'import torch; print("using the installed torch", torch.__version__)' 2>/dev/null; then \
+	    $(PYTHON) -m venv --system-site-packages $(BENCH_VENV) && \
+	    $(BENCH) -m pip install --quiet --editable . 'matplotlib>=3.8' jax; \
+	else \
+	    $(PYTHON) -m venv $(BENCH_VENV) && $(BENCH) -m pip install --quiet --editable '.[bench]'; \
+	fi
+	@touch $@
