@@ -435,6 +435,53 @@ RNN = graph(
     temps="m[T,D]",
 )
 
+GUARDS = graph(
+    "guards",
+    "x[N,M] k[N]",
+    "y[N,M] z[N,M]",
+    """
+    a[i,j] = x[i,j] + 1                                                        | i<N, j<M
+    b[i,j] = a[i-1,j] if not (i == 0 or j > i) else a[i,j]                     | i<N, j<M
+    y[i,j] = b[i,j+1] + 1 if k[i] > k[0] and j < M-1 else b[i,0]               | i<N, j<M
+    z[i,j] = y[i-1,j] if (i != 0 and j % 2 == 1) or (i > 1 and k[i] < 0) else 0 | i<N, j<M
+    """,
+)
+COMPUTED_SCATTER = graph(
+    "computed_scatter",
+    "x[T] id[T]",
+    "o[V] c[V] m[]",
+    """
+    p[t] = id[t] + x[t]          | t<T
+    o0: o[v] = 0                 | v<V
+    o1: o[p[t]] sum+= x[t]       | t<T
+    o2: o[id[t]] sum+= p[t]      | t<T
+    c[v] = o[v] / o[0] if v > 0 else o[v] | v<V
+    m[] max= c[v]                | v<V*
+    """,
+)
+WRAPPED = graph(
+    "wrapped",
+    "x[T,8]",
+    "y[T,8] r[8,T]",
+    """
+    a[t,i] = x[t,i] + 1                              | t<T, i<8
+    b[t,i] = a[t,(i+1) % 8] + a[t,7-i]               | t<T, i<8
+    y[t,i] = b[t,2*(i//2)] + b[t,i]                  | t<T, i<8
+    r[i,t] = y[t,i] + a[0,i]                         | i<8, t<T
+    """,
+)
+TWO_SUMS = graph(
+    "two_sums",
+    "x[I,J] w[I,J]",
+    "y[I,J] t[]",
+    """
+    r[i] sum= x[i,j]             | i<I, j<J*
+    c[j] sum= x[i,j] + w[i,j]    | j<J, i<I*
+    y[i,j] = r[i] + c[j]         | i<I, j<J
+    t[] sum= y[i,j] + r[i]       | i<I*, j<J*
+    """,
+)
+
 GOLDEN = (
     ELEMENTWISE,
     BIAS_GELU,
@@ -462,4 +509,8 @@ ALL = (
     CONVOLUTION,
     TWO_RECURRENCES,
     RNN,
+    GUARDS,
+    COMPUTED_SCATTER,
+    WRAPPED,
+    TWO_SUMS,
 )

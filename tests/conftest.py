@@ -1,0 +1,55 @@
+"""Shared by all tests: golden files, and the helpers of this folder (`graphs`, `brute_force`)."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
+sys.path.insert(0, str(TESTS))
+
+_changed = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--golden-update", action="store_true", help="write golden files instead of comparing with them"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_changed] = []
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("trees/softmax.txt", text)` compares a text with a file below tests/golden."""
+    config = request.config
+
+    def check(name: str, text: str) -> None:
+        file = GOLDEN / name
+        text = text.rstrip("\n") + "\n"
+        old = file.read_text(encoding="utf-8") if file.exists() else None
+        if old == text:
+            return
+        if config.getoption("--golden-update"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            config.stash[_changed].append(name)
+            return
+        if old is None:
+            pytest.fail(f"there is no golden file {name}; write it with pytest --golden-update")
+        lines = difflib.unified_diff(old.splitlines(), text.splitlines(), name, "now", lineterm="")
+        pytest.fail("\n".join([*lines, "accept it with pytest --golden-update"]), pytrace=False)
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for name in sorted(config.stash[_changed]):
+        terminalreporter.write_line(f"golden file written: tests/golden/{name}")
