@@ -16,7 +16,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 BENCH := $(BENCH_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
-STYLED := $(wildcard polyfuse tests docs examples benchmarks grammars)
+STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples benchmarks grammars)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
