@@ -79,8 +79,11 @@ def _replace(p: Poly, dim: g.IterDim, facts: Facts) -> Poly | None:
 
 
 def greatest(uppers: Iterable[tuple[IndexExpr, bool]], ctx: Context) -> IndexExpr:
-    """The maximum of upper bounds. Where one is a constant because an element was named (`c[0]`: the
-    flag), the size it is compared with is assumed to reach it, and the call checks that."""
+    """The maximum of upper bounds.
+
+    Where one is a constant because constant elements are defined (`c[0] = ...`: the flag), the bound it
+    is compared with is assumed to reach it, and the call checks that.
+    """
     result: IndexExpr | None = None
     named = False
     for upper, by_constant in uppers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from polyfuse.diagnostics import ArgumentError, Diagnostics
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import identifiers
 from polyfuse.frontend_dsl.calls import inline
@@ -20,6 +20,7 @@ from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import constraints_of
 from polyfuse.frontend_dsl.monomorphise import monomorphise, rank_variables
 from polyfuse.frontend_dsl.names import GENERIC_KINDS, Library, Namer, did_you_mean
+from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo, top_scope
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import DType
@@ -51,7 +52,7 @@ def instantiate(
         raise ArgumentError(f"there is no operator '{op_name}'", code="PF411", hint=hint)
     op, home = found
     _check_generics(op, dtypes or {}, ranks or {})
-    diags = Diagnostics()
+    diags = Reports()
     graph, _ = build(op, home, library, diags, dtypes or {}, ranks or {})
     diags.raise_if_errors()
     assert graph is not None
@@ -76,16 +77,16 @@ def build(
     op: ast.OpDef,
     home: ast.Program,
     library: Library,
-    diags: Diagnostics,
+    diags: Reports,
     dtypes: Mapping[str, DType],
     ranks: Mapping[str, int],
 ) -> tuple[g.TensorGraph | None, list[Group]]:
     """The graph (None if there are errors) and the groups of its definitions, for warnings."""
     if not check_signature(op, diags):
         return None, []
-    before = len(diags.errors)
+    before = diags.errors_seen
     mono = monomorphise(op, dtypes, ranks, diags)
-    scope = top_scope(mono, home)
+    scope = top_scope(mono, op, home)
     ctx = Context(library, diags, Namer(identifiers(mono)))
     ctx.size_names = dict.fromkeys(scope.sizes, op.name_span)
     scope.inouts = frozenset(p.name for p in mono.params if p.inout)
@@ -93,7 +94,7 @@ def build(
     declare_params(ctx, scope)
     declare_results(ctx, scope)
     groups = elaborate(ctx, scope, inline)
-    if len(diags.errors) > before:
+    if diags.errors_seen > before:
         return None, groups
     return _graph(ctx, scope), groups
 

@@ -55,10 +55,10 @@ class _Argument:
 
 def inline(ctx: Context, scope: Scope, group: Group) -> None:
     """Append the statements of the call of `group`."""
-    before = len(ctx.diags.errors)
+    before = ctx.diags.errors_seen
     with suppress(CallError):
         _Call(ctx, scope, group).run()
-    if len(ctx.diags.errors) > before:
+    if ctx.diags.errors_seen > before:
         fail(scope, [group])
     for t in group.targets:
         if scope.writes[t].rank is None:
@@ -89,7 +89,7 @@ class _Call:
         dtypes = self._generics(op, arguments)
         mono = monomorphise(op, dtypes, self._ranks(op, arguments), self.ctx.diags)
         prefix = self._prefix(op.name)
-        inner = Scope(mono, home, {}, chain=(*self.scope.chain, op.name), prefix=prefix)
+        inner = Scope(mono, home, {}, chain=(*self.scope.chain, op), prefix=prefix)
         self._check_dtypes(op, mono, arguments)
         pairs = list(zip(mono.params, arguments, strict=True))
         tensors = [(p, a.info, a.span) for p, a in pairs if a.info is not None]
@@ -118,8 +118,9 @@ class _Call:
         if found is None:
             hint = did_you_mean(name, (*library.names(), *FUNCTIONS))
             raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
-        if name in self.scope.chain:
-            chain = " -> ".join((*self.scope.chain[self.scope.chain.index(name) :], name))
+        if any(op is found[0] for op in self.scope.chain):
+            before = [op.name for op in self.scope.chain]
+            chain = " -> ".join((*before[before.index(name) :], name))
             raise self._error("PF212", f"recursive call: {chain}", self.call.callee_span)
         if len(self.scope.chain) > MAX_CALL_DEPTH:
             message = f"calls nested more than {MAX_CALL_DEPTH} deep"
@@ -173,9 +174,9 @@ class _Call:
                 "give the expression a name in a statement of its own",
             )
         typer = Typer(self.scope, self.ctx.library, self.ctx.diags)
-        before = len(self.ctx.diags.errors)
+        before = self.ctx.diags.errors_seen
         ty = typer.infer(e)
-        if len(self.ctx.diags.errors) > before or ty.is_unknown:
+        if self.ctx.diags.errors_seen > before or ty.is_unknown:
             raise CallError
         return _Argument(p, e, None, ty)
 
@@ -256,10 +257,9 @@ class _Call:
     def _scalar(self, p: ast.Param, a: _Argument, prefix: str) -> TensorInfo:
         """A scalar argument: a constant in place, or a rank-0 temp."""
         dtype = BY_NAME[p.type.dtype]
-        info = TensorInfo(
-            "", g.Role.TEMP, hard(dtype), 0, (), a.span, inlined=True, total=True, declared=True
-        )
         name = self.ctx.tensor_names.fresh(prefix + p.name)
+        info = TensorInfo(name, g.Role.TEMP, hard(dtype), 0, (), a.span, inlined=True)
+        info.total = info.declared = True
         value: g.Expr
         if a.expr is None:
             assert p.default is not None

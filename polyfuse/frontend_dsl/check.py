@@ -10,6 +10,7 @@ from polyfuse.frontend_dsl.build_graph import build
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.monomorphise import rank_variables
 from polyfuse.frontend_dsl.names import Library, representative
+from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.ir.dtypes import BY_NAME
 
 CHECKED_RANK = 2
@@ -21,7 +22,7 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
 
     `others` are the programs whose operators it may call. Errors and warnings are collected.
     """
-    diags = Diagnostics()
+    diags = Reports()
     library = Library((program, *others))
     seen: dict[str, ast.OpDef] = {}
     for op in program.ops:
@@ -32,14 +33,14 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
         seen[op.name] = op
         dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
         ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)
-        before = len(diags.errors)
+        before = diags.errors_seen
         _, groups = build(op, program, library, diags, dtypes, ranks)
-        if len(diags.errors) == before:
+        if diags.errors_seen == before:
             warn_unused(op, groups, diags)
     return diags
 
 
-def warn_unused(op: ast.OpDef, groups: list[Group], diags: Diagnostics) -> None:
+def warn_unused(op: ast.OpDef, groups: list[Group], diags: Reports) -> None:
     """PF290 for definitions that nothing reads. Names that begin with '_' are exempt."""
     needed = {p.name for p in op.results} | {p.name for p in op.params if p.inout}
     for grp in groups:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
 from polyfuse.frontend_dsl.names import GENERIC_KINDS, did_you_mean, is_builtin
+from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.signature import size_names
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.source import Span
 
 
-def check_signature(op: ast.OpDef, diags: Diagnostics) -> bool:
+def check_signature(op: ast.OpDef, diags: Reports) -> bool:
     """Report what is wrong with the head; False if the body cannot be looked at."""
-    before = len(diags.errors)
+    before = diags.errors_seen
     _check_names(op, diags)
     _check_generics(op, diags)
     for p in op.params + op.results:
@@ -23,7 +23,7 @@ def check_signature(op: ast.OpDef, diags: Diagnostics) -> bool:
     for r in op.results:
         if r.inout or r.default is not None:
             diags.error("PF222", f"the result '{r.name}' can have no default and is not inout", r.span)
-    usable = len(diags.errors) == before
+    usable = diags.errors_seen == before
     if usable:
         _check_sizes(op, diags)
     return usable
@@ -36,7 +36,7 @@ def _declared(op: ast.OpDef) -> Iterator[tuple[str, str, Span]]:
     yield from ((r.name, "result", r.name_span) for r in op.results)
 
 
-def _check_names(op: ast.OpDef, diags: Diagnostics) -> None:
+def _check_names(op: ast.OpDef, diags: Reports) -> None:
     if is_builtin(op.name):
         message = f"'{op.name}' is a built-in function and cannot be the name of an operator"
         diags.error("PF232", message, op.name_span)
@@ -55,7 +55,7 @@ def _check_names(op: ast.OpDef, diags: Diagnostics) -> None:
                 diags.error("PF210", f"'{e.id}' is a {what} and cannot be an extent", e.span, hint)
 
 
-def _check_generics(op: ast.OpDef, diags: Diagnostics) -> None:
+def _check_generics(op: ast.OpDef, diags: Reports) -> None:
     for x in op.generics:
         if x.kind not in GENERIC_KINDS:
             hint = did_you_mean(x.kind, GENERIC_KINDS) or f"kinds are {', '.join(GENERIC_KINDS)}"
@@ -64,7 +64,7 @@ def _check_generics(op: ast.OpDef, diags: Diagnostics) -> None:
             diags.error("PF210", f"'{x.name}' is a dtype and cannot be a generic", x.span)
 
 
-def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Diagnostics) -> None:
+def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Reports) -> None:
     generics = [x.name for x in op.generics]
     if kind.dtype not in BY_NAME and kind.dtype not in generics:
         known = (*BY_NAME, *generics)
@@ -72,7 +72,7 @@ def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Diagnostics) -> None
         diags.error("PF218", f"unknown dtype '{kind.dtype}'", kind.dtype_span, hint)
 
 
-def _check_sizes(op: ast.OpDef, diags: Diagnostics) -> None:
+def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
     """Every size must follow from the extents of parameters, with the help of `where a == b`."""
     known: set[str] = set()
     equations = [_names(e) for p in op.params for e in p.type.extents]

@@ -18,7 +18,7 @@ from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.typer import Typer
 from polyfuse.frontend_dsl.weak_types import Ty
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
 
 
 @dataclass(eq=False)
@@ -177,7 +177,7 @@ class Definition:
         return agree(v.id, found, self.ctx.facts, diags, v.span, f"for {v.id} in 0..N")
 
     def extents(self) -> list[tuple[IndexExpr, bool]] | None:
-        """Per axis: the least extent that holds what this defines, and whether by a constant index."""
+        """Per axis: the least extent that holds what this defines, and whether the elements are constants."""
         assert self.dims is not None
         by_name = {d.name: d for d in self.dims.values()}
         result = []
@@ -188,7 +188,9 @@ class Definition:
                     message = f"the extent of '{self.stmt.target}' cannot be derived from this range"
                     self._error("PF311", message, i, f"declare it: let {self.stmt.target}: f32[...]")
                     return None
-                result.append((top, False))
+                low = self.dims[i.id].lower
+                named = isinstance(low, IConst) and isinstance(top, IConst) and low.value < top.value
+                result.append((top, named))
             else:
                 index = to_index(i, self.scope.sizes.get, affine=False)
                 result.append((self.ctx.facts.simplify(binary("+", index, 1)), True))

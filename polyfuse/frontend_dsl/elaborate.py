@@ -63,20 +63,20 @@ class _Component:
         return any(t in m.reads for m in self.members for o in self.members for t in o.targets)
 
     def run(self) -> None:
-        before = len(self.ctx.diags.errors)
+        before = self.ctx.diags.errors_seen
         for d in self.all:
             d.check_left()
         self._types()
-        if len(self.ctx.diags.errors) > before or any(d.info.failed for d in self.all):
+        if self.ctx.diags.errors_seen > before or any(d.info.failed for d in self.all):
             fail(self.scope, self.members)
             return
         self._ranges()
-        if len(self.ctx.diags.errors) > before:
+        if self.ctx.diags.errors_seen > before:
             fail(self.scope, self.members)
             return
         for m in self.members:
             self._emit(m)
-        if len(self.ctx.diags.errors) > before:
+        if self.ctx.diags.errors_seen > before:
             fail(self.scope, self.members)
 
     # --- types -------------------------------------------------------------------------------------
@@ -153,7 +153,8 @@ class _Component:
         per_definition = [d.extents() for d in mine]
         known = [e for e in per_definition if e is not None]
         if len(known) == len(mine):
-            info.shape = tuple(greatest(uppers, self.ctx) for uppers in zip(*known, strict=True))
+            shape = (greatest(uppers, self.ctx) for uppers in zip(*known, strict=True))
+            info.shape = tuple(shape)
 
     # --- statements ------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from polyfuse.frontend_dsl.typer import Typer
 from polyfuse.frontend_dsl.weak_types import ERROR, Ty, join
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, BY_NAME, I64, DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, sizes, variables
 from polyfuse.source import Span
 
 _OPS = {
@@ -121,9 +121,14 @@ class ExprBuilder:
                 return None
             problem.report(self.ctx.diags)
             raise BuildError from None
+        index = self._simpler(index)
         if isinstance(index, IConst):
             return self._literal(index.value, e.span.text, want, e.span)
         return g.IndexValue(index, want, e.span)
+
+    def _simpler(self, index: IndexExpr) -> IndexExpr:
+        """After sizes were put in for those of a called operator: 2*(2*K) is 4*K."""
+        return self.ctx.facts.simplify(index) if self.scope.inlined and sizes(index) else index
 
     def _read(self, name: str, indices: tuple[g.Index, ...], span: Span) -> g.Expr:
         info = self.scope.reads[name]
@@ -142,6 +147,7 @@ class ExprBuilder:
             index = to_index(e, self.lookup)
         except NotIndex:
             raise BuildError from None
+        index = self._simpler(index)
         if isinstance(index, IConst) and index.value < 0:
             hint = "indices do not wrap; the last element is at extent - 1, as in x[N-1]"
             raise self.error("PF308", f"the index {index.value} is negative", e.span, hint)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.names import Library, Namer, did_you_mean
+from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.signature import size_names
 from polyfuse.frontend_dsl.size_algebra import Facts
 from polyfuse.frontend_dsl.weak_types import BOTTOM, ERROR, Ty, hard
@@ -66,7 +66,7 @@ class Context:
     """What all scopes of a graph share."""
 
     library: Library
-    diags: Diagnostics
+    diags: Reports
     tensor_names: Namer
     statement_names: Namer = field(default_factory=Namer)
     facts: Facts = field(default_factory=Facts)
@@ -108,7 +108,7 @@ class Scope:
     sizes: dict[str, IndexExpr]
     reads: dict[str, TensorInfo] = field(default_factory=dict)
     writes: dict[str, TensorInfo] = field(default_factory=dict)
-    chain: tuple[str, ...] = ()
+    chain: tuple[ast.OpDef, ...] = ()
     prefix: str = ""
     inouts: frozenset[str] = frozenset()
     variables: dict[str, str] = field(default_factory=dict)
@@ -135,6 +135,6 @@ class Scope:
         return did_you_mean(name, (*self.reads, *self.sizes, *extra))
 
 
-def top_scope(op: ast.OpDef, home: ast.Program) -> Scope:
-    """The scope of the operator that is compiled: its sizes are the graph's."""
-    return Scope(op, home, {n: ISize(n) for n in size_names(op)}, chain=(op.name,))
+def top_scope(op: ast.OpDef, written: ast.OpDef, home: ast.Program) -> Scope:
+    """The scope of the operator that is compiled (`written` with its generics): its sizes are the graph's."""
+    return Scope(op, home, {n: ISize(n) for n in size_names(op)}, chain=(written,))
