@@ -25,6 +25,7 @@ Linear: TypeAlias = tuple[dict[str, int], int]
 
 _LONGEST = 20_000
 _DEEPEST = 300
+_MOST_DIVISIONS = 24
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}
@@ -83,14 +84,14 @@ class IslText:
     def show(self, linear: Linear) -> str:
         terms = [f"{c}*{atom}" if c != 1 else atom for atom, c in linear[0].items()]
         text = " + ".join([*terms, str(linear[1])] if linear[1] or not terms else terms)
-        if len(text) > _LONGEST:
-            raise NotAffine("an index expression of this length")
+        if len(text) > _LONGEST or text.count("floor") > _MOST_DIVISIONS:
+            raise NotAffine("an index with this many terms")
         return f"({text})" if len(terms) + bool(linear[1]) > 1 or linear[1] < 0 else text
 
     def linear(self, e: IndexExpr, scope: Mapping[str, str], depth: int = 0) -> Linear:
         """The expression as coefficients of atoms and a constant."""
         if depth > _DEEPEST:
-            raise NotAffine("an index expression of this depth")
+            raise NotAffine("an index of this depth")
         match e:
             case IConst(value):
                 return {}, value
@@ -145,7 +146,7 @@ class IslText:
         self.vague = True
         if e not in self._params:
             self._params[e] = f"m{len(self._params)}"
-            if isinstance(e, IBin) and e.op in ("*", "//", "%") and _plain(e.left) and _plain(e.right):
+            if never_negative(e):
                 self._assumed.append(f"{self._params[e]} >= 0")
         return {self._params[e]: 1}, 0
 
@@ -208,7 +209,7 @@ class IslText:
         return {p: e.name for e, p in self._params.items() if isinstance(e, ISize)}
 
 
-def _plain(e: IndexExpr) -> bool:
+def never_negative(e: IndexExpr) -> bool:
     """Surely not negative: sizes, their products and quotients, and constants."""
     match e:
         case IConst(value):
@@ -216,7 +217,7 @@ def _plain(e: IndexExpr) -> bool:
         case ISize():
             return True
         case IBin("+" | "*" | "//" | "%" | "min" | "max", left, right):
-            return _plain(left) and _plain(right)
+            return never_negative(left) and never_negative(right)
     return False
 
 

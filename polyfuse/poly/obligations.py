@@ -1,0 +1,200 @@
+"""Proof obligations: settled by showing that the set of counterexamples is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import islpy as isl
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.ir.index_expr import IndexExpr, evaluate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, TensorGraph
+from polyfuse.poly.accesses import Element, Guard
+from polyfuse.poly.isl_bridge import NotAffine
+from polyfuse.poly.isl_text import DivisionByZero, IslText
+from polyfuse.source import Span
+
+OPERATIONS = 2_000_000
+_SIZES_OF_EXAMPLES = (4, 1, 0)  # the first of these lower bounds that leaves a counterexample
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """Something that has to hold: a code, the statement or tensor it is about, and what, in words."""
+
+    code: str
+    subject: str
+    what: str
+    span: Span = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.subject}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A counterexample: values of the loop variables (or axes) and of the symbolic sizes."""
+
+    point: Mapping[str, int]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Counterexamples: a set whose dims are the variables `names`; `say` puts one into words."""
+
+    points: isl.Set
+    names: tuple[str, ...]
+    say: Callable[[Example], str]
+
+
+@dataclass
+class Proofs:
+    """One run of proofs on a graph: context, texts, findings, and what was left open."""
+
+    graph: TensorGraph
+    sizes: Mapping[str, int]
+    diagnostics: Diagnostics
+    only: frozenset[Obligation] | None
+    context: isl.Context = field(default_factory=isl.Context)
+    open: set[Obligation] = field(default_factory=set)
+    refuted: set[str] = field(default_factory=set)  # tensors about which something is wrong already
+
+    def __post_init__(self) -> None:
+        self.context.set_max_operations(OPERATIONS)
+        self.text = IslText(self.graph, self.sizes, self.context)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether some size is unknown, so that a proof may be left open."""
+        return bool(self.text.unknown)
+
+    def wanted(self, o: Obligation) -> bool:
+        return self.only is None or o in self.only
+
+    def settle(
+        self, o: Obligation, find: Callable[[], Bad], hint: str | None = None, dims: tuple[IterDim, ...] = ()
+    ) -> bool:
+        """Prove that `find` gives no counterexample; an error and False if it gives one.
+
+        `dims` are the loops around: where they never run, a division by zero is none.
+        """
+        if not self.wanted(o):
+            return True
+        example: Example | None = None
+        bad: list[Bad] = []
+
+        def attempt() -> bool:
+            nonlocal example
+            bad.append(find())
+            if bad[0].points.is_empty():
+                return True
+            if self.symbolic and (self.text.vague or self._with_sizes_from(bad[0].points, 1).is_empty()):
+                self.open.add(o)
+                return True
+            example = self._example(bad[0])
+            return False
+
+        proved = self.attempt(o, attempt, dims)
+        if example is not None:
+            self.diagnostics.error(o.code, bad[0].say(example), o.span, hint)
+        return proved
+
+    def attempt(self, o: Obligation, proof: Callable[[], bool], dims: tuple[IterDim, ...] = ()) -> bool:
+        """Run a proof; what cannot be decided with symbolic sizes is left open, else it is an error."""
+        self.text.vague = False
+        self.context.reset_operations()
+        try:
+            return proof()
+        except NotAffine as e:
+            why = ("PF357", f"{e} is not an affine index", "use + and -, and * // % with constants or sizes")
+        except DivisionByZero as e:
+            if self.never_runs(dims):
+                return True
+            why = ("PF356", f"division by zero in the index {e}{self.given()}", "use a divisor that is not 0")
+            self.diagnostics.error(why[0], why[1], o.span, why[2])
+            return False
+        except isl.Error:
+            what = f"no proof within {OPERATIONS} operations that {o.what}{self.given()}"
+            why = ("PF358", what, "simplify the indices and guards of this statement")
+        if self.symbolic:
+            self.open.add(o)
+            return True
+        self.diagnostics.error(why[0], why[1], o.span, why[2])
+        return False
+
+    def never_runs(self, dims: tuple[IterDim, ...]) -> bool:
+        """Whether the loops are empty whatever the sizes are."""
+        try:
+            scope = self.scope(dims)
+            return bool(dims) and self.text.set([*scope.values()], self.text.bounds(dims, scope)).is_empty()
+        except (NotAffine, DivisionByZero):
+            return False
+
+    # --- counterexamples ---
+
+    def _with_sizes_from(self, points: isl.Set, least: int) -> isl.Set:
+        for p in self.text.size_names():
+            at = points.find_dim_by_name(isl.dim_type.param, p)
+            if at >= 0:
+                points = points.lower_bound_val(
+                    isl.dim_type.param, at, isl.Val.int_from_si(self.context, least)
+                )
+        return points
+
+    def _example(self, bad: Bad) -> Example:
+        points = bad.points
+        for least in _SIZES_OF_EXAMPLES:
+            points = self._with_sizes_from(bad.points, least)
+            if not points.is_empty():
+                break
+        count = points.dim(isl.dim_type.param)
+        params = [points.get_dim_name(isl.dim_type.param, k) or "" for k in range(count)]
+        point = points.move_dims(isl.dim_type.set, 0, isl.dim_type.param, 0, count).lexmin().sample_point()
+        values = [
+            int(point.get_coordinate_val(isl.dim_type.set, k).to_python())
+            for k in range(count + len(bad.names))
+        ]
+        names = self.text.size_names()
+        sizes = {names[p]: v for p, v in zip(params, values, strict=False) if p in names}
+        return Example(dict(zip(bad.names, values[count:], strict=True)), sizes)
+
+    def given(self, example: Example | None = None) -> str:
+        """`` (N = 8)``: the sizes, those of the example included; "" if there are none."""
+        known = {**self.sizes, **(example.sizes if example else {})}
+        shown = ", ".join(f"{n} = {known[n]}" for n in self.graph.sizes if n in known)
+        return f" ({shown})" if shown else ""
+
+    def place(self, dims: tuple[IterDim, ...], example: Example) -> str:
+        """``for i = 7 (N = 8)``."""
+        point = ", ".join(f"{d.name} = {example.point[d.name]}" for d in dims)
+        given = self.given(example)
+        return f"for {point}{given}" if point else f"for{given or ' any size'}"
+
+    def value(self, e: IndexExpr, example: Example) -> int:
+        return evaluate(e, {**self.sizes, **example.sizes, **example.point})
+
+    # --- constraints ---
+
+    def scope(self, dims: tuple[IterDim, ...], prefix: str = "v") -> dict[str, str]:
+        """isl names of the loop variables."""
+        return {d.name: f"{prefix}{k}" for k, d in enumerate(dims)}
+
+    def inside(self, a: Element, scope: Mapping[str, str]) -> list[str]:
+        """Where an access happens: the iteration domain and the guards that say something."""
+        texts = (self._guard(g, scope) for g in a.guards)
+        return [*self.text.bounds(a.dims, scope), *(t for t in texts if t is not None)]
+
+    def _guard(self, g: Guard, scope: Mapping[str, str]) -> str | None:
+        return self.text.condition(g.cond, scope, g.positive)
+
+    def element(self, a: Element, outs: list[str], scope: Mapping[str, str]) -> list[str]:
+        """Constraints that make `outs` the element accessed; a data index may be anything in range."""
+        found = []
+        for n, i, extent in zip(outs, a.indices, self.graph.tensor(a.tensor).shape, strict=True):
+            if isinstance(i, EXPR_TYPES):
+                found.append(f"0 <= {n} < {self.text.index(extent, {})}")
+            else:
+                found.append(f"{n} = {self.text.index(i, scope)}")
+        return found

@@ -1,0 +1,140 @@
+"""Proofs that a graph only touches what exists: reads and writes in range, pieces, recurrences.
+
+`prove_ranges` adds every refuted obligation to the diagnostics, with an example index:
+
+    PF350 read out of range          PF356 division by zero in an index
+    PF351 write out of range         PF357 index not affine although the sizes are known
+    PF352 pieces overlap             PF358 no proof within the limit of operations
+    PF353 result not fully defined   PF359 max or min of an empty range
+    PF354 read of an element that no definition covers
+    PF355 an element needs itself    PF360 negative extent
+
+Sizes without a value are parameters of the proof, not negative, and bound by the constraints.  An
+obligation is left open, to be proved again when sizes are known, where an index or a guard is not
+affine in symbolic sizes, where a proof runs out of operations, and where it fails only for a size of
+0 (``c[0] = x[0]`` on ``x: f32[N]``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import islpy as isl
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
+from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, Role, Statement, Tensor, TensorGraph
+from polyfuse.poly.accesses import Element, outer_dims, reads_of, write_of
+from polyfuse.poly.isl_bridge import NotAffine, isl_lock
+from polyfuse.poly.isl_text import never_negative
+from polyfuse.poly.obligations import Bad, Example, Obligation, Proofs
+from polyfuse.poly.pieces import prove_pieces
+from polyfuse.poly.recurrences import prove_order
+
+_RANGE_HINT = (
+    "guard the access (`... if ... else ...`), give the variable a range (`for i in 0..N - 1`),"
+    " or state what holds of the sizes (`where N >= 2`)"
+)
+
+
+def prove_ranges(
+    graph: TensorGraph,
+    sizes: Mapping[str, int] | None,
+    diagnostics: Diagnostics,
+    only: frozenset[Obligation] | None = None,
+) -> frozenset[Obligation]:
+    """Prove what can be proved; returns the obligations left open.
+
+    `sizes` may give some or all sizes; with all of them nothing is left open. `only` restricts the
+    work to obligations that an earlier, symbolic run left open.
+    """
+    with isl_lock:
+        proofs = Proofs(graph, dict(sizes or {}), diagnostics, only)
+        for t in graph.tensors:
+            _prove_extents(proofs, t)
+        for s in graph.statements:
+            for access in (write_of(s), *reads_of(s)):
+                _prove_in_range(proofs, s, access)
+            _prove_not_empty(proofs, s)
+        prove_pieces(proofs)
+        prove_order(proofs)
+        return frozenset(proofs.open)
+
+
+def _prove_in_range(proofs: Proofs, s: Statement, a: Element) -> None:
+    """PF350, PF351: every index of an access is within the extent of its axis."""
+    verb, code = ("writes", "PF351") if a.is_write else ("reads", "PF350")
+    for axis, (index, extent) in enumerate(
+        zip(a.indices, proofs.graph.tensor(a.tensor).shape, strict=True), start=1
+    ):
+        if isinstance(index, EXPR_TYPES) or _plainly_inside(index, extent, a.dims):
+            continue
+        o = Obligation(code, s.name, f"{a} is in range on axis {axis}", a.span)
+
+        def find(index: IndexExpr = index, extent: IndexExpr = extent) -> Bad:
+            scope = proofs.scope(a.dims)
+            at, end = proofs.text.index(index, scope), proofs.text.index(extent, {})
+            inside = proofs.inside(a, scope)
+            points = proofs.text.set([*scope.values()], [*inside, f"{at} < 0"], [*inside, f"{at} >= {end}"])
+
+            def say(x: Example) -> str:
+                value, top = proofs.value(index, x), proofs.value(extent, x)
+                return f"{verb} {a} out of range: {proofs.place(a.dims, x)}, index {value} is not in 0..{top}"
+
+            return Bad(points, tuple(d.name for d in a.dims), say)
+
+        if not proofs.settle(o, find, _RANGE_HINT, a.dims):
+            proofs.refuted.add(a.tensor)
+
+
+def _plainly_inside(index: IndexExpr, extent: IndexExpr, dims: tuple[IterDim, ...]) -> bool:
+    """Whether the index is a variable that runs to the extent, from 0 or a constant: no need for isl."""
+    if not isinstance(index, IVar):
+        return False
+    d = next(d for d in dims if d.name == index.name)
+    return d.upper == extent and isinstance(d.lower, IConst) and d.lower.value >= 0
+
+
+def _prove_not_empty(proofs: Proofs, s: Statement) -> None:
+    """PF359: max, min, argmax and argmin have at least one element."""
+    if s.reduction not in ("max", "min", "argmax", "argmin") or s.accumulate:
+        return
+    o = Obligation("PF359", s.name, f"{s.reduction} has elements", s.span)
+    outer, inner = outer_dims(s), tuple(d for d in s.dims if d.reduce)
+
+    def find() -> Bad:
+        scope = proofs.scope((*outer, *inner))
+        points = proofs.text.set([scope[d.name] for d in outer], proofs.text.bounds(outer, scope))
+        whole = proofs.text.set([*scope.values()], proofs.text.bounds((*outer, *inner), scope))
+        some = whole.project_out(isl.dim_type.set, len(outer), len(inner))
+        return Bad(points.subtract(some), tuple(d.name for d in outer), say)
+
+    def say(x: Example) -> str:
+        return f"{s.reduction} of no elements: {proofs.place(outer, x)}"
+
+    proofs.settle(o, find, "it has no value for an empty range: add `where ... >= 1`", outer)
+
+
+def _prove_extents(proofs: Proofs, t: Tensor) -> None:
+    """PF360: no declared extent is negative. With symbolic sizes this is left to the call."""
+    for k, extent in enumerate(t.shape if t.role is not Role.TEMP else (), start=1):
+        if never_negative(extent):
+            continue
+        o = Obligation("PF360", t.name, f"extent {k} of {t.name} is not negative", t.span)
+
+        def find(extent: IndexExpr = extent) -> Bad:
+            text = proofs.text.index(extent, {})
+            if proofs.symbolic and not isinstance(extent, IConst):
+                raise NotAffine(str(extent))
+
+            def say(x: Example) -> str:
+                return f"extent {extent} of {t.name} is {proofs.value(extent, x)}{proofs.given(x)}"
+
+            return Bad(_unassumed(proofs, f"{text} < 0"), (), say)
+
+        proofs.settle(o, find, "state what the sizes must fulfil: `where N >= 2`")
+
+
+def _unassumed(proofs: Proofs, condition: str) -> isl.Set:
+    """A condition on known sizes only, without the assumption that extents are not negative."""
+    return isl.Set.read_from_str(proofs.context, f"{{ [] : {condition} }}")
