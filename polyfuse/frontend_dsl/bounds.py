@@ -31,10 +31,10 @@ def extent_in(scope: Scope, tensor: str, position: int) -> IndexExpr | None:
     return info.shape[position]
 
 
-def highest(e: IndexExpr, dims: Mapping[str, g.IterDim], facts: Facts) -> IndexExpr | None:
+def highest(e: IndexExpr, dims: Mapping[str, g.IterDim]) -> IndexExpr | None:
     """The greatest value of `e` over `dims`, over sizes only; None where it cannot be derived.
 
-    >>> highest(IVar("i") + 1, {"i": g.IterDim("i", IConst(0), ISize("N"))}, Facts())
+    >>> highest(IVar("i") + 1, {"i": g.IterDim("i", IConst(0), ISize("N"))})
     ISize(name='N')
     """
     names = variables(e)
@@ -42,17 +42,17 @@ def highest(e: IndexExpr, dims: Mapping[str, g.IterDim], facts: Facts) -> IndexE
         return e
     match e:
         case IBin("min" | "max" as op, left, right):
-            a, b = highest(left, dims, facts), highest(right, dims, facts)
+            a, b = highest(left, dims), highest(right, dims)
             return None if a is None or b is None else binary(op, a, b)
         case IBin("//", left, right) if not variables(right):
-            a = highest(left, dims, facts)
+            a = highest(left, dims)
             return None if a is None else binary("//", a, right)
         case _:
             pass
-    p = facts.canon(e)
+    p = Facts().canon(e)
     for name in reversed(list(dims)):
         if name in names:
-            replaced = _replace(p, dims[name], facts)
+            replaced = _replace(p, dims[name])
             if replaced is None:
                 return None
             p = replaced
@@ -60,7 +60,7 @@ def highest(e: IndexExpr, dims: Mapping[str, g.IterDim], facts: Facts) -> IndexE
     return None if variables(rest) else rest
 
 
-def _replace(p: Poly, dim: g.IterDim, facts: Facts) -> Poly | None:
+def _replace(p: Poly, dim: g.IterDim) -> Poly | None:
     """The variable of `dim` at the end of its range where `p` is greatest."""
     var, result = IVar(dim.name), Poly()
     for m, c in p.items():
@@ -73,7 +73,7 @@ def _replace(p: Poly, dim: g.IterDim, facts: Facts) -> Poly | None:
         rest.remove(var)
         if any(isinstance(x, IVar) for atom in rest for x in leaves(atom)):
             return None
-        end = facts.canon(dim.upper - 1 if c > 0 else dim.lower)
+        end = Facts().canon(dim.upper - 1 if c > 0 else dim.lower)
         result = add(result, multiply({tuple(rest): c}, end))
     return result
 

@@ -9,7 +9,7 @@ from polyfuse.frontend_dsl.declare import dtype_of, shape_of
 from polyfuse.frontend_dsl.index_build import size_expr
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.signature import size_names
-from polyfuse.frontend_dsl.size_algebra import constant, divide, solve
+from polyfuse.frontend_dsl.size_algebra import Facts, constant, divide, simplify, solve
 from polyfuse.frontend_dsl.size_algebra import to_index as poly_index
 from polyfuse.frontend_dsl.weak_types import SOFT
 from polyfuse.ir import tensor_graph as g
@@ -72,13 +72,15 @@ def _solved(
     # The callee's own name of the size may be one of the caller's: keep them apart.
     apart = ISize(unknown + "'")
     extent = substitute(extent, sizes={**inner.sizes, unknown: apart})
-    parts = solve(extent, apart.name, actual, ctx.facts)
-    if parts is None:
+    parts = solve(extent, apart.name, actual, Facts())
+    with_facts = solve(extent, apart.name, actual, ctx.facts)
+    if parts is None or with_facts is None:
         return None
+    for fraction in (parts, with_facts):
+        quotient = divide(*fraction)
+        if quotient is not None:
+            return poly_index(quotient)
     numerator, denominator = parts
-    quotient = divide(numerator, denominator)
-    if quotient is not None:
-        return poly_index(quotient)
     by = constant(denominator)
     if by is not None and by < 0:
         return None
@@ -103,7 +105,7 @@ def _check_pair(
     sources = [because[n] for n in sizes(extent) if n in because]
     related = tuple((place, f"{text} fixes it here") for text, place in sources)
     where = f"; {sources[0][0]} says so" if sources else ""
-    a, b = ctx.facts.simplify(expected), ctx.facts.simplify(actual)
+    a, b = simplify(expected), simplify(actual)
     hint = None
     if ctx.facts.difference(expected, actual) is None:
         hint = f"add `where {a} == {b}` to the calling operator if they are equal"
@@ -122,7 +124,7 @@ def check_result(
     dtype, shape = dtype_of(r.type, ctx), shape_of(r.type, inner, ctx)
     if dtype is None or shape is None or info.failed:
         return False
-    shape = tuple(map(ctx.facts.simplify, shape))
+    shape = tuple(map(simplify, shape))
     name, soft = target
     if not info.declared:
         info.declare(dtype, shape, len(shape))

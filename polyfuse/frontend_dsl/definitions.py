@@ -15,6 +15,7 @@ from polyfuse.frontend_dsl.index_build import NotIndex, is_index_only, to_index
 from polyfuse.frontend_dsl.ranges_infer import Source, agree, free_variables, plain_uses, sources_of
 from polyfuse.frontend_dsl.reductions import extract, operand_dtype, reduction_dims
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
+from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.typer import Typer
 from polyfuse.frontend_dsl.weak_types import Ty
 from polyfuse.ir import tensor_graph as g
@@ -183,7 +184,7 @@ class Definition:
         result = []
         for i in self.stmt.indices or ():
             if isinstance(i, ast.Name) and i.id in self.dims:
-                top = highest(self.dims[i.id].upper, by_name, self.ctx.facts)
+                top = highest(self.dims[i.id].upper, by_name)
                 if top is None:
                     message = f"the extent of '{self.stmt.target}' cannot be derived from this range"
                     self._error("PF311", message, i, f"declare it: let {self.stmt.target}: f32[...]")
@@ -193,7 +194,7 @@ class Definition:
                 result.append((top, named))
             else:
                 index = to_index(i, self.scope.sizes.get, affine=False)
-                result.append((self.ctx.facts.simplify(binary("+", index, 1)), True))
+                result.append((simplify(binary("+", index, 1)), True))
         return result
 
     # --- statements ------------------------------------------------------------------------------------

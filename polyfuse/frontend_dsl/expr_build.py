@@ -15,6 +15,7 @@ from polyfuse.frontend_dsl.index_build import NotIndex, is_data, is_index_only, 
 from polyfuse.frontend_dsl.literals import fit
 from polyfuse.frontend_dsl.names import FUNCTIONS
 from polyfuse.frontend_dsl.scope import Context, Scope
+from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.typer import Typer
 from polyfuse.frontend_dsl.weak_types import ERROR, Ty, join
 from polyfuse.ir import tensor_graph as g
@@ -128,7 +129,7 @@ class ExprBuilder:
 
     def _simpler(self, index: IndexExpr) -> IndexExpr:
         """After sizes were put in for those of a called operator: 2*(2*K) is 4*K."""
-        return self.ctx.facts.simplify(index) if self.scope.inlined and sizes(index) else index
+        return simplify(index) if self.scope.inlined and sizes(index) else index
 
     def _read(self, name: str, indices: tuple[g.Index, ...], span: Span) -> g.Expr:
         info = self.scope.reads[name]

@@ -18,6 +18,7 @@ from polyfuse.frontend_dsl.index_build import NotIndex
 from polyfuse.frontend_dsl.literals import identity
 from polyfuse.frontend_dsl.ranges_infer import agree, plain_uses, sources_of
 from polyfuse.frontend_dsl.scope import TensorInfo
+from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.weak_types import hard
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
@@ -86,7 +87,7 @@ def _count(b: ExprBuilder, e: ast.Reduce, dims: dict[str, g.IterDim], want: DTyp
     mine = {d.name for d in dims.values()}
     if any(mine & set(variables(x)) for d in dims.values() for x in (d.lower, d.upper)):
         return _statement(b, e, "sum", dims, g.Const(1.0, want, e.span))
-    count = b.ctx.facts.simplify(product(tuple(binary("-", d.upper, d.lower) for d in dims.values())))
+    count = simplify(product(tuple(binary("-", d.upper, d.lower) for d in dims.values())))
     if isinstance(count, IConst):
         return g.Const(float(count.value), want, e.span)
     return g.IndexValue(count, want, e.span)
@@ -128,7 +129,7 @@ def _emit(
 ) -> g.Read:
     dtype = I64 if op in ("argmax", "argmin") else operand.dtype
     by_name = {d.name: d for d in outer}
-    shape = [highest(d.upper, by_name, b.ctx.facts) for d in outer]
+    shape = [highest(d.upper, by_name) for d in outer]
     if any(s is None for s in shape):
         message = "the extents of this reduction's result cannot be derived from the bounds"
         raise b.error("PF311", message, e.span, "give it a name: let s: f32[N], s[i] = sum[...](...)")
@@ -176,8 +177,8 @@ def _safe(b: ExprBuilder, r: g.Read, dims: dict[str, g.IterDim]) -> bool:
     for i, extent in zip(r.indices, info.shape, strict=True):
         if isinstance(i, g.EXPR_TYPES):
             return False
-        top = highest(binary("+", i, 1), dims, b.ctx.facts)
-        low = highest(binary("-", 0, i), dims, b.ctx.facts)
+        top = highest(binary("+", i, 1), dims)
+        low = highest(binary("-", 0, i), dims)
         if top is None or low is None:
             return False
         if not (b.ctx.facts.at_least(extent, top) and b.ctx.facts.at_least(IConst(0), low)):

@@ -184,11 +184,12 @@ def _infer_ranks(sig: Signature, given: Mapping[str, int], diags: Diagnostics) -
             if not known:
                 _rank_problem(sig, p, rank, diags)
                 continue
-            other = because[known[0]]
+            other, length = because[known[0]], found[known[0]]
+            axes = f"{length} {'axis' if length == 1 else 'axes'}"
             diags.error(
                 "PF404",
-                f"{sig.name} needs as many leading axes ({known[0]}...) in '{other}' as in '{p.name}':"
-                f" they have {given[other]} and {rank} axes, so {p.name}: {_type_text(p)} does not fit",
+                f"in {sig.name}, {known[0]}... is {axes} because '{other}' has {given[other]} axes;"
+                f" then '{p.name}': {_type_text(p)} has {rank - rest}, not {rank}",
                 p.span,
             )
     return {v: found.get(v, 0) for v in sig.rank_variables}

@@ -76,7 +76,7 @@ class Facts:
         """Use a constraint from here on."""
         match c:
             case Constraint("==", IBin("%", a, b), IConst(0)):
-                self._divides.add((self.simplify(a), self.simplify(b)))
+                self._divides.add((to_index(self.canon(a)), to_index(self.canon(b))))
             case Constraint("==", left, right):
                 self._learn_equal(add(self.canon(left), self.canon(right), -1))
             case Constraint(">=", left, right):
@@ -164,9 +164,6 @@ class Facts:
         first, second = sorted((to_index(a), to_index(b)), key=_key)
         return {(binary(op, first, second),): 1}
 
-    def simplify(self, e: IndexExpr) -> IndexExpr:
-        return to_index(self.canon(e))
-
     # --- questions -----------------------------------------------------------------------------------
 
     def equal(self, a: IndexExpr, b: IndexExpr) -> bool:
@@ -211,6 +208,11 @@ class Facts:
                 return False
 
 
+def simplify(e: IndexExpr) -> IndexExpr:
+    """The normal form as an expression. Knows no constraints: ``H == G*K`` would make H non-affine."""
+    return to_index(Facts().canon(e))
+
+
 def _mentions(m: Monomial, atom: IndexExpr) -> bool:
     return any(leaf == atom for a in m for leaf in leaves(a))
 
@@ -235,7 +237,8 @@ def divide(a: Poly, b: Poly) -> Poly | None:
 def solve(extent: IndexExpr, unknown: str, actual: IndexExpr, facts: Facts) -> tuple[Poly, Poly] | None:
     """`extent == actual` for the size `unknown`: (numerator, denominator) with unknown = num / den.
 
-    None where `extent` is not linear in `unknown` or holds it inside a division.
+    `facts` may be without any, to leave sizes as they are. None where `extent` is not linear in `unknown`
+    or holds it inside a division.
     """
     atom = ISize(unknown)
     coefficient: Poly = {}
