@@ -32,38 +32,42 @@ class Axes:
 
     graph: TensorGraph
     edges: list[Edge] = field(default_factory=list)
-    _parent: dict[Dim, Dim] = field(default_factory=dict)
     # Statements tied only by reading one input: they order nothing, but share loops gladly.
     ties: list[tuple[str, str]] = field(default_factory=list)
+    _parent: dict[Dim, Dim] = field(default_factory=dict)
+    _inside: dict[Dim, dict[str, str]] = field(default_factory=dict)  # root -> statement -> its dim
+    _dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, s: Statement) -> None:
+        self._dims[s.name] = tuple(d.name for d in s.dims)
+        for d in s.dims:
+            self._parent[s.name, d.name] = (s.name, d.name)
+            self._inside[s.name, d.name] = {s.name: d.name}
 
     def axis(self, statement: str, dim: str) -> Dim:
         node = (statement, dim)
-        while self._parent.setdefault(node, node) != node:
+        while self._parent[node] != node:
             self._parent[node] = self._parent[self._parent[node]]
             node = self._parent[node]
         return node
 
     def dim_of(self, statement: str, axis: Dim) -> str | None:
         """The dim of a statement that lies on an axis."""
-        for d in self.graph.statement(statement).dims:
-            if self.axis(statement, d.name) == axis:
-                return d.name
-        return None
+        return self._inside[axis].get(statement)
 
     def axes_of(self, statement: str) -> tuple[Dim, ...]:
-        return tuple(self.axis(statement, d.name) for d in self.graph.statement(statement).dims)
+        return tuple(self.axis(statement, d) for d in self._dims[statement])
 
     def join(self, a: Dim, b: Dim) -> None:
         """Unify two dims unless a statement would then have two dims on one axis."""
         first, second = self.axis(*a), self.axis(*b)
-        if first == second:
+        if first == second or not self._inside[first].keys().isdisjoint(self._inside[second]):
             return
-        members = {s for s, _ in self._members(first)} & {s for s, _ in self._members(second)}
-        if not members:
-            self._parent[max(first, second)] = min(first, second)
-
-    def _members(self, root: Dim) -> list[Dim]:
-        return [d for d in list(self._parent) if self.axis(*d) == root]
+        root, other = min(first, second), max(first, second)
+        self._parent[other] = root
+        small, large = sorted((self._inside.pop(root), self._inside.pop(other)), key=len)
+        large.update(small)
+        self._inside[root] = large
 
 
 def plain(i: Index) -> str | None:
@@ -89,8 +93,7 @@ def find_axes(graph: TensorGraph, statements: Iterable[Statement] | None = None)
     chosen = tuple(statements) if statements is not None else graph.statements
     axes = Axes(graph)
     for s in chosen:
-        for d in s.dims:
-            axes.axis(s.name, d.name)
+        axes.add(s)
     by_target: dict[str, list[Statement]] = {}
     for s in chosen:
         by_target.setdefault(s.target, []).append(s)

@@ -6,8 +6,9 @@ iteration to the same iteration (or, in a recurrence, to a later one), and with 
 and back in.  These become a band over the axis, planned further inside; what they need comes before,
 what is left comes after.  Nothing left to share: single statements, each in its own loops.
 
-Deterministic: candidates are compared by (work shared, stride order, name).  The result is a proposal;
-`poly.legality` proves it.  Its `coincident` flags are claims that legality checks as well.
+Deterministic: candidates are compared by work shared, then parallel before ordered, then stride order.
+The result is a proposal; `poly.legality` proves it.  Its `coincident` flags are claims that legality
+checks as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def plan(graph: TensorGraph, statements: tuple[str, ...] | None = None) -> Tree:
     """
     chosen = tuple(s for s in graph.statements if statements is None or s.name in statements)
     axes = find_axes(graph, chosen)
-    planner = _Planner(graph, axes, {s.name: k for k, s in enumerate(_topological(chosen, axes))})
+    order = {s.name: k for k, s in enumerate(_topological(chosen, axes))}
+    planner = _Planner(axes, order, {s.name: s for s in chosen}, _uses(chosen))
     return planner.plan(tuple(planner.order), tuple(axes.edges), frozenset())
 
 
@@ -40,24 +42,26 @@ class _Group:
     axis: Dim
     statements: tuple[str, ...]
     direction: int
-    weight: tuple[int, int]
+    distance: int  # of the axis from the contiguous end of the tensors, in thousandths of an index
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    graph: TensorGraph
     axes: Axes
     order: dict[str, int]
+    statement: dict[str, Statement]
+    uses: dict[Dim, tuple[int, int]]  # dim -> (plain uses in accesses, places from their contiguous end)
 
     def plan(self, names: tuple[str, ...], edges: tuple[Edge, ...], used: frozenset[Dim]) -> Tree:
         """A tree for `names` (in topological order) under loops over the axes in `used`."""
         parts = self._components(names, edges)
         if len(parts) > 1:
             return sequence([self.plan(p, _within(edges, p), used) for p in parts])
-        group = self._best_group(names, edges, used)
+        cycles = self._cycles(names, edges)
+        group = self._best_group(cycles, edges, used)
         if group is None:
             return self._without_loops(names, edges)
-        before, after = self._around(names, edges, group.statements)
+        before, after = self._around(cycles, edges, group.statements)
         inner = self._inner_edges(_within(edges, group.statements), group)
         body = self.plan(group.statements, inner, used | {group.axis})
         tree = _merge(self._member(group), body, group.direction)
@@ -67,7 +71,7 @@ class _Planner:
     def _without_loops(self, names: tuple[str, ...], edges: tuple[Edge, ...]) -> Tree:
         for e in edges:
             if self.order[e.source] >= self.order[e.sink]:
-                span = self.graph.statement(e.sink).span
+                span = self.statement[e.sink].span
                 message = f"the recurrence through '{e.sink}' advances along no single axis"
                 raise ScheduleError(message, code="PF510", span=span)
         return sequence([Leaf(n) for n in names])
@@ -95,53 +99,61 @@ class _Planner:
     # --- choosing a loop ------------------------------------------------------------------------------
 
     def _best_group(
-        self, names: tuple[str, ...], edges: tuple[Edge, ...], used: frozenset[Dim]
+        self, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...], used: frozenset[Dim]
     ) -> _Group | None:
-        axes = dict.fromkeys(a for n in names for a in self.axes.axes_of(n) if a not in used)
-        groups = [g for a in axes for d in (0, 1, -1) if (g := self._group(a, d, names, edges))]
-        return max(groups, key=lambda g: (g.weight, -abs(g.direction), g.direction), default=None)
+        axes = dict.fromkeys(
+            a for part in cycles for n in part for a in self.axes.axes_of(n) if a not in used
+        )
+        groups = [g for a in axes for g in self._groups(a, cycles, edges)]
+        return max(
+            groups,
+            key=lambda g: (len(g.statements), -abs(g.direction), g.distance, g.direction),
+            default=None,
+        )
 
-    def _group(
-        self, axis: Dim, direction: int, names: tuple[str, ...], edges: tuple[Edge, ...]
-    ) -> _Group | None:
-        """The statements that can share a loop over `axis`, or None if there are none."""
-        chosen: list[str] = []
+    def _groups(self, axis: Dim, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...]) -> list[_Group]:
+        """The statements that can share a loop over `axis`, for each direction that makes a difference."""
+        into: dict[str, list[tuple[str, int | None]]] = {}
+        for e in edges:
+            into.setdefault(e.sink, []).append((e.source, self._distance(e, axis)))
+        # A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
+        recurrent = {n for p in cycles for n in p if len(p) > 1 or any(m == n for m, _ in into.get(n, ()))}
+        groups = []
+        for direction in (0, 1, -1) if recurrent else (0,):
+            chosen = self._share(axis, direction, cycles, into)
+            if chosen and (direction == 0 or not recurrent.isdisjoint(chosen)):
+                groups.append(_Group(axis, chosen, direction, self._from_contiguous(axis, chosen)))
+        return groups
+
+    def _share(
+        self,
+        axis: Dim,
+        direction: int,
+        cycles: list[tuple[str, ...]],
+        into: dict[str, list[tuple[str, int | None]]],
+    ) -> tuple[str, ...]:
+        """Statements of one loop over `axis`: no edge may leave the loop and come back."""
+        chosen: dict[str, None] = {}
         blocked: set[str] = set()  # needs a finished loop over the axis
-        for part in self._cycles(names, edges):
-            inside = all(self.axes.dim_of(n, axis) is not None for n in part)
-            mine = [e for e in edges if e.sink in part and (e.source in chosen or e.source in part)]
-            fits = inside and all(self._carries(e, axis, direction) for e in mine)
-            waits = any(e.source in blocked for e in edges if e.sink in part)
+        for part in cycles:
+            sources = [x for n in part for x in into.get(n, ())]
+            fits = all(self.axes.dim_of(n, axis) is not None for n in part) and all(
+                _carries(d, direction) for n, d in sources if n in chosen or n in part
+            )
+            waits = any(n in blocked for n, _ in sources)
             if fits and not waits:
-                chosen.extend(part)
-            elif waits or any(e.source in chosen for e in edges if e.sink in part):
+                chosen.update(dict.fromkeys(part))
+            elif waits or any(n in chosen for n, _ in sources):
                 blocked.update(part)
-        if not chosen:
-            return None
-        return _Group(axis, tuple(chosen), direction, self._weight(axis, chosen, direction))
+        return tuple(chosen)
 
-    def _weight(self, axis: Dim, chosen: list[str], direction: int) -> tuple[int, int]:
-        """More statements first; of equals, the axis furthest from the contiguous end of the tensors."""
-        far = 0
+    def _from_contiguous(self, axis: Dim, chosen: tuple[str, ...]) -> int:
+        count = far = 0
         for n in chosen:
-            s = self.graph.statement(n)
             dim = self.axes.dim_of(n, axis)
-            for indices in (s.write, *(r.indices for r in statement_reads(s))):
-                for k, i in enumerate(indices):
-                    if plain(i) == dim:
-                        far += len(indices) - 1 - k
-        return len(chosen), 1000 * far // max(1, sum(len(self._uses(n, axis)) for n in chosen))
-
-    def _uses(self, name: str, axis: Dim) -> list[int]:
-        s = self.graph.statement(name)
-        dim = self.axes.dim_of(name, axis)
-        every = (s.write, *(r.indices for r in statement_reads(s)))
-        return [k for indices in every for k, i in enumerate(indices) if plain(i) == dim]
-
-    def _carries(self, e: Edge, axis: Dim, direction: int) -> bool:
-        """Does the element stay in its iteration (0), or go to the same or a later one (+1, -1)?"""
-        distance = self._distance(e, axis)
-        return distance is not None and distance * direction >= 0 and (direction != 0 or distance == 0)
+            uses, places = self.uses.get((n, dim or ""), (0, 0))
+            count, far = count + uses, far + places
+        return 1000 * far // max(1, count)
 
     def _distance(self, e: Edge, axis: Dim) -> int | None:
         """Iterations between writing and reading along an axis, where constant."""
@@ -163,15 +175,17 @@ class _Planner:
     # --- what goes around a loop -----------------------------------------------------------------------
 
     def _around(
-        self, names: tuple[str, ...], edges: tuple[Edge, ...], group: tuple[str, ...]
+        self, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...], group: tuple[str, ...]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(what the group needs and what has no tie to it, what needs the group)."""
-        needs = set(group)
-        for part in self._cycles(names, edges):
-            if any(e.source in needs for e in edges if e.sink in part):
+        inside = frozenset(group)
+        needs, into = set(group), _sources(edges)
+        for part in cycles:
+            if any(n in needs for m in part for n in into.get(m, ())):
                 needs.update(part)
+        names = sorted((n for part in cycles for n in part), key=self.order.__getitem__)
         before = tuple(n for n in names if n not in needs)
-        return before, tuple(n for n in names if n in needs and n not in group)
+        return before, tuple(n for n in names if n in needs and n not in inside)
 
     def _inner_edges(self, edges: tuple[Edge, ...], group: _Group) -> tuple[Edge, ...]:
         """Edges that the loop does not satisfy already by going to a later iteration."""
@@ -184,9 +198,34 @@ class _Planner:
             assert dim is not None
             value: IndexExpr = IVar(dim)
             rows.append((n, value if group.direction >= 0 else binary("-", 0, value)))
-        widest = max(group.statements, key=lambda n: (len(self.graph.statement(n).dims), -self.order[n]))
+        widest = max(group.statements, key=lambda n: (len(self.statement[n].dims), -self.order[n]))
         name = self.axes.dim_of(widest, group.axis) or group.axis[1]
         return Member(name, tuple(rows), coincident=group.direction == 0)
+
+
+def _carries(distance: int | None, direction: int) -> bool:
+    """Does the element stay in its iteration (0), or go to the same or a later one (+1, -1)?"""
+    return distance is not None and distance * direction >= 0 and (direction != 0 or distance == 0)
+
+
+def _sources(edges: tuple[Edge, ...]) -> dict[str, list[str]]:
+    into: dict[str, list[str]] = {}
+    for e in edges:
+        into.setdefault(e.sink, []).append(e.source)
+    return into
+
+
+def _uses(chosen: tuple[Statement, ...]) -> dict[Dim, tuple[int, int]]:
+    """For each dim: how many accesses use it as a plain index, and how far from their last index in sum."""
+    found: dict[Dim, tuple[int, int]] = {}
+    for s in chosen:
+        for indices in (s.write, *(r.indices for r in statement_reads(s))):
+            for k, i in enumerate(indices):
+                dim = plain(i)
+                if dim is not None:
+                    count, far = found.get((s.name, dim), (0, 0))
+                    found[s.name, dim] = count + 1, far + len(indices) - 1 - k
+    return found
 
 
 def _merge(member: Member, body: Tree, direction: int) -> Tree:
