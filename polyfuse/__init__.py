@@ -1,3 +1,117 @@
-"""polyfuse: polyhedral scheduling with layered operator fusion."""
+"""polyfuse: polyhedral scheduling with layered operator fusion.
+
+    import polyfuse as pf
+
+    program = pf.parse("op scale(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }")
+    scale = pf.compile(program, "scale")
+    y = scale(x, 2.0)
+
+The names below load what they need when they are first used, so that importing polyfuse stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "parse": "polyfuse.api",
+    "compile": "polyfuse.api",
+    "compare": "polyfuse.api",
+    "op": "polyfuse.api",
+    "Program": "polyfuse.api",
+    "Operator": "polyfuse.api",
+    "Specialized": "polyfuse.api",
+    "Scheduled": "polyfuse.api",
+    "Kernels": "polyfuse.api",
+    "Executable": "polyfuse.api",
+    "PolyfuseWarning": "polyfuse.api",
+    "Compiled": "polyfuse.compiled",
+    "LoopFusion": "polyfuse.layers.loop_fusion",
+    "Options": "polyfuse.options",
+    "Decision": "polyfuse.decisions",
+    "PolyfuseError": "polyfuse.diagnostics",
+    "DslError": "polyfuse.diagnostics",
+    "ArgumentError": "polyfuse.diagnostics",
+    "ScheduleError": "polyfuse.diagnostics",
+    "CodegenError": "polyfuse.diagnostics",
+    "ToolchainError": "polyfuse.diagnostics",
+    "CacheError": "polyfuse.diagnostics",
+    "InternalError": "polyfuse.diagnostics",
+}
+
+__all__ = [
+    "ArgumentError",
+    "CacheError",
+    "CodegenError",
+    "Compiled",
+    "Decision",
+    "DslError",
+    "Executable",
+    "InternalError",
+    "Kernels",
+    "LoopFusion",
+    "Operator",
+    "Options",
+    "PolyfuseError",
+    "PolyfuseWarning",
+    "Program",
+    "ScheduleError",
+    "Scheduled",
+    "Specialized",
+    "ToolchainError",
+    "__version__",
+    "compare",
+    "compile",
+    "op",
+    "parse",
+    "stdlib",
+]
+
+if TYPE_CHECKING:
+    from polyfuse.api import (
+        Executable,
+        Kernels,
+        Operator,
+        PolyfuseWarning,
+        Program,
+        Scheduled,
+        Specialized,
+        compare,
+        compile,
+        op,
+        parse,
+    )
+    from polyfuse.compiled import Compiled
+    from polyfuse.decisions import Decision
+    from polyfuse.diagnostics import (
+        ArgumentError,
+        CacheError,
+        CodegenError,
+        DslError,
+        InternalError,
+        PolyfuseError,
+        ScheduleError,
+        ToolchainError,
+    )
+    from polyfuse.layers.loop_fusion import LoopFusion
+    from polyfuse.options import Options
+
+    stdlib: Program
+
+
+def __getattr__(name: str) -> Any:
+    if name == "stdlib":
+        value = import_module("polyfuse.api").stdlib()
+    elif name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+    else:
+        raise AttributeError(f"module 'polyfuse' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -12,6 +12,7 @@ import itertools
 import islpy as isl
 
 from polyfuse.poly.domains import Access, PolyModel
+from polyfuse.poly.isl_bridge import tensor_id
 
 
 def flow(model: PolyModel) -> isl.UnionMap:
@@ -69,15 +70,15 @@ def shared_reads(model: PolyModel) -> isl.UnionMap:
     return model.union_map(maps)
 
 
-def anti(model: PolyModel) -> isl.UnionMap:
-    """For each inout parameter: reads of an entry value -> the write that would replace it in place."""
+def anti(model: PolyModel, name: str) -> isl.UnionMap:
+    """Reads of the entry value of an inout parameter -> the write that would replace it in place."""
     maps = []
     for t in model.graph.tensors:
-        if t.alias is None:
+        if t.alias != name:
             continue
         for writer in model.graph.writers(t.name):
-            to_entry = model.writes[writer.name].relation.set_tuple_name(isl.dim_type.out, f"A_{t.alias}")
-            maps += [_through(a.relation, to_entry) for a in model.reads if a.tensor == t.alias]
+            to_entry = model.writes[writer.name].relation.set_tuple_name(isl.dim_type.out, tensor_id(name))
+            maps += [_through(a.relation, to_entry) for a in model.reads if a.tensor == name]
     return model.union_map(maps)
 
 

@@ -20,7 +20,7 @@ from polyfuse.ir.schedule_tree import Member, Tree, map_members, path, statement
 from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import Access, PolyModel
 from polyfuse.poly.isl_bridge import size_id
-from polyfuse.poly.tree_convert import member_map, to_isl
+from polyfuse.poly.tree_convert import member_map, schedule_map, to_isl
 from polyfuse.source import Span
 
 
@@ -120,6 +120,15 @@ def check_complete(model: PolyModel, tree: Tree) -> Verdict:
         if not clash.is_empty():
             return _illegal(model, clash, "PF502", "has instances that the schedule does not order")
     return Legal()
+
+
+def earlier_than(model: PolyModel, tree: Tree, pairs: isl.UnionMap) -> Verdict:
+    """Legal if the first instance of every pair comes strictly before the second in the tree's order."""
+    times = schedule_map(model, tree)
+    wrong = pairs.intersect(times.lex_ge_union_map(times)).intersect_params(model.assumptions)
+    if wrong.is_empty():
+        return Legal()
+    return _illegal(model, wrong, "PF501", "comes too early")
 
 
 def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.UnionMap) -> Verdict:

@@ -95,7 +95,7 @@ class CpuExecutable:
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on the given arrays (name -> memory, for every buffer that is not workspace).
 
-        Raises ArgumentError PF410 (checked builds) for an index out of range, and MemoryError.
+        Raises ArgumentError PF450 (checked builds) for an index out of range, and MemoryError.
         """
         with self._lock:
             call, keep = self._fill(self._prepared, arrays)
@@ -151,6 +151,6 @@ class CpuExecutable:
         span, extent = self.code.checks[number - 1]
         raise ArgumentError(
             f"an index from data is out of range: '{span.text}' is not in 0..{extent}",
-            code="PF410",
+            code="PF450",
             span=span,
         )

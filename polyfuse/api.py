@@ -1,0 +1,434 @@
+"""The Python side: one immutable class for each stage of the way.
+
+    parse -> Program -> Operator -> Specialized -> Scheduled -> Kernels -> Executable
+
+A method exists only where it is legal; `compile` walks all stages at once and gives a function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from polyfuse.codegen.cpu import CpuCode, emit
+from polyfuse.compiled import Compiled
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.diagnostics import ArgumentError, Diagnostics
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.check import check_program
+from polyfuse.frontend_dsl.formatter import format_program
+from polyfuse.frontend_dsl.imports import load, load_text
+from polyfuse.frontend_dsl.names import did_you_mean
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.signature import Signature, signature
+from polyfuse.ir.dtypes import BY_NAME, F32, DType
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.schedule_tree import Tree
+from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
+from polyfuse.layers.explain import explain_pair
+from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.options import Options
+from polyfuse.pipeline import fixed_graph
+from polyfuse.poly.domains import build_model
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.legality import Verdict, check_schedule
+from polyfuse.poly.ranges import prove_ranges
+from polyfuse.runtime.arguments import Array
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.interpreter import InterpretedKernels
+from polyfuse.runtime.pool import default_threads
+from polyfuse.stdlib import read, source_files
+
+Target = Literal["auto", "cpu", "interpret"]
+TARGETS = ("auto", "cpu", "interpret")
+LAYERS = ("loop",)
+
+
+class PolyfuseWarning(UserWarning):
+    """A finding that does not stop compilation."""
+
+
+def parse(text_or_path: str | os.PathLike[str]) -> Program:
+    """A program from text, or from a ``.pf`` file (a path object, or a string that ends in ``.pf``).
+
+    Raises DslError with every error of the file (PF1xx-PF3xx); warnings are issued as PolyfuseWarning.
+    """
+    return _checked(load(text_or_path).programs)
+
+
+def _checked(programs: tuple[ast.Program, ...]) -> Program:
+    found = Diagnostics()
+    main = programs[-1]
+    for d in check_program(main, (*programs[:-1], *_library_of(main))).found:
+        found.found.append(d)
+    found.raise_if_errors()
+    for d in found.warnings:
+        warnings.warn(d.render(), PolyfuseWarning, stacklevel=3)
+    return Program((main, *programs[:-1], *_library_of(main)))
+
+
+def _library_of(main: ast.Program) -> tuple[ast.Program, ...]:
+    """The standard library, for every program but its own files."""
+    return () if main.source.name.startswith("stdlib/") else standard_programs()
+
+
+_standard: list[tuple[ast.Program, ...]] = []
+
+
+def standard_programs() -> tuple[ast.Program, ...]:
+    """The files of the standard library, parsed once per process."""
+    if not _standard:
+        found: dict[str, ast.Program] = {}
+        for name in source_files():
+            found[name] = load_text_of(name)
+        _standard.append(tuple(found.values()))
+    return _standard[0]
+
+
+def load_text_of(name: str) -> ast.Program:
+    """One file of the standard library; its imports are the library's other files."""
+    return parse_text(read(name), f"stdlib/{name}")
+
+
+def stdlib() -> Program:
+    """The standard operators (`pf.stdlib`)."""
+    return Program(standard_programs())
+
+
+@dataclass(frozen=True)
+class Program:
+    """Parsed and checked operators. `programs[0]` is the file asked for, the others what it may call."""
+
+    programs: tuple[ast.Program, ...]
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of the operators of the file (of all files, for the standard library)."""
+        own = self.programs if self._is_library else self.programs[:1]
+        return tuple(op.name for p in own for op in p.ops)
+
+    @property
+    def _is_library(self) -> bool:
+        return bool(self.programs) and self.programs[0].source.name.startswith("stdlib/")
+
+    def op(self, name: str | None = None) -> Operator:
+        """An operator by name; without one, the last of the file.
+
+        Raises ArgumentError PF411 if there is none of that name.
+        """
+        chosen = name or (self.ops[-1] if self.ops else None)
+        for p in self.programs:
+            for op in p.ops:
+                if op.name == chosen:
+                    return Operator(self, op)
+        hint = did_you_mean(name or "", self.ops)
+        raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=hint)
+
+    def __str__(self) -> str:
+        """The file in canonical layout."""
+        return format_program(self.programs[0])
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a program, its generics still open."""
+
+    program: Program
+    op: ast.OpDef
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @cached_property
+    def signature(self) -> Signature:
+        return signature(self.op)
+
+    def __str__(self) -> str:
+        return str(self.signature)
+
+    def graph(
+        self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
+    ) -> TensorGraph:
+        """The tensor graph at one choice of generics (default: f32, and one axis per rank variable)."""
+        chosen = {n: F32 for n, _ in self.signature.generics}
+        for n, t in (dtypes or {}).items():
+            chosen[n] = BY_NAME[t] if isinstance(t, str) else t
+        lengths = {**dict.fromkeys(self.signature.rank_variables, 1), **(ranks or {})}
+        graph = instantiate(self.program.programs, self.name, dtypes=chosen, ranks=lengths)
+        found = Diagnostics()
+        prove_ranges(graph, None, found)
+        found.raise_if_errors()
+        return graph
+
+    def specialize(
+        self,
+        dtypes: Mapping[str, DType | str] | None = None,
+        ranks: Mapping[str, int] | None = None,
+        **sizes: int,
+    ) -> Specialized:
+        """The operator at some or all sizes; sizes left open stay symbolic.
+
+        Raises ArgumentError PF412 for a size that it does not have, DslError if it then reads out of range.
+        """
+        graph = self.graph(dtypes, ranks)
+        for n, value in sizes.items():
+            if n not in graph.sizes:
+                raise ArgumentError(
+                    f"{self.name} has no size '{n}'", code="PF412", hint=f"it has {', '.join(graph.sizes)}"
+                )
+            if value < 0:
+                raise ArgumentError(f"size {n} cannot be {value}", code="PF412")
+        return Specialized(self, graph, fixed_graph(graph, sizes))
+
+
+@dataclass(frozen=True)
+class Specialized:
+    """An operator whose generics, and some or all sizes, are known."""
+
+    operator: Operator
+    open_graph: TensorGraph
+    graph: TensorGraph
+
+    def schedule(self) -> Scheduled:
+        """The identity schedule: no fusion."""
+        return Scheduled(self, identity_schedule(self.graph))
+
+    def __str__(self) -> str:
+        return str(self.graph)
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule of an operator; layer I makes better ones of it."""
+
+    specialized: Specialized
+    ir: ScheduledGraph
+
+    @property
+    def tree(self) -> Tree:
+        """The schedule tree; `print(s)` shows it."""
+        return self.ir.tree
+
+    @property
+    def graph(self) -> TensorGraph:
+        return self.ir.graph
+
+    @property
+    def shape(self) -> str:
+        """The tree on one line, `B1([sum; mu; ...])`."""
+        return self.ir.shape
+
+    def __str__(self) -> str:
+        return str(self.ir)
+
+    def apply(self, layer: LoopFusion) -> Scheduled:
+        """The schedule after layer I. Raises ScheduleError (PF5xx) where no legal one is found."""
+        if not isinstance(layer, LoopFusion):
+            raise ArgumentError(
+                f"{type(layer).__name__} is not a pass on schedules", code="PF413", hint="use LoopFusion()"
+            )
+        return replace(self, ir=layer.run(self.ir))
+
+    def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
+        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal."""
+        if check:
+            require_legal(self.graph, tree)
+        return replace(self, ir=replace(self.ir, tree=tree))
+
+    def legality(self, tree: Tree | None = None) -> Verdict:
+        """Legal, or Illegal with a concrete pair of instances."""
+        with isl_lock:
+            return check_schedule(build_model(self.graph), tree or self.tree)
+
+    def explain(self, first: str | None = None, second: str | None = None) -> str:
+        """Every decision; for two statements, which loops they share and what keeps them apart."""
+        if first is None or second is None:
+            return "\n".join(map(str, self.ir.decisions))
+        return explain_pair(self.ir, first, second)
+
+    def lower(self, options: Options | None = None) -> Kernels:
+        """Kernels of one phase each, mapped for the CPU and proved legal."""
+        chosen = options or Options()
+        kernels, decisions = form_kernels(self.ir, chosen.threads or default_threads())
+        return Kernels(self, kernels, (*self.ir.decisions, *decisions), chosen)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of an operator, with their figures."""
+
+    scheduled: Scheduled
+    ir: KernelGraph
+    decisions: tuple[Decision, ...]
+    options: Options
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.ir.kernels
+
+    @property
+    def launches(self) -> int:
+        """Number of kernels launched."""
+        return len(self.ir.kernels)
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes moved to and from global memory if every kernel reads and writes each buffer once."""
+        total = 0
+        for k in self.kernels:
+            for b in k.arguments:
+                written = any(s.target == b.tensor for s in k.graph.statements)
+                read = any(r.tensor == b.tensor for s in k.graph.statements for r in statement_reads(s))
+                total += (written + read) * b.dtype.bytes * evaluate(product(b.shape), {})
+        return total
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of on-chip storage: the largest worker's arrays of any kernel."""
+        return max((self._local(k) for k in self.kernels), default=0)
+
+    @staticmethod
+    def _local(kernel: Kernel) -> int:
+        local = [b for b in kernel.buffers if b.scope in (Scope.LOCAL, Scope.SHARED)]
+        return sum(b.dtype.bytes * evaluate(b.elements, {}) for b in local)
+
+    @property
+    def barriers(self) -> int:
+        """Barriers inside kernels (kernels of layer I have none)."""
+        return sum(len(k.stages) - 1 + sum(len(s.phases) - 1 for s in k.stages) for k in self.kernels)
+
+    @property
+    def library_calls(self) -> int:
+        """Calls of foreign libraries (none yet)."""
+        return 0
+
+    def explain(self) -> str:
+        """Every decision so far, one a line."""
+        return "\n".join(map(str, self.decisions))
+
+    def __str__(self) -> str:
+        return str(self.ir)
+
+    def code(self) -> CpuCode:
+        """C++ and launch plan."""
+        copied, _ = entry_copies(self.ir)
+        return emit(self.ir, copied=copied, checked=self.options.checked)
+
+    def build(self, target: Target = "auto") -> Executable:
+        """Loaded kernels. Raises ToolchainError PF701 without a compiler (the interpreter needs none)."""
+        resolved = resolve_target(target)
+        if resolved == "interpret":
+            copied, _ = entry_copies(self.ir)
+            return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
+        code = self.code()
+        flush = self.options.denormals == "flush"
+        return Executable(self, CpuExecutable(code, {}, flush_denormals=flush), code)
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Kernels that can run. `run` takes memory for every argument and result by name."""
+
+    kernels: Kernels
+    machine: CpuExecutable | InterpretedKernels
+    code: CpuCode | None
+
+    @property
+    def source(self) -> str:
+        """The emitted source ("" for the interpreter)."""
+        return self.code.source if self.code else ""
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes."""
+        self.machine.run(arrays)
+
+
+def resolve_target(target: str) -> str:
+    """ "auto" is the CPU; anything unknown is an ArgumentError PF414."""
+    if target not in TARGETS:
+        raise ArgumentError(
+            f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
+        )
+    return "cpu" if target == "auto" else target
+
+
+def compile(
+    program: Program | str | os.PathLike[str],
+    op: str | None = None,
+    *,
+    target: Target = "auto",
+    layers: tuple[str, ...] = LAYERS,
+    fusion: LoopFusion | None = None,
+    options: Options | None = None,
+    **switches: Any,
+) -> Compiled:
+    """A function for one operator of a program (the last one, if `op` is not given).
+
+    target    "auto" (the CPU), "cpu", or "interpret" (no compiler needed; slow, checks every index)
+    layers    those to apply: ("loop",) or ()
+    fusion    layer I with options of its own
+    options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
+
+    Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
+    compiled once.
+    """
+    chosen = program if isinstance(program, Program) else parse(program)
+    for layer in layers:
+        if layer not in LAYERS:
+            raise ArgumentError(
+                f"there is no layer '{layer}'", code="PF413", hint=f"one of {', '.join(LAYERS)}"
+            )
+    settings = options or Options(**switches)
+    applied = (fusion or LoopFusion()) if "loop" in layers else None
+    operator = chosen.op(op)
+    return Compiled(
+        chosen.programs,
+        operator.signature,
+        target=resolve_target(target),
+        fusion=applied,
+        options=settings,
+    )
+
+
+def op(function: Callable[..., Any]) -> Compiled:
+    """Decorator: the docstring of a Python function is an operator in the language.
+
+    @pf.op
+    def scale(x, a):
+        '''op scale(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }'''
+    """
+    text = inspect.getdoc(function)
+    if not text:
+        raise ArgumentError(f"{function.__name__} has no docstring with an operator in it", code="PF415")
+    place = f"{inspect.getsourcefile(function) or function.__module__}:{function.__name__}"
+    program = _checked(load_text(text, place).programs)
+    return compile(program, function.__name__ if function.__name__ in program.ops else None)
+
+
+def compare(*stages: Kernels) -> str:
+    """Figures of several kernel sets side by side, as a text table."""
+    rows = [("", "launches", "global", "on chip", "barriers", "library calls")]
+    for k, s in enumerate(stages):
+        rows.append(
+            (
+                f"[{k}]",
+                str(s.launches),
+                format_bytes(s.global_bytes),
+                format_bytes(s.shared_bytes),
+                str(s.barriers),
+                str(s.library_calls),
+            )
+        )
+    widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+    return "\n".join("  ".join(x.rjust(w) for x, w in zip(r, widths, strict=True)) for r in rows)

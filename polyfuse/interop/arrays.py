@@ -1,0 +1,66 @@
+"""Arrays of other libraries on the CPU: in without copies where possible, out as they came.
+
+NumPy arrays pass as they are.  Anything with DLPack or the array interface (torch, cupy on the host,
+jax) becomes a NumPy view; results go back through the library of the first such argument.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from polyfuse.diagnostics import ArgumentError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object] | None]:
+    """(NumPy view or the value itself, how results go back: None for NumPy and plain numbers).
+
+    Raises ArgumentError PF407 for an array that lives on another device.
+    """
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float, list, tuple)):
+        return value, None
+    if _is_torch(value):
+        return _torch_view(value, name), _to_torch
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value), None
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise ArgumentError(f"argument '{name}': {error}", code="PF407") from error
+    return np.asarray(value), None
+
+
+def _is_torch(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch_view(tensor: Any, name: str) -> Array:
+    import ml_dtypes
+
+    torch = sys.modules["torch"]
+    if tensor.device.type != "cpu":
+        raise ArgumentError(
+            f"argument '{name}' lives on {tensor.device}; this operator is compiled for the CPU",
+            code="PF407",
+            hint="move it: tensor.cpu()",
+        )
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        view: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return view
+    plain: Array = tensor.numpy()
+    return plain
+
+
+def _to_torch(array: Array) -> object:
+    import ml_dtypes
+
+    torch = sys.modules["torch"]
+    if array.dtype == np.dtype(ml_dtypes.bfloat16):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
