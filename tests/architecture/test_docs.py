@@ -1,0 +1,56 @@
+"""The documentation tells the truth where a program can see it: links, modules, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from package_sources import PACKAGE, ROOT
+
+PAGES = tuple(sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]))
+FRAGMENTS = ROOT / "docs" / "errors.d"  # their links are meant for docs/errors.md
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made on the usual hosts, and explicit ones."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+    return made | set(re.findall(r'<a id="([^"]+)"></a>', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    text = _CODE.sub("", page.read_text(encoding="utf-8"))
+    base = FRAGMENTS.parent if page.parent == FRAGMENTS else page.parent
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (base / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link} leads nowhere"
+        if anchor and page.parent != FRAGMENTS:
+            assert anchor in _anchors(target), f"{page.name}: {link} has no such section"
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+)", index)}
+    pages = {p for p in PAGES if p.parent != FRAGMENTS and p.name != "index.md"}
+    assert not [str(p.relative_to(ROOT)) for p in sorted(pages - linked)]
+
+
+def test_modules_of_the_architecture_page_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)?\.(?:py|cpp))`", text))
+    assert len(named) > 40
+    assert not [n for n in sorted(named) if not (PACKAGE / n).is_file()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {a or b for a, b in named} <= targets
