@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.declare import dtype_of, shape_of
 from polyfuse.frontend_dsl.index_build import size_expr
+from polyfuse.frontend_dsl.names import axes
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.signature import size_names
 from polyfuse.frontend_dsl.size_algebra import Facts, constant, divide, simplify, solve
@@ -39,9 +40,24 @@ def bind_call_sizes(ctx: Context, inner: Scope, tensors: Sequence[Bound], call: 
     ok = all(checked)
     missing = [n for n in names if n not in inner.sizes]
     if ok and missing:
-        message = f"the size '{missing[0]}' of '{inner.op.name}' does not follow from the arguments"
-        ctx.diags.error("PF219", message, call.span)
+        _report_missing(ctx, inner, pairs, missing[0], call)
     return ok and not missing
+
+
+def _report_missing(
+    ctx: Context,
+    inner: Scope,
+    pairs: Sequence[tuple[IndexExpr, IndexExpr, str, Span]],
+    name: str,
+    call: ast.Call,
+) -> None:
+    for extent, actual, what, span in pairs:
+        if name in sizes(extent):
+            message = f"no value of '{name}' fits the call of '{inner.op.name}': {what} is {actual} here"
+            ctx.diags.error("PF206", message, span)
+            return
+    message = f"the size '{name}' of '{inner.op.name}' does not follow from the arguments"
+    ctx.diags.error("PF219", message, call.span)
 
 
 def _solve_one(
@@ -135,7 +151,7 @@ def check_result(
     if info.dtype is not dtype:
         problem = ("PF205", f"'{name}' is {info.dtype}, '{inner.op.name}' gives {dtype}")
     elif info.rank != len(shape):
-        problem = ("PF204", f"'{name}' has {info.rank} axes, '{inner.op.name}' gives {len(shape)}")
+        problem = ("PF204", f"'{name}' has {axes(info.rank or 0)}, '{inner.op.name}' gives {len(shape)}")
     elif info.shape is not None:
         for k, (mine, theirs) in enumerate(zip(info.shape, shape, strict=True)):
             if not ctx.facts.equal(mine, theirs):

@@ -23,6 +23,7 @@ from polyfuse.frontend_dsl.names import (
     GENERIC_KINDS,
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
+    axes,
     did_you_mean,
     representative,
 )
@@ -231,7 +232,7 @@ class _Call:
                 kind = a.param.type.span.text
                 fixed = [f"'{because[s]}' has {s}... of length {found[s]}" for s in splats if s in because]
                 hint = "; ".join(dict.fromkeys(fixed)) or None
-                message = f"'{a.param.name}' of '{op.name}' is {kind}, its argument has {a.info.rank} axes"
+                message = f"'{a.param.name}' of '{op.name}' is {kind}, its argument has {axes(a.info.rank)}"
                 raise self._error("PF204", message, a.span, hint)
         return {v: found.get(v, 0) for v in rank_variables(op)}
 

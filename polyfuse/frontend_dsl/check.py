@@ -24,13 +24,7 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
     """
     diags = Reports()
     library = Library((program, *others))
-    seen: dict[str, ast.OpDef] = {}
     for op in program.ops:
-        if op.name in seen:
-            related = ((seen[op.name].name_span, "defined here first"),)
-            diags.error("PF210", f"there are two operators '{op.name}'", op.name_span, related=related)
-            continue
-        seen[op.name] = op
         dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
         ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)
         before = diags.errors_seen

@@ -74,6 +74,7 @@ def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Reports) -> None:
 
 def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
     """Every size must follow from the extents of parameters, with the help of `where a == b`."""
+    _check_generics_used(op, diags)
     known: set[str] = set()
     equations = [_names(e) for p in op.params for e in p.type.extents]
     for e in op.where:
@@ -102,3 +103,15 @@ def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
 
 def _names(e: ast.Expr) -> set[str]:
     return {x.id for x in walk(e) if isinstance(x, ast.Name)}
+
+
+def _check_generics_used(op: ast.OpDef, diags: Reports) -> None:
+    """Generics and rank variables must follow from parameters, too."""
+    given = {p.type.dtype for p in op.params}
+    given |= {e.id for p in op.params for e in p.type.extents if isinstance(e, ast.Splat)}
+    used = [(x.name, x.span) for x in op.generics]
+    used += [(e.id, e.span) for r in op.results for e in r.type.extents if isinstance(e, ast.Splat)]
+    for name, span in used:
+        if name not in given:
+            hint = f"no parameter's type mentions {name}"
+            diags.error("PF219", f"'{name}' does not follow from the arguments", span, hint)

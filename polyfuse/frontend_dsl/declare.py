@@ -8,7 +8,7 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import size_expr
 from polyfuse.frontend_dsl.literals import fit
-from polyfuse.frontend_dsl.names import did_you_mean, is_builtin
+from polyfuse.frontend_dsl.names import axes, did_you_mean, is_builtin
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.signature import literal_value
 from polyfuse.ir import tensor_graph as g
@@ -233,7 +233,7 @@ class _Collector:
         if info.rank == mine:
             return True
         where = "is declared with" if info.declared else "has elsewhere"
-        message = f"'{stmt.target}' {where} {info.rank} axes, here it has {mine}"
+        message = f"'{stmt.target}' {where} {axes(info.rank)}, here it has {mine}"
         self.ctx.diags.error("PF204", message, stmt.target_span, related=((info.span, "introduced here"),))
         info.failed = True
         return False

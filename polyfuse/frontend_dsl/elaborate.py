@@ -67,7 +67,7 @@ class _Component:
         for d in self.all:
             d.check_left()
         self._types()
-        if self.ctx.diags.errors_seen > before or any(d.info.failed for d in self.all):
+        if self.ctx.diags.errors_seen > before or any(self.scope.writes[m.name].failed for m in self.members):
             fail(self.scope, self.members)
             return
         self._ranges()
@@ -96,6 +96,11 @@ class _Component:
                 else:
                     self._check_joint(d, t, info)
             check_scatters(self.ctx, self.scope, m)
+        for d in self.all:
+            if d.info.ty is BOTTOM:
+                message = f"nothing but '{d.stmt.target}' itself defines '{d.stmt.target}'"
+                hint = "a recurrence starts somewhere, as c[0] = x[0] does"
+                self.ctx.diags.error("PF207", message, d.stmt.value.span, hint)
         for info in open_.values():
             info.settle()
 

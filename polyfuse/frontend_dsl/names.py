@@ -46,6 +46,11 @@ def representative(kind: str) -> str:
     return "i32" if kind == "int" else "f32"
 
 
+def axes(count: int) -> str:
+    """`1 axis`, `2 axes`."""
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known name, or None."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)

@@ -10,7 +10,7 @@ from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
 from polyfuse.frontend_dsl.monomorphise import rank_variables
-from polyfuse.frontend_dsl.names import GENERIC_KINDS
+from polyfuse.frontend_dsl.names import GENERIC_KINDS, axes
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.source import Span
 
@@ -185,10 +185,9 @@ def _infer_ranks(sig: Signature, given: Mapping[str, int], diags: Diagnostics) -
                 _rank_problem(sig, p, rank, diags)
                 continue
             other, length = because[known[0]], found[known[0]]
-            axes = f"{length} {'axis' if length == 1 else 'axes'}"
             diags.error(
                 "PF404",
-                f"in {sig.name}, {known[0]}... is {axes} because '{other}' has {given[other]} axes;"
+                f"in {sig.name}, {known[0]}... is {axes(length)} because '{other}' has {axes(given[other])};"
                 f" then '{p.name}': {_type_text(p)} has {rank - rest}, not {rank}",
                 p.span,
             )
@@ -201,6 +200,6 @@ def _type_text(p: ParamSig) -> str:
 
 def _rank_problem(sig: Signature, p: ParamSig, rank: int, diags: Diagnostics) -> None:
     least = "at least " if p.rank_variables else ""
-    axes = f"{p.axes} {'axis' if p.axes == 1 else 'axes'}"
-    message = f"argument '{p.name}' of {sig.name} has {rank} axes, expected {least}{axes}: {_type_text(p)}"
+    text = f"{least}{axes(p.axes)}: {_type_text(p)}"
+    message = f"argument '{p.name}' of {sig.name} has {axes(rank)}, expected {text}"
     diags.error("PF401", message, p.span)

@@ -12,7 +12,7 @@ from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, to_index
-from polyfuse.frontend_dsl.names import FLOAT_FUNCTIONS, FUNCTIONS, REDUCTIONS, Library, did_you_mean
+from polyfuse.frontend_dsl.names import FLOAT_FUNCTIONS, FUNCTIONS, REDUCTIONS, Library, axes, did_you_mean
 from polyfuse.frontend_dsl.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.weak_types import (
     BOOLEAN,
@@ -94,9 +94,8 @@ class Typer:
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
         if info.rank:
             letters = ", ".join("ijklmnpq"[k % 8] for k in range(info.rank))
-            axes = "axis" if info.rank == 1 else "axes"
-            hint = f"write {e.id}[{letters}]"
-            return self._error("PF204", f"'{e.id}' has {info.rank} {axes} and no indices here", e.span, hint)
+            message = f"'{e.id}' has {axes(info.rank)} and no indices here"
+            return self._error("PF204", message, e.span, f"write {e.id}[{letters}]")
         return self._value(info)
 
     def _value(self, info: TensorInfo) -> Ty:
@@ -113,10 +112,11 @@ class Typer:
             hint = self.scope.unknown_hint(e.name)
             return self._error("PF201", f"unknown tensor '{e.name}'", e.name_span, hint)
         if info.rank is not None and info.rank != len(e.indices):
-            axes = f"{info.rank} {'axis' if info.rank == 1 else 'axes'}"
             count = f"{len(e.indices)} {'index' if len(e.indices) == 1 else 'indices'}"
             related = ((info.span, f"'{e.name}' comes from here"),)
-            self.diags.error("PF204", f"'{e.name}' has {axes}, got {count}", e.span, related=related)
+            self.diags.error(
+                "PF204", f"'{e.name}' has {axes(info.rank)}, got {count}", e.span, related=related
+            )
             return ERROR
         return self._value(info)
 
