@@ -96,6 +96,9 @@ def build(
     groups = elaborate(ctx, scope, inline)
     if diags.errors_seen > before:
         return None, groups
+    for p in mono.params:
+        if p.inout and p.name not in scope.writes:
+            diags.warning("PF291", f"inout parameter '{p.name}' is never written", p.name_span)
     return _graph(ctx, scope), groups
 
 

@@ -28,11 +28,12 @@ from polyfuse.frontend_dsl.names import (
     representative,
 )
 from polyfuse.frontend_dsl.reductions import extract
+from polyfuse.frontend_dsl.scatter import emit_copy
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.typer import Typer
-from polyfuse.frontend_dsl.weak_types import SOFT, Ty, assignable, hard
+from polyfuse.frontend_dsl.weak_types import BOTTOM, SOFT, Ty, assignable, hard, join
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import BY_NAME, F32, DType
+from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32, DType
 from polyfuse.source import Span
 
 
@@ -99,13 +100,15 @@ class _Call:
         for p, a in pairs:
             inner.reads[p.name] = a.info if a.info is not None else self._scalar(p, a, prefix)
         self._inouts(mono, arguments, inner)
-        self._results(op, mono, inner)
+        rounded = self._results(op, mono, inner)
         self._constraints(mono, inner)
         if len(self.ctx.statements) > MAX_STATEMENTS:
             raise self._error(
                 "PF212", f"more than {MAX_STATEMENTS} statements after inlining", self.call.span
             )
         elaborate(self.ctx, inner, inline)
+        for source, target in rounded:
+            emit_copy(self.ctx, source, target, self.group.span)
 
     def _prefix(self, name: str) -> str:
         self.ctx.calls[name] += 1
@@ -187,21 +190,21 @@ class _Call:
     # --- monomorphisation ------------------------------------------------------------------------------
 
     def _generics(self, op: ast.OpDef, arguments: list[_Argument]) -> dict[str, DType]:
+        """What the arguments' types meet in; f16 beside computed f32 is f32, as in expressions."""
         kinds = {x.name: x.kind for x in op.generics}
-        found: dict[str, DType] = {}
+        found: dict[str, Ty] = {}
         because: dict[str, _Argument] = {}
-        soft = {x.name: True for x in op.generics}
         for a in arguments:
             name = a.param.type.dtype
             if name not in kinds or a.ty is None or a.ty.is_weak:
                 continue
             dtype = a.ty.dtype or F32
-            soft[name] &= a.ty is SOFT
             if dtype not in GENERIC_KINDS.get(kinds[name], ()):
                 allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[name], ())))
                 message = f"'{a.param.name}' of '{op.name}' is {dtype}, but {name} is one of {allowed}"
                 raise self._error("PF205", message, a.span)
-            if found.setdefault(name, dtype) is not dtype:
+            met = join(found.get(name, BOTTOM), a.ty)
+            if met is None:
                 other = because[name]
                 raise self._error(
                     "PF231",
@@ -210,9 +213,11 @@ class _Call:
                     a.span,
                     f"declare the argument, as in let s: {dtype}[...], or cast it before",
                 )
+            found[name] = met
             because.setdefault(name, a)
-        self.soft = {n for n in because if soft[n]}
-        return {n: found.get(n, BY_NAME[representative(k)]) for n, k in kinds.items()}
+        self.soft = {n for n, t in found.items() if t is SOFT}
+        chosen = {n: t.dtype or F32 for n, t in found.items()}
+        return {n: chosen.get(n, BY_NAME[representative(k)]) for n, k in kinds.items()}
 
     def _ranks(self, op: ast.OpDef, arguments: list[_Argument]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -240,8 +245,11 @@ class _Call:
         bad = False
         for p, a in zip(mono.params, arguments, strict=True):
             dtype = BY_NAME.get(p.type.dtype)
+            widened = a.param.type.dtype in self.soft and a.info is not None and a.info.dtype.compute is F32
             if dtype is None:
                 bad = True
+            elif widened:
+                pass
             elif a.info is not None and a.info.dtype is not dtype:
                 message = f"'{p.name}' of '{op.name}' is {dtype}, its argument is {a.info.dtype}"
                 self._error("PF205", message, a.span, f"cast it first: t[...] = {dtype}(...)")
@@ -302,15 +310,23 @@ class _Call:
             declare_inout(entry, self.scope, self.ctx)
             inner.writes[p.name] = self.scope.writes[name]
 
-    def _results(self, op: ast.OpDef, mono: ast.OpDef, inner: Scope) -> None:
-        ok = True
+    def _results(self, op: ast.OpDef, mono: ast.OpDef, inner: Scope) -> list[tuple[TensorInfo, TensorInfo]]:
+        """Bind results to targets; returns pairs of an f32 temp and the 16-bit target it is rounded to."""
+        ok, rounded = True, []
         for written, r, target in zip(op.results, mono.results, self.group.targets, strict=True):
             info = self.scope.writes[target]
             soft = written.type.dtype in self.soft
-            ok &= check_result(self.ctx, inner, r, info, (target, soft), self.group.span)
-            inner.reads[r.name] = inner.writes[r.name] = info
+            into = info
+            if soft and info.declared and not info.failed and info.dtype in (F16, BF16):
+                name = self.ctx.tensor_names.fresh(inner.prefix + r.name)
+                into = self.ctx.new_info(TensorInfo(name, g.Role.TEMP, span=self.group.span, inlined=True))
+                into.ty, into.shape, into.rank, into.declared = SOFT, info.shape, info.rank, True
+                rounded.append((into, info))
+            ok &= check_result(self.ctx, inner, r, into, (target, soft), self.group.span)
+            inner.reads[r.name] = inner.writes[r.name] = into
         if not ok:
             raise CallError
+        return rounded
 
     def _constraints(self, mono: ast.OpDef, inner: Scope) -> None:
         for e in mono.where:

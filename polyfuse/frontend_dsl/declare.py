@@ -54,8 +54,6 @@ def declare_params(ctx: Context, scope: Scope) -> None:
     for p in scope.op.params:
         if p.inout and p.name in written:
             declare_inout(p, scope, ctx)
-        elif p.inout:
-            ctx.diags.warning("PF291", f"inout parameter '{p.name}' is never written", p.name_span)
 
 
 def declare_inout(p: ast.Param, scope: Scope, ctx: Context) -> None:

@@ -171,7 +171,7 @@ class _Component:
             if not d.is_scatter:
                 d.emit(self.value_types[id(d)], into)
         emit_scatters(self.definitions[m.name], into)
-        finish_scatter(self.ctx, self.scope, m, info, into)
+        finish_scatter(self.ctx, m, info, into)
         whole = len(m.defines) == 1 and not m.defines[0].ranges and not self.recursive
         plain = all(len(d.variables) == len(d.stmt.indices or ()) for d in self.definitions[m.name])
         info.total = info.total or (m.let is not None and m.let.value is not None) or (whole and plain)

@@ -23,6 +23,7 @@ from polyfuse.frontend_dsl.typer import Typer
 from polyfuse.frontend_dsl.weak_types import ERROR, WEAK_FLOAT, hard
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.index_expr import IVar, as_index
+from polyfuse.source import Span
 
 _REDUCTION = {"+=": "sum", "max=": "max", "min=": "min"}
 
@@ -83,14 +84,14 @@ def emit_initial(ctx: Context, scope: Scope, m: Group, info: TensorInfo) -> Tens
     if value is None:
         if m.name not in scope.inouts:
             return into
-        value = _entry_value(scope, m.name, index, into, m.span)
+        value = _entry_value(scope, m.name, index, into)
     name = ctx.statement_names.fresh(info.alias or info.name, joint="__")
     ctx.statements.append(g.Statement(name, into.name, dims, index, value, span=m.span))
     info.total = True
     return into
 
 
-def _entry_value(scope: Scope, name: str, index: tuple[IVar, ...], into: TensorInfo, span: object) -> g.Expr:
+def _entry_value(scope: Scope, name: str, index: tuple[IVar, ...], into: TensorInfo) -> g.Expr:
     entry = scope.reads[name]
     read = g.Read(entry.name, index, entry.dtype, entry.span)
     return read if entry.dtype is into.dtype else g.Cast(read, into.dtype, entry.span)
@@ -121,12 +122,17 @@ def emit_scatters(definitions: Iterable[Definition], into: TensorInfo) -> None:
             d.emit(WEAK_FLOAT, into)
 
 
-def finish_scatter(ctx: Context, scope: Scope, m: Group, info: TensorInfo, into: TensorInfo) -> None:
+def finish_scatter(ctx: Context, m: Group, info: TensorInfo, into: TensorInfo) -> None:
     """Round the f32 sum of a 16-bit target, once."""
-    if into is info or into.failed:
-        return
-    dims = _all_elements(ctx, info)
+    if into is not info and not into.failed:
+        emit_copy(ctx, into, info, m.span)
+
+
+def emit_copy(ctx: Context, source: TensorInfo, target: TensorInfo, span: Span) -> None:
+    """`target[...] = dtype(source[...])` for every element."""
+    dims = _all_elements(ctx, target)
     index = tuple(IVar(d.name) for d in dims)
-    value = g.Cast(g.Read(into.name, index, into.dtype, m.span), info.dtype, m.span)
-    name = ctx.statement_names.fresh(info.alias or info.name, joint="__")
-    ctx.statements.append(g.Statement(name, info.name, dims, index, value, span=m.span))
+    value = g.Cast(g.Read(source.name, index, source.dtype, span), target.dtype, span)
+    name = ctx.statement_names.fresh(target.alias or target.name, joint="__")
+    ctx.statements.append(g.Statement(name, target.name, dims, index, value, span=span))
+    target.total = True
