@@ -6,7 +6,7 @@ One connected component is scheduled by two calls of isl:
 
 1. *Prefix*: ``whole_component=1``, no proximity, coincidence from flow and shared reads. Only the
    leading coincident members are kept: they are the parallel loops that everything shares.
-2. *Inside*: the domain sliced at one point of the prefix (``p0', p1', ...`` are parameters),
+2. *Inside*: the domain sliced at one point of the prefix (its coordinates are parameters),
    ``whole_component=0``, proximity from flow and shared reads; grafted under the prefix band.
 
 Where no loop can be shared in parallel and the first answer is a recurrence without any parallel loop,
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.index_expr import substitute
+from polyfuse.ir.index_expr import substitute, variables
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, map_members, sequence
 from polyfuse.poly import worker
 from polyfuse.poly.dependences import ordering, shared_reads
@@ -81,17 +81,27 @@ class _Scheduler:
 
     def _all(self, names: tuple[str, ...], order: isl.UnionMap, ties: isl.UnionMap) -> Tree:
         parts = _components(names, [*pairs_of(order), *pairs_of(ties)])
-        return sequence([self._component(part, order, ties) for part in parts])
+        return sequence([self._tied(part, order, ties) for part in parts])
 
-    def _component(self, names: tuple[str, ...], order: isl.UnionMap, ties: isl.UnionMap) -> Tree:
+    def _tied(self, names: tuple[str, ...], order: isl.UnionMap, ties: isl.UnionMap) -> Tree:
+        """Statements joined by dependences and shared reads; those only share what loops they can."""
         domain = self.model.domain(names)
         order, ties = self._restricted(order, domain), self._restricted(ties, domain)
         near = order.union(ties)
-        attempts = [near, order] if not ties.is_empty() else [order]
-        for coincidence in attempts:
-            prefix = self._prefix(domain, order, coincidence)
+        if not ties.is_empty():
+            prefix = self._prefix(domain, order, near, skew=False)
             if prefix is not None:
                 return self._inside(domain, prefix, order, near)
+        parts = _components(names, pairs_of(order))
+        return sequence([self._component(part, order, near) for part in parts])
+
+    def _component(self, names: tuple[str, ...], order: isl.UnionMap, near: isl.UnionMap) -> Tree:
+        """Statements joined by dependences; `near` holds shared reads as well."""
+        domain = self.model.domain(names)
+        order, near = self._restricted(order, domain), self._restricted(near, domain)
+        prefix = self._prefix(domain, order, order, skew=_recurrent(pairs_of(order)))
+        if prefix is not None:
+            return self._inside(domain, prefix, order, near)
         tree = self._call(domain, order, order, near, _INSIDE)
         if _ordered_throughout(tree):
             wavefront = self._call(domain, order, order, near, _WAVEFRONT)
@@ -99,15 +109,19 @@ class _Scheduler:
         return tree
 
     def _prefix(
-        self, domain: isl.UnionSet, order: isl.UnionMap, coincidence: isl.UnionMap
+        self, domain: isl.UnionSet, order: isl.UnionMap, coincidence: isl.UnionMap, skew: bool
     ) -> tuple[Member, ...] | None:
-        """The parallel loops that all statements share, outermost first; None if there are none."""
+        """The parallel loops that all statements share, outermost first; None if there are none.
+
+        A skewed loop is taken for a recurrence only: isl also finds them where a tensor is read
+        transposed or in part, and two phases with plain loops are better then.
+        """
         tree = self._call(domain, order, coincidence, self.model.union_map([]), _PREFIX)
         if not isinstance(tree, Band):
             return None
         leading: list[Member] = []
         for m in tree.members:
-            if not m.coincident:
+            if not m.coincident or not (skew or all(len(variables(e)) <= 1 for _, e in m.exprs)):
                 break
             leading.append(m)
         return tuple(leading) or None
@@ -117,14 +131,14 @@ class _Scheduler:
     ) -> Tree:
         """Everything below one point of the prefix, under the prefix band."""
         context = self.model.context
-        point = ", ".join(f"p{k}'" for k in range(len(prefix)))
+        point = _fresh_names(len(prefix), self.model.params)
         sliced = domain
-        for k, m in enumerate(prefix):
-            at = isl.UnionSet.read_from_str(context, f"[{point}] -> {{ [p{k}'] }}")
+        for name, m in zip(point, prefix, strict=True):
+            at = isl.UnionSet.read_from_str(context, f"[{', '.join(point)}] -> {{ [{name}] }}")
             sliced = sliced.intersect(member_map(self.model, m).intersect_range(at).domain())
         inner = [self._restricted(r, sliced) for r in (order, order, near)]
         body = self._call(sliced, inner[0], inner[1], inner[2], _INSIDE)
-        body = _without_point(body, prefix)
+        body = _without_point(body, dict(zip(point, prefix, strict=True)))
         if isinstance(body, Band) and body.permutable and all(m.coincident for m in body.members):
             return replace(body, members=(*prefix, *body.members))
         return band(list(prefix), body, permutable=True)
@@ -199,13 +213,30 @@ def _any_parallel(tree: Tree) -> bool:
             return any(m.coincident for m in members) or _any_parallel(child)
 
 
-def _without_point(body: Tree, prefix: tuple[Member, ...]) -> Tree:
+def _fresh_names(count: int, taken: tuple[str, ...]) -> list[str]:
+    """Parameter names that no size has."""
+    stem = "at"
+    while any(n.startswith(stem) for n in taken):
+        stem += "_"
+    return [f"{stem}{k}" for k in range(count)]
+
+
+def _without_point(body: Tree, prefix: dict[str, Member]) -> Tree:
     """The loops inside, with the point of the prefix written as the prefix's expressions."""
 
     def at(m: Member) -> Member:
-        rows = []
-        for s, e in m.exprs:
-            rows.append((s, substitute(e, sizes={f"p{k}'": p.of(s) for k, p in enumerate(prefix)})))
+        rows = [(s, substitute(e, sizes={n: p.of(s) for n, p in prefix.items()})) for s, e in m.exprs]
         return replace(m, exprs=tuple(rows))
 
     return map_members(body, at)
+
+
+def _recurrent(links: Iterable[tuple[str, str]]) -> bool:
+    """Is there a cycle?"""
+    needs: dict[str, set[str]] = {}
+    for a, b in links:
+        needs.setdefault(b, set()).add(a)
+        needs.setdefault(a, set())
+    while ready := {n for n, sources in needs.items() if not sources}:
+        needs = {n: sources - ready for n, sources in needs.items() if n not in ready}
+    return bool(needs)
