@@ -20,7 +20,7 @@ STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples bench
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types tutorials docs bench golden-update format clean
+.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,13 +28,15 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## compile, check and time an example against NumPy
 	$(RUN) examples/demo.py
 
-test: lint types ## what every change must pass: lint, types, tests, tutorials
-	$(PYTEST)
-	@$(MAKE) --no-print-directory tutorials
+test: lint types tests tutorials ## what every change must pass: lint, types, tests, tutorials
 
-test-all: lint types ## the same with the slow tests
+test-all: lint types all-tests tutorials ## the same with the slow tests
+
+tests: $(VENV)/dev.stamp
+	$(PYTEST)
+
+all-tests: $(VENV)/dev.stamp
 	$(PYTEST) -m ''
-	@$(MAKE) --no-print-directory tutorials
 
 lint: $(VENV)/dev.stamp ## ruff: rules and format
 	$(RUN) -m ruff check $(STYLED)

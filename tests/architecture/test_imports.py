@@ -29,10 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": LOW | {"ir", "codegen"},
     "pipeline": EVERYTHING,
     "api": EVERYTHING,
+    "compiled": EVERYTHING,
     "interop": LOW | {"ir", "api"},
     "cli": LOW | {"api", "runtime"},
     "stdlib": set(),
-    "__init__": LOW | {"api", "interop"},
+    "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},
 }
 
@@ -84,7 +85,9 @@ def _key(name: str) -> str:
 
 def _is_allowed(importer: str, imported: str) -> bool:
     local = imported.partition(".")[2] or "__init__"
-    allowed = MAY_IMPORT[_key(importer)] | ({_key(importer)} if importer != "polyfuse.ir.dtypes" else set())
+    allowed = MAY_IMPORT.get(_key(importer), set()) | (
+        {_key(importer)} if importer != "polyfuse.ir.dtypes" else set()
+    )
     if imported == "polyfuse.ir.dtypes" and importer.startswith("polyfuse.ir."):
         return True
     return "*" in allowed or local in allowed or local.partition(".")[0] in allowed

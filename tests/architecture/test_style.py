@@ -18,10 +18,10 @@ PUBLIC = tuple(
     m
     for m in modules()
     if m.name in ("polyfuse", "polyfuse.api", "polyfuse.options", "polyfuse.diagnostics", "polyfuse.source")
-    or m.name in ("polyfuse.decisions", "polyfuse.cli", "polyfuse.pipeline")
+    or m.name in ("polyfuse.decisions", "polyfuse.cli", "polyfuse.pipeline", "polyfuse.compiled")
     or m.name.startswith("polyfuse.interop")
 )
-METHODS_TOO = ("polyfuse.api", "polyfuse.options", "polyfuse.interop")
+METHODS_TOO = ("polyfuse.api", "polyfuse.compiled", "polyfuse.options", "polyfuse.interop")
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
@@ -65,7 +65,12 @@ def _public(module: Module) -> Iterator[ast.ClassDef | Function]:
             continue
         yield node
         if isinstance(node, ast.ClassDef) and module.name.startswith(METHODS_TOO):
-            yield from (f for f in node.body if isinstance(f, Function) and not f.name.startswith("_"))
+            yield from (f for f in node.body if isinstance(f, Function) and _is_public_method(f))
+
+
+def _is_public_method(f: Function) -> bool:
+    """Properties are left out: their names and types often say everything."""
+    return not f.name.startswith("_") and not any("property" in ast.unparse(d) for d in f.decorator_list)
 
 
 def _texts() -> Iterator[Path]:
