@@ -12,8 +12,10 @@ import graphs
 import pytest
 from brute_force import Enumeration
 from graphs import graph
+from random_graphs import random_graph
 
 from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.index_expr import variables
 from polyfuse.ir.schedule_tree import Band, format_tree, shape, statements
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.poly.axis_planner import plan
@@ -113,6 +115,21 @@ def test_some_statements_only() -> None:
     tree = schedule(model, ("ce", "sq"))
     assert sorted(statements(tree)) == ["ce", "sq"]
     assert shape(tree) == "B11(ce+sq)"
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_random_graphs(batch: int) -> None:
+    """Above and below the number of statements from which macro-statements are formed."""
+    for seed in range(batch * 12, (batch + 1) * 12):
+        g = random_graph(seed, 3 + seed % 18)
+        model = build_model(g)
+        tree = schedule(model)
+        assert check_schedule(model, tree), seed
+        e = Enumeration(g, {"T": 2 + seed % 3, "H": 3, "S": 2})
+        assert e.complete(tree) and e.ordered(tree), seed
+        assert all(e.parallel(tree, m) for m in loops(tree) if m.coincident), seed
+        if not any("_first" in s.name for s in g.statements):
+            assert all(len(variables(x)) < 2 for m in loops(tree) for _, x in m.exprs), "skewed for nothing"
 
 
 # --- macro-statements ------------------------------------------------------------------------------
