@@ -1,0 +1,572 @@
+"""Random valid programs, for property tests: the same seed gives the same program everywhere.
+
+    p = random_program(7)
+    graph = instantiate(parse_text(p.text), p.op)
+    evaluate(graph, p.sizes, p.inputs)
+
+Programs have 3 to 10 statements over small odd sizes (now and then 1 or 0), in one of the float types
+with integers and bools beside it: elementwise chains with broadcasts and transpositions, reductions,
+contractions, guards, slices, pads, concatenations, strided reads, gathers, scatters and recurrences.
+Numbers stay moderate, and comparisons are between inputs and literals, so that few elements are
+undecided.  Every tensor that nothing reads is a result.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from polyfuse.ir.dtypes import BY_NAME
+
+_SIZES = (1, 2, 3, 3, 5, 5, 7, 8, 11, 13, 16, 17)
+_MOST_POINTS = 1500  # product of all sizes
+
+
+@dataclass(frozen=True)
+class RandomProgram:
+    """A program, and what to call it with."""
+
+    seed: int
+    text: str
+    op: str
+    sizes: dict[str, int]
+    inputs: dict[str, np.ndarray]
+
+
+@dataclass
+class _Tensor:
+    name: str
+    dtype: str
+    extents: tuple[str, ...]
+    is_input: bool = False
+    used: bool = False
+    declared: bool = False
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a scatter adds to: a `let`, or the first definition of a result."""
+
+    tensor: _Tensor
+    value: str
+
+    def line(self, is_result: bool) -> str:
+        t = self.tensor
+        if not is_result:
+            return f"let {t.name}: {t.dtype}[{', '.join(t.extents)}] = {self.value}"
+        loops = [f"i{k}" for k in range(len(t.extents))]
+        ranges = ", ".join(f"{v} in 0..{e}" for v, e in zip(loops, t.extents, strict=True))
+        return f"{t.name}[{', '.join(loops)}] = {float(self.value)} for {ranges}"
+
+
+Axes = tuple[str, ...]  # extents of the loops i0, i1, ...
+
+
+@dataclass
+class _Maker:
+    seed: int
+    rng: random.Random = field(init=False)
+    numbers: np.random.Generator = field(init=False)
+    sizes: dict[str, int] = field(default_factory=dict)
+    tensors: list[_Tensor] = field(default_factory=list)
+    lines: list[str | _Start] = field(default_factory=list)
+    constraints: list[str] = field(default_factory=list)
+    inputs: dict[str, np.ndarray] = field(default_factory=dict)
+    covered: set[str] = field(default_factory=set)  # loops that some plain subscript gives a range
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.numbers = np.random.default_rng(self.seed)
+        self.float = self.rng.choice(["f32", "f32", "f32", "f64", "f16", "bf16"])
+        self.compute = "f32" if self.float in ("f16", "bf16") else self.float
+
+    # --- sizes, tensors, names ---
+
+    def make(self) -> RandomProgram:
+        names = ["A", "B", "C"][: self.rng.choice([2, 3, 3])]
+        while True:
+            self.sizes = {n: self.rng.choice(_SIZES) for n in names}
+            if np.prod(list(self.sizes.values())) <= _MOST_POINTS:
+                break
+        if self.rng.random() < 0.04:
+            self.sizes[self.rng.choice(names)] = 0
+        for n in names:  # every size follows from an argument
+            self.new_input(self.float, (n, *self.rng.sample(names, self.rng.choice([0, 1, 1]))))
+        for _ in range(self.rng.randint(3, 8)):
+            self.statement()
+        return self.program()
+
+    def program(self) -> RandomProgram:
+        written = [t for t in self.tensors if not t.is_input]
+        results = [t for t in written if t.declared or not t.used]
+        kept = [t for t in self.tensors if t.is_input]
+        params = ", ".join(self.signature(t) for t in kept)
+        outs = ", ".join(self.signature(t) for t in results)
+        where = f" where {', '.join(dict.fromkeys(self.constraints))}" if self.constraints else ""
+        names = {t.name for t in results}
+        lines = [x if isinstance(x, str) else x.line(x.tensor.name in names) for x in self.lines]
+        body = "\n".join(f"  {line}" for line in lines)
+        text = f"op p({params})\n    -> ({outs}){where} {{\n{body}\n}}\n"
+        return RandomProgram(self.seed, text, "p", dict(self.sizes), dict(self.inputs))
+
+    def signature(self, t: _Tensor) -> str:
+        return f"{t.name}: {t.dtype}[{', '.join(t.extents)}]" if t.extents else f"{t.name}: {t.dtype}"
+
+    def value(self, extent: str) -> int:
+        return int(eval(extent, {"__builtins__": {}}, dict(self.sizes)))
+
+    def new_input(self, dtype: str, extents: Axes, low: int = -5, high: int = 6) -> _Tensor:
+        name = f"x{len(self.inputs)}"
+        shape = tuple(self.value(e) for e in extents)
+        numpy_type = BY_NAME[dtype].numpy
+        if BY_NAME[dtype].is_float:
+            values = self.numbers.normal(size=shape).astype(numpy_type)
+        else:
+            values = self.numbers.integers(low, max(high, low + 1), shape).astype(numpy_type)
+        self.inputs[name] = np.asarray(values)
+        self.tensors.append(_Tensor(name, dtype, extents, is_input=True))
+        return self.tensors[-1]
+
+    def new_tensor(self, extents: Axes, dtype: str | None = None, declared: bool = False) -> _Tensor:
+        name = f"t{sum(not t.is_input for t in self.tensors)}"
+        self.tensors.append(_Tensor(name, dtype or self.compute, extents, declared=declared))
+        return self.tensors[-1]
+
+    def axes(self, least: int = 0) -> Axes:
+        """Extents to loop over, like those of a tensor there is."""
+        found = [
+            t.extents for t in self.tensors if least <= len(t.extents) <= 3 and self.points(t.extents) < 3000
+        ]
+        extents = list(self.rng.choice(found[-6:] or found))
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(extents)
+        return tuple(extents)
+
+    def points(self, extents: Axes) -> int:
+        return int(np.prod([self.value(e) for e in extents], dtype=np.int64))
+
+    def need(self, extent: str) -> bool:
+        """State that an extent is at least 1; False if it is not."""
+        if self.value(extent) < 1:
+            return False
+        self.constraints.append(f"{extent} >= 1")
+        return True
+
+    # --- expressions ---
+
+    def fitting(self, axes: Axes, want: Callable[[_Tensor], bool]) -> tuple[_Tensor, list[str]] | None:
+        """A tensor whose axes are some of the loops, and those loops."""
+        found = []
+        for t in self.tensors:
+            free = [f"i{k}" for k in range(len(axes))]
+            self.rng.shuffle(free)
+            at = []
+            for extent in t.extents:
+                loop = next((v for v in free if axes[int(v[1:])] == extent), None)
+                if loop is None:
+                    break
+                free.remove(loop)
+                at.append(loop)
+            if len(at) == len(t.extents) and want(t):
+                found += [(t, at)] * (1 + 3 * (not t.is_input and not t.used))
+        return self.rng.choice(found) if found else None
+
+    def is_float(self, t: _Tensor) -> bool:
+        return BY_NAME[t.dtype].is_float
+
+    def read(self, t: _Tensor, at: list[str], plain: bool = True) -> str:
+        t.used = True
+        if plain:
+            self.covered.update(at)
+        text = f"{t.name}[{', '.join(at)}]" if at else t.name
+        return text if t.dtype == self.compute else f"{self.compute}({text})"
+
+    def leaf(self, axes: Axes) -> str:
+        if axes and self.rng.random() < 0.08:
+            return f"{self.compute}(i{self.rng.randrange(len(axes))}) * 0.125"
+        found = self.fitting(axes, self.is_float)
+        if found is None or self.rng.random() < 0.05:
+            number = self.rng.choice([0.5, 1.25, -0.75, 0.1, 3.0])
+            return f"{number}" if self.compute == "f32" else f"{self.compute}({number})"
+        return self.read(*found)
+
+    def guarded(self, axes: Axes) -> str:
+        """A shifted read with the guard it needs."""
+        found = self.fitting(axes, lambda t: self.is_float(t) and len(t.extents) > 0)
+        if found is None:
+            return self.leaf(axes)
+        t, at = found
+        k = self.rng.randrange(len(at))
+        loop, shift = at[k], self.rng.choice([-2, -1, 1, 2])
+        moved = f"{loop} - {-shift}" if shift < 0 else f"{loop} + {shift}"
+        guard = f"{loop} >= {-shift}" if shift < 0 else f"{loop} < {t.extents[k]} - {shift}"
+        if self.rng.random() < 0.3:
+            guard = f"not ({loop} < {-shift})" if shift < 0 else f"0 <= {loop} < {t.extents[k]} - {shift}"
+        text = self.read(t, [*at[:k], moved, *at[k + 1 :]], plain=False)
+        known = set(self.covered)
+        other = self.rng.choice(["0.0", "1.0", self.leaf(axes)])
+        self.covered = known  # a guarded read gives no range
+        return f"({text} if {guard} else {other})"
+
+    def choice(self, axes: Axes) -> str:
+        """A choice by exact data: inputs and literals only."""
+        found = self.fitting(
+            axes, lambda t: t.is_input and BY_NAME[t.dtype].kind.value in ("float", "signed")
+        )
+        known = set(self.covered)
+        a, b = self.expr(axes, 1), self.leaf(axes)
+        self.covered = known
+        if found is None:
+            return f"max({a}, {b})"
+        t, at = found
+        t.used = True
+        self.covered.update(at)
+        bound = (
+            self.rng.choice(["0.5", "-0.25", "0.0"])
+            if self.is_float(t)
+            else self.rng.choice(["1", "0", "-2"])
+        )
+        return (
+            f"({a} if {t.name}[{', '.join(at)}] {self.rng.choice(['<', '>=', '>', '!='])} {bound} else {b})"
+        )
+
+    def expr(self, axes: Axes, depth: int) -> str:
+        """A moderate number of the compute type over the loops `axes`."""
+        if depth <= 0:
+            return self.leaf(axes)
+        form = self.rng.random()
+        if form >= 0.75:
+            return self.guarded(axes) if form < 0.9 else self.choice(axes)
+        known = set(self.covered)
+        a = self.expr(axes, depth - 1)
+        if form < 0.05:
+            self.covered = known  # the sides of a select give no range
+            return f"select({self.expr(axes, depth - 1)} > 100.0, {a} * 0.5, {a})"
+        if form < 0.45:
+            b = self.expr(axes, depth - 1)
+            return self.rng.choice(
+                [f"({a} + {b})", f"({a} - {b})", f"tanh({a}) * ({b})", f"max({a}, {b})", f"min({a}, {b})",
+                 f"{a} / (1.5 + abs({b}))", f"({a} + {b}) * 0.5"]
+            )  # fmt: skip
+        return self.rng.choice(
+            [f"tanh({a})", f"sigmoid({a})", f"exp(-abs({a}))", f"sqrt(abs({a}) + 0.5)", f"erf({a})",
+             f"rsqrt({a} * {a} + 1.0)", f"log(abs({a}) + 1.0)", f"sin({a})", f"cos({a})", f"-({a})",
+             f"(abs({a}) + 0.25) ** 1.5", f"(tanh({a})) ** 2", f"abs({a})", f"(0.0 if isnan({a}) else {a})"]
+        )  # fmt: skip
+
+    # --- statements ---
+
+    def statement(self) -> None:
+        makers: list[tuple[int, Callable[[], bool]]] = [
+            (5, self.elementwise), (4, self.reduction), (2, self.contraction), (1, self.slice), (1, self.pad),
+            (1, self.concat), (1, self.strided), (1, self.gather), (2, self.scatter), (2, self.scan),
+            (1, self.guarded_scan), (1, self.recurrent), (1, self.integers), (1, self.booleans),
+            (1, self.triangle), (1, self.argument), (1, self.cast), (1, self.scalar),
+        ]  # fmt: skip
+        for _ in range(5):
+            make = self.rng.choices([m for _, m in makers], [w for w, _ in makers])[0]
+            self.covered = set()
+            if make():
+                return
+        self.covered = set()
+        self.elementwise()
+
+    def define(
+        self, t: _Tensor, at: list[str], right: str, ranges: dict[str, str], always: bool = False
+    ) -> None:
+        """Write a definition; ranges that can be inferred are mostly left out."""
+        left = f"{t.name}[{', '.join(at)}]" if at else t.name
+        if ranges and (always or not set(ranges) <= self.covered or self.rng.random() < 0.2):
+            right += " for " + ", ".join(f"{v} in {r}" for v, r in ranges.items())
+        self.lines.append(f"{left} = {right}")
+
+    def over(self, axes: Axes) -> tuple[list[str], dict[str, str]]:
+        """The loops of some axes, and their whole ranges."""
+        loops = [f"i{k}" for k in range(len(axes))]
+        return loops, {v: f"0..{e}" for v, e in zip(loops, axes, strict=True)}
+
+    def elementwise(self) -> bool:
+        axes = self.axes()
+        right = self.expr(axes, self.rng.choice([1, 2, 2, 3]))
+        rounds = self.float != self.compute and self.rng.random() < 0.5
+        loops, ranges = self.over(axes)
+        if rounds:
+            self.define(self.new_tensor(axes, self.float, True), loops, f"{self.float}({right})", ranges)
+        else:
+            self.define(self.new_tensor(axes), loops, right, ranges, always=not axes)
+        return True
+
+    def reduction(self) -> bool:
+        axes = self.axes(1)
+        count = self.rng.randint(1, min(2, len(axes)))
+        outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
+        name = self.rng.choice(["sum", "sum", "max", "min", "mean", "prod"])
+        if name in ("max", "min", "mean") and not all(self.need(e) for e in inner):
+            return False
+        term = self.expr(axes, self.rng.choice([0, 1, 2]))
+        if name == "prod":
+            term = f"(1.0 + 0.1 * tanh({term}))"
+        loops, ranges = self.over(outer)
+        reduced = ", ".join(
+            f"i{k}" if f"i{k}" in self.covered else f"i{k} in 0..{axes[k]}"
+            for k in range(len(outer), len(axes))
+        )
+        right = f"{name}[{reduced}]({term})"
+        if self.rng.random() < 0.3:
+            right = f"{right} * 0.25 + 1.0"
+        self.define(self.new_tensor(outer), loops, right, ranges)
+        return True
+
+    def contraction(self) -> bool:
+        pairs = [t for t in self.tensors if self.is_float(t) and len(t.extents) == 2]
+        matching = [(a, b) for a in pairs for b in pairs if a.extents[1] == b.extents[0]]
+        if not matching:
+            return False
+        a, b = self.rng.choice(matching)
+        left, right = self.read(a, ["i0", "k"]), self.read(b, ["k", "i1"])
+        out = (a.extents[0], b.extents[1])
+        scale = "" if self.rng.random() < 0.5 else " * 0.125"
+        loops, ranges = self.over(out)
+        self.define(self.new_tensor(out), loops, f"sum[k]({left} * {right}){scale}", ranges)
+        return True
+
+    def one_axis(self) -> tuple[_Tensor, str] | None:
+        """A float tensor with at least one axis, and its first extent."""
+        found = [t for t in self.tensors if self.is_float(t) and 1 <= len(t.extents) <= 2]
+        t = self.rng.choice(found[-5:])
+        return t, t.extents[0]
+
+    def shifted(self, t: _Tensor, first: str) -> str:
+        rest = [f"i{k}" for k in range(1, len(t.extents))]
+        text = self.read(t, [first, *rest], plain=False)
+        self.covered.update(rest)
+        return text
+
+    def slice(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        if not extent.isalpha() or not self.need(extent):
+            return False
+        axes = (f"{extent} - 1", *t.extents[1:])
+        loops, ranges = self.over(axes)
+        right = f"{self.shifted(t, 'i0 + 1')} - 0.5 * {self.shifted(t, 'i0')}"
+        self.define(self.new_tensor(axes), loops, right, ranges, always=True)
+        return True
+
+    def pad(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        axes = (f"{extent} + 2", *t.extents[1:])
+        loops, ranges = self.over(axes)
+        if self.rng.random() < 0.5:
+            right = f"{self.shifted(t, 'i0 - 1')} if 1 <= i0 <= {extent} else 0.25"
+            self.define(self.new_tensor(axes), loops, right, ranges, always=True)
+            return True
+        new, rest = self.new_tensor(axes), loops[1:]
+        inner = {v: ranges[v] for v in rest}
+        self.define(new, ["0", *rest], "0.0", inner, always=True)
+        self.define(new, [f"{extent} + 1", *rest], "1.0", inner, always=True)
+        self.define(new, loops, self.shifted(t, "i0 - 1"), {**ranges, "i0": f"1..{extent} + 1"}, always=True)
+        return True
+
+    def concat(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        others = [
+            u for u in self.tensors if self.is_float(u) and u.extents[1:] == t.extents[1:] and u.extents
+        ]
+        u = self.rng.choice(others)
+        end = f"{extent} + {u.extents[0]}"
+        axes = (end, *t.extents[1:])
+        loops, ranges = self.over(axes)
+        new = self.new_tensor(axes)
+        self.define(new, loops, self.shifted(t, "i0"), {**ranges, "i0": f"0..{extent}"}, always=True)
+        right = f"2.0 * {self.shifted(u, f'i0 - ({extent})')}"
+        self.define(new, loops, right, {**ranges, "i0": f"{extent}..{end}"}, always=True)
+        return True
+
+    def strided(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        form = self.rng.choice(["repeat", "reverse", "half", "modulo"])
+        if form == "repeat":
+            axes, at = (f"2*({extent})", *t.extents[1:]), "i0 // 2"
+        elif form == "reverse":
+            axes, at = t.extents, f"{extent} - 1 - i0"
+        elif form == "half":
+            axes, at = (f"({extent}) // 2", *t.extents[1:]), "2*i0 + 1"
+        else:
+            if not self.need(extent):
+                return False
+            axes, at = (f"{extent} + 3", *t.extents[1:]), f"i0 % ({extent})"
+        loops, ranges = self.over(axes)
+        right = f"{self.shifted(t, at)} + 0.5"
+        self.define(self.new_tensor(axes), loops, right, ranges, always=True)
+        return True
+
+    def gather(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        if self.value(extent) < 1:
+            return False
+        rows = self.rng.choice(list(self.sizes))
+        index = self.new_input(self.rng.choice(["i32", "i64", "i64"]), (rows,), 0, self.value(extent))
+        index.used = True
+        axes = (rows, *t.extents[1:])
+        loops, ranges = self.over(axes)
+        right = f"{self.shifted(t, f'{index.name}[i0]')} * 1.5"
+        self.define(self.new_tensor(axes), loops, right, ranges, always=True)
+        return True
+
+    def scatter(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        rows = self.rng.choice(list(self.sizes))
+        if self.value(rows) < 1:
+            return False
+        index = self.new_input(self.rng.choice(["i32", "i64"]), (extent,), 0, self.value(rows))
+        index.used = True
+        new = self.new_tensor((rows, *t.extents[1:]))
+        rest = [f"i{k}" for k in range(1, len(t.extents))]
+        sign = self.rng.choice(["+=", "+=", "max=", "min="])
+        start = self.rng.choice(["0", "0.5"])
+        self.lines.append(_Start(new, start))
+        right = self.shifted(t, "i0")
+        if self.rng.random() < 0.5:
+            right = f"{right} * {self.compute}(i0 + 1) * 0.0625"
+        ranges = ", ".join(f"i{k} in 0..{e}" for k, e in enumerate(t.extents))
+        self.lines.append(
+            f"{new.name}[{', '.join([f'{index.name}[i0]', *rest])}] {sign} {right} for {ranges}"
+        )
+        return True
+
+    def scan(self) -> bool:
+        t, extent = self.one_axis() or (self.tensors[0], "A")
+        if not extent.isalpha() or not self.need(extent):
+            return False
+        new = self.new_tensor(t.extents)
+        loops, ranges = self.over(t.extents)
+        rest = loops[1:]
+        down = self.rng.random() < 0.4
+        start = f"{extent} - 1" if down else "0"
+        before = "i0 + 1" if down else "i0 - 1"
+        inner = {v: ranges[v] for v in rest}
+        self.define(new, [start, *rest], self.shifted(t, start), inner, always=True)
+        last = f"{new.name}[{', '.join([before, *rest])}]"
+        right = self.rng.choice(["{l} * 0.75 + {x}", "max({l}, {x})", "tanh({l} + {x})"])
+        right = right.format(l=last, x=self.shifted(t, "i0"))
+        steps = f"0..{extent} - 1" if down else f"1..{extent}"
+        self.define(new, loops, right, {**ranges, "i0": steps}, always=True)
+        return True
+
+    def guarded_scan(self) -> bool:
+        """A stencil over time in one statement, or a wavefront."""
+        found = [t for t in self.tensors if self.is_float(t) and len(t.extents) == 2]
+        if not found:
+            return False
+        t = self.rng.choice(found)
+        new = self.new_tensor(t.extents)
+        loops, ranges = self.over(t.extents)
+        n = new.name
+        left = f"({n}[i0 - 1, i1 - 1] if i0 >= 1 and i1 >= 1 else 0.0)"
+        right = f"({n}[i0 - 1, i1 + 1] if i0 >= 1 and i1 < {t.extents[1]} - 1 else 0.0)"
+        same = f"({n}[i0, i1 - 1] if i1 >= 1 else 1.0)"
+        up = f"({n}[i0 - 1, i1] if i0 >= 1 else 1.0)"
+        a, b = self.rng.choice([(left, right), (same, up), (up, right)])
+        self.define(new, loops, f"{self.shifted(t, 'i0')} + 0.25 * {a} + 0.5 * {b}", ranges, always=True)
+        return True
+
+    def recurrent(self) -> bool:
+        """h[t] = tanh(w h[t - 1] + x[t]), through a reduction."""
+        found = [
+            t for t in self.tensors if self.is_float(t) and len(t.extents) == 2 and t.extents[1].isalpha()
+        ]
+        if not found:
+            return False
+        t = self.rng.choice(found)
+        width = t.extents[1]
+        weight = self.new_input(self.float, (width, width))
+        new = self.new_tensor(t.extents)
+        loops, ranges = self.over(t.extents)
+        inner = f"{self.read(weight, ['i1', 'k'])} * {new.name}[i0 - 1, k]"
+        right = f"tanh({self.shifted(t, 'i0')} + 0.125 * (sum[k in 0..{width}]({inner}) if i0 >= 1 else 0.0))"
+        self.define(new, loops, right, ranges, always=True)
+        return True
+
+    def integers(self) -> bool:
+        dtype = self.rng.choice(["i32", "i64", "i16", "i8", "u8"])
+        size = self.rng.choice(list(self.sizes))
+        x = self.new_input(dtype, (size,), 0 if dtype == "u8" else -100, 100)
+        x.used = True
+        right = self.rng.choice(["{x} * 3 + 1", "{x} // 4 - {x} % 3", "max({x}, 7) * {x}", "abs({x}) + 5"])
+        self.define(
+            self.new_tensor((size,), dtype), ["i0"], right.format(x=f"{x.name}[i0]"), {"i0": f"0..{size}"}
+        )
+        if self.rng.random() < 0.5:
+            self.lines.append(f"{self.new_tensor((), dtype).name} = sum[i0]({x.name}[i0])")
+        return True
+
+    def booleans(self) -> bool:
+        found = [t for t in self.tensors if t.is_input and self.is_float(t) and len(t.extents) == 2]
+        if not found:
+            return False
+        t = self.rng.choice(found)
+        t.used = True
+        name = self.rng.choice(["any", "all"])
+        test = f"{t.name}[i0, i1] > {self.rng.choice(['1.0', '-1.5'])}"
+        self.covered.update(("i0", "i1"))
+        self.define(
+            self.new_tensor(t.extents[:1], "bool"),
+            ["i0"],
+            f"{name}[i1]({test})",
+            {"i0": f"0..{t.extents[0]}"},
+        )
+        return True
+
+    def triangle(self) -> bool:
+        t, _ = self.one_axis() or (self.tensors[0], "A")
+        rest = [f"i{k}" for k in range(1, len(t.extents))]
+        text = self.read(t, ["j", *rest], plain=False)
+        loops, ranges = self.over(t.extents)
+        name = self.rng.choice(["sum", "max"])
+        self.define(self.new_tensor(t.extents), loops, f"{name}[j in 0..i0 + 1]({text})", ranges, always=True)
+        return True
+
+    def argument(self) -> bool:
+        """argmax of an input: its elements are exact, so the choice is decided."""
+        found = [t for t in self.tensors if t.is_input and self.is_float(t) and len(t.extents) == 2]
+        if not found:
+            return False
+        t = self.rng.choice(found)
+        if not self.need(t.extents[1]):
+            return False
+        t.used = True
+        self.covered.update(("i0", "i1"))
+        right = f"{self.rng.choice(['argmax', 'argmin'])}[i1]({t.name}[i0, i1])"
+        self.define(self.new_tensor(t.extents[:1], "i64"), ["i0"], right, {"i0": f"0..{t.extents[0]}"})
+        return True
+
+    def cast(self) -> bool:
+        """Rounding in the middle: an element kept in another type."""
+        t, _ = self.one_axis() or (self.tensors[0], "A")
+        dtype = self.rng.choice(["f16", "bf16", "f64", "f32"])
+        at = [f"i{k}" for k in range(len(t.extents))]
+        t.used = True
+        self.covered.update(at)
+        loops, ranges = self.over(t.extents)
+        if dtype in ("f16", "bf16"):
+            new = self.new_tensor(t.extents, dtype, declared=True)
+        else:
+            new = self.new_tensor(t.extents, dtype)
+        self.define(new, loops, f"{dtype}({t.name}[{', '.join(at)}])", ranges)
+        return True
+
+    def scalar(self) -> bool:
+        """A scalar result of a whole tensor, and its use."""
+        t, _ = self.one_axis() or (self.tensors[0], "A")
+        at = [f"i{k}" for k in range(len(t.extents))]
+        text = self.read(t, at)
+        self.define(self.new_tensor(()), [], f"sqrt(sum[{', '.join(at)}]({text} ** 2) + 1.0)", {})
+        return True
+
+
+def random_program(seed: int) -> RandomProgram:
+    """The program of a seed; equal seeds give equal programs and inputs."""
+    return _Maker(seed).make()
