@@ -1,0 +1,15 @@
+"""The standard library: operators written in the language itself, one file per family."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+
+def source_files() -> tuple[str, ...]:
+    """The names of the library's files, sorted; `read` gives their text."""
+    return tuple(sorted(f.name for f in resources.files(__name__).iterdir() if f.name.endswith(".pf")))
+
+
+def read(name: str) -> str:
+    """The text of one file of the library."""
+    return (resources.files(__name__) / name).read_text(encoding="utf-8")

@@ -1,0 +1,90 @@
+"""The standard library: every operator against NumPy and SciPy, and the form of its files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stdlib_cases import CASES, StdlibCase, programs, programs_for
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl.check import check_program
+from polyfuse.frontend_dsl.formatter import format_program
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.poly.ranges import prove_ranges
+from polyfuse.runtime.reference import evaluate
+from polyfuse.stdlib import read, source_files
+
+FILES = source_files()
+OPS = sorted(op.name for p in programs().values() for op in p.ops)
+
+# float64 values of operators whose constants and scalars hold f32 numbers are that far from exact.
+TOLERANCE = {"f64": 1e-11, "f32": 2e-6, "f16": 2e-6, "bf16": 2e-6}
+
+
+def result_tensor(graph: TensorGraph, name: str) -> str:
+    """The tensor that holds a result, or what an inout parameter becomes."""
+    return next((t.name for t in graph.tensors if t.alias == name), name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_numpy(case: StdlibCase) -> None:
+    graph = case.graph()
+    sizes = case.sizes(graph)
+    found = evaluate(graph, sizes, case.inputs)
+    expected = case.expected()
+    assert {result_tensor(graph, n) for n in expected} == {
+        *graph.outputs,
+        *(t.name for t in graph.tensors if t.alias),
+    }
+    tolerance = max(case.tolerance, TOLERANCE[case.dtype])
+    for name, want in expected.items():
+        got = found[result_tensor(graph, name)]
+        assert got.value.shape == want.shape, name
+        assert not got.undecided.any(), name
+        np.testing.assert_allclose(got.value, want, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_access_is_proved(case: StdlibCase) -> None:
+    """At the sizes of the case nothing stays open."""
+    graph = case.graph()
+    diags = Diagnostics()
+    still_open = prove_ranges(graph, case.sizes(graph), diags)
+    diags.raise_if_errors()
+    assert not still_open
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_no_size_breaks_it(op: str) -> None:
+    """With symbolic sizes proofs may stay open, but none fails."""
+    for graph in {str(c.graph()): c.graph() for c in CASES if c.op == op and c.dtype == "f32"}.values():
+        diags = Diagnostics()
+        prove_ranges(graph, {}, diags)
+        diags.raise_if_errors()
+
+
+def test_every_operator_has_cases() -> None:
+    assert sorted({case.op for case in CASES}) == OPS
+
+
+def test_every_operator_is_tried_at_two_float_types() -> None:
+    for op in OPS:
+        assert {"f32", "f64"} <= {c.dtype for c in CASES if c.op == op}, op
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_is_formatted(name: str) -> None:
+    assert format_program(programs()[name]) == read(name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_checks_without_warnings(name: str) -> None:
+    program = programs()[name]
+    others = tuple(p for p in programs().values() if p is not program)
+    found = check_program(program, others).found
+    assert not found, "\n".join(d.render() for d in found)
+
+
+def test_operator_names_are_distinct() -> None:
+    assert len(OPS) == len(set(OPS))
+    assert programs_for("softmax")[0] is programs()["softmax.pf"]
