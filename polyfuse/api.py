@@ -24,10 +24,10 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
 from polyfuse.frontend_dsl.imports import load, load_text
-from polyfuse.frontend_dsl.names import did_you_mean
+from polyfuse.frontend_dsl.names import did_you_mean, representative
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
-from polyfuse.ir.dtypes import BY_NAME, F32, DType
+from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
@@ -160,8 +160,8 @@ class Operator:
     def graph(
         self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
     ) -> TensorGraph:
-        """The tensor graph at one choice of generics (default: f32, and one axis per rank variable)."""
-        chosen = {n: F32 for n, _ in self.signature.generics}
+        """The tensor graph at one choice of generics (default: f32 or i64, and one axis per rank variable)."""
+        chosen = {n: BY_NAME[representative(kind)] for n, kind in self.signature.generics}
         for n, t in (dtypes or {}).items():
             chosen[n] = BY_NAME[t] if isinstance(t, str) else t
         lengths = {**dict.fromkeys(self.signature.rank_variables, 1), **(ranks or {})}

@@ -18,7 +18,7 @@ import numpy as np
 from polyfuse.ir.dtypes import F32, I64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
-from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update
+from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update, map_nodes
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -30,6 +30,8 @@ from polyfuse.ir.tensor_graph import (
     IndexValue,
     Read,
     Select,
+    reads,
+    walk,
 )
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -40,14 +42,16 @@ _UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or"
 
 @dataclass(slots=True)
 class Printer:
-    """Prints loop IR. `element(buffer, indices)` is an lvalue; `lanes` how many a vector loop accumulates in.
+    """Prints loop IR. `element(buffer, indices)` is an lvalue; accumulators of a loop fill `lane_bytes`.
 
-    `functions` collects the names of the prelude's functions that the text calls.
+    `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
+    a conditional is computed in vain (checked builds must not report it).
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
     lane_bytes: int
     functions: set[str] = field(default_factory=set)
+    lazy: bool = False
 
     # --- statements -----------------------------------------------------------------------------------
 
@@ -90,7 +94,8 @@ class Printer:
         body = self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
             return [f"{indent}{{", f"{indent}  const pf_i64 {loop.var} = {lower};", *body, f"{indent}}}"]
-        pragma = [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
+        vector = loop.coordinate is Coordinate.VECTOR and _touches_once(loop.body)
+        pragma = [f"{indent}PF_IVDEP"] if vector else []
         return [*pragma, head, *body, f"{indent}}}"]
 
     def _lanes(self, loop: For, indent: str) -> list[str]:
@@ -108,7 +113,7 @@ class Printer:
             zero = self.expr(Const(identity(u.op, u.value.dtype), u.value.dtype))
             lines.append(f"{i1}{u.value.dtype.c_name} {arrays[name]}[{lanes}];")
             lines.append(f"{i1}for (int l = 0; l < {lanes}; ++l) {arrays[name]}[l] = {zero};")
-        inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions)
+        inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions, self.lazy)
         body = inner.block(loop.body, i2 + "  ")
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
@@ -153,14 +158,26 @@ class Printer:
                 return self.element(self, tensor, indices)
             case Cast(arg, dtype):
                 return self.cast(self.expr(arg), arg.dtype, dtype)
-            case Select(cond, then, other):
-                return f"({self.expr(cond)} ? {self.expr(then)} : {self.expr(other)})"
+            case Select():
+                return self._select(e)
             case Apply("pow", (base, Const(2.0 | 2))):
                 return self._square(base)
             case Apply(op, args):
                 return self.operation(op, [self.expr(a) for a in args], args[0].dtype)
             case _:
                 assert_never(e)
+
+    def _select(self, e: Select) -> str:
+        """Lazy where the condition guards an index; else both sides are computed, then one is chosen.
+
+        gcc 12 vectorises a load under a condition on bytes wrongly (8 lanes), and one that is not
+        conditional better; a condition on data never makes an index legal, so nothing is lost.
+        """
+        cond, then, other = self.expr(e.cond), self.expr(e.then), self.expr(e.other)
+        if self.lazy or guards_index(e.cond):
+            return f"({cond} ? {then} : {other})"
+        c = e.dtype.c_name
+        return f"({{ const {c} q0 = {then}; const {c} q1 = {other}; {cond} ? q0 : q1; }})"
 
     def _square(self, base: Expr) -> str:
         c = base.dtype.c_name
@@ -247,6 +264,38 @@ def _updates(block: Block) -> list[Update]:
             case _:
                 pass
     return found
+
+
+def guards_index(cond: Expr) -> bool:
+    """Does a condition compare indices, so that it may be what makes an access legal?"""
+    return any(
+        isinstance(x, Apply) and x.op in _COMPARE and all(isinstance(a, (IndexValue, Const)) for a in x.args)
+        for x in walk(cond)
+    )
+
+
+def _touches_once(block: Block) -> bool:
+    """Is no buffer written twice, or read and written, in a loop?
+
+    Only then is the loop marked as free of dependences: where one buffer is touched twice the compiler
+    had better find out for itself.
+    """
+    written: list[str] = []
+    read: set[str] = set()
+
+    def look(node: Node) -> Node:
+        match node:
+            case Store(buffer, indices, value) | Update(buffer, indices, _, value):
+                written.append(buffer)
+                inner = [value, *(i for i in indices if isinstance(i, EXPR_TYPES))]
+                read.update(r.tensor for e in inner for r in reads(e))
+            case _:
+                pass
+        return node
+
+    map_nodes(block, look)
+    memory = [b for b in written if not b.startswith("%")]
+    return len(set(memory)) == len(memory) and not set(memory) & read
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:

@@ -151,7 +151,7 @@ class _Emitter:
 
     def function(self, name: str, kernel: Kernel, task: Task) -> str:
         self.kernel = kernel
-        printer = Printer(self.element, LANE_BYTES, self.functions)
+        printer = Printer(self.element, LANE_BYTES, self.functions, lazy=self.checked)
         lines = [
             f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch, "
             "pf_i64 begin, pf_i64 end) {",
