@@ -84,23 +84,24 @@ def compute(job: Job, max_operations: int = 0) -> str:
     context = isl.Context()
     for name, value in job.options:
         getattr(context, f"set_schedule_{name}")(value)
-    context.set_max_operations(max_operations)
     try:
         constraints = isl.ScheduleConstraints.on_domain(isl.UnionSet.read_from_str(context, job.domain))
         constraints = constraints.set_context(isl.Set.read_from_str(context, job.context))
         for kind in ("validity", "coincidence", "proximity"):
             relation = isl.UnionMap.read_from_str(context, getattr(job, kind))
             constraints = getattr(constraints, f"set_{kind}")(relation)
-        schedule = constraints.compute_schedule()
-        context.set_max_operations(0)
-        return str(schedule.to_str())
     except isl.Error as error:
-        text = str(error)
-        if "unable to carry" in text:
+        raise Refused(str(error)) from None
+    context.set_max_operations(max_operations)
+    try:
+        schedule = constraints.compute_schedule()
+    except isl.Error as error:
+        if "unable to carry" in str(error):
             raise Infeasible("unable to carry dependences") from None
-        if "maximal number of operations" in text or "memory" in text:
-            raise OverBudget("isl reached its limit on operations or memory") from None
-        raise Refused(text) from None
+        # Out of operations or memory, isl may complain of anything.
+        raise OverBudget(f"isl gave up: {error}") from None
+    context.set_max_operations(0)
+    return str(schedule.to_str())
 
 
 # --- the side of the caller ------------------------------------------------------------------------

@@ -1,0 +1,282 @@
+"""The scheduling helper: time limits, answers that are nonsense, forks, and work without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import graphs
+import pytest
+
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.schedule_tree import shape
+from polyfuse.poly import worker
+from polyfuse.poly.domains import build_model
+from polyfuse.poly.scheduler import ScheduleTimeout, schedule
+from polyfuse.poly.worker import Helper, HelperDied, Infeasible, Job, OverBudget
+
+CHAIN = "[N] -> { A[i] -> B[i] : 0 <= i < N }"
+EASY = Job("[N] -> { A[i] : 0 <= i < N; B[i] : 0 <= i < N }", "[N] -> { : N >= 0 }", CHAIN, CHAIN, CHAIN)
+CYCLE = "[N] -> { A[i] -> A[N - 1 - i] : 0 <= i < N }"
+IMPOSSIBLE = Job("[N] -> { A[i] : 0 <= i < N }", "[N] -> { : }", CYCLE, CYCLE, CYCLE)
+
+
+def slow_job() -> Job:
+    """Sixty statements in five dimensions, each near each other: minutes for isl."""
+    dims = "i,j,k,l,m"
+
+    def target(a: int, b: int) -> str:
+        return ", ".join(f"{v} + {(a * 7 + b * q) % 5}" for q, v in enumerate(dims.split(",")))
+
+    domain = "; ".join(f"S{k}[{dims}] : 0 <= {dims} < {1000 + k}" for k in range(60))
+    pairs = "; ".join(f"S{a}[{dims}] -> S{b}[{target(a, b)}]" for a in range(60) for b in range(a + 1, 60))
+    return Job(f"{{ {domain} }}", "{ : }", *(f"{{ {pairs} }}" for _ in range(3)), (("whole_component", 1),))
+
+
+@pytest.fixture
+def helper() -> Iterator[Helper]:
+    h = Helper()
+    yield h
+    h.kill()
+
+
+def fake(script: str) -> Helper:
+    """A helper that greets properly and then runs a script."""
+    program = f"import sys, os, time\nprint({worker.READY!r}, flush=True)\n{script}"
+    return Helper(command=(sys.executable, "-c", program))
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def process_of(h: Helper) -> subprocess.Popen[bytes]:
+    assert h._process is not None
+    return h._process
+
+
+def test_one_process_answers_many_jobs(helper: Helper) -> None:
+    first = helper.call(EASY, 5.0)
+    assert first == helper.call(EASY, 5.0) == worker.compute(EASY)
+    assert helper.starts == 1
+
+
+def test_it_starts_with_the_first_job_only() -> None:
+    program = (
+        "from polyfuse.poly import scheduler, worker\n"
+        "assert worker.helper()._process is None and worker.helper().starts == 0"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_time_out_kills_and_the_next_job_restarts(helper: Helper) -> None:
+    helper.call(EASY, 5.0)
+    pid = process_of(helper).pid
+    start = time.monotonic()
+    with pytest.raises(OverBudget):
+        helper.call(slow_job(), 0.5)
+    assert time.monotonic() - start < 3
+    assert not running(pid)
+    assert "schedule" in helper.call(EASY, 5.0)
+    assert helper.starts == 2
+
+
+def test_infeasible_is_told_and_the_helper_lives_on(helper: Helper) -> None:
+    with pytest.raises(Infeasible):
+        helper.call(IMPOSSIBLE, 5.0)
+    with pytest.raises(worker.Refused, match="syntax error"):
+        helper.call(Job("{ nonsense", "{ : }", "{ }", "{ }", "{ }"), 5.0)
+    helper.call(EASY, 5.0)
+    assert helper.starts == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for line in sys.stdin: print('no json', flush=True)",
+        "for line in sys.stdin: print('[1]', flush=True)",
+        """for line in sys.stdin: print('{"kind": "schedule"}', flush=True)""",
+        """for line in sys.stdin: print('{"kind": "surprise", "text": ""}', flush=True)""",
+        "for line in sys.stdin: sys.stdout.buffer.write(bytes([255, 254, 10])); sys.stdout.flush()",
+        "sys.stdin.readline(); os._exit(3)",
+        "sys.stdin.close(); os.close(0); time.sleep(60)",
+        "import signal; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGSEGV)",
+    ],
+)
+def test_nonsense_and_death_are_tried_twice_then_told(script: str) -> None:
+    h = fake(script)
+    with pytest.raises((HelperDied, OverBudget)):
+        h.call(EASY, 1.0)
+    assert h.starts <= 2
+    assert h._process is None
+
+
+def test_a_helper_that_never_answers_is_killed() -> None:
+    h = fake("time.sleep(60)")
+    big = Job(
+        *(EASY.domain, EASY.context, CHAIN, CHAIN, CHAIN), (("x" * 300_000, 1),)
+    )  # more than a pipe holds
+    for job in (EASY, big):
+        with pytest.raises(OverBudget):
+            h.call(job, 0.3)
+    assert h._process is None
+
+
+def test_a_helper_that_died_between_jobs_is_replaced(helper: Helper) -> None:
+    helper.call(EASY, 5.0)
+    os.kill(process_of(helper).pid, signal.SIGKILL)
+    process_of(helper).wait()
+    helper.call(EASY, 5.0)
+    assert helper.starts == 2
+
+
+def test_an_interrupt_does_not_leave_an_answer_behind(
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper.call(EASY, 5.0)
+
+    def interrupt(self: Helper, deadline: float) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Helper, "_read_line", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            helper.call(IMPOSSIBLE, 5.0)
+    assert "schedule" in helper.call(EASY, 5.0)
+
+
+def test_threads_share_one_helper(helper: Helper) -> None:
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(helper.call(EASY, 10.0))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(answers) == 8 and len(set(answers)) == 1
+    assert helper.starts == 1
+
+
+def test_a_forked_process_starts_its_own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = worker.helper()
+    h.call(EASY, 5.0)
+    parent = process_of(h).pid
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ok = b"0"
+        try:
+            h.call(EASY, 5.0)
+            ok = b"1" if process_of(h).pid != parent else b"0"
+            h.kill()
+        finally:
+            os.write(write, ok)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 1) == b"1"
+    assert running(parent) and process_of(h).pid == parent
+    starts = h.starts
+    h.call(EASY, 5.0)
+    assert h.starts == starts
+
+
+def test_a_fork_while_a_thread_holds_the_helper_does_not_hang() -> None:
+    h = worker.helper()
+    with h._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            status = 1
+            try:
+                h.call(EASY, 5.0)
+                h.kill()
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+def test_the_helper_ends_with_its_parent() -> None:
+    program = (
+        "import os\nfrom polyfuse.poly import worker\nfrom test_worker import EASY\n"
+        "worker.solve(EASY, 5.0)\nprint(worker.helper()._process.pid, flush=True)\n{end}"
+    )
+    tests = Path(__file__).parents[1]
+    known = [str(tests), str(tests / "unit"), str(tests.parent)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(known), "POLYFUSE_WORKER": "1"}
+    for end in ("", "os._exit(0)"):
+        command = [sys.executable, "-c", program.format(end=end)]
+        pid = int(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+        for _ in range(100):
+            if not running(pid):
+                break
+            time.sleep(0.05)
+        assert not running(pid)
+
+
+# --- without a helper ------------------------------------------------------------------------------
+
+
+def test_no_helper_can_be_started() -> None:
+    for command in (("/nonexistent/python",), (sys.executable, "-c", "print('hello')")):
+        h = Helper(command=command)
+        with pytest.raises(worker.HelperUnavailable):
+            h.call(EASY, 1.0)
+        with pytest.raises(worker.HelperUnavailable):
+            h.call(EASY, 1.0)
+        assert h.starts <= 1
+
+
+def test_without_a_helper_jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_helper", Helper(command=("/nonexistent/python",)))
+    assert worker.solve(EASY, 1.0) == worker.compute(EASY)
+
+
+def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_helper", Helper())
+    monkeypatch.setenv("POLYFUSE_WORKER", "0")
+    model = build_model(graphs.LAYER_NORM)
+    assert shape(schedule(model)) == "B1([B1(sm); mu; B1(ce+sq); rs; B1(nm+y)])"
+    assert worker.helper().starts == 0
+
+
+def test_here_the_limit_is_on_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFUSE_WORKER", "0")
+    start = time.monotonic()
+    with pytest.raises(OverBudget):
+        worker.solve(slow_job(), 0.5)
+    assert time.monotonic() - start < 10
+    with pytest.raises(Infeasible):
+        worker.solve(IMPOSSIBLE, 1.0)
+
+
+# --- as errors of the compiler -----------------------------------------------------------------------
+
+
+def test_failures_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = (
+        (OverBudget("late"), "PF511"),
+        (Infeasible("none"), "PF512"),
+        (HelperDied("gone"), "PF513"),
+        (worker.Refused("isl says no"), "PF513"),
+    )
+    for error, code in cases:
+
+        def fail(job: Job, limit_s: float, error: worker.WorkerError = error) -> str:
+            raise error
+
+        monkeypatch.setattr(worker, "solve", fail)
+        with pytest.raises(ScheduleError) as caught:
+            schedule(build_model(graphs.BIAS_GELU))
+        assert caught.value.code == code
+        assert isinstance(caught.value, ScheduleTimeout) == (code == "PF511")
