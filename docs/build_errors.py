@@ -34,10 +34,9 @@ _HEAD = """\
 Every error and warning of polyfuse has a code, and every code has a section here. An error is shown as
 
 ```
-add.pf:2:10: error PF201: ...
+add.pf:2:17: error PF201: unknown tensor 'z'
     2 |   y[i] = x[i] + z[i]
       |                 ^
-  hint: ...
   see docs/errors.md#pf201
 ```
 
