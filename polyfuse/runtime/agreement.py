@@ -28,6 +28,8 @@ class Agreement:
 
     `worst_ratio` is the largest |difference| / bound over decided, finite elements: at most 1 where
     all agree (infinite where an exact element is off); `message` says what is wrong, "" if nothing.
+    `sharpness` is the typical bound over the typical size of an element: a comparison of floats means
+    little where it comes near 1, as it may after long chaotic recurrences.
     """
 
     ok: bool
@@ -35,6 +37,7 @@ class Agreement:
     worst_ratio: float
     undecided_fraction: float
     message: str
+    sharpness: float = 0.0
 
     def __bool__(self) -> bool:
         return self.ok
@@ -58,7 +61,9 @@ def agrees(got: npt.NDArray[Any], want: Evaluated, dtype: DType) -> Agreement:
     message = _first_mismatch(got, want, wrong, mismatches) if mismatches else ""
     if too_vague and not message:
         message = f"{fraction:.1%} of the elements are undecided, more than {MOST_UNDECIDED:.0%}"
-    return Agreement(not message, mismatches, ratio, fraction, message)
+    return Agreement(
+        not message, mismatches, ratio, fraction, message, _sharpness(want) if dtype.is_float else 0.0
+    )
 
 
 def _compare_floats(v: npt.NDArray[Any], want: Evaluated, dtype: DType) -> tuple[npt.NDArray[Any], float]:
@@ -68,6 +73,15 @@ def _compare_floats(v: npt.NDArray[Any], want: Evaluated, dtype: DType) -> tuple
         finite = np.isfinite(v) & np.isfinite(want.value) & ~want.undecided
         ratio = np.where(finite, np.abs(v - want.value) / (want.bound + tiny(dtype)), 0.0)
         return same | (finite & (ratio <= 1.0)), float(ratio.max(initial=0.0))
+
+
+def _sharpness(want: Evaluated) -> float:
+    """Median bound over median size, of the finite, decided elements."""
+    usual = np.isfinite(want.value) & ~want.undecided
+    if not usual.any():
+        return 0.0
+    bound, size = float(np.median(want.bound[usual])), float(np.median(np.abs(want.value[usual])))
+    return bound / size if size else (np.inf if bound > 1e-30 else 0.0)
 
 
 def _failed(message: str) -> Agreement:

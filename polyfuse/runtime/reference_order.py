@@ -41,7 +41,9 @@ def run_in_order(runner: Runner) -> None:
 
 
 def _run(items: Sequence[Item], runner: Runner) -> None:
-    live = [i for i in items if runner.statement_box(i.statement, i.fixed) is not None]
+    live = [
+        i for i in items if i.statement.accumulate or runner.statement_box(i.statement, i.fixed) is not None
+    ]
     for group, cyclic in _components(live, runner):
         if not cyclic:
             runner.run(group[0].statement, group[0].fixed)

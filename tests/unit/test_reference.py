@@ -396,6 +396,7 @@ def test_scatter_without_a_start_begins_at_zero() -> None:
     assert run(g, {"N": 4, "K": 4}, t=rows)["y"].value.tolist() == [1, 0, 3, 0]
     with pytest.raises(ArgumentError, match="PF450"):
         run(g, {"N": 4, "K": 2}, t=rows)
+    assert run(g, {"N": 0, "K": 2}, t=rows[:0])["y"].value.tolist() == [0, 0]
 
 
 # --- recurrences -------------------------------------------------------------------------------------
@@ -546,7 +547,7 @@ def test_softmax_bound_is_tight_and_wide_enough() -> None:
     got = run(softmax(), {"N": 64, "M": 300}, x=x)["y"]
     e = np.exp(x - x.max(1, keepdims=True))
     y = e / e.sum(1, keepdims=True)
-    assert agrees(y, got, F32)
+    assert agrees(y, got, F32).ok and agrees(y, got, F32).sharpness < 1e-3
     serial = np.cumsum(e, axis=1, dtype=np.float32)[:, -1:]
     assert agrees(e / serial, got, F32)
     for factor in (1.001, 0.999, 1.0001):
