@@ -192,12 +192,14 @@ class _Collector:
             return
         writable = [self._writable(t, spans.get(t, stmt.span)) for t in stmt.targets]
         if not all(writable):
+            self._give_up(stmt)
             return
         lets = []
         for t in stmt.targets:
             old = self.by_target.get(t)
             if old is not None and (old.call or old.defines or old.scatters or (old.let and old.let.value)):
                 self._defined_twice(t, spans.get(t, stmt.span), old)
+                self._give_up(stmt)
                 return
             lets += [old] if old is not None else []
         for old in lets:
@@ -205,6 +207,12 @@ class _Collector:
             del self.by_target[old.name]
         group = self._group(stmt.targets, order, stmt.span)
         group.call = stmt
+
+    def _give_up(self, stmt: ast.CallStmt) -> None:
+        """What a call that was refused would define is not defined."""
+        for t in stmt.targets:
+            if t in self.scope.writes and t not in self.by_target:
+                self.scope.writes[t].failed = True
 
     def _defined_twice(self, name: str, span: Span, old: Group) -> None:
         self.ctx.diags.error(
@@ -247,7 +255,8 @@ def collect_groups(ctx: Context, scope: Scope) -> list[Group]:
             scope.writes[name].failed = True
     for r in scope.op.results:
         info = scope.writes.get(r.name)
-        if info is not None and not any(r.name in grp.targets for grp in groups):
+        defined = any(r.name in grp.targets for grp in groups)
+        if info is not None and not defined and not info.failed:
             hint = did_you_mean(r.name, [t for grp in groups for t in grp.targets])
             ctx.diags.error("PF208", f"result '{r.name}' is never defined", r.name_span, hint)
             info.failed = True

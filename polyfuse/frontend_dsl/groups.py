@@ -158,6 +158,8 @@ def _check_cycle(members: list[Group], by_target: dict[str, Group], ctx: Context
                 continue  # "reads its own target" is reported with the statement
             how = "a call" if grp.call is not None else "a scatter"
             _report(ctx, grp, members, f"through {how}, which needs its operands finished")
+            for name in names:
+                scope.writes[name].failed = True
             return
     same: dict[str, dict[str, Span]] = {grp.name: {} for grp in members}
     for grp in members:

@@ -18,7 +18,6 @@ from polyfuse.frontend_dsl.index_build import NotIndex
 from polyfuse.frontend_dsl.literals import identity
 from polyfuse.frontend_dsl.ranges_infer import agree, plain_uses, sources_of
 from polyfuse.frontend_dsl.scope import TensorInfo
-from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.weak_types import hard
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
@@ -87,7 +86,7 @@ def _count(b: ExprBuilder, e: ast.Reduce, dims: dict[str, g.IterDim], want: DTyp
     mine = {d.name for d in dims.values()}
     if any(mine & set(variables(x)) for d in dims.values() for x in (d.lower, d.upper)):
         return _statement(b, e, "sum", dims, g.Const(1.0, want, e.span))
-    count = simplify(product(tuple(binary("-", d.upper, d.lower) for d in dims.values())))
+    count = product(tuple(binary("-", d.upper, d.lower) for d in dims.values()))
     if isinstance(count, IConst):
         return g.Const(float(count.value), want, e.span)
     return g.IndexValue(count, want, e.span)
