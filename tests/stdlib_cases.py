@@ -53,14 +53,15 @@ class StdlibCase:
         shapes = "-".join("x".join(map(str, np.shape(a))) or "scalar" for a in self.inputs.values())
         return f"{self.op}-{self.dtype}-{shapes}" + (f"-{self.label}" if self.label else "")
 
-    def expected(self) -> dict[str, Array]:
+    def expected(self, results: Sequence[str] = ()) -> dict[str, Array]:
+        """`results` are the operator's; they are looked up in the library if there are none."""
         wide = {name: _wide(a) for name, a in self.inputs.items()}
         with np.errstate(all="ignore"):
             found = self.expect(**wide)
         if isinstance(found, dict):
             return {name: np.asarray(a) for name, a in found.items()}
-        (only,) = sig_of(self.op).results
-        return {only.name: np.asarray(found)}
+        (only,) = results or [r.name for r in sig_of(self.op).results]
+        return {only: np.asarray(found)}
 
     @property
     def signature(self) -> Signature:
@@ -850,3 +851,88 @@ for _b, _s, _pos in ((2, 3, 5), (1, 4, 4), (3, 1, 1)):
     add("embedding_layer_norm", embedding_layer_norm, word=normal(11, 6), position=normal(_pos, 6),
         kind=normal(2, 6), ids=integers(11, _b, _s), kinds=integers(2, _b, _s), gamma=normal(6),
         beta=normal(6))  # fmt: skip
+
+
+# --- examples and workloads ------------------------------------------------------------------------
+
+
+def msoftmax(x: Array, mask: Array, scale: float = 0.125) -> Array:
+    return softmax(x * scale + mask)
+
+
+def astitch(x: Array, y: Array) -> Array:
+    c = (0.01 * (x**2).sum(-1, keepdims=True) + 1) ** 1.3 + y
+    return c / np.sqrt((c**2).sum(-1, keepdims=True) + 1e-6)
+
+
+def lamb_clipped(g: Array, **rest: Any) -> dict[str, Array]:
+    return lamb(g=g, scale=float(clip_factor(g)), **rest)
+
+
+def gelu_bwd_dbias(dy: Array, x: Array) -> dict[str, Array]:
+    return bias_gelu_backward(dy, x, np.zeros(x.shape[1]))
+
+
+def rope_both(q: Array, k: Array, cosine: Array, sine: Array) -> dict[str, Array]:
+    return {"q_out": rope(q, cosine, sine), "k_out": rope(k, cosine, sine)}
+
+
+def embedded(**inputs: Any) -> Array:
+    return embedding_layer_norm(**inputs, eps=1e-12)
+
+
+_rows = {"gamma": normal(7), "beta": normal(7)}
+_bn = {"gamma": normal(2), "beta": normal(2), "running_mean": normal(2), "running_var": positive(2)}
+_step = {"p": normal(9), "g": normal(9), "m": normal(9), "v": positive(9), "step": np.int64(3)}
+_texts = {"ids": integers(11, 2, 3), "kinds": integers(2, 2, 3), "gamma": normal(6), "beta": normal(6)}
+_texts |= {"word": normal(11, 6), "position": normal(5, 6), "kind": normal(2, 6)}
+_edges = {"src": integers(6, 13), "dst": np.sort(integers(6, 13))}
+_normed = {"x": normal(3, 7), "bias": normal(7), "r": normal(3, 7), **_rows}
+_gates = {"gx": normal(3, 20), "gh": normal(3, 20), "bias": normal(20), "c": normal(3, 5)}
+
+# Of each file in examples/ and benchmarks/workloads/: inputs for its last operator, and the expectation.
+_PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
+    "adamw": (_step, adamw),
+    "astitch_768": ({"x": normal(3, 7), "y": normal(3, 7)}, astitch),
+    "batch_norm_train": ({"x": normal(3, 2, 4, 5), **_bn}, batch_norm_relu_train),
+    "bias_gelu": ({"x": normal(3, 7), "bias": normal(7)}, lambda x, bias: gelu(x + bias)),
+    "bias_residual_layer_norm": (_normed, bias_residual_layer_norm),
+    "bn_train_relu": ({"x": normal(3, 2, 4, 5), **_bn}, batch_norm_relu_train),
+    "dien_attention": (
+        {"q": normal(3, 4), "k": normal(3, 5, 4), "keep": coin(3, 5), "w": normal(16), "bias": 0.25},
+        interest_attention,
+    ),
+    "emb_sum_ln": (_texts, embedded),
+    "embedding_layer_norm": (_texts, embedded),
+    "gelu_bwd_dbias": ({"dy": normal(3, 5), "x": normal(3, 5)}, gelu_bwd_dbias),
+    "gnn_segsum": (
+        {"x": normal(6, 3), "w": normal(13), **_edges},
+        lambda x, w, src, dst: summed(dst, w[:, None] * x[src], np.zeros_like(x)),
+    ),
+    "lamb": (_step, lamb_clipped),
+    "ln_bwd": (
+        {"dy": normal(3, 7), "x": normal(3, 7), "gamma": normal(7), "mu": normal(3), "rstd": positive(3)},
+        layer_norm_backward_given,
+    ),
+    "ln_fwd": ({"x": normal(3, 7), **_rows}, layer_norm),
+    "lstm_cell": (_gates, lstm_cell),
+    "masked_softmax": ({"x": normal(2, 3, 5, 7), "mask": normal(2, 1, 1, 7)}, msoftmax),
+    "mm_bias_gelu": (
+        {"x": normal(3, 5), "w": normal(5, 4), "bias": normal(4)},
+        lambda x, w, bias: gelu(x @ w + bias),
+    ),
+    "msoftmax": ({"x": normal(2, 3, 5, 7), "mask": normal(2, 1, 1, 7)}, msoftmax),
+    "res_ln": (_normed, bias_residual_layer_norm),
+    "residual_chain": ({**{n: normal(3, 7) for n in "xabc"}, **_rows}, residual_chain),
+    "rms_swiglu": ({"x": normal(3, 6), "gamma": normal(6)}, lambda x, gamma: swiglu(rms_norm(x, gamma))),
+    "rope": (
+        {"q": normal(2, 3, 5, 6), "k": normal(2, 3, 5, 6), "cosine": normal(5, 3), "sine": normal(5, 3)},
+        rope_both,
+    ),
+    "stencil": ({"start": normal(7), "dt": positive(4) * 0.2}, stencil3),
+    "xent_fwd": ({"x": normal(5, 9), "target": integers(9, 5)}, cross_entropy),
+}
+PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
+    name: ({n: _typed(a, np.float32) for n, a in inputs.items()}, expect)
+    for name, (inputs, expect) in _PROGRAMS.items()
+}

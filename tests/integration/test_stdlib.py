@@ -1,14 +1,21 @@
-"""The standard library: every operator against NumPy and SciPy, and the form of its files."""
+"""Operators in files against NumPy and SciPy, and the form of the files.
+
+The standard library first, then examples and workloads.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from stdlib_cases import CASES, StdlibCase, programs, programs_for
+from stdlib_cases import CASES, PROGRAMS, StdlibCase, programs, programs_for
 
 from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.reference import evaluate
@@ -88,3 +95,60 @@ def test_checks_without_warnings(name: str) -> None:
 def test_operator_names_are_distinct() -> None:
     assert len(OPS) == len(set(OPS))
     assert programs_for("softmax")[0] is programs()["softmax.pf"]
+
+
+# --- examples and workloads --------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+OTHERS = sorted((*ROOT.glob("examples/*.pf"), *ROOT.glob("benchmarks/workloads/*.pf")))
+WORKLOADS = [path for path in OTHERS if path.parent.name == "workloads"]
+
+
+def stated_sizes(path: Path) -> list[dict[str, int]]:
+    """What the line ``# sizes: T=1024 H=3072; T=4096 H=3072`` of a workload says."""
+    line = next(x for x in path.read_text().splitlines() if x.startswith("# sizes: "))
+    each = line.removeprefix("# sizes: ").split(";")
+    return [{n: int(v) for n, v in (pair.split("=") for pair in one.split())} for one in each]
+
+
+def main_graph(path: Path) -> TensorGraph:
+    """The last operator of a file, which is the one that runs."""
+    program = parse_text(path.read_text(), path.name)
+    assert not program.imports
+    return instantiate(program, program.ops[-1].name)
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=_name)
+def test_other_files_are_formatted_and_sound(path: Path) -> None:
+    program = parse_text(path.read_text(), path.name)
+    assert format_program(program) == path.read_text()
+    found = check_program(program).found
+    assert not found, "\n".join(d.render() for d in found)
+
+
+@pytest.mark.parametrize("path", WORKLOADS, ids=_name)
+def test_workloads_fit_their_sizes(path: Path) -> None:
+    graph = main_graph(path)
+    assert graph.name == path.stem
+    for sizes in stated_sizes(path):
+        assert sorted(sizes) == sorted(graph.sizes)
+        diags = Diagnostics()
+        assert not prove_ranges(graph, sizes, diags)
+        diags.raise_if_errors()
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=_name)
+def test_other_files_agree_with_numpy(path: Path) -> None:
+    graph = main_graph(path)
+    inputs, expect = PROGRAMS[path.stem]
+    case = StdlibCase(graph.name, "f32", inputs, expect)
+    found = evaluate(graph, case.sizes(graph), inputs)
+    expected = case.expected(graph.outputs)
+    for name, want in expected.items():
+        got = found[result_tensor(graph, name)]
+        assert got.value.shape == want.shape and not got.undecided.any(), name
+        np.testing.assert_allclose(got.value, want, rtol=2e-6, atol=2e-6, err_msg=name)
