@@ -97,7 +97,7 @@ class Compiled:
             raise ArgumentError(
                 "these arrays cannot be bound: the kernels cannot use their memory directly "
                 "(byte order, alignment, layout of out=, or out= overlapping an input)",
-                code="PF408",
+                code="PF418",
                 hint="pass dense, aligned arrays that do not overlap",
             )
         run = instance.built.executable.bind(arrays)
@@ -128,23 +128,23 @@ class Compiled:
         params = self.signature.params
         if len(args) > len(params):
             raise ArgumentError(
-                f"{self.signature.name} takes {len(params)} arguments, {len(args)} were given", code="PF409"
+                f"{self.signature.name} takes {len(params)} arguments, {len(args)} were given", code="PF408"
             )
         given: dict[str, Any] = {p.name: a for p, a in zip(params, args, strict=False)}
         for name, value in kwargs.items():
             if name in given:
-                raise ArgumentError(f"argument '{name}' is given twice", code="PF409")
+                raise ArgumentError(f"argument '{name}' is given twice", code="PF408")
             if all(p.name != name for p in params):
                 names = ", ".join(p.name for p in params)
                 raise ArgumentError(
-                    f"{self.signature.name} has no parameter '{name}'", code="PF409", hint=f"it has {names}"
+                    f"{self.signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
                 )
             given[name] = value
         back: Back | None = None
         values: dict[str, Any] = {}
         for p in params:
             if p.name not in given and not p.has_default:
-                raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF409")
+                raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
             value = given.get(p.name, p.default)
             values[p.name], mine = to_numpy(value, p.name)
             back = back or mine
@@ -221,6 +221,7 @@ class Compiled:
             elif not usable(array):
                 array = np.array(array, dtype=t.dtype.numpy, order="C")
             arrays[t.name] = array
+        _separate(instance.inputs, arrays)
         given = _given_outputs(out, [t for t, _ in instance.outputs])
         for t, shape in instance.outputs:
             arrays[t.name] = self._output(t, shape, given.get(t.name), arrays, finish)
@@ -230,7 +231,7 @@ class Compiled:
 
     def _inout(self, t: Tensor, value: object, array: Array, finish: list[Callable[[], None]]) -> Array:
         if not isinstance(value, np.ndarray) or not value.flags.writeable:
-            raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF408")
+            raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF418")
         if usable(array):
             return array
         copy = np.array(array, dtype=t.dtype.numpy, order="C")
@@ -251,7 +252,7 @@ class Compiled:
             raise ArgumentError(
                 f"out= for '{t.name}' must be a writable array of shape {shape} and dtype {t.dtype}, "
                 f"not {given.dtype}{list(given.shape)}",
-                code="PF408",
+                code="PF418",
             )
         if dense(given) and usable(given) and not any(overlaps(given, a) for a in arrays.values()):
             return given
@@ -279,6 +280,23 @@ def _layout(value: Any) -> object:
     return np.shape(value)
 
 
+def _separate(inputs: tuple[Tensor, ...], arrays: dict[str, Array]) -> None:
+    """Copy inputs that share memory with an inout parameter: kernels assume that nothing else changes.
+
+    Raises ArgumentError PF418 where two inout parameters overlap: the result would have no meaning.
+    """
+    for t in inputs:
+        if t.role is not Role.INOUT:
+            continue
+        for other in inputs:
+            if other.name == t.name or not overlaps(arrays[t.name], arrays[other.name]):
+                continue
+            if other.role is Role.INOUT:
+                both = f"inout arguments '{t.name}' and '{other.name}'"
+                raise ArgumentError(f"{both} share memory", code="PF418", span=other.span)
+            arrays[other.name] = arrays[other.name].copy(order="K")
+
+
 def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
     """`out=` as name -> array."""
     if out is None:
@@ -287,22 +305,22 @@ def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
         pairs = dict(out)
     elif isinstance(out, (tuple, list)):
         if len(out) != len(outputs):
-            raise ArgumentError(f"out= has {len(out)} arrays for {len(outputs)} results", code="PF408")
+            raise ArgumentError(f"out= has {len(out)} arrays for {len(outputs)} results", code="PF418")
         pairs = {t.name: a for t, a in zip(outputs, out, strict=True)}
     elif len(outputs) == 1:
         pairs = {outputs[0].name: out}
     else:
-        raise ArgumentError(f"out= must be a tuple or dict: there are {len(outputs)} results", code="PF408")
+        raise ArgumentError(f"out= must be a tuple or dict: there are {len(outputs)} results", code="PF418")
     known = {t.name for t in outputs}
     for name in pairs:
         if name not in known:
-            raise ArgumentError(f"out= names '{name}', which is no result", code="PF408")
+            raise ArgumentError(f"out= names '{name}', which is no result", code="PF418")
     result: dict[str, Any] = {}
     for name, value in pairs.items():
         array, _ = to_numpy(value, name)
         if value is None:
             continue
         if not isinstance(array, np.ndarray):
-            raise ArgumentError(f"out= for '{name}' must be an array", code="PF408")
+            raise ArgumentError(f"out= for '{name}' must be an array", code="PF418")
         result[name] = array
     return result

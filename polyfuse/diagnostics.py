@@ -17,6 +17,8 @@ from polyfuse.source import Span
 
 
 class Severity(Enum):
+    """Errors stop the compilation, warnings do not."""
+
     ERROR = "error"
     WARNING = "warning"
 

@@ -150,20 +150,34 @@ class _Emitter:
         self.kernel: Kernel | None = None
 
     def function(self, name: str, kernel: Kernel, task: Task) -> str:
+        """The kernel's code, and the function of the pool's signature that calls it.
+
+        Two functions, because gcc trusts `restrict` on parameters only.
+        """
         self.kernel = kernel
         printer = Printer(self.element, LANE_BYTES, self.functions, lazy=self.checked)
-        lines = [
-            f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch, "
-            "pf_i64 begin, pf_i64 end) {",
-            "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
-            *self._arguments(kernel),
-        ]
+        parameters = self._parameters(kernel)
         if task.loops:
-            lines += ["  for (pf_i64 it = begin; it < end; ++it) {", *self._decode(task, printer)]
-            lines += [*printer.block(task.body, "    "), "  }"]
+            parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
+            body = ["  for (pf_i64 it = begin; it < end; ++it) {", *self._decode(task, printer)]
+            body += [*printer.block(task.body, "    "), "  }"]
         else:
-            lines += printer.block(task.body, "  ")
-        return "\n".join([*lines, "}"]) + "\n"
+            body = printer.block(task.body, "  ")
+        declared = ",\n    ".join(p for p, _ in parameters)
+        given = ", ".join(a for _, a in parameters)
+        return "\n".join(
+            [
+                f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{",
+                *body,
+                "}",
+                f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
+                "    pf_i64 begin, pf_i64 end) {",
+                "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
+                f"  {name}_body({given});",
+                "}",
+                "",
+            ]
+        )
 
     def _decode(self, task: Task, printer: Printer) -> list[str]:
         """The loop variables of the parallel nest from the iteration number, innermost fastest."""
@@ -180,33 +194,42 @@ class _Emitter:
                 lines.append(f"    rest /= {extent};")
         return lines
 
-    def _arguments(self, kernel: Kernel) -> list[str]:
-        lines = []
+    def _parameters(self, kernel: Kernel) -> list[tuple[str, str]]:
+        """(declaration, value) of each parameter of a kernel's function."""
+        found = [(f"const pf_i64 N_{n}", f"num[{self.numbers[f'N_{n}']}]") for n in kernel.graph.sizes]
         written = {s.target for s in kernel.graph.statements}
-        for name in kernel.graph.sizes:
-            lines.append(f"  const pf_i64 N_{name} = num[{self.numbers[f'N_{name}']}];")
         shared = self._shared(kernel)
         for b in kernel.arguments:
             plan = self.buffers[b.tensor]
             if plan.name in shared:
                 continue  # printed through the output that takes its place
-            const = "" if b.tensor in written else "const "
-            strict = "__restrict " if plan.alias is None or plan.alias not in shared else ""
-            pointer = f"{const}{b.dtype.c_name}* {strict}const b_{b.tensor}"
-            lines.append(f"  {pointer} = ({const}{b.dtype.c_name}*)buf[{self.slots[b.tensor]}];")
+            kind = b.dtype.c_name if b.tensor in written else f"const {b.dtype.c_name}"
+            value = f"({kind}*)buf[{self.slots[b.tensor]}]"
+            if self._by_value(b):
+                found.append((f"{kind} v_{b.tensor}", f"*{value}"))
+                continue
+            found.append((f"{kind}* __restrict const b_{b.tensor}", value))
             if plan.strided:
-                for k in range(len(plan.shape)):
-                    key = f"st_{b.tensor}_{k}"
-                    lines.append(f"  const pf_i64 {key} = num[{self.numbers[key]}];")
+                keys = [f"st_{b.tensor}_{k}" for k in range(len(plan.shape))]
+                found += [(f"const pf_i64 {key}", f"num[{self.numbers[key]}]") for key in keys]
         offset = 0
         for b in kernel.buffers:
             if b.scope is Scope.LOCAL:
                 kind = b.dtype.c_name
-                lines.append(f"  {kind}* __restrict const b_{b.tensor} = ({kind}*)(scratch + {offset});")
+                found.append((f"{kind}* __restrict const b_{b.tensor}", f"({kind}*)(scratch + {offset})"))
                 offset += _local_bytes(b)
         if self.checked:
-            lines.append(f"  pf_i64* const status = (pf_i64*)buf[{len(self.slots)}];")
-        return lines
+            found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
+        return found
+
+    def _by_value(self, b: Buffer) -> bool:
+        """Scalars that a kernel only reads are parameters by value."""
+        assert self.kernel is not None
+        written = {s.target for s in self.kernel.graph.statements}
+        outside = b.scope in (Scope.ARGUMENT, Scope.GLOBAL)
+        return (
+            outside and not b.shape and b.tensor not in written and b.tensor not in self._shared(self.kernel)
+        )
 
     def _shared(self, kernel: Kernel) -> set[str]:
         """Entry values whose memory this kernel also writes through the output: one pointer for both."""
@@ -226,6 +249,8 @@ class _Emitter:
         b = self.kernel.buffer(name)
         if b.scope is Scope.REGISTER:
             return scalar_name(name)
+        if self._by_value(b):
+            return f"v_{name}"
         extents = b.extents
         plan = self.buffers.get(name)
         pointer = self._pointer(name)

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object] | None]:
     """(NumPy view or the value itself, how results go back: None for NumPy and plain numbers).
 
-    Raises ArgumentError PF407 for an array that lives on another device.
+    Raises ArgumentError PF417 for an array that lives on another device.
     """
     if isinstance(value, (np.ndarray, np.generic, bool, int, float, list, tuple)):
         return value, None
@@ -30,7 +30,7 @@ def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object
         try:
             return np.from_dlpack(value), None
         except (BufferError, RuntimeError, TypeError) as error:
-            raise ArgumentError(f"argument '{name}': {error}", code="PF407") from error
+            raise ArgumentError(f"argument '{name}': {error}", code="PF417") from error
     return np.asarray(value), None
 
 
@@ -46,7 +46,7 @@ def _torch_view(tensor: Any, name: str) -> Array:
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"argument '{name}' lives on {tensor.device}; this operator is compiled for the CPU",
-            code="PF407",
+            code="PF417",
             hint="move it: tensor.cpu()",
         )
     tensor = tensor.detach()

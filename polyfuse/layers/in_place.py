@@ -8,8 +8,6 @@ copied first, and the copy is recorded.
 
 from __future__ import annotations
 
-import islpy as isl
-
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, sequence, statements
@@ -51,7 +49,7 @@ def _in_place(model: PolyModel, kernels: KernelGraph, name: str) -> Verdict:
         return verdict
     for t in trees:
         inside = model.domain(sorted(statements(t)))
-        mine: isl.UnionMap = pairs.intersect_domain(inside).intersect_range(inside)
+        mine = pairs.intersect_domain(inside).intersect_range(inside)
         for m in _concurrent(t):
             verdict = parallel(model, t, m, mine)
             if isinstance(verdict, Illegal):

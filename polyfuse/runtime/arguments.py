@@ -23,13 +23,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
     """The array of one argument in native byte order, its dtype and shape checked.
 
-    Raises ArgumentError: PF401 for a dtype, PF402 for a rank or an extent.
+    Raises ArgumentError: PF402 for a dtype, PF401 for a rank, PF405 for an extent.
     """
     array = as_array(value, t.dtype) if not t.shape else np.asarray(value)
     if from_numpy(array.dtype) != t.dtype and from_numpy(array.dtype.newbyteorder("=")) != t.dtype:
         raise ArgumentError(
             f"argument '{t.name}' has dtype {array.dtype}, the operator takes {t.dtype}",
-            code="PF401",
+            code="PF402",
             span=t.span,
             hint=f"convert it: {t.name}.astype('{t.dtype.numpy}')",
         )
@@ -37,7 +37,7 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
     if array.shape != want:
         raise ArgumentError(
             f"argument '{t.name}' has shape {array.shape}, the operator takes {want} here",
-            code="PF402",
+            code="PF401" if array.ndim != len(want) else "PF405",
             span=t.span,
         )
     return array
@@ -51,7 +51,7 @@ def as_array(value: object, dtype: DType) -> Array:
     weak = isinstance(value, (bool, int, float))
     if weak and (dtype.is_float or (dtype.is_integer and isinstance(value, int)) or isinstance(value, bool)):
         if dtype.is_integer and not _in_range(int(value), dtype):  # type: ignore[call-overload]
-            raise ArgumentError(f"{value} does not fit into {dtype}", code="PF401")
+            raise ArgumentError(f"{value} does not fit into {dtype}", code="PF402")
         return np.asarray(value).astype(dtype.numpy)
     return array
 
