@@ -24,7 +24,7 @@ from polyfuse.poly import tree_edit
 from polyfuse.poly.axis_planner import plan
 from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import PolyModel, build_model, specialize
-from polyfuse.poly.legality import Illegal, Verdict, Witness, check_schedule, parallel
+from polyfuse.poly.legality import Illegal, Verdict, Witness, check_schedule, earlier_than, parallel
 from polyfuse.poly.scheduler import schedule
 from polyfuse.poly.tree_edit import loops
 
@@ -264,6 +264,7 @@ PAIRS: Counter[str] = Counter()
 @pytest.mark.parametrize("graph", graphs.ALL, ids=lambda g: g.name)
 def test_verdicts_are_the_enumerators(graph: TensorGraph) -> None:
     model = build_model(graph)
+    order = ordering(model)
     enumerations = [Enumeration(graph, sizes) for sizes in all_sizes(graph)]
     fixed = all_sizes(graph)[1]
     fixed_model = build_model(specialize(graph, fixed))
@@ -272,6 +273,8 @@ def test_verdicts_are_the_enumerators(graph: TensorGraph) -> None:
         legal = judge(graph, tree, verdict, enumerations)
         assert bool(verdict) == legal, (what, verdict, tree)
         TALLY["legal" if legal else verdict.code] += 1
+        if not (isinstance(verdict, Illegal) and verdict.code == "PF502"):
+            assert bool(earlier_than(model, tree, order)) == legal, (what, tree)
         at_fixed = enumerations[1].complete(tree) and enumerations[1].ordered(tree)
         assert bool(check_schedule(fixed_model, _at_sizes(tree, fixed))) == at_fixed, (what, tree)
         if what == "base":
