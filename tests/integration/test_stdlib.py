@@ -5,6 +5,8 @@ The standard library first, then examples and workloads.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.reference import evaluate
 from polyfuse.stdlib import read, source_files
 
+ROOT = Path(__file__).parents[2]
 FILES = source_files()
 OPS = sorted(op.name for p in programs().values() for op in p.ops)
 
@@ -97,9 +100,15 @@ def test_operator_names_are_distinct() -> None:
     assert programs_for("softmax")[0] is programs()["softmax.pf"]
 
 
+def test_reference_is_up_to_date() -> None:
+    """If not: make docs."""
+    run = [sys.executable, str(ROOT / "docs" / "build_stdlib_reference.py"), "--check"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # --- examples and workloads --------------------------------------------------------------------------
 
-ROOT = Path(__file__).parents[2]
 OTHERS = sorted((*ROOT.glob("examples/*.pf"), *ROOT.glob("benchmarks/workloads/*.pf")))
 WORKLOADS = [path for path in OTHERS if path.parent.name == "workloads"]
 

@@ -1,0 +1,106 @@
+"""Assembles docs/reference/stdlib.md from the files of the standard library and their comments.
+
+    python docs/build_stdlib_reference.py            writes docs/reference/stdlib.md
+    python docs/build_stdlib_reference.py --check    fails if it is not up to date
+
+In a file of the library the first comment says what family of operators it holds. The comment in
+front of each operator says what it computes, and ends in a line ``# Source: ...``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.signature import Signature, signature
+from polyfuse.stdlib import read, source_files
+
+TARGET = Path(__file__).parent / "reference" / "stdlib.md"
+
+_HEAD = """\
+<!-- Made by docs/build_stdlib_reference.py from polyfuse/stdlib/*.pf; edit the comments there. -->
+# The standard library
+
+Operators written in the language itself, in [polyfuse/stdlib](../../polyfuse/stdlib). Every program may
+call them as whole statements, `y = softmax(x)`, and `pf.stdlib` compiles them as they are. A call is
+opened: its statements are scheduled and fused with those around it.
+
+An operator of your own file goes before one of the library that has the same name.
+
+Below, `F` and other float types stand for f64, f32, f16 or bf16, `I` for an integer type, and `B...` for
+any number of axes, also none. f16 and bf16 are computed in f32 and rounded where a tensor is declared
+with them: at results, and at arguments and results of operators that are called.
+"""
+_TABLE = "| operator | generic in | what it computes | source |\n|---|---|---|---|\n"
+
+
+class UndocumentedError(ValueError):
+    """An operator or a file of the library has no comment, or not of the form it should have."""
+
+
+def build() -> str:
+    """The whole page: a section with a table for each file."""
+    parts = [_HEAD]
+    for name in source_files():
+        program = parse_text(read(name), name)
+        rows = "".join(_row(program, op) for op in program.ops)
+        parts.append(f"\n## {name.removesuffix('.pf')}\n\n{_heading(program)}\n\n{_TABLE}{rows}")
+    return "".join(parts)
+
+
+def _heading(program: ast.Program) -> str:
+    """The first comment of a file, up to a line without one."""
+    lines = program.source.text.splitlines()
+    count = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    if not count:
+        raise UndocumentedError(f"{program.source.name} does not begin with a comment")
+    return _joined(lines[:count])
+
+
+def _row(program: ast.Program, op: ast.OpDef) -> str:
+    """A line of the table."""
+    what, source = comment_of(program, op)
+    sig = signature(op)
+    cells = (f"`{str(sig).removesuffix(' -> ()')}`", _generic(sig), what, source)
+    return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |\n"
+
+
+def comment_of(program: ast.Program, op: ast.OpDef) -> tuple[str, str]:
+    """What the comment in front of an operator says, and its source."""
+    lines = program.source.text.splitlines()
+    first = last = op.span.line - 1
+    while first and lines[first - 1].startswith("#"):
+        first -= 1
+    found = lines[first:last]
+    start = next((i for i, line in enumerate(found) if line.startswith("# Source: ")), 0)
+    if not start:
+        raise UndocumentedError(f"{op.span}: the comment of '{op.name}' does not end in '# Source: ...'")
+    source = _joined(found[start:]).removeprefix("Source: ").removesuffix(".")
+    return _joined(found[:start]).removesuffix("."), source
+
+
+def _joined(comment: list[str]) -> str:
+    return " ".join(line.removeprefix("#").strip() for line in comment)
+
+
+def _generic(sig: Signature) -> str:
+    kinds = [f"{name} ({kind})" for name, kind in sig.generics]
+    return ", ".join([*kinds, *(f"{name}..." for name in sig.rank_variables)])
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` compare it; the exit status."""
+    text = build()
+    if "--check" not in arguments:
+        TARGET.write_text(text, encoding="utf-8")
+        return 0
+    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
