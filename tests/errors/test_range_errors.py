@@ -134,6 +134,11 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
              "b[t] = a[t + 1] if t < T - 1 else x[t] for t in 0..T"),
         None, "PF355", 2, 18, "for t = 1 (T = 4), a[1] needs b[0] needs a[1]",
     ),
+    "an element that needs itself under a guard": (
+        body(SCAN, "c[t, j] = x[t, j] + (c[t, j] if t >= 1 else 0.0) + (c[t, j-1] if j >= 1 else 1.0)"
+             " for t in 0..T, j in 0..N"),
+        None, "PF355", 2, 24, "for t = 1, j = 0 (T = 4, N = 4), c[1, 0] needs c[1, 0]",
+    ),
     "a recurrence through a gather": (
         body("op f(x: f32[T], p: i32[T]) -> (c: f32[T])", "c[0] = x[0]", "c[t] = c[p[t]] for t in 1..T"),
         None, "PF355", 3, 10, "for t = 1 (T = 4), c[1] needs c[1]",
