@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from polyfuse.diagnostics import Diagnostic
+from polyfuse.diagnostics import Diagnostic, DslError
+from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
+from polyfuse.frontend_dsl.names import MAX_CALL_DEPTH
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.dtypes import F16
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "errors.d"
@@ -334,3 +338,69 @@ def test_program(row: tuple[str, str, int, int, str]) -> None:
     rendered = "\n".join(d.render() for d in found)
     assert (code, line, column) in [place(d) for d in found], rendered
     assert words in rendered
+
+
+# --- other ways to fail ------------------------------------------------------------------------------
+
+
+def test_all_errors_of_a_file_are_collected() -> None:
+    text = "op f(x: f32[N]) -> (y: f32[N]) {\ny[i] = u[i] + q\nt[i] = expp(x[i])\n}\n"
+    text += "op g(x: f32) -> (y: f32) {\n}"
+    found = errors(text)
+    assert [place(d)[:2] for d in found] == [("PF201", 2), ("PF201", 2), ("PF202", 3), ("PF208", 5)]
+
+
+def test_errors_do_not_cascade() -> None:
+    text = HEAD + "a[i] = u[i]\nc[i] = a[i] * 2.0\nlet d2: f23[N] = 0\ne = d2[0] + c[0]\ny[i] = c[i] + e\n}"
+    assert [d.code for d in errors(text)] == ["PF218", "PF201"]
+
+
+def test_errors_of_a_called_operator_come_once() -> None:
+    text = (
+        "op bad(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + z }\n"
+        "op f(x: f32[N]) -> (y: f32[N]) { a = bad(x); y = bad(a) }"
+    )
+    assert [place(d) for d in errors(text)] == [("PF201", 1, 50)]
+
+
+def test_errors_at_one_choice_of_generics() -> None:
+    text = "op f[F: float](x: F[N], a: f32) -> (y: F[N]) { y[i] = x[i] * a }"
+    assert not errors(text)
+    with pytest.raises(DslError, match="the operands of '\\*' are f16 and f32"):
+        instantiate(parse_text(text, "t.pf"), "f", dtypes={"F": F16})
+
+
+def test_calls_nested_too_deep() -> None:
+    depth = MAX_CALL_DEPTH + 2
+    ops = [f"op g{k}(x: f32) -> (y: f32) {{ y = g{k + 1}(x) }}" for k in range(depth)]
+    ops.append(f"op g{depth}(x: f32) -> (y: f32) {{ y = x }}")
+    assert "PF212" in {d.code for d in errors("\n".join(ops))}
+
+
+def test_extents_that_cannot_be_derived() -> None:
+    found = errors(HEAD + "t[i, j] = v[i] for i in 0..N, j in 0..i % 3\ny[i] = t[i, 0]\n}")
+    assert [place(d) for d in found] == [("PF311", 2, 6)]
+
+
+# --- documentation -----------------------------------------------------------------------------------
+
+CODES = sorted(
+    {code for file in PACKAGE.glob("*.py") for code in re.findall(r'"(PF[23]\d\d)"', file.read_text("utf-8"))}
+)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_is_documented_with_a_program_that_has_it(code: str) -> None:
+    text = (DOCS / f"{code}.md").read_text(encoding="utf-8")
+    program, output = re.findall(r"```\n(.*?)\n```", text, flags=re.S)[:2]
+    found = check_program(parse_text(program, "t.pf")).found
+    rendered = [d.render() for d in found if d.code == code]
+    assert rendered, f"the example of {code} does not have this error"
+    assert rendered[0].startswith(output), "the page shows another message"
+
+
+def test_every_code_has_a_program_that_must_fail() -> None:
+    here = Path(__file__).read_text("utf-8")
+    warnings = {"PF290", "PF291"}  # in tests/unit/test_build_graph.py
+    assert len(STATEMENTS) + len(PROGRAMS) >= 60
+    assert not [c for c in CODES if f'"{c}"' not in here and c not in warnings]
