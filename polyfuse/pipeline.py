@@ -125,5 +125,4 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
 
 def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
     """Layer I, or the identity schedule without it."""
-    unfused = identity_schedule(graph)
-    return fusion.run(ScheduledGraph(graph, unfused.tree)) if fusion else unfused
+    return fusion.schedule(graph) if fusion else identity_schedule(graph)

@@ -49,9 +49,13 @@ class LoopFusion:
     strided: tuple[str, ...] = ()
 
     def run(self, before: ScheduledGraph) -> ScheduledGraph:
-        """A fused schedule. Raises ScheduleError if none can be proved legal."""
-        graph = decompose_argmax(before.graph)
-        decisions: list[Decision] = list(before.decisions)
+        """A fused schedule in place of another. Raises ScheduleError if none can be proved legal."""
+        return self.schedule(before.graph, before.decisions)
+
+    def schedule(self, graph: TensorGraph, earlier: tuple[Decision, ...] = ()) -> ScheduledGraph:
+        """A fused schedule of a graph. Raises ScheduleError if none can be proved legal."""
+        graph = decompose_argmax(graph)
+        decisions: list[Decision] = list(earlier)
         for tensor in self.cache_reads:
             graph = cache_read(graph, tensor)
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
