@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, TensorGraph, statement_reads
 
 Dim = tuple[str, str]  # (statement, dim)
-Linear = tuple[tuple[tuple[str, int], ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,57 +144,6 @@ def _excluded(i: IndexExpr, s: Statement, fixed: IndexExpr) -> bool:
 def _covers(s: Statement, indices: tuple[Index, ...]) -> bool:
     """An injective plain read: every dim of the statement stands alone at some position."""
     return {d.name for d in s.dims} <= {v for i in indices if (v := plain(i)) is not None}
-
-
-def _apart(writer: Statement, written: tuple[Index, ...], reader: Statement, read: tuple[Index, ...]) -> bool:
-    """Do the ranges of some index show that no element is shared, as with two pieces of one tensor?"""
-    for w, r in zip(written, read, strict=True):
-        a, b = _range(writer, w), _range(reader, r)
-        if a and b and (_below(a[1], b[0]) or _below(b[1], a[0])):
-            return True
-    return False
-
-
-def _range(s: Statement, i: Index) -> tuple[Linear, Linear] | None:
-    """First and last value of an index that is a loop variable plus a constant, or free of variables."""
-    moved = offset(i)
-    if moved is None:
-        value = None if isinstance(i, EXPR_TYPES) else _linear(i)
-        return value and (value, value)
-    dim = next(d for d in s.dims if d.name == moved[0])
-    lower, upper = _linear(dim.lower), _linear(dim.upper)
-    if lower is None or upper is None:
-        return None
-    return (lower[0], lower[1] + moved[1]), (upper[0], upper[1] + moved[1] - 1)
-
-
-def _linear(e: IndexExpr) -> Linear | None:
-    """Sizes with their factors (sorted, none 0) and a constant, if the expression is such a sum."""
-    match e:
-        case IConst(value):
-            return (), value
-        case ISize(name):
-            return ((name, 1),), 0
-        case IBin("+" | "-" as op, left, right):
-            a, b = _linear(left), _linear(right)
-            return None if a is None or b is None else _sum(a, b, 1 if op == "+" else -1)
-        case IBin("*", IConst(c), other) | IBin("*", other, IConst(c)):
-            value = _linear(other)
-            return None if value is None else _sum(((), 0), value, c)
-        case _:
-            return None
-
-
-def _sum(a: Linear, b: Linear, factor: int) -> Linear:
-    terms = dict(a[0])
-    for name, c in b[0]:
-        terms[name] = terms.get(name, 0) + factor * c
-    return tuple(sorted((n, c) for n, c in terms.items() if c)), a[1] + factor * b[1]
-
-
-def _below(a: Linear, b: Linear) -> bool:
-    """Is `a` surely less than `b`?"""
-    return a[0] == b[0] and a[1] < b[1]
 
 
 def _unify_edges(axes: Axes) -> None:
