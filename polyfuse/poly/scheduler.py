@@ -60,6 +60,7 @@ def schedule(
     """
     chosen = frozenset(model.domains if statements is None else statements)
     names = tuple(s.name for s in model.graph.statements if s.name in chosen)
+    worker.prepare()
     with isl_lock:
         return _Scheduler(model, time.monotonic() + time_limit_s).run(names)
 

@@ -71,9 +71,20 @@ class Job:
     options: tuple[tuple[str, int], ...] = ()
 
 
+def _wanted() -> bool:
+    return os.environ.get("POLYFUSE_WORKER", "1") != "0" and os.name == "posix"
+
+
+def prepare() -> None:
+    """Start the helper if need be, so that its start counts against no time limit."""
+    if _wanted():
+        with contextlib.suppress(HelperUnavailable):
+            helper().start()
+
+
 def solve(job: Job, limit_s: float) -> str:
-    """The text of a schedule for a job. Raises Infeasible, OverBudget or HelperDied."""
-    if os.environ.get("POLYFUSE_WORKER", "1") != "0" and os.name == "posix":
+    """The text of a schedule for a job. Raises Infeasible, OverBudget, HelperDied or Refused."""
+    if _wanted():
         with contextlib.suppress(HelperUnavailable):
             return helper().call(job, limit_s)
     return compute(job, max(1, int(limit_s * OPERATIONS_PER_SECOND)))
@@ -120,6 +131,11 @@ class Helper:
     _unavailable: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pending: bytes = b""
+
+    def start(self) -> None:
+        """Start the process if it does not run. Raises HelperUnavailable."""
+        with self._lock:
+            self._ensure_started()
 
     def call(self, job: Job, limit_s: float) -> str:
         """Solve a job; a helper that dies or answers nonsense is replaced once."""

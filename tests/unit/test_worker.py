@@ -224,6 +224,15 @@ def test_the_helper_ends_with_its_parent() -> None:
         assert not running(pid)
 
 
+def test_a_slow_start_counts_against_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import time; time.sleep(1.5)\nfrom polyfuse.poly.worker import serve\nserve()"
+    h = Helper(command=(sys.executable, "-c", script))
+    monkeypatch.setattr(worker, "_helper", h)
+    assert shape(schedule(build_model(graphs.NORM_ALL), time_limit_s=1.0)) == "[B1(n2); B1(y)]"
+    assert h.starts == 1
+    h.kill()
+
+
 # --- without a helper ------------------------------------------------------------------------------
 
 
