@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -111,6 +112,30 @@ class CpuExecutable:
             call()  # `keep` owns the memory that the prepared call points to
 
         return bound
+
+    def profile(self, arrays: Mapping[str, Array], repeat: int = 10) -> list[float]:
+        """Seconds of each launch of the plan: the best of `repeat` rounds, each of all launches in order."""
+        whole, keep = self._fill(self._prepare(), arrays)
+        whole()  # fills what is copied at entry, and warms up
+        prepared = keep[0]
+        calls = []
+        for step in prepared.steps.steps:
+            single = Pool.get().prepare(
+                StepArray([step]),
+                buffers=len(prepared.buffers),
+                numbers=list(prepared.numbers),
+                scratch_bytes=self.plan.scratch_bytes,
+                flush_denormals=self._flush,
+            )
+            ctypes.memmove(single.buffers, prepared.buffers, ctypes.sizeof(prepared.buffers))
+            calls.append(single.check)
+        best = [float("inf")] * len(calls)
+        for _ in range(max(1, repeat)):
+            for k, call in enumerate(calls):
+                start = time.perf_counter()
+                call()
+                best[k] = min(best[k], time.perf_counter() - start)
+        return best
 
     def _fill(
         self, prepared: PreparedCall, arrays: Mapping[str, Array]
