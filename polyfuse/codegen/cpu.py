@@ -8,6 +8,7 @@ failed check there); `num` holds the sizes that are still open, then the strides
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyfuse.codegen.c_family import Printer, scalar_name
@@ -51,6 +52,17 @@ class CpuCode:
     checks: tuple[tuple[Span, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Kernels to print. `strided` names inputs whose strides come at run time, `copied` inout parameters
+    that have no in-place order; with `checked`, indices that are data are checked."""
+
+    kernels: KernelGraph
+    strided: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    checked: bool = False
+
+
 def emit(
     kernels: KernelGraph,
     *,
@@ -58,25 +70,44 @@ def emit(
     copied: frozenset[str] = frozenset(),
     checked: bool = False,
 ) -> CpuCode:
-    """C++ for all kernels of an operator.
+    """C++ for all kernels of an operator (see `Request`)."""
+    return emit_together([Request(kernels, strided, copied, checked)])[0]
 
-    `strided` names inputs whose strides come at run time, `copied` inout parameters that have no in-place
-    order; with `checked`, indices that are data are checked.
-    """
-    lowered = [lower(k) for k in kernels.kernels]
-    buffers = plan_buffers(kernels, strided, copied)
-    emitter = _Emitter(kernels.graph, {b.name: b for b in buffers}, _number_table(kernels, buffers), checked)
+
+def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
+    """C++ for several operators in one translation unit: each result has the whole source."""
+    used: set[str] = set()
+    parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
+    functions = [text for texts, _, _ in parts for text in texts]
+    source = prelude(used) + "\n" + _HEAD + "\n" + "\n".join(functions)
+    return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
+
+
+def _print(
+    request: Request, prefix: str, used: set[str]
+) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...]]:
+    """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
+    kernels = request.kernels
+    buffers = plan_buffers(kernels, request.strided, request.copied)
+    emitter = _Emitter(
+        kernels.graph,
+        {b.name: b for b in buffers},
+        _number_table(kernels, buffers),
+        request.checked,
+        request.copied,
+    )
     functions: list[str] = []
     launches: list[Launch] = []
-    for low in lowered:
+    for low in map(lower, kernels.kernels):
         for k, task in enumerate(low.tasks):
-            name = f"pf_{low.kernel.name}_{k}"
+            name = f"{prefix}{low.kernel.name}_{k}"
             functions.append(emitter.function(name, low.kernel, task))
             launches.append(_launch(name, low, task))
-    head = prelude(emitter.functions) + "\n" + _HEAD
+    used.update(emitter.functions)
     scratch = max((_scratch_bytes(k) for k in kernels.kernels), default=0)
-    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, tuple(sorted(copied)))
-    return CpuCode(head + "\n" + "\n".join(functions), plan, tuple(emitter.checks))
+    copied = tuple(sorted(request.copied))
+    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied)
+    return functions, plan, tuple(emitter.checks)
 
 
 def plan_buffers(
@@ -138,13 +169,19 @@ class _Emitter:
     """Prints functions; collects the prelude functions used and the checks made."""
 
     def __init__(
-        self, graph: TensorGraph, buffers: dict[str, PlanBuffer], numbers: dict[str, int], checked: bool
+        self,
+        graph: TensorGraph,
+        buffers: dict[str, PlanBuffer],
+        numbers: dict[str, int],
+        checked: bool,
+        copied: frozenset[str],
     ) -> None:
         self.graph = graph
         self.buffers = buffers
         self.slots = {name: k for k, name in enumerate(buffers)}
         self.numbers = numbers
         self.checked = checked
+        self.copied = copied
         self.functions: set[str] = set()
         self.checks: list[tuple[Span, str]] = []
         self.kernel: Kernel | None = None
@@ -232,8 +269,11 @@ class _Emitter:
         )
 
     def _shared(self, kernel: Kernel) -> set[str]:
-        """Entry values whose memory this kernel also writes through the output: one pointer for both."""
-        names = {b.tensor for b in kernel.arguments}
+        """Entry values whose memory this kernel also writes through the output: one pointer for both.
+
+        Those that are copied have memory of their own.
+        """
+        names = {b.tensor for b in kernel.arguments} - self.copied
         return {
             p.alias
             for n in names

@@ -3,6 +3,7 @@
 instances     Exec nodes become stores and updates of buffers
 accumulators  updates of one element over inner loops go through a scalar
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
+collisions    a vector loop whose updates may meet in one element runs in order
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
 """
@@ -12,8 +13,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
+from polyfuse.codegen.collisions import order_collisions
+from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope, tree
 from polyfuse.ir.loop_ir import (
     Block,
@@ -59,7 +62,8 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = loops_of(kernel.graph, tree(kernel))
     block = _bodies(kernel, block)
     block = _promote(kernel, block, itertools.count())
-    block = _simplify_windows(block, {})
+    block = simplify_windows(block, {})
+    block = order_collisions(kernel, block)
     return LoweredKernel(kernel, tuple(_tasks(kernel, block)))
 
 
@@ -213,89 +217,6 @@ def _redirect(block: Block, update: Update, name: str) -> Block:
         return node
 
     return map_nodes(block, change)
-
-
-# --- windows -------------------------------------------------------------------------------------------
-
-
-def _simplify_windows(block: Block, starts: dict[str, _Strip]) -> Block:
-    """`c % E` -> `c - start` for a loop over one window, start a multiple of E."""
-
-    def index(i: IndexExpr) -> IndexExpr:
-        match i:
-            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
-                return binary("-", IVar(name), starts[name].start)
-            case IBin(op, left, right):
-                return binary(op, index(left), index(right))
-            case _:
-                return i
-
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For():
-                strip = _strip(node)
-                inner = {**starts, node.var: strip} if strip else starts
-                result.append(replace(node, body=_simplify_windows(node.body, inner)))
-            case If():
-                then, other = (_simplify_windows(b, starts) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case Store() | Update():
-                value = map_expr(node.value, lambda e: e, index)
-                places = tuple(
-                    map_index(i, lambda e: map_expr(e, lambda x: x, index), index) for i in node.indices
-                )
-                result.append(replace(node, value=value, indices=places))
-            case _:
-                result.append(node)
-    return tuple(result)
-
-
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    """A loop over `start .. at most start + length`, where start is a multiple of `multiple` (0: is 0)."""
-
-    start: IndexExpr
-    length: int
-    multiple: int
-
-    def fits(self, extent: int) -> bool:
-        return self.length <= extent and self.multiple % extent == 0
-
-
-def _strip(loop: For) -> _Strip | None:
-    match loop.lower:
-        case IConst(0):
-            multiple = 0
-        case IBin("*", IConst(c), IVar()) | IBin("*", IVar(), IConst(c)):
-            multiple = c
-        case _:
-            return None
-    lengths = [
-        length.value
-        for end in _at_most(loop.upper)
-        if isinstance(length := _difference(end, loop.lower), IConst)
-    ]
-    return _Strip(loop.lower, min(lengths), multiple) if lengths else None
-
-
-def _at_most(e: IndexExpr) -> list[IndexExpr]:
-    """Expressions that an expression does not exceed: the arms of a minimum."""
-    match e:
-        case IBin("min", left, right):
-            return [*_at_most(left), *_at_most(right)]
-        case IBin("+", IBin("min", left, right), IConst() as c):
-            return [binary("+", x, c) for x in (*_at_most(left), *_at_most(right))]
-        case _:
-            return [e]
-
-
-def _difference(end: IndexExpr, start: IndexExpr) -> IndexExpr:
-    match end:
-        case IBin("+", left, IConst() as c) if left == start:
-            return c
-        case _:
-            return binary("-", end, start)
 
 
 # --- scalars and tasks -----------------------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""`c % E` -> `c - start` for loops that run over one window of a contracted buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
+from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update
+from polyfuse.ir.tensor_graph import map_expr, map_index
+
+
+def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
+    """`c % E` -> `c - start` for a loop over one window, start a multiple of E."""
+
+    def index(i: IndexExpr) -> IndexExpr:
+        match i:
+            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
+                return binary("-", IVar(name), starts[name].start)
+            case IBin(op, left, right):
+                return binary(op, index(left), index(right))
+            case _:
+                return i
+
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                strip = strip_of(node)
+                inner = {**starts, node.var: strip} if strip else starts
+                result.append(replace(node, body=simplify_windows(node.body, inner)))
+            case If():
+                then, other = (simplify_windows(b, starts) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case Store() | Update():
+                value = map_expr(node.value, lambda e: e, index)
+                places = tuple(
+                    map_index(i, lambda e: map_expr(e, lambda x: x, index), index) for i in node.indices
+                )
+                result.append(replace(node, value=value, indices=places))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A loop over `start .. at most start + length`, where start is a multiple of `multiple` (0: is 0)."""
+
+    start: IndexExpr
+    length: int
+    multiple: int
+
+    def fits(self, extent: int) -> bool:
+        return self.length <= extent and self.multiple % extent == 0
+
+
+def strip_of(loop: For) -> Strip | None:
+    match loop.lower:
+        case IConst(0):
+            multiple = 0
+        case IBin("*", IConst(c), IVar()) | IBin("*", IVar(), IConst(c)):
+            multiple = c
+        case _:
+            return None
+    lengths = [
+        length.value
+        for end in _at_most(loop.upper)
+        if isinstance(length := _difference(end, loop.lower), IConst)
+    ]
+    return Strip(loop.lower, min(lengths), multiple) if lengths else None
+
+
+def _at_most(e: IndexExpr) -> list[IndexExpr]:
+    """Expressions that an expression does not exceed: the arms of a minimum."""
+    match e:
+        case IBin("min", left, right):
+            return [*_at_most(left), *_at_most(right)]
+        case IBin("+", IBin("min", left, right), IConst() as c):
+            return [binary("+", x, c) for x in (*_at_most(left), *_at_most(right))]
+        case _:
+            return [e]
+
+
+def _difference(end: IndexExpr, start: IndexExpr) -> IndexExpr:
+    match end:
+        case IBin("+", left, IConst() as c) if left == start:
+            return c
+        case _:
+            return binary("-", end, start)
