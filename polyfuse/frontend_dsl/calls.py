@@ -89,7 +89,7 @@ class _Call:
         if any(a.info is not None and a.info.failed for a in arguments):
             raise CallError
         dtypes = self._generics(op, arguments)
-        mono = monomorphise(op, dtypes, self._ranks(op, arguments), self.ctx.diags)
+        mono = self._instance(op, dtypes, self._ranks(op, arguments))
         prefix = self._prefix(op.name)
         inner = Scope(mono, home, {}, chain=(*self.scope.chain, op), prefix=prefix)
         self._check_dtypes(op, mono, arguments)
@@ -102,13 +102,21 @@ class _Call:
         self._inouts(mono, arguments, inner)
         rounded = self._results(op, mono, inner)
         self._constraints(mono, inner)
-        if len(self.ctx.statements) > MAX_STATEMENTS:
-            raise self._error(
-                "PF212", f"more than {MAX_STATEMENTS} statements after inlining", self.call.span
-            )
+        too_large = self.ctx.library.too_large
+        if len(self.ctx.statements) > MAX_STATEMENTS or id(op) in too_large:
+            too_large |= {id(caller) for caller in self.scope.chain}
+            message = f"more than {MAX_STATEMENTS} statements after inlining"
+            raise self._error("PF212", message, self.call.span)
         elaborate(self.ctx, inner, inline)
         for source, target in rounded:
             emit_copy(self.ctx, source, target, self.group.span)
+
+    def _instance(self, op: ast.OpDef, dtypes: dict[str, DType], ranks: dict[str, int]) -> ast.OpDef:
+        """The operator without generics; the same for every call with the same ones."""
+        key = (id(op), *dtypes.items(), *ranks.items())
+        if key not in self.ctx.instances:
+            self.ctx.instances[key] = monomorphise(op, dtypes, ranks, self.ctx.diags)
+        return self.ctx.instances[key]
 
     def _prefix(self, name: str) -> str:
         self.ctx.calls[name] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from polyfuse.diagnostics import Diagnostics
@@ -37,9 +38,11 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
 def warn_unused(op: ast.OpDef, groups: list[Group], diags: Reports) -> None:
     """PF290 for definitions that nothing reads. Names that begin with '_' are exempt."""
     needed = {p.name for p in op.results} | {p.name for p in op.params if p.inout}
+    readers = Counter(name for grp in groups for name in grp.reads)
     for grp in groups:
-        read = {name for other in groups if other is not grp for name in other.reads}
-        if any(t in needed or t in read or t.startswith("_") for t in grp.targets):
+        if any(t in needed or t.startswith("_") for t in grp.targets):
+            continue
+        if any(readers[t] > (t in grp.reads) for t in grp.targets):
             continue
         names = ", ".join(f"'{t}'" for t in grp.targets)
         diags.warning("PF290", f"{names} is never used", grp.span, "remove it, or begin its name with '_'")

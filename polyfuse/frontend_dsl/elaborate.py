@@ -152,8 +152,10 @@ class _Component:
             d.failed |= d.dims is None
 
     def _shape(self, info: TensorInfo) -> None:
+        if info.declared:
+            return
         mine = [d for d in self.all if d.info is info]
-        if info.declared or any(d.dims is None for d in mine):
+        if any(d.dims is None for d in mine):
             return
         per_definition = [d.extents() for d in mine]
         known = [e for e in per_definition if e is not None]

@@ -32,7 +32,7 @@ GENERIC_KINDS = {
 """What `F: kind` may stand for."""
 
 MAX_CALL_DEPTH = 24
-MAX_STATEMENTS = 20_000
+MAX_STATEMENTS = 10_000
 """Limits on inlining: operators inside operators, and statements of one graph."""
 
 
@@ -85,6 +85,7 @@ class Library:
     def __init__(self, programs: Iterable[ast.Program]) -> None:
         self.programs = tuple(programs)
         self._tables: dict[int, dict[str, ast.OpDef]] = {}
+        self.too_large: set[int] = set()  # ids of operators that are beyond MAX_STATEMENTS
         for p in self.programs:
             self._tables[id(p)] = {}
             for op in p.ops:

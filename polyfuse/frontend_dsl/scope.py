@@ -75,6 +75,7 @@ class Context:
     statements: list[g.Statement] = field(default_factory=list)
     size_names: dict[str, Span] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
+    instances: dict[object, ast.OpDef] = field(default_factory=dict)
 
     def new_info(self, info: TensorInfo) -> TensorInfo:
         self.infos.append(info)

@@ -29,8 +29,9 @@ def verify_graph(graph: g.TensorGraph) -> None:
     try:
         _verify_names(graph)
         _verify_tensors(graph)
+        tensors = {t.name: t for t in graph.tensors}
         for s in graph.statements:
-            _Statement(graph, s).verify()
+            _Statement(graph, s, tensors).verify()
     except _Broken as broken:
         message = f"the tensor graph of '{graph.name}' is broken: {broken.fact}"
         raise InternalError(message, span=broken.span) from None
@@ -97,9 +98,8 @@ def _verify_tensors(graph: g.TensorGraph) -> None:
 class _Statement:
     """Checks one statement: dims, indices, dtypes of its expressions."""
 
-    def __init__(self, graph: g.TensorGraph, s: g.Statement) -> None:
-        self.graph, self.s = graph, s
-        self.tensors = {t.name: t for t in graph.tensors}
+    def __init__(self, graph: g.TensorGraph, s: g.Statement, tensors: dict[str, g.Tensor]) -> None:
+        self.graph, self.s, self.tensors = graph, s, tensors
         self.dims = tuple(d.name for d in s.dims)
 
     def verify(self) -> None:
