@@ -15,7 +15,7 @@ from pathlib import Path
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
-from polyfuse.stdlib import read, source_files
+from polyfuse.library import read, source_files
 
 TARGET = Path(__file__).parent / "reference" / "stdlib.md"
 

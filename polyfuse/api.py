@@ -20,11 +20,12 @@ from polyfuse.compiled import Compiled
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.ast_walk import statement_exprs, walk
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
 from polyfuse.frontend_dsl.imports import load, load_text
-from polyfuse.frontend_dsl.names import did_you_mean, representative
+from polyfuse.frontend_dsl.names import did_you_mean, is_builtin, representative
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
 from polyfuse.ir.dtypes import BY_NAME, DType
@@ -37,6 +38,7 @@ from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.library import read, source_files
 from polyfuse.options import Options
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.domains import build_model
@@ -47,7 +49,6 @@ from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.pool import default_threads
-from polyfuse.stdlib import read, source_files
 
 Target = Literal["auto", "cpu", "interpret"]
 TARGETS = ("auto", "cpu", "interpret")
@@ -68,18 +69,30 @@ def parse(text_or_path: str | os.PathLike[str]) -> Program:
 
 def _checked(programs: tuple[ast.Program, ...]) -> Program:
     found = Diagnostics()
-    main = programs[-1]
-    for d in check_program(main, (*programs[:-1], *_library_of(main))).found:
-        found.found.append(d)
+    main, imported = programs[-1], programs[:-1]
+    others = (*imported, *_library_of(main, imported))
+    found.found.extend(check_program(main, others).found)
     found.raise_if_errors()
     for d in found.warnings:
         warnings.warn(d.render(), PolyfuseWarning, stacklevel=3)
-    return Program((main, *programs[:-1], *_library_of(main)))
+    return Program((main, *others))
 
 
-def _library_of(main: ast.Program) -> tuple[ast.Program, ...]:
-    """The standard library, for every program but its own files."""
-    return () if main.source.name.startswith("stdlib/") else standard_programs()
+def _library_of(main: ast.Program, imported: tuple[ast.Program, ...] = ()) -> tuple[ast.Program, ...]:
+    """The standard library, for programs that call an operator they do not define themselves."""
+    if main.source.name.startswith("stdlib/"):
+        return ()
+    own = {op.name for p in (main, *imported) for op in p.ops}
+    calls = {
+        e.callee
+        for p in (main, *imported)
+        for op in p.ops
+        for stmt in op.body
+        for part in statement_exprs(stmt)
+        for e in walk(part)
+        if isinstance(e, ast.Call)
+    }
+    return standard_programs() if any(c not in own and not is_builtin(c) for c in calls) else ()
 
 
 _standard: list[tuple[ast.Program, ...]] = []
@@ -160,7 +173,7 @@ class Operator:
     def graph(
         self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
     ) -> TensorGraph:
-        """The tensor graph at one choice of generics (default: f32 or i64, and one axis per rank variable)."""
+        """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
         chosen = {n: BY_NAME[representative(kind)] for n, kind in self.signature.generics}
         for n, t in (dtypes or {}).items():
             chosen[n] = BY_NAME[t] if isinstance(t, str) else t

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, emit
@@ -28,6 +29,7 @@ from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
+from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.pool import default_threads
 
 Result = TypeVar("Result")
@@ -70,16 +72,88 @@ def _verify(result: object) -> None:
         verify_graph(result)
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """Everything a compilation produced, for `explain()`, reports and tests."""
+@dataclass(frozen=True)
+class Compilation:
+    """What a compilation follows from: a graph with open sizes and their values, passes and options."""
+
+    graph: TensorGraph
+    sizes: Mapping[str, int]
+    fusion: LoopFusion | None
+    options: Options
+    strided: frozenset[str] = frozenset()
+
+    @cached_property
+    def threads(self) -> int:
+        return self.options.threads or default_threads()
+
+    @cached_property
+    def key(self) -> str:
+        """Its name in the cache of plans."""
+        return plan_key(
+            [
+                ("source", self.graph.span.source.text),
+                ("graph", repr(self.graph)),
+                ("sizes", repr(sorted(self.sizes.items()))),
+                ("fusion", repr(self.fusion)),
+                ("threads", str(self.threads)),
+                ("strided", ",".join(sorted(self.strided))),
+            ]
+        )
+
+    @property
+    def kept(self) -> bool:
+        """May an earlier compilation stand in for this one? Not where its steps are to be looked at."""
+        return not (self.options.checked or self.options.verify or self.options.dump)
+
+    def lowered(self, step: Watch) -> Lowered:
+        """The way from the graph to kernels."""
+        # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
+        fixed = step("graph", lambda: fixed_graph(self.graph, self.sizes))
+        # TensorGraph -> ScheduledGraph (layer I)
+        scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
+        # ScheduledGraph -> KernelGraph (mapped, storage planned, proved legal)
+        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.threads))
+        # inout parameters: in place, or copied first
+        copied, in_place = step("in_place", lambda: entry_copies(kernels))
+        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Kernels, and what led to them."""
 
     scheduled: ScheduledGraph
     kernels: KernelGraph
+    copied: frozenset[str]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished compilation.
+
+    `seconds` are those of the steps that ran: an earlier compilation found in the cache leaves out all
+    but loading, and then `scheduled` and `kernels` are made when they are asked for.
+    """
+
+    compilation: Compilation
     code: CpuCode | None
     executable: Executable
     decisions: tuple[Decision, ...]
     seconds: Mapping[str, float]
+    made: Lowered | None = None
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        return self.made or self.compilation.lowered(Watch(Options(dump=None)))
+
+    @property
+    def scheduled(self) -> ScheduledGraph:
+        return self.lowered.scheduled
+
+    @property
+    def kernels(self) -> KernelGraph:
+        return self.lowered.kernels
 
 
 def build(
@@ -93,26 +167,27 @@ def build(
 ) -> Built:
     """Compile a graph at known sizes for `target` ("cpu" or "interpret"); no fusion without `fusion`."""
     step = Watch(options)
-    # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
-    fixed = step("graph", lambda: fixed_graph(graph, sizes))
-    # TensorGraph -> ScheduledGraph (layer I)
-    scheduled = step("schedule", lambda: schedule(fixed, fusion))
-    # ScheduledGraph -> KernelGraph (mapped, storage planned, proved legal)
-    kernels, decisions = step(
-        "kernels", lambda: form_kernels(scheduled, options.threads or default_threads())
-    )
-    # inout parameters: in place, or copied first
-    copied, in_place = step("in_place", lambda: entry_copies(kernels))
-    every = (*scheduled.decisions, *decisions, *in_place)
+    compilation = Compilation(graph, sizes, fusion, options, strided)
     if target == "interpret":
-        machine = InterpretedKernels(kernels, checked=True, copied=copied)
-        return Built(scheduled, kernels, None, machine, every, step.seconds)
-    # KernelGraph -> C++ and launch plan
-    code = step("cpp", lambda: emit(kernels, strided=strided, copied=copied, checked=options.checked))
+        low = compilation.lowered(step)
+        machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
+        return Built(compilation, None, machine, low.decisions, step.seconds, low)
+    made: Lowered | None = None
+    kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
+    if kept is None:
+        low = made = compilation.lowered(step)
+        # KernelGraph -> C++ and launch plan
+        code = step(
+            "cpp", lambda: emit(low.kernels, strided=strided, copied=low.copied, checked=options.checked)
+        )
+        kept = code, low.decisions
+        if compilation.kept:
+            keep_plan(compilation.key, *kept, graph.name)
+    code, decisions = kept
     # C++ -> loaded kernels
     flush = options.denormals == "flush"
     executable = step("build", lambda: CpuExecutable(code, {}, flush_denormals=flush))
-    return Built(scheduled, kernels, code, executable, every, step.seconds)
+    return Built(compilation, code, executable, decisions, step.seconds, made)
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:

@@ -25,7 +25,7 @@ from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, infer_generics, signature
 from polyfuse.ir import dtypes as dt
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.stdlib import read, source_files
+from polyfuse.library import read, source_files
 
 Array = npt.NDArray[Any]
 Expect = Callable[..., Any]

@@ -95,7 +95,10 @@ def schedule_by_isl(graph: TensorGraph) -> Tree:
             hint="give them to specialize()",
         )
     with isl_lock:
-        return isl_schedule(build_model(graph))
+        tree = isl_schedule(build_model(graph))
+    # isl knows nothing of statements without instances; in nests of their own they do no harm.
+    missing = [s.name for s in graph.statements if s.name not in statements(tree)]
+    return sequence([tree, *(plan(graph, (name,)) for name in missing)])
 
 
 def identity_schedule(graph: TensorGraph) -> ScheduledGraph:

@@ -55,7 +55,7 @@ def schedule(
 ) -> Tree:
     """A schedule tree for the given statements (default: all).
 
-    Raises ScheduleTimeout (PF511), or ScheduleError: PF512 where no affine schedule exists, PF513 where
+    Raises ScheduleTimeout (PF511), or ScheduleError: PF512 where no affine schedule exists, PF514 where
     the helper process fails on this graph.
     """
     chosen = frozenset(model.domains if statements is None else statements)

@@ -19,9 +19,9 @@ from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.library import read, source_files
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.reference import evaluate
-from polyfuse.stdlib import read, source_files
 
 ROOT = Path(__file__).parents[2]
 FILES = source_files()

@@ -25,7 +25,7 @@ import polyfuse
 from polyfuse.frontend_dsl import grammar_file
 from polyfuse.frontend_dsl.parse import parse_file, parse_text
 program = parse_text("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = 2 * x[i] }")
-library = importlib.resources.files("polyfuse.stdlib")
+library = importlib.resources.files("polyfuse") / "stdlib"
 names = sorted(p.name for p in library.iterdir() if p.name.endswith(".pf"))
 for name in names:
     parse_file(str(library / name))
