@@ -157,8 +157,9 @@ class ExprBuilder:
     # --- operations ----------------------------------------------------------------------------------
 
     def _binary(self, e: ast.Binary, want: DType) -> g.Expr:
-        # Integer division of weak integers stays one, whatever type the result then takes.
-        at = I64 if e.op in ("//", "%") and want.is_float else want
+        # Division of weak integers rounds down to integers, whatever type the result then takes.
+        weak = self.type_of(e).kind == "weak int"
+        at = I64 if weak and e.op in ("//", "%") and want.is_float else want
         args = (self.build(e.left, at), self.build(e.right, at))
         result = g.Apply(_OPS[e.op], args, at, e.span)
         return result if at is want else g.Cast(result, want, e.span)

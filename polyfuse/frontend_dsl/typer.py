@@ -187,23 +187,14 @@ class Typer:
         if e.op == "/" and t.is_integer:
             hint = "use '//' to round down, or make one side a float: 1.0 / H, f32(i) / N"
             return self._error("PF215", "'/' on integers", e.span, hint)
-        if e.op in ("//", "%") and t.is_float:
-            return self._error(
-                _UNSUITABLE, f"'{e.op}' takes integers, these are {_named(t)}", e.span, "use floor(a / b)"
-            )
         if e.op == "**" and t.is_integer:
-            self._integer_power(e)
+            self._integer_power(e.right)
         return computed(t)
 
-    def _integer_power(self, e: ast.Binary) -> None:
-        exponent = e.right.value if isinstance(e.right, ast.Number) else -1
-        if not 0 <= exponent <= 64:
-            self._error(
-                _UNSUITABLE,
-                "an integer is raised to a literal power from 0 to 64 only",
-                e.right.span,
-                "cast the base to a float",
-            )
+    def _integer_power(self, exponent: ast.Expr) -> None:
+        if isinstance(exponent, ast.Unary) and isinstance(exponent.arg, ast.Number):
+            hint = "make the base a float: 2.0 ** -3, f32(k[i]) ** -1"
+            self._error(_UNSUITABLE, "a negative power of an integer is no integer", exponent.span, hint)
 
     def _compare(self, e: ast.Compare) -> Ty:
         found = [self.infer(o) for o in e.operands]
@@ -294,7 +285,9 @@ class Typer:
             t = self._meet(t, other, e, f"the arguments of {e.callee}")
         if t.is_bool:
             return self._error(_UNSUITABLE, f"{e.callee} is not defined for bool", e.span)
-        floating = e.callee in FLOAT_FUNCTIONS or e.callee == "pow"
+        if e.callee == "pow" and t.is_integer:
+            self._integer_power(e.args[1])
+        floating = e.callee in FLOAT_FUNCTIONS
         if floating and t.is_integer and not t.is_weak:
             hint = f"cast the argument, as in {e.callee}(f32(...))"
             return self._error(_UNSUITABLE, f"{e.callee} takes floats, this is {_named(t)}", e.span, hint)

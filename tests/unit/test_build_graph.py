@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polyfuse.diagnostics import ArgumentError, InternalError
+from polyfuse.diagnostics import ArgumentError, Diagnostics, InternalError
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.signature import signature
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import F16, F32, F64, I32, DType
 from polyfuse.ir.verify_graph import verify_graph
+from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.reference import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -86,6 +90,8 @@ BODIES = [
     ("y[i] = v[i] * (1.0 / N)", "y: y[i] = (v[i] * (1.0 / f32(N)))  for i in 0..N"),
     ("y[i] = f32(k[i] * 2 + i)", "y: y[i] = f32(((k[i] * 2) + i32(i)))  for i in 0..N"),
     ("y[i] = v[i] + (2*i + 1) // 2", "y: y[i] = (v[i] + f32((2*i + 1)//2))  for i in 0..N"),
+    ("y[i] = v[i] // 2 + v[i] % 0.5", "y: y[i] = ((v[i] // 2.0) + (v[i] % 0.5))  for i in 0..N"),
+    ("t[i] = k[i] ** 2 + pow(k[i], i)", "t: t[i] = ((k[i] ** 2) + (k[i] ** i32(i)))  for i in 0..N"),
     ("y[i] = -1.5 + -v[i]", "y: y[i] = (-1.5 + (-v[i]))  for i in 0..N"),
     ("t = 2 * 3", "t: t[] = 6"),
     ("t = 1 / 2.0", "t: t[] = (1.0 / 2.0)"),
@@ -379,6 +385,25 @@ def test_argmax_gather_and_index_values() -> None:
     picked = np.abs(X - 1).argmin(1)
     assert got["y"].tolist() == (X[range(4), picked] + np.arange(4)).tolist()
     assert np.array_equal(got["hot"], np.eye(3)[K])
+
+
+# --- the written reference ---------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "language.md"
+EXAMPLES = re.findall(r"```pf\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=[e.split("(")[0].split("op ")[-1] for e in EXAMPLES])
+def test_examples_of_the_reference(text: str) -> None:
+    program = parse_text(text, "language.md")
+    assert not check_program(program).found
+    for op in program.ops:
+        head = signature(op)
+        dtypes = {name: F16 if kind == "float" else I32 for name, kind in head.generics}
+        built = instantiate(program, op.name, dtypes=dtypes, ranks=dict.fromkeys(head.rank_variables, 1))
+        found = Diagnostics()
+        prove_ranges(built, None, found)
+        assert not found.found
 
 
 # --- the verifier ------------------------------------------------------------------------------------
