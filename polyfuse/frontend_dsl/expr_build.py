@@ -143,7 +143,9 @@ class ExprBuilder:
     def index(self, e: ast.Expr) -> g.Index:
         """A subscript: affine, or an integer value (a gather)."""
         if is_data(e, self.lookup):
-            return self.build(e, self.type_of(e).compute)
+            value = self.build(e, self.type_of(e).compute)
+            # A scalar argument that is a size or a literal: no data after all.
+            return value.index if isinstance(value, g.IndexValue) and value.dtype.bits >= 32 else value
         try:
             index = to_index(e, self.lookup)
         except NotIndex:

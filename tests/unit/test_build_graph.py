@@ -252,6 +252,12 @@ def test_scalar_arguments() -> None:
     assert "exp((0.5 * (x[h]" in body(built)
 
 
+def test_sizes_as_arguments_stay_affine_indices() -> None:
+    text = """op at(x: f32[N], n: i64) -> (y: f32) { y = x[n] }
+    op last(x: f32[N]) -> (y: f32) where N >= 1 { y = at(x, N - 1) }"""
+    assert body(graph(text)) == "y: y[] = x[N - 1]"
+
+
 def test_several_results_and_unused_ones() -> None:
     text = """op stats(x: f32[N]) -> (lo: f32, hi: f32) { lo = min[i](x[i]); hi = max[i](x[i]) }
     op f(x: f32[N]) -> (y: f32[N]) { (_lo, hi) = stats(x); y[i] = x[i] / hi }"""
