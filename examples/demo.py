@@ -13,7 +13,7 @@ The operators are the files beside this one.  For each, the table shows
     nests       loop nests, and kernels launched, without and with layer I
     bandwidth   the least bytes that must be moved (every input and output once) over the time, as a share
                 of what this machine was measured to reach for a working set of that size
-    compile s   from the text to a loaded kernel
+    compile s   from the checked program to loaded kernels (the cache keeps them: next time it is less)
 
 Pictures of the schedule trees and the numbers
 (`results.json`) go to the folder `demo-output`.  The exit status is 1 if anything disagrees.
@@ -483,7 +483,7 @@ def table_of(rows: Iterable[Row]) -> Table:
     for head in HEADS:
         table.add_column(head, justify="right")
     for r in rows:
-        error = "[red]wrong[/]" if r.problems else f"[green]{r.worst_error_ratio:.2f}[/]"
+        error = "[red]wrong[/]" if r.problems else f"[green]{r.worst_error_ratio:.2g}[/]"
         times = (f"{1e3 * s:.3g}" for s in (r.seconds, r.unfused_s, r.numpy_s))
         table.add_row(
             r.title, error, *times, f"[bold]{r.numpy_s / r.seconds:.1f}[/]",
@@ -498,7 +498,7 @@ def line_of(row: Row) -> str:
     if row.problems:
         return f"[red]wrong [/] {row.title}"
     return (
-        f"[green]agrees[/] {row.title}: error {row.worst_error_ratio:.2f} of the bound on {row.checked}; "
+        f"[green]agrees[/] {row.title}: error {row.worst_error_ratio:.2g} of the bound on {row.checked}; "
         f"{row.elements:,} elements finite and near NumPy's"
     )
 
