@@ -1,0 +1,79 @@
+"""`polyfuse explain` and `polyfuse passes`: what the compiler decided, and with which options."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import Annotated
+
+import typer
+
+from polyfuse.cli import files, screen, settings, stages
+
+
+def explain(
+    file: settings.File,
+    first: Annotated[
+        str | None, typer.Argument(metavar="[STMT", help="A statement, as `emit` names it.")
+    ] = None,
+    second: Annotated[str | None, typer.Argument(metavar="STMT]", help="Another one.")] = None,
+    op: settings.Op = None,
+    size: settings.Sizes = None,
+    dtype: settings.Dtypes = None,
+    rank: settings.Ranks = None,
+) -> None:
+    """Say what the compiler decided and why; for two statements, which loops they share and why no more.
+
+    A line that begins with + is something done, one with - something considered and not done.
+
+    Examples:
+
+      polyfuse explain stdlib:layer_norm --size B_0=4096 --size H=768
+
+      polyfuse explain stdlib:layer_norm mu__sum y
+    """
+    if first is not None and second is None:
+        raise typer.BadParameter("give two statements, or none")
+    operator = files.open_operator(file, op)
+    choice = settings.choice(operator, size, dtype, rank)
+    graph = operator.graph(choice.dtypes, choice.ranks)
+    settings.check_sizes(operator, choice.sizes, graph.sizes)
+    if first is not None and second is not None:
+        specialized = operator.specialize(choice.dtypes, choice.ranks, **choice.sizes)
+        screen.show(stages.schedule(specialized, ("loop",)).explain(first, second))  # type: ignore[attr-defined]
+        return
+    kernels = stages.lowered(operator, choice, ("loop",))
+    screen.show(f"{kernels.scheduled.shape}\n{kernels.explain()}")
+
+
+def passes() -> None:
+    """List the passes of the compiler with their options."""
+    from polyfuse.cli.compiler import LoopFusion
+
+    for made in (LoopFusion,):
+        about, options = _documented(inspect.getdoc(made) or "")
+        screen.out().print(f"{made.__name__}: {about}", style="bold", soft_wrap=True)
+        table = screen.table("", [("option", "left"), ("default", "left"), ("meaning", "left")])
+        for f in dataclasses.fields(made):
+            table.add_row(f.name, repr(f.default), options.get(f.name, ""))
+        screen.out().print(table)
+    screen.show("In Python: pf.compile(program, fusion=pf.LoopFusion(rematerialise=False))")
+
+
+def _documented(doc: str) -> tuple[str, dict[str, str]]:
+    """The first line of a docstring, and its table ``name   meaning`` (meanings may go on below)."""
+    lines = doc.splitlines()
+    found: dict[str, str] = {}
+    name = None
+    for line in lines[1:]:
+        start = re.match(r"(\w+)\s{2,}(\S.*)", line)
+        more = re.match(r"\s{4,}(\S.*)", line)
+        if start:
+            name = start[1]
+            found[name] = start[2]
+        elif more and name:
+            found[name] += " " + more[1]
+        else:
+            name = None
+    return lines[0].rstrip("."), found

@@ -1,0 +1,79 @@
+"""`polyfuse compare`: an operator with and without its layers, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from polyfuse.cli import files, screen, settings
+from polyfuse.cli import run as running
+
+SUBSETS: tuple[tuple[str, ...], ...] = ((), ("loop",))
+
+
+def compare(
+    file: settings.File,
+    op: settings.Op = None,
+    size: settings.Sizes = None,
+    dtype: settings.Dtypes = None,
+    rank: settings.Ranks = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", metavar="", help="Do not compare with the reference.")
+    ] = False,
+) -> None:
+    """Run an operator with each subset of the layers: kernels, bytes, time, agreement.
+
+    Examples:
+
+      polyfuse compare stdlib:softmax --size B_0=4096 --size H=1024
+    """
+    from polyfuse.decisions import format_bytes
+    from polyfuse.runtime import report
+
+    operator = files.open_operator(file, op)
+    case = running.prepare(operator, size, dtype, rank, seed)
+    columns = [
+        ("layers", "left"),
+        *((c, "right") for c in ("kernels", "bytes", "on chip", "time", "speed-up")),
+    ]
+    table = screen.table(running.title(case), [*columns, ("result", "left")])
+    slowest, good = 0.0, True
+    for layers in SUBSETS:
+        done, seconds = _run(case, operator, layers, repeat)
+        figures = report.kernel_figures(done.built.kernels, done.built.executable)
+        slowest = slowest or seconds
+        word = "not checked" if no_check else _verdict(case, done)
+        good &= word in ("agrees", "not checked")
+        table.add_row(
+            ", ".join(layers) or "none",
+            str(len(figures)),
+            format_bytes(sum(k.bytes for k in figures)),
+            format_bytes(max((k.on_chip for k in figures), default=0)),
+            screen.duration(seconds),
+            f"{slowest / seconds:.2f}x",
+            word,
+        )
+    screen.out().print(table)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _run(
+    case: running.Case, operator: Any, layers: tuple[str, ...], repeat: int
+) -> tuple[running.Done, float]:
+    from polyfuse.cli.compiler import Options
+    from polyfuse.runtime import report
+
+    done = running.execute(case, operator, "cpu", layers, Options())
+    executable = done.built.executable
+    with screen.working("measuring"):
+        bound = executable.bind(report.memory(executable, case.inputs))
+        return done, report.best_time(bound, repeat)
+
+
+def _verdict(case: running.Case, done: running.Done) -> str:
+    wrong = [f"{name}: {v.message}" for name, v, _ in running.verdicts(case, done.results) if not v]
+    return "; ".join(wrong) or "agrees"

@@ -1,0 +1,253 @@
+"""`polyfuse run`: seeded inputs, a run, the check against the reference, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyfuse.cli import files, screen, settings
+
+if TYPE_CHECKING:
+    from polyfuse.cli.compiler import Operator, Options
+
+
+def run(
+    file: settings.File,
+    op: settings.Op = None,
+    size: settings.Sizes = None,
+    dtype: settings.Dtypes = None,
+    rank: settings.Ranks = None,
+    target: Annotated[
+        str, typer.Option(metavar="TARGET", help="auto, cpu, or interpret (no compiler needed, slow).")
+    ] = "auto",
+    layers: settings.Layers = "loop",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; else all cores.")] = None,
+    checked: Annotated[
+        bool, typer.Option("--checked", metavar="", help="An index from data out of range is an error.")
+    ] = False,
+    denormals: Annotated[
+        str, typer.Option(metavar="MODE", help="flush: f32 denormals may become zero; keep: they stay.")
+    ] = "flush",
+    no_check: Annotated[
+        bool, typer.Option("--no-check", metavar="", help="Do not compare with the reference.")
+    ] = False,
+) -> None:
+    """Run an operator on seeded inputs, check it, and show where the time goes.
+
+    Results are compared with a float64 reference, element by element. Bytes count each buffer of a kernel
+    once; the share is of the bandwidth that this machine reaches on as many bytes (above 100 % where a
+    kernel finds in a cache what the one before left there). NumPy runs the same statements one by one.
+
+    Examples:
+
+      polyfuse run stdlib:layer_norm --size B_0=4096 --size H=768
+
+      polyfuse run norms.pf --op rms_norm --dtype F=f16 --target interpret
+    """
+    from polyfuse.cli.compiler import Options
+
+    chosen = settings.target_of(target)
+    applied = settings.layers_of(layers)
+    operator = files.open_operator(file, op)
+    options = Options(checked=checked, denormals=denormals, threads=threads)  # type: ignore[arg-type]
+    if threads is not None and chosen != "interpret":
+        from polyfuse.runtime.pool import Pool
+
+        Pool.get().set_threads(threads)
+    case = prepare(operator, size, dtype, rank, seed)
+    done = execute(case, operator, chosen, applied, options)
+    screen.out().print(title(case), style="bold", soft_wrap=True)
+    if chosen == "interpret":
+        screen.out().print(f"interpreted in {screen.duration(done.seconds)} (no compiler; times say nothing)")
+    else:
+        _show_times(case, done, repeat)
+    if not no_check and not compare_results(case, done.results):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with sizes and inputs."""
+
+    name: str
+    graph: Any
+    sizes: Mapping[str, int]
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished run: what was compiled, the results by name, the seconds of the first call."""
+
+    built: Any
+    results: Mapping[str, Any]
+    seconds: float
+
+
+def prepare(
+    operator: Operator, size: list[str] | None, dtype: list[str] | None, rank: list[str] | None, seed: int
+) -> Case:
+    """The operator's graph at the generics asked for, all its sizes, and inputs."""
+    from polyfuse.runtime.inputs import default_sizes, make_inputs
+
+    choice = settings.choice(operator, size, dtype, rank)
+    graph = operator.graph(choice.dtypes, choice.ranks)
+    settings.check_sizes(operator, choice.sizes, graph.sizes)
+    sizes = default_sizes(graph, choice.sizes)
+    assumed = [f"{n}={v}" for n, v in sizes.items() if n not in choice.sizes]
+    if assumed:
+        screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
+    graph_at_sizes = operator.specialize(choice.dtypes, choice.ranks, **sizes).open_graph
+    return Case(operator.name, graph_at_sizes, sizes, make_inputs(graph, sizes, seed))
+
+
+def execute(case: Case, operator: Operator, target: str, layers: tuple[str, ...], options: Options) -> Done:
+    """Compile and run once, on copies of what the operator changes."""
+    import time
+
+    from polyfuse.cli.compiler import compile
+
+    function = compile(operator.program, operator.name, target=target, layers=layers, options=options)  # type: ignore[arg-type]
+    changed = {t.alias: t.name for t in case.graph.tensors if t.alias is not None}
+    inputs = {n: a.copy() if n in changed else a for n, a in case.inputs.items()}
+    with screen.working("compiling"):
+        built = function.built(**inputs)
+    with screen.working("running"):
+        start = time.perf_counter()
+        value = function(**inputs)
+        seconds = time.perf_counter() - start
+    values = value if isinstance(value, tuple) else (value,)
+    results = dict(zip(case.graph.outputs, values, strict=False))
+    results.update({written: inputs[name] for name, written in changed.items()})
+    return Done(built, results, seconds)
+
+
+def title(case: Case) -> str:
+    """The operator and its sizes, as a heading."""
+    sizes = ", ".join(f"{n}={v}" for n, v in case.sizes.items())
+    return f"{case.name}({sizes})"
+
+
+# --- times --------------------------------------------------------------------------------------------
+
+
+def _show_times(case: Case, done: Done, repeat: int) -> None:
+    from polyfuse.decisions import format_bytes
+    from polyfuse.runtime import machine, report
+
+    executable = done.built.executable
+    arrays = report.memory(executable, case.inputs)
+    with screen.working("measuring the kernels"):
+        seconds = executable.profile(arrays, repeat)
+        whole = report.best_time(executable.bind(arrays), repeat)
+    figures = report.kernel_figures(done.built.kernels, executable)
+    columns = [("kernel", "left"), ("statements", "left")]
+    table = screen.table("", columns + [(c, "right") for c in ("time", "bytes", "GB/s", "share")])
+    read, written = sum(k.read for k in figures), sum(k.written for k in figures)
+    held = report.working_set(executable)
+    with screen.working("measuring the machine (once; then it is known)"):
+        for k in figures:
+            took = sum(seconds[i] for i in k.launches)
+            table.add_row(k.name, _names(k.statements), *_row(took, k.read, k.written, k.bytes))
+        table.add_section()
+        table.add_row("one call", _kernels(len(figures)), *_row(whole, read, written, held))
+        rates = machine.measure(held)
+    out = screen.out()
+    out.print(table)
+    most = f"{report.rate_for(rates, read, written):.3g} GB/s on {format_bytes(held)}"
+    threads = f"{rates.threads} thread{'s' if rates.threads != 1 else ''}"
+    out.print(f"this machine: {most} with {threads}; best of {repeat} runs", soft_wrap=True)
+    _show_numpy(case, whole)
+
+
+def _row(seconds: float, read: int, written: int, held: int) -> tuple[str, str, str, str]:
+    """Time, bytes, rate, and its share of what the machine reaches on `held` bytes with this mix."""
+    from polyfuse.decisions import format_bytes
+    from polyfuse.runtime.machine import measure
+    from polyfuse.runtime.report import rate_for
+
+    rate = (read + written) / seconds / 1e9 if seconds > 0 else 0.0
+    share = f"{rate / rate_for(measure(held), read, written):.0%}"
+    return screen.duration(seconds), format_bytes(read + written), f"{rate:.3g}", share
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'s' if count != 1 else ''}"
+
+
+def _names(statements: tuple[str, ...], most: int = 5) -> str:
+    more = len(statements) - most
+    shown = list(statements[:most]) + ([f"and {more} more"] if more > 0 else [])
+    return ", ".join(shown)
+
+
+def _show_numpy(case: Case, ours: float) -> None:
+    from polyfuse.runtime.numpy_baseline import baseline
+    from polyfuse.runtime.numpy_text import Unsupported
+    from polyfuse.runtime.report import best_time
+
+    try:
+        with screen.working("running NumPy"):
+            function = baseline(case.graph, case.sizes)
+            theirs = best_time(lambda: function(case.inputs))
+    except Unsupported as why:
+        screen.out().print(f"NumPy: n/a ({why})")
+        return
+    except (ValueError, IndexError, TypeError, MemoryError) as why:
+        screen.out().print(f"NumPy: n/a ({type(why).__name__})")
+        return
+    speed = f"{theirs / ours:.1f}x faster" if theirs >= ours else f"{ours / theirs:.1f}x slower"
+    screen.out().print(f"NumPy: {screen.duration(theirs)}; polyfuse is {speed}")
+
+
+# --- the check ----------------------------------------------------------------------------------------
+
+
+def compare_results(case: Case, results: Mapping[str, Any]) -> bool:
+    """Compare with the reference and print a line for each result; whether all agree."""
+    from rich.text import Text
+
+    good = True
+    for name, verdict, nan in verdicts(case, results):
+        line = Text(f"{name}: ")
+        if verdict:
+            line.append("agrees", style="green")
+            line.append(
+                f" with the float64 reference (worst error {verdict.worst_ratio:.2g} of what is allowed)"
+            )
+        elif verdict.mismatches or verdict.undecided_fraction == 0:
+            line.append("differs", style="bold red")
+            line.append(f" from the float64 reference: {verdict.message}")
+        else:
+            line.append("cannot be judged", style="bold red")
+            line.append(" with these inputs: the rounding error of the operator itself is too large")
+        if verdict.undecided_fraction:
+            line.append(f"; {verdict.undecided_fraction:.2%} undecided")
+        if nan:
+            line.append(f"; {nan:.0%} of it is NaN in both", style="yellow")
+        screen.out().print(line, soft_wrap=True)
+        good &= bool(verdict)
+    return good
+
+
+def verdicts(case: Case, results: Mapping[str, Any]) -> list[tuple[str, Any, float]]:
+    """(result, agreement, share of NaN) for each result; an inout parameter goes by its own name."""
+    import numpy as np
+
+    from polyfuse.runtime.agreement import agrees
+    from polyfuse.runtime.reference import evaluate
+
+    with screen.working("computing the float64 reference"):
+        expected = evaluate(case.graph, case.sizes, case.inputs, checked=False)
+    found = []
+    for name, got in results.items():
+        t = case.graph.tensor(name)
+        array = np.asarray(got)
+        nan = float(np.isnan(array.astype(np.float64)).mean()) if array.size and t.dtype.is_float else 0.0
+        found.append((t.alias or name, agrees(array, expected[name], t.dtype), nan))
+    return found

@@ -1,0 +1,128 @@
+"""Options that several commands have, and the reading of NAME=VALUE lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from polyfuse.cli.compiler import Operator
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="A .pf file, - for standard input, or stdlib:OPERATOR.")
+]
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Files of programs; - is standard input.")
+]
+Op = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The operator; without it, the last one of the file.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", "-s", metavar="NAME=N", help="A size, as T=4096; may be repeated."),
+]
+Dtypes = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", "-d", metavar="NAME=DTYPE", help="The type of a generic, as F=f16."),
+]
+Ranks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rank", "-r", metavar="NAME=N", help="How many axes B... stands for, as B=2; 1 if not given."
+    ),
+]
+Layers = Annotated[str, typer.Option(metavar="LAYERS", help="What fuses: loop (layer I), or none.")]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of the terminal."),
+]
+
+_NOT_BUILT_TARGETS = ("cuda", "emulate")
+_NOT_BUILT_LAYERS = ("stitch", "pack")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The generics and sizes asked for."""
+
+    sizes: dict[str, int]
+    dtypes: dict[str, str]
+    ranks: dict[str, int]
+
+
+def choice(
+    operator: Operator, sizes: list[str] | None, dtypes: list[str] | None, ranks: list[str] | None
+) -> Choice:
+    """The NAME=VALUE options of a command, checked against the operator. Usage errors exit with 2."""
+    from polyfuse.runtime.inputs import dtype_names
+
+    signature = operator.signature
+    found = _pairs(dtypes, "--dtype")
+    _known("--dtype", found, [n for n, _ in signature.generics], operator.name, "generic type")
+    for name, value in found.items():
+        if value not in dtype_names():
+            raise typer.BadParameter(f"{name}={value}: a type is one of {', '.join(dtype_names())}")
+    lengths = _numbers(ranks, "--rank")
+    _known("--rank", lengths, signature.rank_variables, operator.name, "rank variable")
+    return Choice(_numbers(sizes, "--size"), found, lengths)
+
+
+def check_sizes(operator: Operator, given: dict[str, int], names: Sequence[str]) -> None:
+    """Every size given is one of the operator's."""
+    _known("--size", given, names, operator.name, "size")
+
+
+def _known(
+    option: str, given: dict[str, str] | dict[str, int], names: Sequence[str], op: str, what: str
+) -> None:
+    for name in given:
+        if name not in names:
+            have = f"it has {', '.join(names)}" if names else "it has none"
+            raise typer.BadParameter(f"{option}: {op} has no {what} '{name}'; {have}")
+
+
+def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in [p for g in given or () for p in g.split(",")]:
+        name, equals, value = (x.strip() for x in part.partition("="))
+        if not (name and equals and value):
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, not '{part}'")
+        if name in found:
+            raise typer.BadParameter(f"{option} gives {name} twice")
+        found[name] = value
+    return found
+
+
+def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in _pairs(given, option).items():
+        if not (value.isascii() and value.replace("_", "").isdecimal()):
+            raise typer.BadParameter(f"{option} {name}={value}: a number from 0 on is expected")
+        found[name] = int(value)
+    return found
+
+
+def layers_of(text: str) -> tuple[str, ...]:
+    """`loop` or `none` as the layers of a compilation."""
+    names = tuple(x.strip() for x in text.split(",") if x.strip())
+    if names == ("none",) or not names:
+        return ()
+    for name in names:
+        if name in _NOT_BUILT_LAYERS:
+            raise typer.BadParameter(f"the layer {name} is not built yet; there are loop and none")
+        if name != "loop":
+            raise typer.BadParameter(f"there is no layer '{name}'; there are loop and none")
+    return names
+
+
+def target_of(text: str) -> str:
+    """A target of this version."""
+    known = ("auto", "cpu", "interpret")
+    if text in _NOT_BUILT_TARGETS:
+        raise typer.BadParameter(f"the target {text} is not built yet; there are {', '.join(known)}")
+    if text not in known:
+        raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(known)}")
+    return text

@@ -1,0 +1,160 @@
+"""`polyfuse check`, `polyfuse fmt` and `polyfuse stdlib`: programs as text."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyfuse.cli import files, screen, settings
+
+
+def check(
+    file: settings.Files,
+    strict: Annotated[bool, typer.Option("--strict", metavar="", help="Warnings count as errors.")] = False,
+) -> None:
+    """Check programs: every error and warning of every file.
+
+    Reads out of range are proved impossible for all sizes where that can be decided; the rest is
+    proved when sizes are known.
+
+    Examples:
+
+      polyfuse check norms.pf losses.pf
+    """
+    errors = warnings = operators = 0
+    for name in file:
+        e, w, n = _check(name)
+        errors, warnings, operators = errors + e, warnings + w, operators + n
+    counts = [
+        f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((errors, "error"), (warnings, "warning")) if n
+    ]
+    said = ", ".join(counts) or "no errors"
+    screen.out().print(f"{operators} operator{'s' if operators != 1 else ''}: {said}", soft_wrap=True)
+    if errors or (strict and warnings):
+        raise typer.Exit(1)
+
+
+def _check(name: str) -> tuple[int, int, int]:
+    """(errors, warnings, operators) of a file; findings are printed."""
+    from polyfuse.diagnostics import DslError
+
+    try:
+        program, found = files.read_program(name)
+        if not found.errors:
+            _prove(program, found)
+    except DslError as error:
+        for d in error.diagnostics:
+            screen.severity_line(d.render())
+        return len(error.diagnostics), 0, 0
+    for d in sorted(found.found, key=lambda d: d.span.start if d.span else -1):
+        screen.severity_line(d.render())
+    return len(found.errors), len(found.warnings), len(program.ops)
+
+
+def _prove(program: object, found: object) -> None:
+    """Ranges of every operator, its sizes open."""
+    from polyfuse.diagnostics import DslError
+
+    for name in program.ops:  # type: ignore[attr-defined]
+        try:
+            program.op(name).graph()  # type: ignore[attr-defined]
+        except DslError as error:
+            found.found.extend(error.diagnostics)  # type: ignore[attr-defined]
+
+
+def fmt(
+    file: settings.Files,
+    check: Annotated[
+        bool, typer.Option("--check", metavar="", help="Write nothing; exit with 1 if a file would change.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", metavar="", help="Write nothing; show what would change.")
+    ] = False,
+) -> None:
+    """Lay out programs in the one canonical way; comments stay. A file is replaced whole or not at all.
+
+    Examples:
+
+      polyfuse fmt *.pf
+
+      polyfuse fmt --check --diff norms.pf
+
+      polyfuse fmt - < draft.pf
+    """
+    from polyfuse.cli.compiler import format_program, parse_text
+
+    changed = 0
+    for name in file:
+        old = sys.stdin.read() if name == "-" else _utf8(files.existing(name))
+        files.opened[name] = old
+        new = format_program(parse_text(old, files.STDIN if name == "-" else name))
+        new = new if new.endswith("\n") else new + "\n"
+        changed += new != old
+        if diff and new != old:
+            _show_diff(name, old, new)
+        if name == "-" and not (check or diff):
+            screen.show(new)
+        elif new != old and not (check or diff):
+            files.write_whole(Path(name), new)
+            screen.note(f"formatted {name}")
+        elif new != old and check:
+            screen.note(f"{name} would change")
+    if check and changed:
+        raise typer.Exit(1)
+
+
+def _utf8(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", newline="") as f:
+            return f.read()
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"'{path}' is not UTF-8 text") from None
+
+
+def _show_diff(name: str, old: str, new: str) -> None:
+    from rich.text import Text
+
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in difflib.unified_diff(
+        old.splitlines(), new.splitlines(), name, f"{name} (formatted)", lineterm=""
+    ):
+        screen.out().print(Text(line, style=styles.get(line[:1], "")), soft_wrap=True)
+
+
+def stdlib(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An operator: show its source.")
+    ] = None,
+) -> None:
+    """List the operators of the standard library, or show the source of one.
+
+    Examples:
+
+      polyfuse stdlib
+
+      polyfuse stdlib layer_norm
+    """
+    from polyfuse.cli.compiler import standard_programs
+    from polyfuse.cli.compiler import stdlib as library
+
+    if name is not None:
+        screen.show(_source_of(library().op(name).op))
+        return
+    for program in standard_programs():
+        screen.out().print(Path(program.source.name).stem.replace("_", " "), style="bold")
+        for op in program.ops:
+            screen.out().print(f"  {library().op(op.name)}", soft_wrap=True)
+
+
+def _source_of(op: object) -> str:
+    """An operator as its file has it, with the comment above it."""
+    span = op.span  # type: ignore[attr-defined]
+    lines = span.source.text[: span.start].splitlines()
+    above: list[str] = []
+    while lines and lines[-1].startswith("#"):
+        above.insert(0, lines.pop())
+    return "\n".join([*above, span.text])

@@ -1,0 +1,188 @@
+"""What polyfuse finds on this machine: libraries, compiler, processor, cache; what is missing and its remedy.
+
+Nothing is imported to find out whether it is installed, and nothing raises: whatever is wrong is a finding.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+from polyfuse.decisions import format_bytes
+from polyfuse.diagnostics import PolyfuseError
+from polyfuse.options import ENVIRONMENT
+
+State = Literal["ok", "missing", "note", "info"]
+
+NEEDED = ("numpy", "islpy", "lark", "ml_dtypes", "platformdirs", "filelock", "typer", "rich", "psutil")
+OPTIONAL = (
+    ("torch", "tensors in calls, benchmarks"),
+    ("jax", "benchmarks"),
+    ("scipy", "erf of the NumPy baseline"),
+)
+FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "asimd", "sve")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: `state` is ok, missing (polyfuse cannot compile without it), note, or info."""
+
+    group: str
+    name: str
+    state: State
+    detail: str
+    remedy: str | None = None
+
+
+def examine() -> list[Finding]:
+    """Everything, in order of groups."""
+    compiler = _compiler()
+    ready = compiler[0].state == "ok"
+    return [*_software(), *compiler, *_machine(), *_cache(), *_targets(ready), *_environment()]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _software() -> list[Finding]:
+    group = "Software"
+    found = [
+        Finding(group, "polyfuse", "ok", _version("polyfuse") or "not installed (run from its folder)"),
+        Finding(group, "python", "ok", f"{platform.python_version()} on {platform.platform()}"),
+    ]
+    for name in NEEDED:
+        version = _version(name)
+        remedy = None if version else f"pip install {name.replace('_', '-')}"
+        found.append(Finding(group, name, "ok" if version else "missing", version or "not installed", remedy))
+    for name, use in OPTIONAL:
+        version = _version(name)
+        detail = version or f"not installed; only for {use}"
+        found.append(Finding(group, name, "ok" if version else "info", detail))
+    return found
+
+
+def _compiler() -> list[Finding]:
+    from polyfuse.runtime.toolchain import find_compiler
+
+    group = "Compiler"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the cache has findings of its own
+            compiler = find_compiler()
+    except PolyfuseError as error:
+        d = error.diagnostics[0]
+        return [Finding(group, "C++", "missing", f"{d.message} ({d.code})", d.hint)]
+    return [
+        Finding(group, "C++", "ok", f"{' '.join(compiler.command)}: {compiler.version}"),
+        Finding(group, "vectors", "info", f"{compiler.vector_bits} bits, for {compiler.machine}"),
+    ]
+
+
+def _machine() -> list[Finding]:
+    from polyfuse.runtime.arena import usable_memory
+    from polyfuse.runtime.machine import cache_sizes
+    from polyfuse.runtime.pool import available_cores, default_threads
+    from polyfuse.runtime.toolchain import cpu_features
+
+    group = "Machine"
+    features = [f for f in FEATURES if f in cpu_features()]
+    sizes = cache_sizes()
+    found = [
+        Finding(group, "processor", "info", _model()),
+        Finding(group, "features", "info", " ".join(features) or "none that matter"),
+        Finding(group, "caches", "info", f"{_kib(sizes.l1)} L1, {_kib(sizes.l2)} L2, {_kib(sizes.l3)} L3"),
+        Finding(group, "memory", "info", format_bytes(usable_memory())),
+    ]
+    try:
+        detail = f"{default_threads()} of {available_cores()} cores that this process may use"
+        found.append(Finding(group, "threads", "ok", detail))
+    except PolyfuseError as error:
+        d = error.diagnostics[0]
+        found.append(Finding(group, "threads", "missing", f"{d.message} ({d.code})", d.hint))
+    return found
+
+
+def _kib(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def _model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            names = [line.partition(":")[2].strip() for line in f if line.startswith("model name")]
+    except OSError:
+        names = []
+    return (names[0] if names else platform.processor()) or platform.machine()
+
+
+def _cache() -> list[Finding]:
+    from polyfuse.runtime.cache import Cache, default_root
+
+    group = "Cache"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            opened = Cache.open_default()
+        except PolyfuseError as error:
+            d = error.diagnostics[0]
+            return [Finding(group, "folder", "missing", f"{d.message} ({d.code})", d.hint)]
+    if opened.root != default_root():
+        reason = str(said[0].message) if said else f"PF801: {default_root()} is not used"
+        remedy = "chmod go-w the folder, or set POLYFUSE_CACHE_DIR to a private one"
+        return [Finding(group, "folder", "note", reason, remedy)]
+    entries = opened.ls()
+    total = format_bytes(sum(e.size for e in entries))
+    return [
+        Finding(group, "folder", "ok", str(opened.root)),
+        Finding(group, "entries", "info", f"{len(entries)}, {total}"),
+    ]
+
+
+def _targets(ready: bool) -> list[Finding]:
+    group = "Targets"
+    cpu = "C++ for this processor" if ready else "needs a C++ compiler"
+    return [
+        Finding(group, "cpu", "ok" if ready else "note", cpu),
+        Finding(group, "interpret", "ok", "always there; slow"),
+        Finding(group, "cuda", "info", "not built in this version of polyfuse"),
+    ]
+
+
+def _environment() -> list[Finding]:
+    names = [v.name for v in ENVIRONMENT if v.name in os.environ]
+    return [Finding("Environment", n, "info", os.environ[n]) for n in names]
+
+
+def can_measure(findings: Sequence[Finding]) -> bool:
+    """Whether there is a compiler, which measuring needs."""
+    return not any(f.state == "missing" for f in findings)
+
+
+def measurements() -> list[dict[str, float]]:
+    """Rates for working sets in each cache and in memory (see `machine.BandwidthReport`)."""
+    from polyfuse.runtime.machine import cache_sizes, measure
+    from polyfuse.runtime.pool import Pool
+
+    sizes = cache_sizes()
+    threads = Pool.get().threads
+    wanted = (sizes.l1 // 2 * threads, sizes.l2 // 2 * threads, sizes.l3 // 2, max(4 * sizes.l3, 256 << 20))
+    reports = {r.working_set_bytes: r for r in map(measure, wanted)}
+    return [asdict(reports[size]) for size in sorted(reports)]
+
+
+def as_dict(findings: Sequence[Finding], rates: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """For JSON: groups of findings, and measurements where they were made."""
+    groups: dict[str, Any] = {}
+    for f in findings:
+        entry = {"state": f.state, "detail": f.detail, **({"remedy": f.remedy} if f.remedy else {})}
+        groups.setdefault(f.group.lower(), {})[f.name] = entry
+    return {**groups, **({"measured": list(rates)} if rates else {})}

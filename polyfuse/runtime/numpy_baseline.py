@@ -1,0 +1,374 @@
+"""The program that a NumPy user would write for an operator: what `polyfuse run` compares speed with.
+
+`source(graph, sizes)` is a Python function, one statement of the operator a line: ufuncs and
+broadcasting, `@` or einsum for contractions, views for slices and windows, `np.add.at` for scatters,
+`np.add.accumulate` for prefix sums, and a Python loop for any other recurrence.  It computes in the
+operator's own dtypes.  `Unsupported` is raised for what has no reasonable NumPy form.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polyfuse.ir.dtypes import ALL
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Expr,
+    Read,
+    Role,
+    Statement,
+    TensorGraph,
+    reads,
+    statement_reads,
+)
+from polyfuse.runtime.arguments import Array
+from polyfuse.runtime.inputs import dim_ranges, extents
+from polyfuse.runtime.numpy_text import Line, Text, Unsupported, factors_of, helpers, subscript, tensor_name
+
+_UFUNCS = {"sum": "np.add", "add": "np.add", "mul": "np.multiply", "max": "np.maximum", "min": "np.minimum"}
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def baseline(graph: TensorGraph, sizes: Mapping[str, int]) -> Callable[..., dict[str, Array]]:
+    """A function of the inputs by name that returns all results by name. Raises Unsupported."""
+    space: dict[str, Any] = helpers()
+    space.update({t.name: t.numpy.type for t in ALL})
+    exec(compile(source(graph, sizes), "<numpy>", "exec"), space)
+    run = space["run"]
+
+    def function(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with np.errstate(all="ignore"):
+            found: dict[str, Array] = run(*(inputs[n] for n in graph.inputs))
+            return found
+
+    return function
+
+
+def source(graph: TensorGraph, sizes: Mapping[str, int]) -> str:
+    """The text of `run(inputs...) -> {result: array}`."""
+    lines = _Writer(graph, sizes).lines()
+    results = ", ".join(f"{t.name!r}: {tensor_name(t.name)}" for t in graph.tensors if t.role is Role.OUTPUT)
+    head = f"def run({', '.join(map(tensor_name, graph.inputs))}):"
+    return "\n".join([head, *(f"    {x}" for x in lines), f"    return {{{results}}}"]) + "\n"
+
+
+# --- statements -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Writer:
+    graph: TensorGraph
+    sizes: Mapping[str, int]
+    allocated: set[str] = field(default_factory=set)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def lines(self) -> list[str]:
+        return [line for group, cyclic in self._groups() for line in self._group(group, cyclic)]
+
+    def _group(self, group: list[Statement], cyclic: bool) -> list[str]:
+        if not cyclic:
+            return self.statement(group[0], {})
+        lines = [line for s in group for line in self._allocate(s.target)]
+        prefix = self._prefix(group[0]) if len(group) == 1 else None
+        return [*lines, *(prefix or self._loop(group))]
+
+    def statement(self, s: Statement, fixed: Mapping[str, str]) -> list[str]:
+        """The lines of one statement; `fixed` dims have their value from a loop around it."""
+        ranges = dim_ranges(s, self.sizes)
+        if any(high <= low for low, high in ranges.values()) and s.reduction is None:
+            return self._allocate(s.target)
+        text = Text(self.graph, self.sizes, ranges, self._layout(s, fixed), fixed)
+        if s.accumulate:
+            return [*self._allocate(s.target), self._scatter(s, text)]
+        mask = self._mask(s, text)
+        value, dims = self._value(s, text, mask)
+        outer = text.within([d for d in text.layout if d not in s.reduction_dims])
+        lines = [text.line(i) for i in s.write if not isinstance(i, EXPR_TYPES)]
+        known = [x for x in lines if x is not None]
+        shape = extents(self.graph.tensor(s.target).shape, self.sizes)
+        if len(known) < len(s.write):
+            raise Unsupported(f"the left side of {s.name}")
+        parts = outer.slices(known, shape)
+        if parts is None:
+            raise Unsupported(f"the left side of {s.name}")
+        masked = mask if mask and s.reduction is None else None
+        if self._is_whole(s, parts) and not masked and not fixed:
+            whole = dims == outer.layout
+            spread = value if whole else f"np.array(np.broadcast_to({value}, {outer.shape(outer.layout)}))"
+            return [f"{tensor_name(s.target)} = {spread}"]
+        place = f"{tensor_name(s.target)}{subscript(parts) or '[...]'}"
+        write = f"np.copyto({place}, {value}, where={masked})" if masked else f"{place} = {value}"
+        return [*self._allocate(s.target), write]
+
+    def _layout(self, s: Statement, fixed: Mapping[str, str]) -> tuple[str, ...]:
+        """Axes: as the left side has them (scatters: data first), then the other dims, reduced ones last."""
+        found: list[str] = []
+        for i in s.write:
+            if isinstance(i, EXPR_TYPES):
+                inner = Text(self.graph, self.sizes, {}, tuple(d.name for d in s.dims)).used(i)
+                found = [*inner, *(d for d in found if d not in inner)]
+            else:
+                found += [v for v in variables(i) if v not in found]
+        names = dict.fromkeys([*found, *(d.name for d in s.dims)])
+        return tuple(n for n in names if n not in fixed)
+
+    def _is_whole(self, s: Statement, parts: Sequence[str]) -> bool:
+        writers = [w for w in self._writers(s.target) if not w.accumulate]
+        return len(writers) == 1 and all(p == ":" for p in parts) and s.target not in self.allocated
+
+    def _allocate(self, tensor: str) -> list[str]:
+        if tensor in self.allocated:
+            return []
+        self.allocated.add(tensor)
+        t = self.graph.tensor(tensor)
+        name, shape = tensor_name(tensor), extents(t.shape, self.sizes)
+        if t.alias is not None:
+            return [f"{name} = {tensor_name(t.alias)}.copy()"]
+        scatters = [s for s in self._writers(tensor) if s.accumulate]
+        pieces = [s for s in self._writers(tensor) if not s.accumulate]
+        if scatters and pieces:
+            return []  # what the scatters add to has been defined before
+        if scatters:
+            start = identity(scatters[0].reduction or "sum", t.dtype)
+            return [f'{name} = np.full({shape}, float("{start}"), {t.dtype})']
+        return [f"{name} = np.empty({shape}, {t.dtype})"]
+
+    def _mask(self, s: Statement, text: Text) -> str | None:
+        """Where a box around the domain is inside it; None if everywhere."""
+        tests = []
+        for d in s.dims:
+            if variables(d.lower) or variables(d.upper):
+                here = text.index(IVar(d.name))
+                tests += [f"({here} >= {text.index(d.lower)})", f"({here} < {text.index(d.upper)})"]
+        return " & ".join(tests) or None
+
+    def _value(self, s: Statement, text: Text, mask: str | None) -> tuple[str, tuple[str, ...]]:
+        """The right side, reduced, and the dims that it has axes for."""
+        if s.reduction is None:
+            return text.expr(s.expr), text.used(s.expr)
+        over = s.reduction_dims
+        product = None if mask or s.reduction != "sum" else self._product(s, text)
+        if product is not None:
+            return product
+        layout = text.layout
+        value = text.expr(s.expr)
+        if text.used(s.expr) != layout:
+            value = f"np.broadcast_to({value}, {text.shape(layout)})"
+        axes = tuple(layout.index(d) for d in over)
+        outer = tuple(d for d in layout if d not in over)
+        if s.reduction in ("argmax", "argmin"):
+            if mask:
+                raise Unsupported(f"{s.reduction} over a range that depends on another")
+            low = text.ranges[over[0]][0]
+            return f"np.{s.reduction}({value}, axis={axes[0]})" + (f" + {low}" if low else ""), outer
+        dtype = self.graph.tensor(s.target).dtype
+        options = f", dtype={dtype}" if s.reduction in ("sum", "prod") else ""
+        if mask:
+            options += f', where={mask}, initial={dtype}(float("{identity(s.reduction, dtype)}"))'
+        return f"np.{s.reduction}({value}, axis={axes}{options})", outer
+
+    def _product(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
+        """A contraction as a matrix product, or by einsum."""
+        factors = factors_of(s.expr)
+        if factors is None or len(factors) < 2:
+            return None
+        used = [text.used(f) for f in factors]
+        if set(itertools.chain(*used)) != set(text.layout):
+            return None
+        over = s.reduction_dims
+        outer = tuple(d for d in text.layout if d not in over)
+        if len(factors) == 2 and set(over) <= set(used[0]) & set(used[1]):
+            a, b = used
+            batch = [d for d in outer if d in a and d in b]
+            left, right = [d for d in outer if d not in b], [d for d in outer if d not in a]
+            if left or right:
+                x = text.within([*batch, *left, *over]).expr(factors[0])
+                y = text.within([*batch, *over, *right]).expr(factors[1])
+                product = f"matmul({x}, {y}, {len(batch)}, {len(left)}, {len(over)})"
+                got = [*batch, *left, *right]
+                turn = tuple(got.index(d) for d in outer)
+                return (product if turn == tuple(sorted(turn)) else f"{product}.transpose{turn}"), outer
+        letter = {d: _LETTERS[k] for k, d in enumerate(text.layout[: len(_LETTERS)])}
+        if len(letter) < len(text.layout):
+            return None
+        inputs = ",".join("".join(letter[d] for d in u) for u in used)
+        operands = ", ".join(text.within(u).expr(f) for u, f in zip(used, factors, strict=True))
+        path = ", optimize=True" if len(factors) > 2 else ""
+        return f"np.einsum('{inputs}->{''.join(letter[d] for d in outer)}', {operands}{path})", outer
+
+    def _scatter(self, s: Statement, text: Text) -> str:
+        if self._mask(s, text):
+            raise Unsupported(f"the scatter {s.name} over a range that depends on another")
+        shape = extents(self.graph.tensor(s.target).shape, self.sizes)
+        rows = text.rows(s.write, shape)
+        whole = rows is not None and isinstance(s.write[0], EXPR_TYPES)
+        if whole and len(text.used(s.write[0])) + len(s.write) - 1 != len(text.layout):  # type: ignore[arg-type]
+            whole = False
+        places = rows if whole and rows else [text.place(i, n) for i, n in zip(s.write, shape, strict=True)]
+        value = f"np.broadcast_to({text.expr(s.expr)}, {text.shape(text.layout)})"
+        ufunc = _UFUNCS[s.reduction or "sum"]
+        index = places[0] if whole else f"({', '.join(places)},)"
+        return f"{ufunc}.at({tensor_name(s.target)}, {index}, {value})"
+
+    # --- order and recurrences -----------------------------------------------------------------------------
+
+    def _groups(self) -> Iterator[tuple[list[Statement], bool]]:
+        """Statements that need each other, together; those needed first, first."""
+        needs: dict[str, set[str]] = {}
+        for s in self.graph.statements:
+            read = {r.tensor for r in statement_reads(s)}
+            needs[s.name] = {w.name for w in self.graph.statements if w.target in read}
+            if s.accumulate:
+                needs[s.name] |= {w.name for w in self._writers(s.target) if not w.accumulate}
+        reach = _closure(needs)
+        left = list(self.graph.statements)
+        while left:
+            names = {s.name for s in left}
+            first = next(s for s in left if all(s.name in reach[n] for n in reach[s.name] & names))
+            both = reach[first.name]
+            group = [s for s in left if s is first or (s.name in both and first.name in reach[s.name])]
+            yield group, first.name in both
+            left = [s for s in left if s not in group]
+
+    def _writers(self, tensor: str) -> list[Statement]:
+        return [s for s in self.graph.statements if s.target == tensor]
+
+    def _prefix(self, s: Statement) -> list[str] | None:
+        """``y[t] = y[t-1] op e`` by ``op.accumulate``."""
+        e = s.expr
+        if s.reduction or not (isinstance(e, Apply) and e.op in ("add", "mul", "max", "min")):
+            return None
+        for own, other in (e.args, e.args[::-1]):
+            step = _step_of(s, own)
+            if step is None or any(r.tensor == s.target for r in reads(other)):
+                continue
+            axis, down = step
+            ranges = dim_ranges(s, self.sizes)
+            text = Text(self.graph, self.sizes, ranges, self._layout(s, {}))
+            shape = extents(self.graph.tensor(s.target).shape, self.sizes)
+            lines = [x for i in s.write if not isinstance(i, EXPR_TYPES) and (x := text.line(i))]
+            parts = text.slices(lines, shape)
+            if parts is None or self._mask(s, text):
+                return None
+            name, low, high = tensor_name(s.target), *_range_of(lines[axis], ranges)
+            run = f"{high}:{low - 1 if low else ''}:-1" if down else f"{low - 1}:{high}"
+            through = subscript([*parts[:axis], run, *parts[axis + 1 :]])
+            ufunc = _UFUNCS[e.op]
+            return [
+                f"{name}{subscript(parts)} = {text.expr(other)}",
+                f"{ufunc}.accumulate({name}{through}, axis={axis}, out={name}{through})",
+            ]
+        return None
+
+    def _loop(self, group: list[Statement]) -> list[str]:
+        """A Python loop along one axis of each tensor of a recurrence."""
+        tensors = list(dict.fromkeys(s.target for s in group))
+        ranks = [range(len(self.graph.tensor(t).shape)) for t in tensors]
+        for choice in itertools.islice(itertools.product(*ranks), 256):
+            axes = dict(zip(tensors, choice, strict=True))
+            for down in (False, True):
+                order = self._stepped(group, axes, down)
+                if order is not None:
+                    return self._loop_text(order, axes, down)
+        raise Unsupported(f"the recurrence of {', '.join(tensors)} has no single axis")
+
+    def _stepped(self, group: list[Statement], axes: Mapping[str, int], down: bool) -> list[Statement] | None:
+        """The order of the statements within a step, or None if the axes do not carry the recurrence."""
+        same: dict[str, set[str]] = {s.name: set() for s in group}
+        for s in group:
+            text = Text(self.graph, self.sizes, dim_ranges(s, self.sizes), self._layout(s, {}))
+            here = _line(text, s.write, axes[s.target])
+            if here is None or (here.factors and tuple(here.factors.values()) != (1,)):
+                return None
+            if any(d in s.reduction_dims for d in here.factors):
+                return None
+            for r in statement_reads(s):
+                if r.tensor not in axes:
+                    continue
+                there = _line(text, r.indices, axes[r.tensor])
+                if there is None or dict(there.factors) != dict(here.factors):
+                    return None
+                distance = there.constant - here.constant
+                if distance == 0:
+                    same[s.name] |= {w.name for w in group if w.target == r.tensor}
+                elif (distance > 0) != down:
+                    return None
+        return _sorted(group, same)
+
+    def _loop_text(self, order: list[Statement], axes: Mapping[str, int], down: bool) -> list[str]:
+        n = f"n{next(self.numbers)}"
+        body: list[str] = []
+        first, last = [], []
+        for s in order:
+            ranges = dim_ranges(s, self.sizes)
+            text = Text(self.graph, self.sizes, ranges, self._layout(s, {}))
+            here = _line(text, s.write, axes[s.target])
+            assert here is not None
+            low, high = _range_of(here, ranges)
+            first.append(low)
+            last.append(high)
+            fixed = dict.fromkeys(here.factors, f"({n}{-here.constant:+d})" if here.constant else n)
+            if any(v in fixed for d in s.dims for e in (d.lower, d.upper) for v in variables(e)):
+                raise Unsupported(f"a range of {s.name} depends on the step of the recurrence")
+            body += [f"    if {low} <= {n} < {high}:", *(f"        {x}" for x in self.statement(s, fixed))]
+        steps = f"range({min(first)}, {max(last)})"
+        return [f"for {n} in {f'reversed({steps})' if down else steps}:", *body]
+
+
+def _closure(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """All that a statement needs, through others too."""
+    reach: dict[str, set[str]] = {}
+    for name in needs:
+        found: set[str] = set()
+        work = list(needs[name])
+        while work:
+            at = work.pop()
+            if at not in found:
+                found.add(at)
+                work += needs[at]
+        reach[name] = found
+    return reach
+
+
+def _sorted(group: list[Statement], needs: Mapping[str, set[str]]) -> list[Statement] | None:
+    left, done = list(group), list[Statement]()
+    while left:
+        ready = [s for s in left if not needs[s.name] & {x.name for x in left}]
+        if not ready:
+            return None
+        done.append(ready[0])
+        left.remove(ready[0])
+    return done
+
+
+def _line(text: Text, indices: Sequence[object], axis: int) -> Line | None:
+    i = indices[axis]
+    return None if isinstance(i, EXPR_TYPES) else text.line(i)  # type: ignore[arg-type]
+
+
+def _range_of(x: Line, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Half-open range of an index with at most one dim, of factor 1."""
+    for d in x.factors:
+        return ranges[d][0] + x.constant, ranges[d][1] + x.constant
+    return x.constant, x.constant + 1
+
+
+def _step_of(s: Statement, e: Expr) -> tuple[int, bool] | None:
+    """(axis, downwards) if `e` is the element before the one written, along one axis."""
+    if not isinstance(e, Read) or e.tensor != s.target:
+        return None
+    moved = []
+    for axis, (w, r) in enumerate(zip(s.write, e.indices, strict=True)):
+        if isinstance(w, EXPR_TYPES) or isinstance(r, EXPR_TYPES) or not isinstance(w, IVar):
+            return None
+        if r != w:
+            moved.append((axis, -1 if r == w - 1 else 1 if r == w + 1 else 0))
+    return (moved[0][0], moved[0][1] == 1) if len(moved) == 1 and moved[0][1] else None

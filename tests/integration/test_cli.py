@@ -1,0 +1,360 @@
+"""The command as a user sees it: output, errors with carets, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from polyfuse.cli import app
+
+NORM = """\
+op add_norm(x: f32[T, H], r: f32[T, H], eps: f32 = 1e-5) -> (y: f32[T, H]) {
+  s[t, h] = x[t, h] + r[t, h]
+  ms[t] = sum[h](s[t, h] ** 2) / H
+  y[t, h] = s[t, h] * rsqrt(ms[t] + eps)
+}
+"""
+SMALL = ("--size", "T=6", "--size", "H=10")
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of its own, where reproducers would go."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def norm(workplace: Path) -> str:
+    (workplace / "norm.pf").write_text(NORM, encoding="utf-8")
+    return "norm.pf"
+
+
+def call(*args: str, given: str | None = None, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, args, input=given)
+    assert result.exit_code == code, result.output + repr(result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def process(*args: str, given: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "polyfuse", *args]
+    environment = {**os.environ, **env}
+    return subprocess.run(command, input=given, capture_output=True, text=True, env=environment, timeout=200)
+
+
+# --- run ---------------------------------------------------------------------------------------------
+
+
+def test_run(norm: str) -> None:
+    done = call("run", norm, *SMALL, "--repeat", "2")
+    assert done.stdout.startswith("add_norm(T=6, H=10)\n")
+    for text in ("kernel", "one call", "this machine:", "GB/s", "NumPy:", "y: agrees with the float64"):
+        assert text in done.stdout
+    assert done.stderr == ""
+
+
+def test_run_says_which_sizes_it_chose(norm: str) -> None:
+    done = call("run", norm, "--size", "H=10", "--target", "interpret")
+    assert "sizes not given: T=" in done.stderr and "H=" not in done.stderr
+
+
+def test_run_standard_library_with_generics() -> None:
+    sizes = ("-s", "B_0=3,B_1=2", "-s", "H=5")
+    done = call("run", "stdlib:softmax", *sizes, "-d", "F=f16", "-r", "B=2", "--target", "interpret")
+    assert "softmax(B_0=3, B_1=2, H=5)" in done.stdout and "y: agrees" in done.stdout
+
+
+def test_run_in_place_and_gathers() -> None:
+    done = call("run", "stdlib:scatter_add", "-s", "N=4,D_0=3,E=7", "--repeat", "1", "--checked")
+    assert "y: agrees" in done.stdout
+
+
+def test_run_without_layers(norm: str) -> None:
+    done = call("run", norm, *SMALL, "--layers", "none", "--no-check", "--repeat", "1")
+    assert "agrees" not in done.stdout and "one call" in done.stdout
+
+
+def test_run_standard_input() -> None:
+    done = call("run", "-", *SMALL, "--target", "interpret", given=NORM)
+    assert "y: agrees" in done.stdout
+
+
+def test_a_wrong_result_exits_with_1(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfuse.compiled import Compiled
+
+    right = Compiled.__call__
+    monkeypatch.setattr(Compiled, "__call__", lambda *a, **k: right(*a, **k) + 1.0)  # type: ignore[operator]
+    done = call("run", norm, *SMALL, "--target", "interpret", code=1)
+    assert "y: differs from the float64 reference: 60 of 60 elements differ" in done.stdout
+
+
+def test_several_operators_take_the_last(workplace: Path) -> None:
+    two = NORM + NORM.replace("add_norm", "second")
+    done = call("emit", "-", "--stage", "graph", given=two)
+    assert done.stdout.startswith("graph second") and "the last of 2" in done.stderr
+    assert call("emit", "-", "--stage", "graph", "--op", "add_norm", given=two).stdout.startswith(
+        "graph add_norm"
+    )
+
+
+# --- emit, explain, compare, passes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("ast", "OpDef name='add_norm'"),
+        ("graph", "graph add_norm(T, H)"),
+        ("schedule", "band* t"),
+        ("kernels", "kernel k0"),
+        ("plan", "launches\n  0. pf_k0_0"),
+        ("loops", "function pf_k0_0"),
+        ("cpp", "void pf_k0_0"),
+    ],
+)
+def test_emit(norm: str, stage: str, text: str) -> None:
+    assert text in call("emit", norm, "--stage", stage).stdout
+
+
+def test_emit_into_a_file(norm: str, workplace: Path) -> None:
+    done = call("emit", norm, "--stage", "cpp", *SMALL, "-o", "norm.cpp")
+    assert done.output == ""
+    assert "void pf_k0_0" in (workplace / "norm.cpp").read_text()
+    assert sorted(p.name for p in workplace.iterdir()) == ["norm.cpp", "norm.pf"]
+
+
+def test_layers_make_a_difference(norm: str) -> None:
+    fused = call("emit", norm, "--stage", "schedule").stdout
+    assert call("emit", norm, "--stage", "schedule", "--layers", "none").stdout != fused
+
+
+def test_explain(norm: str) -> None:
+    assert "+ schedule add_norm: legal" in call("explain", norm, *SMALL).stdout
+    two = call("explain", norm, "ms__sum", "y")
+    assert "share the loop over t" in two.stdout
+    assert "PF416" in call("explain", norm, "nothing", "y", code=2).stderr
+    call("explain", norm, "y", code=2)
+
+
+def test_compare(norm: str) -> None:
+    done = call("compare", norm, *SMALL, "--repeat", "1")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [r[0] for r in rows if r and r[-1] == "agrees"] == ["none", "loop"]
+
+
+def test_passes() -> None:
+    text = call("passes").stdout
+    assert "LoopFusion" in text and "rematerialise" in text and "recompute cheap" in text
+
+
+# --- check, fmt, stdlib ------------------------------------------------------------------------------
+
+
+def test_check(norm: str, workplace: Path) -> None:
+    assert call("check", norm).stdout == "1 operator: no errors\n"
+    (workplace / "bad.pf").write_text("op f(x: f32[N]) -> (y: f32[N]) {\n  u[i] = x[i]\n  y[i] = x[i+1]\n}\n")
+    done = call("check", norm, "bad.pf", code=1)
+    assert "bad.pf:3:10: error PF350" in done.stderr and "^^^^^^" in done.stderr
+    assert "bad.pf:2:3: warning PF290" in done.stderr
+    assert "1 error, 1 warning" in done.stdout
+
+
+def test_check_strict(workplace: Path) -> None:
+    (workplace / "w.pf").write_text("op f(x: f32[N]) -> (y: f32[N]) {\n  u[i] = x[i]\n  y[i] = x[i]\n}\n")
+    call("check", "w.pf")
+    call("check", "--strict", "w.pf", code=1)
+
+
+def test_fmt(workplace: Path) -> None:
+    file = workplace / "f.pf"
+    ugly = "# why\nop f(x:f32[N])->(y:f32[N]){y[i]=x[i]*2.0}\n"
+    file.write_text(ugly)
+    file.chmod(0o640)
+    assert "f.pf would change" in call("fmt", "--check", "f.pf", code=1).stderr
+    assert "-op f(x:f32[N])" in call("fmt", "--diff", "f.pf").stdout
+    assert file.read_text() == ugly
+    call("fmt", "f.pf")
+    pretty = file.read_text()
+    assert pretty.startswith("# why\nop f(x: f32[N]) -> (y: f32[N]) {\n")
+    assert file.stat().st_mode & 0o777 == 0o640
+    call("fmt", "--check", "f.pf")
+    assert call("fmt", "-", given=ugly).stdout == pretty
+
+
+def test_fmt_leaves_a_wrong_file_alone(workplace: Path) -> None:
+    (workplace / "f.pf").write_text("op f(")
+    assert "error PF1" in call("fmt", "f.pf", code=1).stderr
+    assert (workplace / "f.pf").read_text() == "op f("
+
+
+def test_stdlib() -> None:
+    listed = call("stdlib").stdout
+    assert "softmax[F: float](x: F[B..., H]) -> (y: F[B..., H])" in listed
+    source = call("stdlib", "softmax").stdout
+    assert source.startswith("#") and "op softmax" in source and source.rstrip().endswith("}")
+    assert "did you mean 'softmax'" in call("stdlib", "softmx", code=2).stderr
+
+
+# --- wrong usage and wrong programs ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("run", "missing.pf"), "there is no file 'missing.pf'"),
+        (("run", "softmax"), "did you mean stdlib:softmax?"),
+        (("run", "."), "is a folder"),
+        (("run", "norm.pf", "--size", "Q=3"), "has no size 'Q'; it has T, H"),
+        (("run", "norm.pf", "--size", "T=-1"), "a number from 0 on"),
+        (("run", "norm.pf", "--size", "T"), "takes NAME=VALUE"),
+        (("run", "norm.pf", "--size", "T=1", "--size", "T=2"), "gives T twice"),
+        (("run", "norm.pf", "--dtype", "F=f16"), "no generic type 'F'"),
+        (("run", "stdlib:softmax", "--dtype", "F=float"), "a type is one of f64"),
+        (("run", "norm.pf", "--target", "cuda"), "not built yet"),
+        (("run", "norm.pf", "--layers", "loop,stitch"), "not built yet"),
+        (("run", "norm.pf", "--layers", "warp"), "no layer 'warp'"),
+        (("run", "norm.pf", "--denormals", "maybe"), "PF490"),
+        (("run", "norm.pf", "--op", "nothing"), "PF411"),
+        (("emit", "norm.pf", "--stage", "ptx"), "not built yet"),
+        (("emit", "norm.pf", "--stage", "soup"), "no stage 'soup'"),
+        (("nothing",), "No such command"),
+        (("check", "stdlib:softmax"), "is not a file"),
+    ],
+)
+def test_wrong_usage(norm: str, args: tuple[str, ...], said: str) -> None:
+    text = " ".join(call(*args, code=2).stderr.replace("│", " ").split())
+    assert said in text
+
+
+def test_errors_of_a_program_have_carets() -> None:
+    done = call("run", "-", given="op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + z[i] }", code=1)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("<stdin>:1:48: error PF201: unknown")
+    assert lines[2].index("^") == lines[1].index("z[i]")
+    assert "docs/errors.md#pf201" in done.stderr
+
+
+def test_an_index_from_data_is_a_wrong_program(workplace: Path) -> None:
+    """Sizes are right, what the program does with its data is not: exit code 1."""
+    text = "op f(x: f32[N], i: i32[K]) -> (y: f32[K]) { y[k] = x[i[k] + 100] }"
+    done = call("run", "-", "-s", "N=5,K=9", "--checked", given=text, code=1)
+    assert "PF450" in done.stderr
+
+
+# --- internal errors ------------------------------------------------------------------------------------
+
+
+def test_an_internal_error_leaves_a_reproducer(
+    norm: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polyfuse.api import Operator
+
+    def broken(*args: object, **kwargs: object) -> object:
+        raise ZeroDivisionError("injected")
+
+    monkeypatch.setattr(Operator, "graph", broken)
+    done = call("emit", norm, "--stage", "graph", "--size", "T=3", code=3)
+    (file,) = workplace.glob("polyfuse-bug-*.pf")
+    assert "polyfuse has a bug: ZeroDivisionError: injected" in done.stderr
+    assert f"run it again: polyfuse emit {file.name} --stage graph --size T=3" in done.stderr
+    text = file.read_text()
+    assert "# arguments: emit norm.pf --stage graph --size T=3" in text
+    assert "# ZeroDivisionError: injected" in text and "# numpy " in text
+    monkeypatch.undo()
+    os.chdir(workplace)
+    assert "graph add_norm" in call("emit", file.name, "--stage", "graph", "--size", "T=3").stdout
+
+
+def test_a_folder_that_cannot_be_written(norm: str, monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
+    done = call("emit", norm, "-o", "no/such/folder/out.txt", code=1)
+    assert "No such file or directory" in done.stderr and "bug" not in done.stderr
+
+
+# --- doctor and cache -------------------------------------------------------------------------------------
+
+
+def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path / "cache"))
+    assert "Compiler" in call("doctor").stdout
+    found = json.loads(call("doctor", "--json").stdout)
+    assert found["compiler"]["C++"]["state"] == "ok"
+    monkeypatch.setenv("CXX", "/nonexistent")
+    done = call("doctor", code=1)
+    assert "missing" in done.stdout and "-> install one" in done.stdout
+
+
+def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfuse.runtime.cache import Cache, cache_key
+
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(folder))
+    assert call("cache", "ls").stdout == f"0 entries, 0 B in {folder}\n"
+    cache = Cache.open_default()
+    for name in ("a", "b"):
+        entry = cache.put(cache_key([("n", name)]), {"file": b"12345"}, {"what": f"entry {name}"})
+    listed = call("cache", "ls").stdout
+    assert "entry a" in listed and "2 entries, 10 B" in listed
+    assert "2 entries checked, 0 damaged" in call("cache", "verify").stdout
+    (entry / "file").write_bytes(b"123")
+    assert "1 damaged" in call("cache", "verify", code=1).stdout
+    assert call("cache", "clear").stdout == f"removed 1 entry from {folder}\n"
+
+
+# --- as a process -----------------------------------------------------------------------------------------
+
+
+def test_help_is_quick_and_complete() -> None:
+    heavy = ("numpy", "islpy", "lark", "rich.table")
+    code = f"import sys, polyfuse.cli; print(sorted(set({heavy}) & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    done = process("--help")
+    assert done.returncode == 0
+    for name in ("run", "compare", "emit", "explain", "passes", "check", "fmt", "stdlib", "doctor", "cache"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "emit", "explain", "fmt", "cache"])
+def test_help_of_a_command(command: str) -> None:
+    assert "Usage: " in call(command, "--help").stdout
+
+
+def test_version() -> None:
+    assert process("--version").stdout.startswith("polyfuse ")
+
+
+def test_without_a_compiler(norm: str) -> None:
+    done = process("run", norm, *SMALL, CXX="/nonexistent")
+    assert done.returncode == 1 and "error PF701" in done.stderr and "Traceback" not in done.stderr
+    assert "--target interpret" in done.stderr
+    done = process("run", norm, *SMALL, "--target", "interpret", CXX="/nonexistent")
+    assert done.returncode == 0, done.stderr
+    assert "y: agrees" in done.stdout
+
+
+def test_no_colours_in_a_pipe(norm: str) -> None:
+    done = process("check", "-", given="op f(", FORCE_COLOR="", TERM="xterm-256color")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
+    folder = workplace / "dump"
+    done = process("run", norm, *SMALL, "--repeat", "1", "--no-check", POLYFUSE_DUMP=str(folder))
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in folder.iterdir())
+    steps = [n.split("_", 1)[1] for n in names]
+    assert steps[:3] == ["graph.txt", "schedule.txt", "kernels.txt"] and "cpp.cpp" in steps
+    assert [int(n[:2]) for n in names] == list(range(1, len(names) + 1))
+    assert all((folder / n).stat().st_size for n in names)
+
+
+def test_a_reader_that_goes_away_is_no_error(norm: str) -> None:
+    command = f"{sys.executable} -m polyfuse stdlib | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout

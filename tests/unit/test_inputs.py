@@ -1,0 +1,58 @@
+"""Seeded inputs and sizes for operators that nobody gave data to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.runtime.inputs import MOST_INSTANCES, default_sizes, instances, make_inputs
+
+
+def test_the_same_seed_gives_the_same_arrays() -> None:
+    graph = pf.stdlib.op("layer_norm").graph()
+    sizes = default_sizes(graph, {"H": 7})
+    assert sizes["H"] == 7
+    one, two, other = (make_inputs(graph, sizes, seed) for seed in (3, 3, 4))
+    assert all(np.array_equal(one[n], two[n]) for n in graph.inputs)
+    assert not np.array_equal(one["x"], other["x"])
+    assert one["eps"] == np.float32(1e-5)
+
+
+def test_indices_stay_in_range() -> None:
+    graph = pf.stdlib.op("embedding").graph()
+    inputs = make_inputs(graph, {"V": 5, "D": 3, "B_0": 100})
+    assert set(np.unique(inputs["index"])) == set(range(5))
+
+
+def test_classes_stay_in_range() -> None:
+    graph = pf.stdlib.op("cross_entropy_backward").graph()
+    inputs = make_inputs(graph, {"N": 100, "C": 4})
+    assert set(np.unique(inputs["target"])) == set(range(4))
+
+
+def test_offsets_are_sorted_and_cover_all() -> None:
+    graph = pf.stdlib.op("segment_sum").graph()
+    start = make_inputs(graph, {"N": 9, "E": 50, "D": 2})["start"]
+    assert start[0] == 0 and start[-1] == 50 and np.all(np.diff(start) >= 0)
+
+
+def test_masks_keep_most() -> None:
+    keep = make_inputs(pf.stdlib.op("dropout").graph(), {"B_0": 10_000})["keep"]
+    assert keep.dtype == bool and 0.8 < keep.mean() < 0.9
+    mask = make_inputs(pf.stdlib.op("masked_softmax").graph(), {"N": 50, "B_0": 1, "H": 50})["mask"]
+    assert set(np.unique(mask)) == {-1e4, 0.0}
+
+
+def test_a_small_type_limits_the_index() -> None:
+    program = pf.parse("op f(x: f32[N], i: i8[K]) -> (y: f32[K]) { y[k] = x[i[k]] }")
+    index = make_inputs(program.op("f").graph(), {"N": 1000, "K": 500})["i"]
+    assert index.dtype == np.int8 and index.min() >= 0 and index.max() <= 127
+
+
+@pytest.mark.parametrize("name", pf.stdlib.ops)
+def test_default_sizes_fit(name: str) -> None:
+    graph = pf.stdlib.op(name).graph()
+    sizes = default_sizes(graph, {})
+    assert set(sizes) == set(graph.sizes)
+    assert 0 < instances(graph, sizes) <= MOST_INSTANCES
