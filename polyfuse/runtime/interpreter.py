@@ -63,8 +63,9 @@ class InterpretedKernels:
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on the given arrays: name -> memory, for every input and output (`p__out` of an inout p too).
 
-        Any strides do; `p__out` may be the memory of `p`. Raises ArgumentError PF450 (checked) for an
-        index from data that is out of range, PF401 or PF402 for an array that does not fit.
+        Any strides do; `p__out` may be the memory of `p`, and gets its values first where it is not.
+        Raises ArgumentError: PF450 (checked) for an index from data out of range, others for an array that
+        does not fit.
         """
         known, finish = self._arguments(arrays)
         with np.errstate(all="ignore"):

@@ -144,7 +144,7 @@ class LaneRun:
         value = self.expr(step.expr, lanes)
         array, at = self._memory(step.buffer, step.indices, lanes)
         if value.dtype.type is not array.dtype.type:
-            raise InternalError(f"{step.statement} stores {value.dtype} as {array.dtype}", code="PF903")
+            raise InternalError(f"{step.statement} stores {value.dtype} as {array.dtype}")
         if step.op is None:
             array[at] = value
         elif any(isinstance(x, np.ndarray) for x in at):
@@ -196,7 +196,7 @@ class LaneRun:
             case IBin(op, left, right):
                 return _INDEX[op](self.index(left, lanes), self.index(right, lanes))
             case ISize(name):
-                raise InternalError(f"size {name} is not known", code="PF903")
+                raise InternalError(f"size {name} is not known")
             case _:
                 assert_never(e)
 

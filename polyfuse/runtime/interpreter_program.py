@@ -111,7 +111,7 @@ def prepare(kernel: Kernel, sizes: Mapping[str, int]) -> Program:
     """The program of a kernel. Raises InternalError for a size that is not known."""
     open_sizes = [n for n in kernel.graph.sizes if n not in sizes]
     if open_sizes:
-        raise InternalError(f"the interpreter needs the values of {', '.join(open_sizes)}", code="PF903")
+        raise InternalError(f"the interpreter needs the values of {', '.join(open_sizes)}")
     storage = {b.tensor: _storage(b, sizes) for b in kernel.buffers}
     builder = _Builder(kernel, storage, {n: IConst(v) for n, v in sizes.items()})
     body = builder.block(loops_of(kernel.graph, tree(kernel)), True)
@@ -146,7 +146,7 @@ class _Builder:
             case Exec(statement, args):
                 return self.step(self.kernel.graph.statement(statement), args)
             case _:
-                raise InternalError(f"unexpected node {type(node).__name__}", code="PF903")
+                raise InternalError(f"unexpected node {type(node).__name__}")
 
     def index(self, e: IndexExpr) -> IndexExpr:
         return substitute(e, sizes=self.sizes)
@@ -166,7 +166,7 @@ class _Builder:
         write = self.stored(s.target, tuple(map_index(i, expr, index) for i in s.write))
         op = s.reduction if s.accumulate else None
         if s.reduction is not None and not s.accumulate:
-            raise InternalError(f"the reduction of {s.name} is not explicit", code="PF903", span=s.span)
+            raise InternalError(f"the reduction of {s.name} is not explicit", span=s.span)
         return Step(s.name, s.target, write, expr(s.expr), op)
 
     def stored(self, tensor: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:

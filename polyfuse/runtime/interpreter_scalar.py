@@ -54,7 +54,6 @@ class Memory:
         raise InternalError(
             f"{self.program.kernel.name} accesses {where.tensor}[{text}], which has the extents "
             f"{list(where.extents)}",
-            code="PF903",
         )
 
 
@@ -71,7 +70,7 @@ class ScalarRun:
         if step.op is not None:
             value = UPDATES[step.op](array[at], value)
         if value.dtype.type is not array.dtype.type:
-            raise InternalError(f"{step.statement} stores {value.dtype} as {array.dtype}", code="PF903")
+            raise InternalError(f"{step.statement} stores {value.dtype} as {array.dtype}")
         array[at] = value
 
     def place(self, name: str, indices: tuple[Index, ...], env: Mapping[str, int]) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "layers": LOW | {"ir", "poly", "cost"},
     "codegen": LOW | {"ir", "poly.ast_build"},
     "runtime": LOW | {"ir", "codegen"},
+    "runtime.interpreter_program": LOW | {"ir", "poly.ast_build"},
     "pictures": LOW | {"ir"},
     "pipeline": EVERYTHING,
     "api": EVERYTHING,

@@ -265,8 +265,8 @@ CASES: dict[str, Case] = {
     ),
     "inout_normalise": Case("op f(inout p: f32[N]) { p[i] = p[i] / sum[k](p[k] ** 2) }", {"p": (9,)}),
     "integers": Case(
-        """op f(x: i8[N], y: i8[N], u: u8[N], v: i32[N]) -> (a: i8[N], b: i8[N], c: u8[N], d: i32[N], e: i8[N],
-              p: i32[N], s: i8) {
+        """op f(x: i8[N], y: i8[N], u: u8[N], v: i32[N]) -> (a: i8[N], b: i8[N], c: u8[N], d: i32[N],
+              e: i8[N], p: i32[N], s: i8) {
           a[i] = x[i] + y[i] * 3
           b[i] = -x[i] - y[i]
           c[i] = u[i] * u[i] - 7
@@ -490,3 +490,261 @@ def test_agrees_with_the_reference(name: str, fused: bool, mapping: str) -> None
 
 def arrays_written(graph: TensorGraph) -> list[str]:
     return [t.name for t in graph.tensors if t.role is Role.OUTPUT]
+
+
+def prepared(name: str, fused: bool = True) -> tuple[TensorGraph, Arrays, KernelGraph]:
+    graph = graph_of(CASES[name])
+    return graph, arguments(CASES[name], graph), kernels_of(graph, fused)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_any_strides() -> None:
+    graph = graph_of(CASES["softmax"])
+    given = arguments(CASES["softmax"], graph)
+    scheduled = LoopFusion(strided=("x",)).run(ScheduledGraph(graph, identity_schedule(graph).tree))
+    kernels = form_kernels(scheduled, 2)[0]
+    wide = np.zeros((12, 27), np.float32)
+    view = wide[::-2, ::3]
+    view[...] = given["x"]
+    arrays = {"x": view, "y": np.zeros((9, 6), np.float32).T[::-1]}
+    InterpretedKernels(kernels).run(arrays)
+    check(graph, given, arrays)
+
+
+def test_merged_dims_of_strided_results_are_copied_back() -> None:
+    """Layer I merges h and w; the result has no view of that shape."""
+    case = Case(
+        "op f(x: f32[N, H, W]) -> (y: f32[N, H, W]) { y[n, h, w] = x[n, h, w] * 2 }", {"x": (2, 3, 4)}
+    )
+    graph = graph_of(case)
+    given = arguments(case, graph)
+    result = np.zeros((4, 3, 2), np.float32).T
+    InterpretedKernels(kernels_of(graph, True)).run(given | {"y": result})
+    np.testing.assert_array_equal(result, given["x"] * 2)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("inout")])
+def test_results_of_inout_parameters_elsewhere(name: str) -> None:
+    graph, given, kernels = prepared(name)
+    arrays = outputs(graph, given, in_place=False)
+    InterpretedKernels(kernels).run(arrays)
+    check(graph, given, arrays)
+    for t in graph.tensors:
+        if t.alias is not None:
+            np.testing.assert_array_equal(arrays[t.alias], given[t.alias])
+
+
+def test_inputs_stay_as_they_are_and_runs_repeat() -> None:
+    graph, given, kernels = prepared("rows_and_columns")
+    machine = InterpretedKernels(kernels)
+    first, second = outputs(graph, given), outputs(graph, given)
+    for a in given.values():
+        a.flags.writeable = False
+    machine.run(first)
+    machine.bind(second)()
+    assert all(same_bits(first[n], second[n]) for n in graph.outputs)
+
+
+def test_arguments_that_do_not_fit() -> None:
+    graph, given, kernels = prepared("softmax")
+    arrays = outputs(graph, given)
+    with pytest.raises(ArgumentError, match="'x' has dtype float64"):
+        InterpretedKernels(kernels).run(arrays | {"x": given["x"].astype(np.float64)})
+    with pytest.raises(ArgumentError, match="'x' has shape"):
+        InterpretedKernels(kernels).run(arrays | {"x": given["x"][:-1]})
+
+
+def test_sizes_may_be_left_open_in_kernels() -> None:
+    case = CASES["chain"]
+    graph = instantiate((parse_text(case.text),), "f")
+    kernels = kernels_of(graph, True)
+    with pytest.raises(InternalError, match="T, H"):
+        InterpretedKernels(kernels)
+    for sizes in ({"T": 3, "H": 40}, {"T": 0, "H": 2}):
+        known = specialize(graph, sizes)
+        given = arguments(replace(case, shapes={"x": (sizes["T"], sizes["H"])}), known)
+        arrays = outputs(known, given)
+        InterpretedKernels(kernels, sizes).run(arrays)
+        check(known, given, arrays)
+
+
+# --- what must show ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["lanes", "single"])
+@pytest.mark.parametrize("value", [-1, 5, 2**31 - 1])
+def test_indices_out_of_range(value: int, single: bool) -> None:
+    graph, given, kernels = prepared("gather")
+    given["idx"] = given["idx"].copy()
+    given["idx"][1, 2] = value
+    arrays = outputs(graph, given)
+    with pytest.raises(ArgumentError, match=rf"'idx.b, s.' is {value}, not in 0\.\.5") as wrong:
+        InterpretedKernels(kernels, one_by_one=single).run(arrays)
+    assert wrong.value.code == "PF450"
+    span = wrong.value.diagnostics[0].span
+    assert span is not None and span.text == "idx[b, s]"
+    InterpretedKernels(kernels, checked=False, one_by_one=single).run(arrays)
+    clamped = given | {"idx": np.clip(given["idx"], 0, 4)}
+    check(graph, clamped, arrays)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["lanes", "single"])
+def test_scatters_out_of_range(single: bool) -> None:
+    graph, given, kernels = prepared("scatter_sum")
+    given["dst"] = given["dst"].copy()
+    given["dst"][3] = 7
+    with pytest.raises(ArgumentError, match=r"is 7, not in 0\.\.5"):
+        InterpretedKernels(kernels, one_by_one=single).run(outputs(graph, given))
+
+
+def contracted(kernels: KernelGraph, tensor: str, extents: tuple[int, ...], scope: Scope) -> KernelGraph:
+    """The kernels with a tensor kept in storage that is (perhaps) too small."""
+
+    def change(kernel: Any) -> Any:
+        buffers = tuple(
+            replace(b, scope=scope, extents=tuple(map(IConst, extents))) if b.tensor == tensor else b
+            for b in kernel.buffers
+        )
+        return replace(kernel, buffers=buffers)
+
+    return replace(kernels, kernels=tuple(map(change, kernels.kernels)))
+
+
+BUFFERED = Case(
+    "op f(x: f32[T, H]) -> (y: f32[T, H]) { s[t, h] = x[t, h] * 2;  y[t, h] = s[t, H-1-h] + s[t, 0] }",
+    {"x": (4, 6)},
+)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["lanes", "single"])
+@pytest.mark.parametrize(
+    ("extents", "scope", "right"),
+    [((4, 6), Scope.LOCAL, True), ((2, 6), Scope.LOCAL, False), ((4, 3), Scope.LOCAL, False),
+     ((1, 1), Scope.REGISTER, False)],
+)  # fmt: skip
+def test_storage_that_is_too_small_shows(
+    extents: tuple[int, ...], scope: Scope, right: bool, single: bool
+) -> None:
+    graph = graph_of(BUFFERED)
+    given = arguments(BUFFERED, graph)
+    kernels = kernels_of(graph, False)
+    together = replace(  # one kernel of both statements, so that s is its own
+        kernels.kernels[0],
+        graph=graph,
+        stages=tuple(s for k in kernels.kernels for s in k.stages),
+        buffers=tuple({b.tensor: b for k in kernels.kernels for b in k.buffers}.values()),
+    )
+    kernels = contracted(replace(kernels, kernels=(together,)), "s", extents, scope)
+    arrays = outputs(graph, given)
+    InterpretedKernels(kernels, one_by_one=single).run(arrays)
+    wanted = reference(graph, {}, given)["y"]
+    assert bool(agrees(arrays["y"], wanted, F32)) == right
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["lanes", "single"])
+def test_private_storage_read_in_another_kernel_is_poisoned(single: bool) -> None:
+    graph, given, kernels = prepared("layer_norm", fused=False)
+    shared = next(b for k in kernels.kernels for b in k.buffers if b.scope is Scope.GLOBAL)
+    extents = tuple(evaluate(e, {}) for e in shared.shape)
+    arrays = outputs(graph, given)
+    InterpretedKernels(contracted(kernels, shared.tensor, extents, Scope.LOCAL), one_by_one=single).run(
+        arrays
+    )
+    assert np.isnan(arrays["y"]).all()
+
+
+def test_blocks_start_with_poisoned_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row sum whose start is made in the first block only."""
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 8)
+    graph, given, kernels = prepared("layer_norm")
+    arrays = outputs(graph, given)
+    first = kernels.kernels[0]
+    broken = []
+    for s in first.graph.statements:
+        if s.name.endswith("__init"):
+            s = replace(s, dims=tuple(replace(d, upper=IConst(1)) for d in s.dims))
+        broken.append(s)
+    private = replace(first, graph=replace(first.graph, statements=tuple(broken)))
+    changed = replace(kernels, kernels=(private, *kernels.kernels[1:]))
+    InterpretedKernels(changed).run(arrays)
+    assert np.isfinite(arrays["y"][0]).all() and np.isnan(arrays["y"][1:]).all()
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["lanes", "single"])
+@pytest.mark.parametrize("extents", [(6, 8), (3, 9)])
+def test_indices_that_leave_their_storage_are_internal_errors(extents: tuple[int, ...], single: bool) -> None:
+    graph, given, kernels = prepared("softmax")
+    shape = tuple(map(IConst, extents))
+    small = [
+        replace(
+            k,
+            buffers=tuple(
+                replace(b, shape=shape, extents=shape) if b.tensor == "y" else b for b in k.buffers
+            ),
+        )
+        for k in kernels.kernels
+    ]
+    machine = InterpretedKernels(replace(kernels, kernels=tuple(small)), one_by_one=single)
+    with pytest.raises(InternalError, match="accesses y"):
+        machine.run(outputs(graph, given))
+
+
+# --- scalar operations -------------------------------------------------------------------------------
+
+
+def test_integer_division_and_power() -> None:
+    a, b = ints(7, -7, 5, -(2**31), 3, dtype="i32"), ints(2, 2, 0, -1, -4, dtype="i32")
+    with np.errstate(all="ignore"):
+        quotient, rest = apply_op("floordiv", [a, b], I32), apply_op("mod", [a, b], I32)
+        single = [apply_op("floordiv", [x, y], I32) for x, y in zip(a, b, strict=True)]
+    assert quotient.tolist() == [3, -4, 0, -(2**31), -1] == [int(x) for x in single]
+    assert rest.tolist() == [1, 1, 0, 0, -1]
+    assert all(x.dtype == np.int32 for x in single)
+    base, e = ints(2, 1, -1, -1, 3, 0, dtype="i8"), ints(-3, -3, -3, -2, 5, -1, dtype="i8")
+    assert apply_op("pow", [base, e], I8).tolist() == [0, 1, -1, 1, 243 - 256, 0]
+
+
+def test_casts_saturate_and_round_once() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -1.9, 255.5, 300], np.float32)
+    with np.errstate(all="ignore"):
+        assert cast(x, F32, I32).tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), -1, 255, 300]
+        assert cast(x, F32, U8).tolist() == [0, 255, 0, 255, 0, 0, 255, 255]
+        assert cast(np.float64(2.0**63), F64, I64) == 2**63 - 1
+        bf16 = BY_NAME["bf16"]
+        tie = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8, 1e300], np.float64)
+        assert cast(tie, F64, bf16).astype(np.float64).tolist() == [1 + 2.0**-7, 1.0, np.inf]
+        wide = np.array([2**62 + 2**54 + 1, 2**62 + 2**54], np.int64)
+        assert cast(wide, I64, bf16).astype(np.float64).tolist() == [2.0**62 + 2.0**55, 2.0**62]
+        assert cast(np.int32(300), I32, U8) == 44
+
+
+# --- speed -------------------------------------------------------------------------------------------
+
+
+def test_layer_norm_is_fast() -> None:
+    case = replace(
+        CASES["layer_norm"], shapes={"x": (512, 768), "r": (512, 768), "gamma": (768,), "beta": (768,)}
+    )
+    graph = graph_of(case)
+    given = arguments(case, graph)
+    machine = InterpretedKernels(kernels_of(graph, True))
+    arrays = outputs(graph, given)
+    start = time.process_time()
+    machine.run(arrays)
+    assert time.process_time() - start < 2.0
+    check(graph, given, arrays)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scan_up", "softmax", "rows_and_columns", "matmul", "triangle"])
+def test_large_operators(name: str) -> None:
+    """Sizes at which lanes run in several portions."""
+    shapes = {n: tuple(20 * e for e in s) for n, s in CASES[name].shapes.items()}
+    case = replace(CASES[name], shapes=shapes)
+    graph = graph_of(case)
+    given = arguments(case, graph)
+    arrays = outputs(graph, given)
+    InterpretedKernels(kernels_of(graph, True)).run(arrays)
+    check(graph, given, arrays)
