@@ -57,6 +57,7 @@ tutorials: $(VENV)/dev.stamp ## run every tutorial
 docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_errors.py
 	$(RUN) docs/build_environment.py
+	$(RUN) docs/build_stdlib_reference.py
 
 bench: $(BENCH_VENV)/bench.stamp ## time the workloads against PyTorch and JAX (ARGS=... are passed on)
 	$(BENCH) -m benchmarks $(ARGS)

@@ -91,12 +91,23 @@ class Printer:
         lower, upper = self.index(loop.lower), self.index(loop.upper)
         step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
         head = f"{indent}for (pf_i64 {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
-        body = self.block(loop.body, indent + "  ")
+        body = self._fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
             return [f"{indent}{{", f"{indent}  const pf_i64 {loop.var} = {lower};", *body, f"{indent}}}"]
         vector = loop.coordinate is Coordinate.VECTOR and _independent(loop)
         pragma = [f"{indent}PF_IVDEP"] if vector else []
         return [*pragma, head, *body, f"{indent}}}"]
+
+    def _fence(self, body: Block, indent: str) -> list[str]:
+        """gcc 12 vectorises loads under a condition wrongly where few lanes are used: such loops stay scalar.
+
+        Layer I turns guards into loop bounds (`layers.split_guards`), so few remain.
+        """
+        return (
+            [f'{indent}__asm__ volatile("");  // a guarded load: not vectorised']
+            if guarded_load(body)
+            else []
+        )
 
     def _lanes(self, loop: For, indent: str) -> list[str]:
         """A reduction loop: one accumulator per lane, combined by a tree at the end.
@@ -114,7 +125,7 @@ class Printer:
             lines.append(f"{i1}{u.value.dtype.c_name} {arrays[name]}[{lanes}];")
             lines.append(f"{i1}for (int l = 0; l < {lanes}; ++l) {arrays[name]}[l] = {zero};")
         inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions, self.lazy)
-        body = inner.block(loop.body, i2 + "  ")
+        body = self._fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -272,6 +283,28 @@ def guards_index(cond: Expr) -> bool:
         isinstance(x, Apply) and x.op in _COMPARE and all(isinstance(a, (IndexValue, Const)) for a in x.args)
         for x in walk(cond)
     )
+
+
+def guarded_load(block: Block) -> bool:
+    """Does a block (not the loops inside it) load memory under a condition on indices?"""
+    for node in block:
+        match node:
+            case Store(_, indices, value) | Update(_, indices, _, value):
+                every = [value, *(i for i in indices if isinstance(i, EXPR_TYPES))]
+                if any(_guards_load(x) for e in every for x in walk(e)):
+                    return True
+            case If(_, then, other):
+                if guarded_load(then) or guarded_load(other):
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _guards_load(e: Expr) -> bool:
+    if not (isinstance(e, Select) and guards_index(e.cond)):
+        return False
+    return any(r.indices for side in (e.then, e.other) for r in reads(side))
 
 
 def _independent(loop: For) -> bool:

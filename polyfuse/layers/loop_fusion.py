@@ -20,6 +20,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.collapse import collapse
 from polyfuse.layers.rematerialise import rematerialise
 from polyfuse.layers.rewrites import cache_read, decompose_argmax
+from polyfuse.layers.split_guards import split_guards
 from polyfuse.poly.axes import find_axes
 from polyfuse.poly.axis_planner import plan, strongly_connected
 from polyfuse.poly.domains import build_model, fixed_sizes_needed
@@ -65,6 +66,10 @@ class LoopFusion:
         tree = planner(graph)
         if self.rematerialise:
             graph, tree = rematerialise(graph, tree, planner, decisions)
+        unsplit = graph
+        graph = split_guards(graph, decisions)
+        if graph is not unsplit:
+            tree = planner(graph)
         require_legal(graph, tree)
         decisions.append(Decision("schedule", graph.name, True, f"legal, by {self.scheduler} scheduling"))
         return ScheduledGraph(graph, tree, tuple(decisions))
@@ -107,11 +112,7 @@ def identity_schedule(graph: TensorGraph) -> ScheduledGraph:
     Statements of one recurrence share the loops they must share.
     """
     graph = decompose_argmax(graph)
-    fused = plan_or_isl(graph)
-    order = {name: k for k, name in enumerate(statements(fused))}
-    parts = recurrences(graph)
-    trees = [plan_or_isl(graph, part) for part in sorted(parts, key=lambda p: min(order[n] for n in p))]
-    return ScheduledGraph(graph, sequence(trees))
+    return ScheduledGraph(graph, sequence([plan_or_isl(graph, part) for part in recurrences(graph)]))
 
 
 def plan_or_isl(graph: TensorGraph, part: tuple[str, ...] | None = None) -> Tree:
@@ -128,7 +129,7 @@ def _subgraph(graph: TensorGraph, part: tuple[str, ...]) -> TensorGraph:
 
 
 def recurrences(graph: TensorGraph) -> list[tuple[str, ...]]:
-    """Statements grouped by recurrence: a statement of none is a group of its own."""
+    """Statements grouped by recurrence (one of none is a group of its own), in dependence order."""
     successors: dict[str, list[str]] = {s.name: [] for s in graph.statements}
     for e in find_axes(graph).edges:
         successors[e.source].append(e.sink)

@@ -164,7 +164,7 @@ class _Scheduler:
         except worker.Infeasible as error:
             raise self._failure(domain, "PF512", f"no affine schedule exists ({error})") from None
         except worker.WorkerError as error:
-            raise self._failure(domain, "PF513", str(error)) from None
+            raise self._failure(domain, "PF514", str(error)) from None
         return from_isl(self.model, isl.Schedule.read_from_str(self.model.context, text))
 
     def _message(self, domain: isl.UnionSet, what: str) -> str:

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compiled": EVERYTHING,
     "interop": LOW | {"ir", "api"},
     "cli": LOW | {"api", "runtime"},
-    "stdlib": set(),
+    "library": set(),
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},
 }

@@ -276,8 +276,8 @@ def test_failures_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = (
         (OverBudget("late"), "PF511"),
         (Infeasible("none"), "PF512"),
-        (HelperDied("gone"), "PF513"),
-        (worker.Refused("isl says no"), "PF513"),
+        (HelperDied("gone"), "PF514"),
+        (worker.Refused("isl says no"), "PF514"),
     )
     for error, code in cases:
 
