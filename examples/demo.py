@@ -11,8 +11,8 @@ The operators are the files beside this one.  For each, the table shows
     ms          time of a call, median of warm calls; "unfused" is the same without layer I
     x NumPy     how much faster than the NumPy function below
     nests       loop nests, and kernels launched, without and with layer I
-    bandwidth   the least bytes that must be moved (every input and output once) over the time, as a share
-                of what this machine was measured to reach for a working set of that size
+    share       the least bytes that must be moved (every input and output once) over the time, as a share
+                of the bandwidth that was measured on this machine for a working set of that size
     compile s   from the checked program to loaded kernels (the cache keeps them: next time it is less)
 
 Pictures of the schedule trees and the numbers
@@ -41,6 +41,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 import polyfuse as pf
+from polyfuse.decisions import format_bytes
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.pictures import before_after_svg, count_nests
 from polyfuse.pipeline import Built
@@ -474,22 +475,25 @@ def floor(read: int, written: int, working_set: int) -> float:
 # --- output ------------------------------------------------------------------------------------------
 
 
-HEADS = ("error", "ms", "unfused ms", "NumPy ms", "x NumPy", "nests", "kernels", "bandwidth", "compile s")
+HEADS = ("error", "ms", "unfused ms", "NumPy ms", "x NumPy", "kernels", "share", "nests", "compile s")
+NARROW = 96  # below this many columns of text the last two stay away; they are in results.json
 
 
-def table_of(rows: Iterable[Row]) -> Table:
-    table = Table(title="polyfuse on the CPU", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+def table_of(rows: Iterable[Row], width: int) -> Table:
+    table = Table(
+        title="polyfuse on the CPU", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        collapse_padding=True,
+    )  # fmt: skip
     table.add_column("operator", no_wrap=True)
-    for head in HEADS:
+    shown = len(HEADS) if width >= NARROW else len(HEADS) - 2
+    for head in HEADS[:shown]:
         table.add_column(head, justify="right")
     for r in rows:
-        error = "[red]wrong[/]" if r.problems else f"[green]{r.worst_error_ratio:.2g}[/]"
-        times = (f"{1e3 * s:.3g}" for s in (r.seconds, r.unfused_s, r.numpy_s))
-        table.add_row(
-            r.title, error, *times, f"[bold]{r.numpy_s / r.seconds:.1f}[/]",
-            f"{r.nests_before} → {r.nests_after}", f"{r.kernels_before} → {r.kernels_after}",
-            f"{r.share:.0%}", f"{r.compile_s:.2f}",
-        )  # fmt: skip
+        error = "[red]wrong[/]" if r.problems else f"[green]{r.worst_error_ratio:.1g}[/]"
+        cells = [error, *(f"{1e3 * s:.3g}" for s in (r.seconds, r.unfused_s, r.numpy_s))]
+        cells += [f"[bold]{r.numpy_s / r.seconds:.1f}[/]", f"{r.kernels_before} → {r.kernels_after}"]
+        cells += [f"{r.share:.0%}", f"{r.nests_before} → {r.nests_after}", f"{r.compile_s:.2f}"]
+        table.add_row(r.title, *cells[:shown])
     return table
 
 
@@ -498,7 +502,7 @@ def line_of(row: Row) -> str:
     if row.problems:
         return f"[red]wrong [/] {row.title}"
     return (
-        f"[green]agrees[/] {row.title}: error {row.worst_error_ratio:.2g} of the bound on {row.checked}; "
+        f"[green]agrees[/] {row.title}: error {row.worst_error_ratio:.1g} of the bound on {row.checked}; "
         f"{row.elements:,} elements finite and near NumPy's"
     )
 
@@ -551,10 +555,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(rows: list[Row], quick: bool, folder: Path, console: Console) -> int:
-    console.print(table_of(rows))
+    console.print(table_of(rows, console.width))
     bandwidth = rates(working_set_class(max(r.working_set for r in rows)))
     console.print(
-        f"{bandwidth.threads} threads; for {bandwidth.working_set_bytes >> 20} MB measured: "
+        f"{bandwidth.threads} threads; for {format_bytes(bandwidth.working_set_bytes)} measured: "
         f"read {bandwidth.read:.1f}, copy {bandwidth.copy:.1f} GB/s",
         highlight=False,
     )
