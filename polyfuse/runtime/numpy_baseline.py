@@ -101,6 +101,8 @@ class _Writer:
             raise Unsupported(f"the left side of {s.name}")
         masked = mask if mask and s.reduction is None else None
         if self._is_whole(s, parts) and not masked and not fixed:
+            if isinstance(s.expr, Read) and s.reduction is None:
+                value = f"np.array({value})"  # a result of its own, not a view of an input
             whole = dims == outer.layout
             spread = value if whole else f"np.array(np.broadcast_to({value}, {outer.shape(outer.layout)}))"
             return [f"{tensor_name(s.target)} = {spread}"]
