@@ -16,10 +16,11 @@ from typing import TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, emit
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import Diagnostics
+from polyfuse.diagnostics import Diagnostics, DslError
+from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
@@ -195,7 +196,24 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     found = Diagnostics()
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
-    return specialize(graph, sizes)
+    fixed = specialize(graph, sizes)
+    _refuse_empty_gathers(fixed)
+    return fixed
+
+
+def _refuse_empty_gathers(graph: TensorGraph) -> None:
+    """An index from data cannot be clamped into an axis without elements. Raises DslError PF361."""
+    for s in graph.statements:
+        if any(d.upper == d.lower for d in s.dims):
+            continue
+        for place, tensor, indices in (
+            (s.span, s.target, s.write),
+            *((r.span, r.tensor, r.indices) for r in statement_reads(s)),
+        ):
+            shape = graph.tensor(tensor).shape
+            if any(isinstance(i, EXPR_TYPES) and e == IConst(0) for i, e in zip(indices, shape, strict=True)):
+                message = f"'{tensor}' has no elements along an axis that is indexed by data"
+                raise DslError(message, code="PF361", span=place)
 
 
 def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:

@@ -17,8 +17,8 @@ import numpy as np
 
 from polyfuse.ir.dtypes import F32, I64, DType
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, variables
-from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update, map_nodes
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -94,8 +94,8 @@ class Printer:
         body = self._fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
             return [f"{indent}{{", f"{indent}  const pf_i64 {loop.var} = {lower};", *body, f"{indent}}}"]
-        vector = loop.coordinate is Coordinate.VECTOR and _independent(loop)
-        pragma = [f"{indent}PF_IVDEP"] if vector else []
+        # Legality and `codegen.collisions` have proved that iterations of vector loops do not meet.
+        pragma = [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
         return [*pragma, head, *body, f"{indent}}}"]
 
     def _fence(self, body: Block, indent: str) -> list[str]:
@@ -305,35 +305,6 @@ def _guards_load(e: Expr) -> bool:
     if not (isinstance(e, Select) and guards_index(e.cond)):
         return False
     return any(r.indices for side in (e.then, e.other) for r in reads(side))
-
-
-def _independent(loop: For) -> bool:
-    """Is each element of memory that a loop touches touched by one iteration, as far as one can see?
-
-    Only then is the loop marked as free of dependences.  Buffers that are read and written, or written
-    twice, and updates at places that data or no loop variable decides, are left to the compiler's own
-    analysis.
-    """
-    written: list[str] = []
-    read: set[str] = set()
-    moving = True
-
-    def look(node: Node) -> Node:
-        nonlocal moving
-        match node:
-            case Store(buffer, indices, value) | Update(buffer, indices, _, value):
-                inner = [i for i in indices if isinstance(i, EXPR_TYPES)]
-                read.update(r.tensor for e in (value, *inner) for r in reads(e))
-                if indices:
-                    written.append(buffer)
-                    plain = [i for i in indices if not isinstance(i, EXPR_TYPES)]
-                    moving &= not inner and any(loop.var in variables(i) for i in plain)
-            case _:
-                pass
-        return node
-
-    map_nodes(loop.body, look)
-    return moving and len(set(written)) == len(written) and not set(written) & read
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
