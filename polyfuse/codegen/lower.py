@@ -1,7 +1,7 @@
 """Kernel IR -> loop IR.
 
 instances     Exec nodes become stores and updates of buffers
-accumulators  updates of one element over inner loops go through a scalar
+accumulators  updates of one element over inner loops go through a scalar, added under the guards it had
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
 scalars       are declared in the smallest block that holds all their uses
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.windows import simplify_windows
+from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope, tree
@@ -32,13 +33,16 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Apply,
     Const,
     Expr,
     Index,
+    IndexValue,
     Read,
     map_expr,
     map_index,
     reads,
+    walk,
 )
 from polyfuse.poly.ast_build import loops_of
 
@@ -61,7 +65,9 @@ def lower(kernel: Kernel) -> LoweredKernel:
     """The kernel's functions as loop IR."""
     block = loops_of(kernel.graph, tree(kernel))
     block = _bodies(kernel, block)
-    block = _promote(kernel, block, itertools.count())
+    numbers = itertools.count()
+    block = _forward(kernel, block, numbers)
+    block = _promote(kernel, block, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
     return LoweredKernel(kernel, tuple(_tasks(kernel, block)))
@@ -106,6 +112,64 @@ def storage_indices(buffer: Buffer, indices: tuple[Index, ...]) -> tuple[Index, 
     return () if buffer.scope is Scope.REGISTER else buffer.storage_index(indices)
 
 
+# --- values -----------------------------------------------------------------------------------------
+
+
+def _forward(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """A value that is stored and read again in the same block is kept in a scalar.
+
+        s[c0, c1] = x[c0, c1] + b[c1]; acc sum= s[c0, c1]
+    becomes
+        f0 = x[c0, c1] + b[c1]; s[c0, c1] = f0; acc sum= f0
+    """
+    result: list[Node] = []
+    rest = list(block)
+    while rest:
+        node = rest.pop(0)
+        match node:
+            case For():
+                result.append(replace(node, body=_forward(kernel, node.body, numbers)))
+            case If():
+                then, other = (_forward(kernel, b, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case Store(buffer, indices, value) if _reread(node, rest):
+                name = f"%f{next(numbers)}"
+                scalar = Read(name, (), value.dtype)
+                result += [Declare(name, value.dtype, value), replace(node, value=scalar)]
+                rest = _with_scalar(rest, Read(buffer, indices, value.dtype), scalar)
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _reread(store: Store, rest: list[Node]) -> bool:
+    """Is the stored element read by a later statement of the block before it may change?"""
+    if not store.indices or any(isinstance(i, EXPR_TYPES) for i in store.indices):
+        return False
+    for node in rest:
+        if not isinstance(node, (Store, Update)):
+            return False
+        element = (store.buffer, store.indices)
+        if any((r.tensor, r.indices) == element for r in reads(node.value)):
+            return True
+        if node.buffer == store.buffer:
+            return False
+    return False
+
+
+def _with_scalar(rest: list[Node], element: Read, scalar: Read) -> list[Node]:
+    """Replace reads of an element by a scalar, up to the next statement that may change the buffer."""
+    changed: list[Node] = []
+    for k, node in enumerate(rest):
+        if not isinstance(node, (Store, Update)):
+            return changed + rest[k:]
+        value = map_expr(node.value, lambda e: scalar if e == element else e)
+        changed.append(replace(node, value=value))
+        if node.buffer == element.tensor:
+            return changed + rest[k + 1 :]
+    return changed
+
+
 # --- accumulators --------------------------------------------------------------------------------------
 
 
@@ -129,7 +193,7 @@ def _promote(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Blo
 def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
     before: list[Node] = []
     after: list[Node] = []
-    for update in _hoistable(loop):
+    for update, guards in _hoistable(loop):
         if update.buffer.startswith("%"):
             continue  # an outer loop made a scalar of it already
         buffer = kernel.buffer(update.buffer)
@@ -137,45 +201,80 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
         before.append(Declare(name, buffer.dtype, zero))
         total = Read(name, (), buffer.dtype)
-        after.append(replace(update, value=total))
+        whole: Node = replace(update, value=total)
+        for cond in guards:
+            whole = If(cond, (whole,))
+        after.append(whole)
         loop = replace(loop, body=_redirect(loop.body, update, name))
     if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
-        lanes = tuple(u.buffer for u in _hoistable(loop) if u.buffer.startswith("%"))
+        lanes = tuple(u.buffer for u, _ in _hoistable(loop) if u.buffer.startswith("%"))
         return [*before, replace(loop, lanes=lanes), *after]
     inner = _promote(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
 
 
-def _hoistable(loop: For) -> list[Update]:
-    """Updates in the loop of elements that it and the loops inside leave alone, one for each element."""
-    found: dict[tuple[str, tuple[Index, ...], str], Update] = {}
+def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
+    """Updates in the loop of elements that it and the loops inside leave alone, one for each element.
+
+    With each comes what must hold for any update to happen: where it does not, the element may not even
+    exist.
+    """
+    found: dict[tuple[str, tuple[Index, ...], str], tuple[Update, tuple[Expr, ...] | None]] = {}
     inner = {loop.var}
 
-    def go(block: Block) -> None:
+    def go(block: Block, guards: tuple[Expr, ...] | None) -> None:
         for node in block:
             match node:
                 case For():
+                    mine = _joined(guards, _nonempty(node, inner))
                     inner.add(node.var)
-                    go(node.body)
-                case If():
-                    go(node.then)
-                    go(node.other)
+                    go(node.body, mine)
+                case If(cond, then, other):
+                    go(then, _joined(guards, _outside(cond, inner)))
+                    go(other, _joined(guards, _outside(Apply("not", (cond,), BOOL), inner)))
                 case Update():
-                    found.setdefault((node.buffer, node.indices, node.op), node)
+                    key = (node.buffer, node.indices, node.op)
+                    same = key not in found or found[key][1] == guards
+                    found.setdefault(key, (node, guards))
+                    if not same:
+                        found[key] = (node, None)
                 case _:
                     pass
 
-    go(loop.body)
+    go(loop.body, _nonempty(loop, set()))
+    if len({u.buffer for u, _ in found.values()}) < len(found):
+        return []
     others = _touched_otherwise(loop.body)
-    return (
-        [
-            u
-            for u in found.values()
-            if u.buffer not in others and not any(_varies(i, inner) for i in u.indices)
-        ]
-        if len({u.buffer for u in found.values()}) == len(found)
-        else []
-    )
+    return [
+        (u, guards)
+        for u, guards in found.values()
+        if guards is not None and u.buffer not in others and not any(_varies(i, inner) for i in u.indices)
+    ]
+
+
+def _joined(a: tuple[Expr, ...] | None, b: tuple[Expr, ...] | None) -> tuple[Expr, ...] | None:
+    return None if a is None or b is None else (*a, *b)
+
+
+def _nonempty(loop: For, inner: set[str]) -> tuple[Expr, ...] | None:
+    """What must hold for a loop to run at all; None if that depends on inner loops."""
+    used = set(variables(loop.lower)) | set(variables(loop.upper))
+    if used & inner:
+        return None
+    bounds = (IndexValue(loop.lower, I64), IndexValue(loop.upper, I64))
+    return (Apply("lt", bounds, BOOL),) if used and loop.upper != loop.lower + 1 else ()
+
+
+def _outside(cond: Expr, inner: set[str]) -> tuple[Expr, ...] | None:
+    """The part of a condition that outer loops decide; None if it mixes outer and inner ones."""
+    match cond:
+        case Apply("and", (left, right)):
+            return _joined(_outside(left, inner), _outside(right, inner))
+        case _:
+            used = {v for e in walk(cond) if isinstance(e, IndexValue) for v in variables(e.index)}
+            if not used & inner:
+                return (cond,)
+            return () if used <= inner else None
 
 
 def _varies(i: Index, inner: set[str]) -> bool:

@@ -34,6 +34,10 @@ _LOGIC: dict[object, str] = {
 }
 
 
+# Separating the ranges of n statements can give 2 n - 1 loops; with many, conditions are the lesser evil.
+MOST_SEPARATED = 12
+
+
 def build_loops(model: PolyModel, tree: Tree) -> Block:
     """The loops that run the tree's instances in its order, each exactly once."""
     names = statements(tree)
@@ -42,7 +46,7 @@ def build_loops(model: PolyModel, tree: Tree) -> Block:
     for k in range(depth):
         iterators = iterators.add(isl.Id.read_from_str(model.context, f"c{k}"))
     build = isl.AstBuild.from_context(model.assumptions).set_iterators(iterators)
-    node = build.node_from_schedule(to_isl(model, tree))
+    node = build.node_from_schedule(to_isl(model, tree, separate=len(names) <= MOST_SEPARATED))
     return _Converter(tree).block(node, 0)
 
 

@@ -107,9 +107,13 @@ class _Planner:
         groups = [g for a in axes for g in self._groups(a, cycles, edges)]
         return max(
             groups,
-            key=lambda g: (len(g.statements), -abs(g.direction), g.distance, g.direction),
+            key=lambda g: (self._work(g), -abs(g.direction), g.distance, g.direction),
             default=None,
         )
+
+    def _work(self, g: _Group) -> int:
+        """How much work shares the loop: a statement of more dims outweighs any number with fewer."""
+        return sum(1000 ** len(self.statement[n].dims) for n in g.statements)
 
     def _groups(self, axis: Dim, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...]) -> list[_Group]:
         """The statements that can share a loop over `axis`, for each direction that makes a difference."""

@@ -12,7 +12,17 @@ import islpy as isl
 
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.index_expr import IndexExpr, IVar, variables
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Coordinate,
+    Leaf,
+    Member,
+    Sequence,
+    Tree,
+    band,
+    sequence,
+    statements,
+)
 from polyfuse.poly.domains import PolyModel
 from polyfuse.poly.isl_bridge import dim_id, from_aff, index_text, params_prefix, statement_id
 
@@ -35,13 +45,17 @@ def member_map(model: PolyModel, member: Member) -> isl.UnionMap:
     )
 
 
-def to_isl(model: PolyModel, tree: Tree) -> isl.Schedule:
-    """The tree as an isl schedule over the domains of its statements."""
+def to_isl(model: PolyModel, tree: Tree, *, separate: bool = False) -> isl.Schedule:
+    """The tree as an isl schedule over the domains of its statements.
+
+    `separate` asks the AST generator for loops without conditions: where statements of one loop have
+    different ranges, the loop is cut at their ends.
+    """
     root = isl.Schedule.from_domain(model.domain(sorted(statements(tree)))).get_root().child(0)
-    return _insert(model, root, tree).get_schedule()
+    return _insert(model, root, tree, separate).get_schedule()
 
 
-def _insert(model: PolyModel, node: isl.ScheduleNode, tree: Tree) -> isl.ScheduleNode:
+def _insert(model: PolyModel, node: isl.ScheduleNode, tree: Tree, separate: bool) -> isl.ScheduleNode:
     """Insert `tree` at the leaf position `node`; returns the node at the same position."""
     match tree:
         case Leaf():
@@ -52,15 +66,17 @@ def _insert(model: PolyModel, node: isl.ScheduleNode, tree: Tree) -> isl.Schedul
             node = node.insert_partial_schedule(partial)
             for k, m in enumerate(members):
                 node = node.band_member_set_coincident(k, int(m.coincident))
+                if separate and m.coordinate is not Coordinate.BLK:
+                    node = node.band_member_set_ast_loop_type(k, isl.ast_loop_type.separate)
             node = node.band_set_permutable(int(permutable))
-            return _insert(model, node.child(0), child).parent()
+            return _insert(model, node.child(0), child, separate).parent()
         case Sequence(children):
             filters = isl.UnionSetList.alloc(model.context, len(children))
             for c in children:
                 filters = filters.add(model.domain(sorted(statements(c))))
             node = node.insert_sequence(filters)
             for k, c in enumerate(children):
-                node = _insert(model, node.child(k).child(0), c).parent().parent()
+                node = _insert(model, node.child(k).child(0), c, separate).parent().parent()
             return node
 
 
