@@ -246,9 +246,11 @@ def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
         return []
     others = _touched_otherwise(loop.body)
     return [
-        (u, guards)
+        (u, guards or ())
         for u, guards in found.values()
-        if guards is not None and u.buffer not in others and not any(_varies(i, inner) for i in u.indices)
+        if (guards is not None or u.buffer.startswith("%"))
+        and u.buffer not in others
+        and not any(_varies(i, inner) for i in u.indices)
     ]
 
 

@@ -66,7 +66,10 @@ def _insert(model: PolyModel, node: isl.ScheduleNode, tree: Tree, separate: bool
             node = node.insert_partial_schedule(partial)
             for k, m in enumerate(members):
                 node = node.band_member_set_coincident(k, int(m.coincident))
-                if separate and m.coordinate is not Coordinate.BLK:
+                if m.coordinate is Coordinate.BLK:
+                    # one loop, never a part of an iteration by itself: storage of an iteration stays there
+                    node = node.band_member_set_ast_loop_type(k, isl.ast_loop_type.atomic)
+                elif separate:
                     node = node.band_member_set_ast_loop_type(k, isl.ast_loop_type.separate)
             node = node.band_set_permutable(int(permutable))
             return _insert(model, node.child(0), child, separate).parent()

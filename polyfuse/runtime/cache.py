@@ -44,6 +44,10 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
 
+MOST_BRACKETS = 500
+"""Brackets in a manifest; those we write have a few for each file."""
+
+
 class CacheWarning(RuntimeWarning):
     """The cache works, but not the way it should: see the code in the message."""
 
@@ -305,7 +309,10 @@ def _children(folder: Path) -> list[Path]:
 
 def _read_manifest(entry: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((entry / _MANIFEST).read_bytes())
+        data = (entry / _MANIFEST).read_bytes()
+        if data.count(b"[") + data.count(b"{") > MOST_BRACKETS:
+            raise _Corrupt("the manifest is nested too deep")  # a process may have no recursion limit
+        manifest = json.loads(data)
         for name, info in manifest["files"].items():
             if not _NAME.fullmatch(name) or not isinstance(info["bytes"], int):
                 raise _Corrupt(f"the manifest lists {name!r}")

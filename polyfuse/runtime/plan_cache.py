@@ -1,15 +1,18 @@
 """Compilations that were made before: source, launch plan and decisions, by what they follow from.
 
 The key is everything that a compilation depends on: the tensor graph with its sizes, the options and
-passes, the number of workers, the version of polyfuse.  What is kept is text and JSON, never pickled
+passes, the number of workers, the files of polyfuse.  What is kept is text and JSON, never pickled
 objects; an entry that cannot be read is thrown away and made anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from polyfuse.codegen.cpu import CpuCode
@@ -23,9 +26,26 @@ from polyfuse.source import SourceText, Span
 FORMAT = "1"
 
 
+@cache
+def fingerprint() -> str:
+    """Changes when a file of the package does, so that an edited compiler finds nothing old."""
+    root = Path(__file__).resolve().parent.parent
+    files = sorted(p for p in root.rglob("*") if p.suffix in (".py", ".h", ".cpp", ".pf"))
+    stats = [(str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns) for p in files]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()
+
+
 def plan_key(parts: Sequence[tuple[str, str]]) -> str:
     """The key of a compilation with the given named parts."""
-    return cache_key([("kind", "plan"), ("format", FORMAT), ("polyfuse", package_version()), *parts])
+    return cache_key(
+        [
+            ("kind", "plan"),
+            ("format", FORMAT),
+            ("polyfuse", package_version()),
+            ("files", fingerprint()),
+            *parts,
+        ]
+    )
 
 
 def load_plan(key: str, source: SourceText) -> tuple[CpuCode, tuple[Decision, ...]] | None:
