@@ -7,17 +7,19 @@ expressions over the loops.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import islpy as isl
 
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
-from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path, statements
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, TensorGraph
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, path, sequence, statements
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Statement, TensorGraph
 from polyfuse.poly.domains import PolyModel, build_model
-from polyfuse.poly.isl_bridge import from_ast_expr, isl_lock
-from polyfuse.poly.tree_convert import to_isl
+from polyfuse.poly.isl_bridge import from_ast_expr, isl_lock, params_prefix, statement_id
+from polyfuse.poly.tree_convert import member_text, to_isl
 
 _COMPARE: dict[object, str] = {
     isl.ast_expr_op_type.le: "le",
@@ -41,13 +43,77 @@ MOST_SEPARATED = 12
 def build_loops(model: PolyModel, tree: Tree) -> Block:
     """The loops that run the tree's instances in its order, each exactly once."""
     names = statements(tree)
+    model, tree, anchors = _anchored(model, tree)
     depth = max(len(_members(tree, n)) for n in names)
     iterators = isl.IdList.alloc(model.context, depth)
     for k in range(depth):
         iterators = iterators.add(isl.Id.read_from_str(model.context, f"c{k}"))
     build = isl.AstBuild.from_context(model.assumptions).set_iterators(iterators)
     node = build.node_from_schedule(to_isl(model, tree, separate=len(names) <= MOST_SEPARATED))
-    return _Converter(tree).block(node, 0)
+    return _one_loop(_Converter(tree, anchors).block(node, 0)) if anchors else _Converter(tree).block(node, 0)
+
+
+def _anchored(model: PolyModel, tree: Tree) -> tuple[PolyModel, Tree, tuple[str, ...]]:
+    """The tree with a statement that does nothing at the start and at the end of each block.
+
+    isl puts instances that come before (or after) all others outside the loop; what lives in one block
+    must stay inside it.  With the two no instance of a block comes before all others.
+
+        B(blk)[a; y]     becomes     B(blk)[first; a; y; last]
+    """
+    if not isinstance(tree, Band):
+        return model, tree, ()
+    count = next(
+        (k for k, m in enumerate(tree.members) if m.coordinate is not Coordinate.BLK), len(tree.members)
+    )
+    if count == 0:
+        return model, tree, ()
+    blocks = _blocks(model, tree.members[:count])
+    if blocks is None:
+        return model, tree, ()
+    taken = {s.name for s in model.graph.statements}
+    anchors = tuple(_free_name(name, taken) for name in ("first", "last"))
+    zero = Const(0, I64)
+    dims = tuple(IterDim(f"d{k}", IConst(0), IConst(0)) for k in range(count))
+    graph = replace(
+        model.graph,
+        statements=(*model.graph.statements, *(Statement(n, n, dims, (), zero) for n in anchors)),
+    )
+    domains = {**model.domains, **{n: blocks.set_tuple_name(statement_id(n)) for n in anchors}}
+    members = tuple(
+        replace(m, exprs=tuple(sorted([*m.exprs, *((n, IVar(d.name)) for n in anchors)])))
+        for m, d in zip(tree.members[:count], dims, strict=True)
+    )
+    child = band(list(tree.members[count:]), tree.child, tree.permutable)
+    anchored = Band(members, sequence([Leaf(anchors[0]), child, Leaf(anchors[1])]), tree.permutable)
+    return replace(model, graph=graph, domains=domains, _memo={}), anchored, anchors
+
+
+def _blocks(model: PolyModel, members: tuple[Member, ...]) -> isl.Set | None:
+    """The values that block loops take; None if there are none."""
+    text = "[" + ", ".join(member_text(model, m.exprs) for m in members) + "]"
+    values = isl.MultiUnionPwAff.read_from_str(model.context, params_prefix(model.params) + text)
+    reached = (
+        isl.UnionMap.from_multi_union_pw_aff(values)
+        .intersect_domain(model.domain(s for s, _ in members[0].exprs))
+        .range()
+    )
+    return None if reached.is_empty() else isl.Set.from_union_set(reached).coalesce()
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _one_loop(block: Block) -> Block:
+    """Loops of one and the same single block, one after the other, as one loop."""
+    loops = [n for n in block if isinstance(n, For)]
+    heads = {(x.var, x.lower, x.upper, x.coordinate) for x in loops}
+    if len(loops) < 2 or len(loops) < len(block) or len(heads) > 1:
+        return block
+    return (replace(loops[0], body=tuple(n for x in loops for n in x.body)),)
 
 
 def _members(tree: Tree, statement: str) -> list[Member]:
@@ -57,7 +123,8 @@ def _members(tree: Tree, statement: str) -> list[Member]:
 class _Converter:
     """isl AST nodes to loop IR."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, anchors: tuple[str, ...] = ()) -> None:
+        self.anchors = anchors
         self.paths = {n: _members(tree, n) for n in statements(tree)}
 
     def block(self, node: isl.AstNode, depth: int) -> Block:
@@ -73,12 +140,16 @@ class _Converter:
         if kind == isl.ast_node_type.if_:  # type: ignore[attr-defined]
             then = self.block(node.if_get_then_node(), depth)
             other = self.block(node.if_get_else_node(), depth) if node.if_has_else_node() else ()
+            if not then and not other:
+                return ()
             return (If(condition(node.if_get_cond()), then, other),)
         if kind == isl.ast_node_type.mark:
             return self.block(node.mark_get_node(), depth)
         if kind == isl.ast_node_type.user:
             call = node.user_get_expr()
             name = call.get_op_arg(0).get_id().get_name().removeprefix("S_")
+            if name in self.anchors:
+                return ()
             args = [from_ast_expr(call.get_op_arg(k)) for k in range(1, call.get_op_n_arg())]
             return (Exec(name, tuple(args)),)
         raise InternalError(f"unexpected isl AST node {kind}", code="PF902")
@@ -88,6 +159,8 @@ class _Converter:
         level = int(var[1:])
         lower = from_ast_expr(node.for_get_init())
         body = self.block(node.for_get_body(), level + 1)
+        if not body:
+            return ()
         coordinate = self._coordinate(body, level)
         if node.for_is_degenerate():
             return (For(var, lower, lower + 1, 1, body, coordinate),)
