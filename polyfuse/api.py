@@ -11,13 +11,11 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
-from polyfuse.codegen.cpu import CpuCode, emit
 from polyfuse.compiled import Compiled
-from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import statement_exprs, walk
@@ -29,29 +27,51 @@ from polyfuse.frontend_dsl.names import did_you_mean, is_builtin, representative
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
 from polyfuse.ir.dtypes import BY_NAME, DType
-from polyfuse.ir.index_expr import evaluate, product
-from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
-from polyfuse.ir.schedule_tree import Tree
-from polyfuse.ir.scheduled import ScheduledGraph
-from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
-from polyfuse.layers.explain import explain_pair
-from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.library import read, source_files
 from polyfuse.options import Options
 from polyfuse.pipeline import fixed_graph
-from polyfuse.poly.domains import build_model
-from polyfuse.poly.isl_bridge import isl_lock
-from polyfuse.poly.legality import Verdict, check_schedule
 from polyfuse.poly.ranges import prove_ranges
-from polyfuse.runtime.arguments import Array
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.interpreter import InterpretedKernels
-from polyfuse.runtime.pool import default_threads
+from polyfuse.stages import (
+    TARGETS,
+    Executable,
+    Kernels,
+    Scheduled,
+    Specialized,
+    Target,
+    compare,
+    resolve_target,
+)
 
-Target = Literal["auto", "cpu", "interpret"]
-TARGETS = ("auto", "cpu", "interpret")
+__all__ = [
+    "LAYERS",
+    "TARGETS",
+    "ArgumentError",
+    "Compiled",
+    "Diagnostics",
+    "Executable",
+    "Kernels",
+    "LoopFusion",
+    "Operator",
+    "Options",
+    "PolyfuseWarning",
+    "Program",
+    "Scheduled",
+    "Specialized",
+    "check_program",
+    "compare",
+    "compile",
+    "format_program",
+    "load",
+    "load_text",
+    "op",
+    "parse",
+    "parse_text",
+    "standard_programs",
+    "stdlib",
+]
+
 LAYERS = ("loop",)
 
 
@@ -202,178 +222,7 @@ class Operator:
                 )
             if value < 0:
                 raise ArgumentError(f"size {n} cannot be {value}", code="PF412")
-        return Specialized(self, graph, fixed_graph(graph, sizes))
-
-
-@dataclass(frozen=True)
-class Specialized:
-    """An operator whose generics, and some or all sizes, are known."""
-
-    operator: Operator
-    open_graph: TensorGraph
-    graph: TensorGraph
-
-    def schedule(self) -> Scheduled:
-        """The identity schedule: no fusion."""
-        return Scheduled(self, identity_schedule(self.graph))
-
-    def __str__(self) -> str:
-        return str(self.graph)
-
-
-@dataclass(frozen=True)
-class Scheduled:
-    """A schedule of an operator; layer I makes better ones of it."""
-
-    specialized: Specialized
-    ir: ScheduledGraph
-
-    @property
-    def tree(self) -> Tree:
-        """The schedule tree; `print(s)` shows it."""
-        return self.ir.tree
-
-    @property
-    def graph(self) -> TensorGraph:
-        return self.ir.graph
-
-    @property
-    def shape(self) -> str:
-        """The tree on one line, `B1([sum; mu; ...])`."""
-        return self.ir.shape
-
-    def __str__(self) -> str:
-        return str(self.ir)
-
-    def apply(self, layer: LoopFusion) -> Scheduled:
-        """The schedule after layer I. Raises ScheduleError (PF5xx) where no legal one is found."""
-        if not isinstance(layer, LoopFusion):
-            raise ArgumentError(
-                f"{type(layer).__name__} is not a pass on schedules", code="PF413", hint="use LoopFusion()"
-            )
-        return replace(self, ir=layer.run(self.ir))
-
-    def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
-        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal."""
-        if check:
-            require_legal(self.graph, tree)
-        return replace(self, ir=replace(self.ir, tree=tree))
-
-    def legality(self, tree: Tree | None = None) -> Verdict:
-        """Legal, or Illegal with a concrete pair of instances."""
-        with isl_lock:
-            return check_schedule(build_model(self.graph), tree or self.tree)
-
-    def explain(self, first: str | None = None, second: str | None = None) -> str:
-        """Every decision; for two statements, which loops they share and what keeps them apart."""
-        if first is None or second is None:
-            return "\n".join(map(str, self.ir.decisions))
-        return explain_pair(self.ir, first, second)
-
-    def lower(self, options: Options | None = None) -> Kernels:
-        """Kernels of one phase each, mapped for the CPU and proved legal."""
-        chosen = options or Options()
-        kernels, decisions = form_kernels(self.ir, chosen.threads or default_threads())
-        return Kernels(self, kernels, (*self.ir.decisions, *decisions), chosen)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The kernels of an operator, with their figures."""
-
-    scheduled: Scheduled
-    ir: KernelGraph
-    decisions: tuple[Decision, ...]
-    options: Options
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return self.ir.kernels
-
-    @property
-    def launches(self) -> int:
-        """Number of kernels launched."""
-        return len(self.ir.kernels)
-
-    @property
-    def global_bytes(self) -> int:
-        """Bytes moved to and from global memory if every kernel reads and writes each buffer once."""
-        total = 0
-        for k in self.kernels:
-            for b in k.arguments:
-                written = any(s.target == b.tensor for s in k.graph.statements)
-                read = any(r.tensor == b.tensor for s in k.graph.statements for r in statement_reads(s))
-                total += (written + read) * b.dtype.bytes * evaluate(product(b.shape), {})
-        return total
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of on-chip storage: the largest worker's arrays of any kernel."""
-        return max((self._local(k) for k in self.kernels), default=0)
-
-    @staticmethod
-    def _local(kernel: Kernel) -> int:
-        local = [b for b in kernel.buffers if b.scope in (Scope.LOCAL, Scope.SHARED)]
-        return sum(b.dtype.bytes * evaluate(b.elements, {}) for b in local)
-
-    @property
-    def barriers(self) -> int:
-        """Barriers inside kernels (kernels of layer I have none)."""
-        return sum(len(k.stages) - 1 + sum(len(s.phases) - 1 for s in k.stages) for k in self.kernels)
-
-    @property
-    def library_calls(self) -> int:
-        """Calls of foreign libraries (none yet)."""
-        return 0
-
-    def explain(self) -> str:
-        """Every decision so far, one a line."""
-        return "\n".join(map(str, self.decisions))
-
-    def __str__(self) -> str:
-        return str(self.ir)
-
-    def code(self) -> CpuCode:
-        """C++ and launch plan."""
-        copied, _ = entry_copies(self.ir)
-        return emit(self.ir, copied=copied, checked=self.options.checked)
-
-    def build(self, target: Target = "auto") -> Executable:
-        """Loaded kernels. Raises ToolchainError PF701 without a compiler (the interpreter needs none)."""
-        resolved = resolve_target(target)
-        if resolved == "interpret":
-            copied, _ = entry_copies(self.ir)
-            return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
-        code = self.code()
-        flush = self.options.denormals == "flush"
-        return Executable(self, CpuExecutable(code, {}, flush_denormals=flush), code)
-
-
-@dataclass(frozen=True)
-class Executable:
-    """Kernels that can run. `run` takes memory for every argument and result by name."""
-
-    kernels: Kernels
-    machine: CpuExecutable | InterpretedKernels
-    code: CpuCode | None
-
-    @property
-    def source(self) -> str:
-        """The emitted source ("" for the interpreter)."""
-        return self.code.source if self.code else ""
-
-    def run(self, arrays: Mapping[str, Array]) -> None:
-        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes."""
-        self.machine.run(arrays)
-
-
-def resolve_target(target: str) -> str:
-    """ "auto" is the CPU; anything unknown is an ArgumentError PF414."""
-    if target not in TARGETS:
-        raise ArgumentError(
-            f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
-        )
-    return "cpu" if target == "auto" else target
+        return Specialized(graph, fixed_graph(graph, sizes))
 
 
 def compile(
@@ -427,21 +276,3 @@ def op(function: Callable[..., Any]) -> Compiled:
     place = f"{inspect.getsourcefile(function) or function.__module__}:{function.__name__}"
     program = _checked(load_text(text, place).programs)
     return compile(program, function.__name__ if function.__name__ in program.ops else None)
-
-
-def compare(*stages: Kernels) -> str:
-    """Figures of several kernel sets side by side, as a text table."""
-    rows = [("", "launches", "global", "on chip", "barriers", "library calls")]
-    for k, s in enumerate(stages):
-        rows.append(
-            (
-                f"[{k}]",
-                str(s.launches),
-                format_bytes(s.global_bytes),
-                format_bytes(s.shared_bytes),
-                str(s.barriers),
-                str(s.library_calls),
-            )
-        )
-    widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
-    return "\n".join("  ".join(x.rjust(w) for x, w in zip(r, widths, strict=True)) for r in rows)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Between every two passes the intermediate forms are verified; a test that wants otherwise says so.
+os.environ.setdefault("POLYFUSE_VERIFY", "1")
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

@@ -5,8 +5,7 @@ Only this module knows where they come from; commands import it when they run.
 
 from __future__ import annotations
 
-# Names that the API uses itself and does not list as its own.
-from polyfuse.api import (  # type: ignore[attr-defined]
+from polyfuse.api import (
     LAYERS,
     TARGETS,
     ArgumentError,

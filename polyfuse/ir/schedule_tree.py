@@ -54,6 +54,9 @@ class Member:
 class Leaf:
     statement: str
 
+    def __str__(self) -> str:
+        return format_tree(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Band:
@@ -61,10 +64,16 @@ class Band:
     child: Tree
     permutable: bool = False
 
+    def __str__(self) -> str:
+        return format_tree(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
     children: tuple[Tree, ...]
+
+    def __str__(self) -> str:
+        return format_tree(self)
 
 
 Tree: TypeAlias = Union[Band, Sequence, Leaf]  # noqa: UP007

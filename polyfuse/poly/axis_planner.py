@@ -220,10 +220,15 @@ def _sources(edges: tuple[Edge, ...]) -> dict[str, list[str]]:
 
 
 def _uses(chosen: tuple[Statement, ...]) -> dict[Dim, tuple[int, int]]:
-    """For each dim: how many accesses use it as a plain index, and how far from their last index in sum."""
+    """For each dim: how many accesses use it as a plain index, and how far from their last index in sum.
+
+    Only a statement's accesses of most axes count: the strides of its large tensors are what matters.
+    """
     found: dict[Dim, tuple[int, int]] = {}
     for s in chosen:
-        for indices in (s.write, *(r.indices for r in statement_reads(s))):
+        accesses = (s.write, *(r.indices for r in statement_reads(s)))
+        most = max(map(len, accesses))
+        for indices in (x for x in accesses if len(x) == most):
             for k, i in enumerate(indices):
                 dim = plain(i)
                 if dim is not None:

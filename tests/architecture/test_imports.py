@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pictures": LOW | {"ir"},
     "pipeline": EVERYTHING,
     "api": EVERYTHING,
+    "stages": EVERYTHING,
     "compiled": EVERYTHING,
     "interop": LOW | {"ir", "api"},
     "cli": LOW | {"api", "runtime"},

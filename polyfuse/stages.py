@@ -1,0 +1,261 @@
+"""The stages after a program: an operator at known sizes, its schedules, its kernels, what runs.
+
+    Specialized -> Scheduled -> Kernels -> Executable
+
+Each is immutable; a method exists only where it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polyfuse.codegen.cpu import CpuCode, emit
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.schedule_tree import Tree
+from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
+from polyfuse.layers.explain import explain_pair
+from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.rewrites import cache_read, inlinable, inline
+from polyfuse.options import Options
+from polyfuse.pictures import before_after_svg, tree_svg
+from polyfuse.poly.domains import build_model
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.legality import Verdict, check_schedule
+from polyfuse.runtime.arguments import Array
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.interpreter import InterpretedKernels
+from polyfuse.runtime.pool import default_threads
+
+Target = Literal["auto", "cpu", "interpret"]
+TARGETS = ("auto", "cpu", "interpret")
+
+
+@dataclass(frozen=True)
+class Specialized:
+    """An operator whose generics, and some or all sizes, are known."""
+
+    open_graph: TensorGraph
+    graph: TensorGraph
+
+    def schedule(self) -> Scheduled:
+        """The identity schedule: no fusion."""
+        return Scheduled(self, identity_schedule(self.graph))
+
+    def __str__(self) -> str:
+        return str(self.graph)
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule of an operator; layer I makes better ones of it."""
+
+    specialized: Specialized
+    ir: ScheduledGraph
+
+    @property
+    def tree(self) -> Tree:
+        """The schedule tree; `print(s)` shows it."""
+        return self.ir.tree
+
+    @property
+    def graph(self) -> TensorGraph:
+        return self.ir.graph
+
+    @property
+    def shape(self) -> str:
+        """The tree on one line, `B1([sum; mu; ...])`."""
+        return self.ir.shape
+
+    def __str__(self) -> str:
+        return str(self.ir)
+
+    def apply(self, layer: LoopFusion) -> Scheduled:
+        """The schedule after layer I. Raises ScheduleError (PF5xx) where no legal one is found."""
+        if not isinstance(layer, LoopFusion):
+            raise ArgumentError(
+                f"{type(layer).__name__} is not a pass on schedules", code="PF413", hint="use LoopFusion()"
+            )
+        return replace(self, ir=layer.run(self.ir))
+
+    def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
+        """The same graph under another tree. Raises ScheduleError with a witness if it is illegal."""
+        if check:
+            require_legal(self.graph, tree)
+        return replace(self, ir=replace(self.ir, tree=tree))
+
+    def inline(self, tensor: str) -> Scheduled:
+        """Rematerialise a temporary: its readers recompute it. The schedule starts anew, without fusion.
+
+        Raises ArgumentError PF416 if it is no temporary that one plain definition gives.
+        """
+        if tensor not in {t.name for t in self.graph.tensors} or inlinable(self.graph, tensor) is None:
+            raise ArgumentError(f"'{tensor}' cannot be recomputed where it is read", code="PF416")
+        return self._with_graph(
+            inline(self.graph, tensor), Decision("rematerialise", tensor, True, "by hand")
+        )
+
+    def cache_read(self, tensor: str) -> Scheduled:
+        """Read an input into a temporary that its readers share. The schedule starts anew, without fusion.
+
+        Raises ArgumentError PF416 if there is no such input.
+        """
+        if tensor not in self.graph.inputs:
+            names = ", ".join(self.graph.inputs)
+            raise ArgumentError(f"there is no input '{tensor}'", code="PF416", hint=f"there are {names}")
+        return self._with_graph(
+            cache_read(self.graph, tensor), Decision("cache_read", tensor, True, "by hand")
+        )
+
+    def _with_graph(self, graph: TensorGraph, why: Decision) -> Scheduled:
+        fresh = identity_schedule(graph)
+        return replace(self, ir=replace(fresh, decisions=(*self.ir.decisions, why)))
+
+    def picture(self, before: Scheduled | None = None) -> str:
+        """An SVG of the tree, or of two trees side by side."""
+        title = f"{self.graph.name}: {self.shape}"
+        return before_after_svg(before.ir, self.ir) if before else tree_svg(self.tree, title, self.graph)
+
+    def legality(self, tree: Tree | None = None) -> Verdict:
+        """Legal, or Illegal with a concrete pair of instances."""
+        with isl_lock:
+            return check_schedule(build_model(self.graph), tree or self.tree)
+
+    def explain(self, first: str | None = None, second: str | None = None) -> str:
+        """Every decision; for two statements, which loops they share and what keeps them apart."""
+        if first is None or second is None:
+            return "\n".join(map(str, self.ir.decisions))
+        return explain_pair(self.ir, first, second)
+
+    def lower(self, options: Options | None = None) -> Kernels:
+        """Kernels of one phase each, mapped for the CPU and proved legal."""
+        chosen = options or Options()
+        kernels, decisions = form_kernels(self.ir, chosen.threads or default_threads())
+        return Kernels(self, kernels, (*self.ir.decisions, *decisions), chosen)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of an operator, with their figures."""
+
+    scheduled: Scheduled
+    ir: KernelGraph
+    decisions: tuple[Decision, ...]
+    options: Options
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.ir.kernels
+
+    @property
+    def launches(self) -> int:
+        """Number of kernels launched."""
+        return len(self.ir.kernels)
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes moved to and from global memory if every kernel touches each buffer once.
+
+        What a kernel writes itself and then reads is not counted as read.
+        """
+        total = 0
+        for k in self.kernels:
+            for b in k.arguments:
+                written = any(s.target == b.tensor for s in k.graph.statements)
+                read = any(r.tensor == b.tensor for s in k.graph.statements for r in statement_reads(s))
+                total += (written or read) * b.dtype.bytes * evaluate(product(b.shape), {})
+        return total
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of on-chip storage: the largest worker's arrays of any kernel."""
+        return max((self._local(k) for k in self.kernels), default=0)
+
+    @staticmethod
+    def _local(kernel: Kernel) -> int:
+        local = [b for b in kernel.buffers if b.scope in (Scope.LOCAL, Scope.SHARED)]
+        return sum(b.dtype.bytes * evaluate(b.elements, {}) for b in local)
+
+    @property
+    def barriers(self) -> int:
+        """Barriers inside kernels (kernels of layer I have none)."""
+        return sum(len(k.stages) - 1 + sum(len(s.phases) - 1 for s in k.stages) for k in self.kernels)
+
+    @property
+    def library_calls(self) -> int:
+        """Calls of foreign libraries (none yet)."""
+        return 0
+
+    def explain(self) -> str:
+        """Every decision so far, one a line."""
+        return "\n".join(map(str, self.decisions))
+
+    def __str__(self) -> str:
+        return str(self.ir)
+
+    def code(self) -> CpuCode:
+        """C++ and launch plan."""
+        copied, _ = entry_copies(self.ir)
+        return emit(self.ir, copied=copied, checked=self.options.checked)
+
+    def build(self, target: Target = "auto") -> Executable:
+        """Loaded kernels. Raises ToolchainError PF701 without a compiler (the interpreter needs none)."""
+        resolved = resolve_target(target)
+        if resolved == "interpret":
+            copied, _ = entry_copies(self.ir)
+            return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
+        code = self.code()
+        flush = self.options.denormals == "flush"
+        return Executable(self, CpuExecutable(code, {}, flush_denormals=flush), code)
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Kernels that can run. `run` takes memory for every argument and result by name."""
+
+    kernels: Kernels
+    machine: CpuExecutable | InterpretedKernels
+    code: CpuCode | None
+
+    @property
+    def source(self) -> str:
+        """The emitted source ("" for the interpreter)."""
+        return self.code.source if self.code else ""
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes."""
+        self.machine.run(arrays)
+
+
+def resolve_target(target: str) -> str:
+    """ "auto" is the CPU; anything unknown is an ArgumentError PF414."""
+    if target not in TARGETS:
+        raise ArgumentError(
+            f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
+        )
+    return "cpu" if target == "auto" else target
+
+
+def compare(*stages: Kernels) -> str:
+    """Figures of several kernel sets side by side, as a text table."""
+    rows = [("", "launches", "global", "on chip", "barriers", "library calls")]
+    for k, s in enumerate(stages):
+        rows.append(
+            (
+                f"[{k}]",
+                str(s.launches),
+                format_bytes(s.global_bytes),
+                format_bytes(s.shared_bytes),
+                str(s.barriers),
+                str(s.library_calls),
+            )
+        )
+    widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+    return "\n".join("  ".join(x.rjust(w) for x, w in zip(r, widths, strict=True)) for r in rows)
