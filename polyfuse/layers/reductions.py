@@ -16,6 +16,7 @@ from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import Const, Statement, TensorGraph
+from polyfuse.layers.fresh import fresh_name
 
 
 def explicit_reductions(graph: TensorGraph, trees: list[Tree]) -> tuple[TensorGraph, list[Tree]]:
@@ -38,7 +39,8 @@ def _init(graph: TensorGraph, s: Statement) -> Statement:
     dtype = graph.tensor(s.target).dtype
     value = Const(identity(s.reduction, dtype), dtype, s.span)
     outer = tuple(d for d in s.dims if not d.reduce)
-    return Statement(f"{s.name}__init", s.target, outer, s.write, value, span=s.span)
+    name = fresh_name(graph, f"{s.name}__init")
+    return Statement(name, s.target, outer, s.write, value, span=s.span)
 
 
 def _insert(t: Tree, s: Statement, init: Statement) -> Tree:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
+    Cast,
     Const,
     Expr,
     IndexValue,
@@ -23,6 +26,7 @@ from polyfuse.ir.tensor_graph import (
     map_index,
     reads,
 )
+from polyfuse.layers.fresh import fresh_name
 
 LARGEST = 2**63 - 1
 
@@ -53,12 +57,17 @@ def decompose_argmax(graph: TensorGraph) -> TensorGraph:
 def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], list[Tensor]]:
     outer = tuple(d for d in s.dims if not d.reduce)
     (over,) = (d for d in s.dims if d.reduce)
-    every = tuple(IVar(d.name) for d in s.dims)
-    kept = tuple(IVar(d.name) for d in outer)
     dtype = s.expr.dtype
-    value_name, best_name = f"{s.name}__value", f"{s.name}__best"
-    shape = _extents(s.dims)
-    value = Read(value_name, every, dtype, s.span)
+    value_name, best_name = (fresh_name(graph, f"{s.name}__{part}") for part in ("value", "best"))
+    # Storage starts at 0, wherever the ranges do.
+    ranges = _intervals(s.dims)
+    start = {
+        n: IConst(0) if isinstance(low, IConst) and low.value >= 0 else low for n, (low, _) in ranges.items()
+    }
+    shape = tuple(ranges[d.name][1] + 1 - start[d.name] for d in (*outer, over))
+    place = tuple(IVar(d.name) - start[d.name] for d in (*outer, over))
+    kept = place[:-1]
+    value = Read(value_name, place, dtype, s.span)
     best = Read(best_name, kept, dtype, s.span)
     found: Expr = Apply("eq", (value, best), BOOL, s.span)
     if dtype.is_float:
@@ -66,25 +75,43 @@ def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], li
     here = Select(found, IndexValue(IVar(over.name), I64), Const(LARGEST, I64), I64, s.span)
     plain_dims = tuple(replace(d, reduce=False) for d in s.dims)
     return [
-        Statement(value_name, value_name, plain_dims, every, s.expr, span=s.span),
+        Statement(value_name, value_name, plain_dims, place, s.expr, span=s.span),
         Statement(
             best_name, best_name, s.dims, kept, value, s.reduction[3:] if s.reduction else None, span=s.span
         ),
         replace(s, expr=here, reduction="min"),
     ], [
         Tensor(value_name, dtype, shape, Role.TEMP, s.span, exact=True),
-        Tensor(best_name, dtype, _extents(outer), Role.TEMP, s.span, exact=True),
+        Tensor(best_name, dtype, shape[:-1], Role.TEMP, s.span, exact=True),
     ]
 
 
-def _extents(dims: tuple[IterDim, ...]) -> tuple[IndexExpr, ...]:
-    """An extent for each dim that holds all its indices; bounds that use outer dims take their largest."""
-    largest: dict[str, IndexExpr] = {}
-    extents = []
+def _intervals(dims: tuple[IterDim, ...]) -> dict[str, tuple[IndexExpr, IndexExpr]]:
+    """Least and largest value of each loop variable; they use sizes only."""
+    found: dict[str, tuple[IndexExpr, IndexExpr]] = {}
     for d in dims:
-        extents.append(substitute(d.upper, largest))
-        largest[d.name] = extents[-1] - 1
-    return tuple(extents)
+        found[d.name] = (_interval(d.lower, found)[0], _interval(d.upper, found)[1] - 1)
+    return found
+
+
+def _interval(e: IndexExpr, inside: Mapping[str, tuple[IndexExpr, IndexExpr]]) -> tuple[IndexExpr, IndexExpr]:
+    """Bounds of an index expression; divisors are positive."""
+    match e:
+        case IVar(name):
+            return inside[name]
+        case IBin("%", _, right):
+            return IConst(0), _interval(right, inside)[1] - 1
+        case IBin(op, left, right):
+            (a, b), (c, d) = _interval(left, inside), _interval(right, inside)
+            if op in ("+", "min", "max"):
+                return binary(op, a, c), binary(op, b, d)
+            if op == "-":
+                return a - d, b - c
+            corners = [binary(op, x, y) for x in (a, b) for y in (c, d)]
+            low, high = (functools.reduce(lambda x, y: binary(o, x, y), corners) for o in ("min", "max"))
+            return low, high
+        case _:
+            return e, e
 
 
 def cache_read(graph: TensorGraph, tensor: str) -> TensorGraph:
@@ -97,10 +124,13 @@ def cache_read(graph: TensorGraph, tensor: str) -> TensorGraph:
     The temporary ends up in a register or in a row buffer, where contraction puts it.
     """
     source = graph.tensor(tensor)
-    name = f"{tensor}__cache"
+    name = fresh_name(graph, f"{tensor}__cache")
     dims = tuple(IterDim(f"d{k}", IConst(0), e) for k, e in enumerate(source.shape))
     index = tuple(IVar(d.name) for d in dims)
-    copy = Statement(name, name, dims, index, Read(tensor, index, source.dtype), span=source.span)
+    value: Expr = Read(tensor, index, source.dtype)
+    if source.dtype.compute is not source.dtype:  # what is stored in 16 bits comes from a cast
+        value = Cast(Cast(value, source.dtype.compute), source.dtype)
+    copy = Statement(name, name, dims, index, value, span=source.span)
     cached = Tensor(name, source.dtype, source.shape, Role.TEMP, source.span, exact=True)
 
     def redirect(e: Expr) -> Expr:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from polyfuse.ir.index_expr import IConst, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph
+from polyfuse.layers.fresh import fresh_name
 
 
 def rfactor(
@@ -27,6 +28,7 @@ def rfactor(
     """
     outer = nest.members[0]
     block = f"{outer.name}_blk"
+    number = fresh_name(graph, "p__")
     parts: dict[str, str] = {}
     combine: list[Tree] = []
     statements: list[Statement] = []
@@ -35,7 +37,7 @@ def rfactor(
         if s.name not in reductions:
             statements.append(s)
             continue
-        part, tensor, final = _split(graph, s, outer, chunk, chunks)
+        part, tensor, final = _split(graph, s, outer, number, chunk, chunks)
         parts[s.name] = part.name
         statements += [part, final]
         tensors.append(tensor)
@@ -44,7 +46,7 @@ def rfactor(
     renamed = _rename(nest, parts)
     assert isinstance(renamed, Band)
     rows = [
-        (n, IVar("p__") if n in parts.values() else binary("//", e, chunk))
+        (n, IVar(number) if n in parts.values() else binary("//", e, chunk))
         for n, e in renamed.members[0].exprs
     ]
     blocks = Member(block, tuple(sorted(rows)), coincident=True, coordinate=Coordinate.BLK)
@@ -52,13 +54,13 @@ def rfactor(
 
 
 def _split(
-    graph: TensorGraph, s: Statement, outer: Member, chunk: int, chunks: int
+    graph: TensorGraph, s: Statement, outer: Member, number: str, chunk: int, chunks: int
 ) -> tuple[Statement, Tensor, Statement]:
-    """(partial reduction, its tensor, combination)."""
+    """(partial reduction, its tensor, combination). `number` is the variable that counts chunks."""
     over = outer.of(s.name)
     assert isinstance(over, IVar)
-    start = binary("*", IVar("p__"), chunk)
-    block = IterDim("p__", IConst(0), IConst(chunks))
+    start = binary("*", IVar(number), chunk)
+    block = IterDim(number, IConst(0), IConst(chunks))
     dims: list[IterDim] = [block]
     for d in s.dims:
         if d.name == over.name:
@@ -66,11 +68,11 @@ def _split(
             d = replace(d, lower=low, upper=binary("min", start + chunk, d.upper))
         dims.append(d)
     target = graph.tensor(s.target)
-    name = f"{s.name}__part"
-    part = replace(s, name=name, target=name, dims=tuple(dims), write=(IVar("p__"), *s.write))
+    name = fresh_name(graph, f"{s.name}__part")
+    part = replace(s, name=name, target=name, dims=tuple(dims), write=(IVar(number), *s.write))
     tensor = Tensor(name, target.dtype, (IConst(chunks), *target.shape), Role.TEMP, target.span)
     kept = tuple(d for d in s.dims if not d.reduce)
-    value = Read(name, (IVar("p__"), *s.write), target.dtype, s.span)
+    value = Read(name, (IVar(number), *s.write), target.dtype, s.span)
     final = replace(s, dims=(*kept, replace(block, reduce=True)), expr=value)
     return part, tensor, final
 
