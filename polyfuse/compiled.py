@@ -263,11 +263,14 @@ class Compiled:
     def _results(
         self, instance: _Instance, arrays: Mapping[str, Array], back: Back | None, out: object
     ) -> object:
-        given = _given_outputs(out, [t for t, _ in instance.outputs])
+        given = _named_outputs(out, [t for t, _ in instance.outputs])
         results = []
         for t, _ in instance.outputs:
-            array = given.get(t.name, arrays[t.name])
-            results.append(back(array) if back else array if t.shape else array[()])
+            array = arrays[t.name]
+            if given.get(t.name) is not None:
+                results.append(given[t.name])  # what came in goes out, the same object
+            else:
+                results.append(back(array) if back else array if t.shape else array[()])
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
@@ -297,8 +300,8 @@ def _separate(inputs: tuple[Tensor, ...], arrays: dict[str, Array]) -> None:
             arrays[other.name] = arrays[other.name].copy(order="K")
 
 
-def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
-    """`out=` as name -> array."""
+def _named_outputs(out: object, outputs: list[Tensor]) -> dict[str, Any]:
+    """`out=` as name -> what was given. Raises ArgumentError PF418 if it does not fit the results."""
     if out is None:
         return {}
     if isinstance(out, Mapping):
@@ -315,11 +318,16 @@ def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
     for name in pairs:
         if name not in known:
             raise ArgumentError(f"out= names '{name}', which is no result", code="PF418")
-    result: dict[str, Any] = {}
-    for name, value in pairs.items():
-        array, _ = to_numpy(value, name)
+    return pairs
+
+
+def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
+    """`out=` as name -> NumPy array."""
+    result: dict[str, Array] = {}
+    for name, value in _named_outputs(out, outputs).items():
         if value is None:
             continue
+        array, _ = to_numpy(value, name)
         if not isinstance(array, np.ndarray):
             raise ArgumentError(f"out= for '{name}' must be an array", code="PF418")
         result[name] = array
