@@ -1,0 +1,1 @@
+"""Timing polyfuse against PyTorch and JAX, in one run: `python -m benchmarks`."""
