@@ -1,0 +1,84 @@
+"""Graphs on every target, fused and unfused, against the float64 reference.
+
+Many graphs share a translation unit, so that a test run compiles few sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.ir.index_expr import evaluate as value_of
+from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion, Scheduler
+from polyfuse.pipeline import fixed_graph, schedule
+from polyfuse.runtime.agreement import agrees
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.interpreter import InterpretedKernels
+from polyfuse.runtime.reference import evaluate
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Call:
+    """A graph and what to call it with. `name` and `text` are for the message of a failure."""
+
+    name: str
+    text: str
+    graph: TensorGraph
+    sizes: dict[str, int]
+    inputs: dict[str, Array]
+    scheduler: Scheduler = "auto"
+
+    def memory(self) -> dict[str, Array]:
+        """Arrays for every argument and result; results hold garbage."""
+        arrays = {k: np.array(v) for k, v in self.inputs.items()}
+        for t in self.graph.tensors:
+            if t.role is Role.INPUT and t.default is not None and t.name not in arrays:
+                arrays[t.name] = np.asarray(t.default).astype(t.dtype.numpy)
+            if t.role is Role.OUTPUT:
+                shape = tuple(value_of(e, self.sizes) for e in t.shape)
+                arrays[t.name] = arrays[t.alias] if t.alias else np.full(shape, 77).astype(t.dtype.numpy)
+        return arrays
+
+    def requests(self) -> list[Request]:
+        """Kernels with layer I and without."""
+        fixed = fixed_graph(self.graph, self.sizes)
+        made = []
+        for fusion in (LoopFusion(scheduler=self.scheduler), None):
+            kernels, _ = form_kernels(schedule(fixed, fusion), 2)
+            copied, _ = entry_copies(kernels)
+            made.append(Request(kernels, copied=copied))
+        return made
+
+
+def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:
+    """Assert that every call agrees with the reference: fused and unfused, compiled and interpreted."""
+    requests = [call.requests() for call in calls]
+    codes = emit_together([r for both in requests for r in both])
+    for k, call in enumerate(calls):
+        inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
+        want = evaluate(call.graph, call.sizes, inputs)
+        for way, name in enumerate(("fused", "unfused")):
+            request, code = requests[k][way], codes[2 * k + way]
+            machines: list[Any] = [CpuExecutable(code, {})]
+            if interpret:
+                machines.append(InterpretedKernels(request.kernels, checked=True, copied=request.copied))
+            for machine in machines:
+                arrays = call.memory()
+                machine.run(arrays)
+                _compare(call, arrays, want, f"{name}, {type(machine).__name__}")
+
+
+def _compare(call: Call, arrays: dict[str, Array], want: Any, how: str) -> None:
+    for t in call.graph.tensors:
+        if t.role is Role.OUTPUT:
+            outcome = agrees(arrays[t.name], want[t.name], t.dtype)
+            assert outcome, f"{call.name} ({how}), {t.name}: {outcome.message}\n{call.text}"
