@@ -26,7 +26,7 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
 from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.arguments import Array, check_array, dense, overlaps, usable
+from polyfuse.runtime.arguments import Array, check_array, dense, overlaps, share_elements, usable
 
 Back = Callable[[Array], object]
 
@@ -75,7 +75,7 @@ class Compiled:
     def __repr__(self) -> str:
         return f"<polyfuse {self.signature} for {self.target}>"
 
-    def __call__(self, *args: object, out: object = None, **kwargs: object) -> object:
+    def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
         values, back = self._values(args, kwargs)
         instance = self._instance(values)
         arrays, finish = self._arrays(instance, values, out)
@@ -84,7 +84,7 @@ class Compiled:
             store()
         return self._results(instance, arrays, back, out)
 
-    def bind(self, *args: object, out: object = None, **kwargs: object) -> Callable[[], object]:
+    def bind(self, /, *args: object, out: object = None, **kwargs: object) -> Callable[[], object]:
         """A prepared call on fixed memory: `g = f.bind(x, out=y); g()`.
 
         Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
@@ -93,7 +93,7 @@ class Compiled:
         values, back = self._values(args, kwargs)
         instance = self._instance(values)
         arrays, finish = self._arrays(instance, values, out)
-        if finish:
+        if finish or any(_is_copied(v, arrays[n]) for n, v in values.items()):
             raise ArgumentError(
                 "these arrays cannot be bound: the kernels cannot use their memory directly "
                 "(byte order, alignment, layout of out=, or out= overlapping an input)",
@@ -102,20 +102,22 @@ class Compiled:
             )
         run = instance.built.executable.bind(arrays)
         results = self._results(instance, arrays, back, out)
+        scalars = any(not shape for _, shape in instance.outputs)
 
         def bound() -> object:
             run()
-            return results
+            # A result of rank 0 is a number, made anew; the others are the same arrays each time.
+            return self._results(instance, arrays, back, out) if scalars else results
 
         return bound
 
     # --- stages for those who look ---------------------------------------------------------------------
 
-    def built(self, *args: object, **kwargs: object) -> Built:
+    def built(self, /, *args: object, **kwargs: object) -> Built:
         """What was compiled for these arguments (schedule, kernels, source, decisions, seconds)."""
         return self._instance(self._values(args, kwargs)[0]).built
 
-    def explain(self, *args: object, **kwargs: object) -> str:
+    def explain(self, /, *args: object, **kwargs: object) -> str:
         """Every decision of the compiler for these arguments, one a line."""
         return "\n".join(map(str, self.built(*args, **kwargs).decisions))
 
@@ -232,6 +234,8 @@ class Compiled:
     def _inout(self, t: Tensor, value: object, array: Array, finish: list[Callable[[], None]]) -> Array:
         if not isinstance(value, np.ndarray) or not value.flags.writeable:
             raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF418")
+        if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+            raise ArgumentError(f"elements of the inout argument '{t.name}' share memory", code="PF418")
         if usable(array):
             return array
         copy = np.array(array, dtype=t.dtype.numpy, order="C")
@@ -274,6 +278,14 @@ class Compiled:
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
+def _is_copied(value: object, array: Array) -> bool:
+    """Does an argument live elsewhere than in the caller's array?"""
+    if not isinstance(value, np.ndarray):
+        return False
+    here, there = (a.__array_interface__["data"][0] for a in (value, array))
+    return bool(here != there)
+
+
 def _layout(value: Any) -> object:
     """What an executable depends on: dtype, shape, and whether memory is dense."""
     if isinstance(value, np.ndarray):
@@ -295,6 +307,8 @@ def _separate(inputs: tuple[Tensor, ...], arrays: dict[str, Array]) -> None:
             if other.name == t.name or not overlaps(arrays[t.name], arrays[other.name]):
                 continue
             if other.role is Role.INOUT:
+                if not share_elements(arrays[t.name], arrays[other.name]):
+                    continue
                 both = f"inout arguments '{t.name}' and '{other.name}'"
                 raise ArgumentError(f"{both} share memory", code="PF418", span=other.span)
             arrays[other.name] = arrays[other.name].copy(order="K")

@@ -52,7 +52,11 @@ def as_array(value: object, dtype: DType) -> Array:
     if weak and (dtype.is_float or (dtype.is_integer and isinstance(value, int)) or isinstance(value, bool)):
         if dtype.is_integer and not _in_range(int(value), dtype):  # type: ignore[call-overload]
             raise ArgumentError(f"{value} does not fit into {dtype}", code="PF402")
-        return np.asarray(value).astype(dtype.numpy)
+        try:
+            with np.errstate(over="ignore"):
+                return np.asarray(value).astype(dtype.numpy)
+        except OverflowError:
+            raise ArgumentError(f"a number is too large for {dtype}", code="PF402") from None
     return array
 
 
@@ -67,7 +71,7 @@ def usable(array: Array) -> bool:
 
 
 def _whole_strides(array: Array) -> bool:
-    return all(s % array.itemsize == 0 for s in array.strides)
+    return all(s % array.itemsize == 0 for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
 
 
 def dense(array: Array) -> bool:
@@ -77,6 +81,14 @@ def dense(array: Array) -> bool:
 
 def element_strides(array: Array) -> tuple[int, ...]:
     return tuple(s // array.itemsize for s in array.strides)
+
+
+def share_elements(a: Array, b: Array) -> bool:
+    """Do the two arrays share memory? (Exactly, where that is found out fast; else True.)"""
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 def overlaps(a: Array, b: Array) -> bool:
