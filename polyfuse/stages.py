@@ -13,7 +13,7 @@ from typing import Literal
 
 from polyfuse.codegen.cpu import CpuCode, emit
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
@@ -163,8 +163,10 @@ class Kernels:
     def global_bytes(self) -> int:
         """Bytes moved to and from global memory if every kernel touches each buffer once.
 
-        What a kernel writes itself and then reads is not counted as read.
+        What a kernel writes itself and then reads is not counted as read.  Raises ScheduleError PF513
+        while sizes are open.
         """
+        self._require_sizes()
         total = 0
         for k in self.kernels:
             for b in k.arguments:
@@ -176,7 +178,13 @@ class Kernels:
     @property
     def shared_bytes(self) -> int:
         """Bytes of on-chip storage: the largest worker's arrays of any kernel."""
+        self._require_sizes()
         return max((self._local(k) for k in self.kernels), default=0)
+
+    def _require_sizes(self) -> None:
+        if self.ir.graph.sizes:
+            names = ", ".join(self.ir.graph.sizes)
+            raise ScheduleError(f"the sizes {names} are open", code="PF513", hint="give them to specialize()")
 
     @staticmethod
     def _local(kernel: Kernel) -> int:
@@ -206,7 +214,12 @@ class Kernels:
         return emit(self.ir, copied=copied, checked=self.options.checked)
 
     def build(self, target: Target = "auto") -> Executable:
-        """Loaded kernels. Raises ToolchainError PF701 without a compiler (the interpreter needs none)."""
+        """Loaded kernels.
+
+        Raises ToolchainError PF701 without a compiler (the interpreter needs none), ScheduleError PF513
+        while sizes are open.
+        """
+        self._require_sizes()
         resolved = resolve_target(target)
         if resolved == "interpret":
             copied, _ = entry_copies(self.ir)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import ScheduleError
+from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.ir.schedule_tree import Tree, sequence, statements
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -58,6 +58,9 @@ class LoopFusion:
         graph = decompose_argmax(graph)
         decisions: list[Decision] = list(earlier)
         for tensor in self.cache_reads:
+            if tensor not in graph.inputs:
+                names = ", ".join(graph.inputs)
+                raise ArgumentError(f"there is no input '{tensor}'", code="PF416", hint=f"there are {names}")
             graph = cache_read(graph, tensor)
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
         if self.collapse and not graph.sizes:
@@ -138,6 +141,8 @@ def recurrences(graph: TensorGraph) -> list[tuple[str, ...]]:
 
 def require_legal(graph: TensorGraph, tree: Tree) -> Verdict:
     """Prove the tree legal, or raise ScheduleError with the witness. Sizes isl cannot carry are left open."""
+    if sorted(statements(tree)) != sorted(s.name for s in graph.statements):
+        raise ScheduleError("a schedule tree must hold each statement of the graph once", span=graph.span)
     if fixed_sizes_needed(graph):
         return Legal()  # proved when the sizes are known, before any kernel is made
     with isl_lock:
