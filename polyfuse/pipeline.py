@@ -22,6 +22,7 @@ from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
+from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
@@ -71,6 +72,8 @@ def _verify(result: object) -> None:
         require_legal(result.graph, result.tree)
     if isinstance(result, TensorGraph):
         verify_graph(result)
+    if isinstance(result, tuple) and isinstance(result[0], KernelGraph):
+        verify_kernels(result[0])
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from polyfuse.layers.collapse import collapse
 from polyfuse.layers.rematerialise import rematerialise
 from polyfuse.layers.rewrites import cache_read, decompose_argmax
 from polyfuse.layers.split_guards import split_guards
+from polyfuse.layers.views import compose_views
 from polyfuse.poly.axes import find_axes
 from polyfuse.poly.axis_planner import plan, strongly_connected
 from polyfuse.poly.domains import build_model, fixed_sizes_needed
@@ -65,6 +66,7 @@ class LoopFusion:
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
         if self.collapse and not graph.sizes:
             graph = collapse(graph, decisions, frozenset(self.strided))
+        graph = compose_views(graph, decisions)
         planner = self._planner(decisions)
         tree = planner(graph)
         if self.rematerialise:

@@ -109,7 +109,16 @@ def _mapped(s: Statement, e: Select, parts: list[IndexExpr]) -> list[Statement] 
             return None
         pieces.append(_choose(outside, e, e.other))
     assert inside is not None
-    return [_choose(inside, e, e.then), *pieces]
+    every = [_choose(inside, e, e.then), *pieces]
+    return [p for p in every if not _is_empty(p)] or every[:1]
+
+
+def _is_empty(s: Statement) -> bool:
+    """Has a domain no points, as constant bounds say?"""
+    return any(
+        isinstance(d.lower, IConst) and isinstance(d.upper, IConst) and d.lower.value >= d.upper.value
+        for d in s.dims
+    )
 
 
 def _reduced(graph: TensorGraph, s: Statement, e: Select, parts: list[IndexExpr]) -> list[Statement] | None:
