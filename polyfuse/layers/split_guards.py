@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.tensor_graph import (
     Apply,
     Const,
     Expr,
-    IndexValue,
     IterDim,
     Select,
     Statement,
@@ -34,6 +33,7 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
     walk,
 )
+from polyfuse.poly.isl_bridge import index_operand
 
 MOST_PIECES = 8
 
@@ -149,7 +149,7 @@ def conjuncts(cond: Expr) -> list[IndexExpr] | None:
             first, second = conjuncts(left), conjuncts(right)
             return None if first is None or second is None else first + second
         case Apply(op, (left, right)):
-            a, b = _index(left), _index(right)
+            a, b = index_operand(left), index_operand(right)
             if a is None or b is None:
                 return None
             match op:
@@ -165,16 +165,6 @@ def conjuncts(cond: Expr) -> list[IndexExpr] | None:
                     return [binary("-", a, b), binary("-", b, a)]
                 case _:
                     return None
-        case _:
-            return None
-
-
-def _index(e: Expr) -> IndexExpr | None:
-    match e:
-        case IndexValue(index, dtype) if dtype.is_integer:
-            return index
-        case Const(int() as value) if not isinstance(value, bool):
-            return IConst(value)
         case _:
             return None
 
@@ -225,15 +215,26 @@ def _restrict(s: Statement, nonnegative: IndexExpr, reduction_only: bool = False
         return None
     if reduction_only and not last.reduce:
         return _restrict_outer(s, nonnegative)
-    rest = line.rest
-    for name, c in line.factors.items():
-        if name != last.name:
-            rest = binary("+", rest, binary("*", c, IVar(name)))
+    others = {n: c for n, c in line.factors.items() if n != last.name}
     if factor == 1:
-        bound = replace(last, lower=_tighter("max", last.lower, binary("-", 0, rest)))
+        bound = replace(last, lower=binary("max", last.lower, _affine(others, line.rest, -1)))
     else:
-        bound = replace(last, upper=_tighter("min", last.upper, binary("+", rest, 1)))
+        end = _affine(others, binary("+", line.rest, 1), 1)
+        bound = replace(last, upper=binary("min", last.upper, end))
     return replace(s, dims=tuple(bound if d is last else d for d in s.dims))
+
+
+def _affine(factors: dict[str, int], rest: IndexExpr, sign: int) -> IndexExpr:
+    """`sign * (sum of factors * variables + rest)`, its positive terms first."""
+    terms = [(sign * c, IVar(n)) for n, c in factors.items()]
+    total: IndexExpr = binary("*", sign, rest) if isinstance(rest, IConst) or sign == 1 else IConst(0)
+    for c, v in terms:
+        if c > 0:
+            total = binary("+", binary("*", c, v), total) if isinstance(total, IConst) else total + c * v
+    for c, v in terms:
+        if c < 0:
+            total = binary("-", total, binary("*", -c, v))
+    return total if isinstance(rest, IConst) or sign == 1 else binary("-", total, rest)
 
 
 def _restrict_outer(s: Statement, nonnegative: IndexExpr) -> Statement | None:
@@ -243,9 +244,5 @@ def _restrict_outer(s: Statement, nonnegative: IndexExpr) -> Statement | None:
         return None
     extent = max(0, over.upper.value - over.lower.value)
     end = binary("+", over.lower, binary("*", extent, binary("+", nonnegative, 1)))
-    bound: IterDim = replace(over, upper=_tighter("min", over.upper, end))
+    bound: IterDim = replace(over, upper=binary("min", over.upper, end))
     return replace(s, dims=tuple(bound if d is over else d for d in s.dims))
-
-
-def _tighter(op: str, old: IndexExpr, new: IndexExpr) -> IndexExpr:
-    return binary(op, as_index(old), new)

@@ -91,7 +91,7 @@ def condition_text(cond: Expr, positive: bool = True) -> str | None:
                 return " and ".join(f"({t})" for t in (first, second) if t is not None) or None
             return None if first is None or second is None else f"(({first}) or ({second}))"
         case Apply(op, (left, right)) if op in _COMPARE:
-            a, b = _index_operand(left), _index_operand(right)
+            a, b = index_operand(left), index_operand(right)
             if a is None or b is None:
                 return None
             try:
@@ -102,7 +102,8 @@ def condition_text(cond: Expr, positive: bool = True) -> str | None:
             return None
 
 
-def _index_operand(e: Expr) -> IndexExpr | None:
+def index_operand(e: Expr) -> IndexExpr | None:
+    """The index expression that an operand of a comparison stands for, if it is one."""
     match e:
         case IndexValue(index, dtype) if dtype.is_integer:
             return index
