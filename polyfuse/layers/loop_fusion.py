@@ -106,9 +106,10 @@ def schedule_by_isl(graph: TensorGraph) -> Tree:
         )
     with isl_lock:
         tree = isl_schedule(build_model(graph))
-    # isl knows nothing of statements without instances; in nests of their own they do no harm.
+    # isl knows nothing of statements without instances.  They go first: all that can come of one is the
+    # neutral element that an empty reduction leaves.
     missing = [s.name for s in graph.statements if s.name not in statements(tree)]
-    return sequence([tree, *(plan(graph, (name,)) for name in missing)])
+    return sequence([*(plan(graph, (name,)) for name in missing), tree])
 
 
 def identity_schedule(graph: TensorGraph) -> ScheduledGraph:
