@@ -331,4 +331,4 @@ def _float_literal(value: float, dtype: DType) -> str:
     if math.isinf(rounded):
         return f"(-__builtin_inf{f}())" if rounded < 0 else f"__builtin_inf{f}()"
     text = f"{rounded.hex()}{f}"
-    return f"({text})" if rounded < 0 else text
+    return f"({text})" if math.copysign(1.0, rounded) < 0 else text
