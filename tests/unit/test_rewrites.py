@@ -104,7 +104,7 @@ def test_cache_read_is_recorded_and_asks_for_an_input() -> None:
     scheduled = LoopFusion(cache_reads=("x",)).schedule(graph)
     assert "+ cache_read x: asked for" in map(str, scheduled.decisions)
     assert_computes(graph, form_kernels(scheduled, 2)[0])
-    with pytest.raises(pf.ArgumentError, match="PF416.*there is no input 'z'"):
+    with pytest.raises(pf.ArgumentError, match=r"PF416.*there is no input 'z'"):
         LoopFusion(cache_reads=("z",)).schedule(graph)
 
 
