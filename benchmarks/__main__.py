@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.measure import OURS, Outcome, Settings, run
 from benchmarks.processes import Child, ContenderError, Seat
-from benchmarks.report import print_table, save
+from benchmarks.report import line, print_table, save
 from benchmarks.surroundings import load_average, slug, surroundings
 from benchmarks.workload import load, names, select
 
@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         about["versions"] = {n: v for c in children for n, v in c.versions.items()}
         for workload, case in pairs:
             outcomes.append(run(workload, case, children, settings, status.update))
+            console.print(line(outcomes[-1]), markup=False, highlight=False)
     about["load"] = (before, load_average())
     print_table(outcomes, console)
     where = chosen.out or RESULTS / f"{about['date'][:10]}-{slug(about['cpu'])}"

@@ -93,6 +93,15 @@ def print_table(outcomes: Sequence[Outcome], console: Console) -> None:
     console.print(summary(outcomes))
 
 
+def line(o: Outcome) -> str:
+    """One workload in a line, while the others go on."""
+    best = o.best_peer
+    rival = f"{best.label} {best.timing.median:.3g} ms, ratio {o.ratio:.2f}" if best else "no peer"
+    again, kept = o.disturbed
+    noise = f"{again} rounds made again, {kept} disturbed ones kept"
+    return f"{o.case}: {o.ours.timing.median:.3g} ms, {rival}; {noise}"
+
+
 def remarks(outcomes: Sequence[Outcome]) -> list[str]:
     """Contenders that failed or are wrong."""
     found = [f"{o.case}: {f}" for o in outcomes for f in o.failures]

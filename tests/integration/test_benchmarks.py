@@ -1,0 +1,172 @@
+"""The benchmarks themselves: workloads compute what their operators say, the harness and its reports work."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyfuse import stdlib
+from polyfuse.runtime.reference import evaluate
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
+
+from benchmarks import compile_time, stdlib_sizes  # noqa: E402
+from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.check import Truth, numpy_truth  # noqa: E402
+from benchmarks.floor import compulsory  # noqa: E402
+from benchmarks.measure import Timing  # noqa: E402
+from benchmarks.quiet import Meter, quiet_rounds  # noqa: E402
+from benchmarks.report import geometric_mean  # noqa: E402
+from benchmarks.workload import load, names, select  # noqa: E402
+
+
+@pytest.mark.parametrize("name", names())
+def test_numpy_functions_agree_with_the_reference(name: str) -> None:
+    workload = load(name)
+    sizes = workload.module.SMALL
+    given = workload.inputs(sizes)
+    found = evaluate(workload.graph, sizes, given)
+    for outcome, want in numpy_truth(workload, given).items():
+        got = found[outcome]
+        assert got.value.shape == want.shape and not got.undecided.any(), outcome
+        np.testing.assert_allclose(got.value, want, rtol=2e-5, atol=2e-6, err_msg=outcome)
+
+
+@pytest.mark.parametrize("name", names())
+def test_workloads_are_complete(name: str) -> None:
+    workload = load(name)
+    assert all(workload.has(library) for library in ("numpy", "torch", "jax"))
+    sizes = set(workload.graph.sizes)
+    assert sizes == set(workload.module.SMALL)
+    assert workload.cases and all(set(s) == sizes for s in workload.cases.values())
+    required = {n for n in workload.graph.inputs if workload.graph.tensor(n).default is None}
+    given = workload.inputs(workload.module.SMALL)
+    assert required <= set(given) <= set(workload.graph.inputs)
+    again = workload.inputs(workload.module.SMALL)
+    assert all(np.array_equal(given[n], again[n]) for n in given), "inputs differ from call to call"
+
+
+def test_names_of_cases_are_unique() -> None:
+    cases = [case for _, case in select([])]
+    assert len(set(cases)) == len(cases)
+    assert {w.name for w, _ in select(["bias_gelu_1024", "rope"])} == {"bias_gelu", "rope"}
+    with pytest.raises(KeyError, match="there is no workload 'nothing'"):
+        select(["nothing"])
+
+
+@pytest.mark.timeout(60)
+def test_a_run_without_torch_and_jax(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One process each for polyfuse and NumPy; a table, JSON, Markdown."""
+    out = tmp_path / "results"
+    basics = ["--no-torch", "--no-jax", "--repeat", "3", "--patience", "0"]
+    assert main(["--only", "lstm_cell", *basics, "--out", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert "lstm_cell" in printed and "geometric means over 1 workloads" in printed
+    data = json.loads((out / "results.json").read_text())
+    assert {"cpu", "date", "cores", "versions", "load", "threads", "rounds"} <= set(data)
+    (workload,) = data["workloads"]
+    assert [e["label"] for e in workload["entries"]] == ["polyfuse", "polyfuse, bound", "numpy"]
+    for e in workload["entries"]:
+        assert 0 < e["timing"]["least"] <= e["timing"]["low"] <= e["timing"]["median"] <= e["timing"]["high"]
+        assert e["timing"]["rounds"] == 3 and e["first_call_s"] > 0 and e["verdict"]["ok"]
+    assert workload["best_peer"] == "numpy" and workload["ratio"] > 0 and workload["floor_ms"] > 0
+    table = (out / "table.md").read_text().splitlines()
+    cells = [line.count("|") for line in table if line.startswith("|")]
+    assert len(cells) == 3 and len(set(cells)) == 1
+
+
+def test_wrong_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "nothing"]) == 2
+    assert "there is no workload 'nothing'" in capsys.readouterr().out
+
+
+def test_the_judge_tells_wrong_from_right(tmp_path: Path) -> None:
+    workload = load("ln_bwd")
+    truth = Truth(workload, workload.module.SMALL)
+    for name, want in numpy_truth(workload, workload.inputs(workload.module.SMALL)).items():
+        np.save(tmp_path / f"{name}.npy", want.astype(np.float32))
+    assert truth.judge(tmp_path, strict=True).ok
+    wrong = np.load(tmp_path / "dgamma.npy")
+    wrong[0] += 1e-2
+    np.save(tmp_path / "dgamma.npy", wrong)
+    verdict = truth.judge(tmp_path, strict=False)
+    assert not verdict.ok and "dgamma" in verdict.message
+
+
+def test_compulsory_traffic() -> None:
+    n = 1000
+    need = compulsory(load("adamw").graph, {"N": n})
+    scalars = 8 + 5 * 4
+    assert (need.read, need.written) == (4 * 4 * n + scalars, 3 * 4 * n)
+    assert need.working_set == 4 * 4 * n + scalars, "what is updated in place lies there once"
+    rates = {"read": 10.0, "fill": 5.0, "fill_nt": 8.0, "copy": 4.0, "map": 4.0, "map_nt": 4.0}
+    memory = (need.read / 10 + need.written / 8) * 1e-9
+    assert need.seconds({**rates, "fma_gflops": 1e9}) == pytest.approx(memory)
+    assert need.seconds({**rates, "fma_gflops": 1.0}) == pytest.approx(2 * need.operations * 1e-9)
+
+
+def test_statistics() -> None:
+    t = Timing.of([0.003, 0.001, 0.002, 0.005, 0.004])
+    assert (t.least, t.low, t.median, t.high, t.rounds) == pytest.approx((1.0, 2.0, 3.0, 4.0, 5))
+    assert Timing.of([0.002]).high == 2.0
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([]) == 0.0
+
+
+class _Noise(Meter):
+    """Others are busy in the rounds whose numbers are given."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self.shares = iter(shares)
+
+    def start(self) -> None: ...
+
+    def others(self) -> float:
+        return next(self.shares)
+
+    def wait(self, deadline: float) -> None: ...
+
+
+def test_disturbed_rounds_are_made_again_until_patience_ends() -> None:
+    values: list[int] = []
+    noise = _Noise([0.0, 0.5, 0.0, 0.9, 0.0])
+    assert quiet_rounds(values.append, values.pop, 3, noise, 60) == (2, 0)  # type: ignore[arg-type]
+    assert values == [0, 1, 2]
+    values.clear()
+    assert quiet_rounds(values.append, values.pop, 2, _Noise([0.5, 0.5]), 0) == (0, 2)  # type: ignore[arg-type]
+
+
+# --- compile time -----------------------------------------------------------------------------------
+
+
+def test_every_operator_of_the_library_has_a_size() -> None:
+    table = stdlib_sizes.table()
+    assert set(table) == set(stdlib.ops)
+    for name in ("adamw", "swiglu", "segment_sum"):
+        sig = stdlib.op(name).signature
+        given = stdlib_sizes.arguments(sig, table[name])
+        assert [p.name for p in sig.params if not p.has_default] == list(given)
+    assert given["start"].shape == (20001,) and given["start"].dtype == np.int64
+
+
+def test_compile_times_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(cache))
+    cold, warm = compile_time.measured("relu"), compile_time.measured("relu")
+    assert cold["c++"] > 0 and warm["c++"] == 0
+    for t in (cold, warm):
+        assert t["total"] == pytest.approx(t["own"] + t["c++"])
+        parts = sum(v for k, v in t.items() if k not in ("total", "own"))
+        assert parts == pytest.approx(t["total"], rel=1e-6)
+    about = {"cpu": "c", "cores": 2, "date": "2000-01-01", "python": "3", "compiler": "g++", "repeat": 1}
+    found = {"once": 1.0, "cold": {"relu": cold}, "warm": {"relu": warm}}
+    text = compile_time.page(found, {**about, "load": (0.0, 0.0)})
+    assert "| relu | " in text and "| c++ | " in text
+    assert math.isclose(compile_time.figures([1.0, 3.0, 2.0])[0], 2.0)
