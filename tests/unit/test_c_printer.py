@@ -40,7 +40,8 @@ def evaluated(cases: list[tuple[Expr, DType]]) -> list[Any]:
 
 
 LITERALS: list[tuple[Any, DType]] = [
-    *((v, F32) for v in (0.0, -0.0, 1.5, -1.5, 0.1, 1e-45, 3.4e38, 1e300, -1e300, math.inf, -math.inf, math.nan)),
+    *((v, F32) for v in (0.0, -0.0, 1.5, -1.5, 0.1, 1e-45, 3.4e38, 1e300, -1e300)),
+    *((v, F32) for v in (math.inf, -math.inf, math.nan)),
     *((v, F64) for v in (0.0, -0.0, 0.1, -5e-324, 1.7e308, math.inf, -math.inf, math.nan)),
     *((v, F16) for v in (0.0, -0.0, 0.1, 65504.0, 1e6, -math.inf, 6e-8)),
     *((v, BF16) for v in (0.0, -0.0, 0.1, 3e38, math.inf, -1.0)),
@@ -143,7 +144,7 @@ NUMPY = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"])
 def test_reductions_of_every_length(dtype: str) -> None:
-    """Every reduction of a dtype in one kernel; a prefix of 1000 elements each, as a guarded size would not."""
+    """All reductions of a dtype in one kernel."""
     t = BY_NAME[dtype]
     ops = ["any", "all"] if t.is_bool else ["sum", "prod", "max", "min"]
     result = "f32" if dtype in ("f16", "bf16") else dtype

@@ -1,0 +1,127 @@
+"""Reductions made explicit, and split over blocks."""
+
+from __future__ import annotations
+
+import pytest
+from equivalence import assert_computes, assert_equivalent, fixed_graph_of
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.schedule_tree import Band, Coordinate, format_tree, sequence, shape
+from polyfuse.layers import cpu_mapping
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion, require_legal
+from polyfuse.layers.reductions import explicit_reductions
+from polyfuse.layers.rfactor import rfactor
+from polyfuse.poly.axis_planner import plan
+
+COLUMNS = "op f(x: f32[T, H]) -> (g: f32[H]) { g[h] = sum[t](x[t, h]) }"
+
+
+def test_explicit_before_and_after() -> None:
+    graph = fixed_graph_of("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = max[h](x[t, h]) }", T=3, H=4)
+    after, trees = explicit_reductions(graph, [plan(graph)])
+    assert list(map(str, after.statements)) == [
+        "s__init: s[t] = -inf  for t in 0..3",
+        "s: s[t] max= x[t, h]  for t in 0..3, h in 0..4",
+    ]
+    assert [shape(t) for t in trees] == ["B1([s__init; B1(s)])"]
+    require_legal(after, trees[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "zero"),
+    [("sum", "f32", "0.0"), ("prod", "i32", "1"), ("min", "i8", "127"), ("max", "u8", "0"),
+     ("any", "bool", "false"), ("all", "bool", "true"), ("min", "f64", "inf"),
+     ("max", "i64", "-9223372036854775808")],
+)  # fmt: skip
+def test_where_accumulators_start(op: str, dtype: str, zero: str) -> None:
+    graph = fixed_graph_of(f"op f(x: {dtype}[N]) -> (s: {dtype}) {{ s = {op}[i](x[i]) }}", N=5)
+    after, _ = explicit_reductions(graph, [plan(graph)])
+    assert str(after.statement("s__init")) == f"s__init: s[] = {zero}"
+
+
+def test_an_accumulator_starts_outside_every_reduction_loop() -> None:
+    """With the reduction outermost the start has loops of its own."""
+    graph = fixed_graph_of(COLUMNS, T=3, H=4)
+    tree = plan(graph)
+    assert isinstance(tree, Band)
+    swapped = Band(tuple(sorted(tree.members, key=lambda m: m.name != "t")), tree.child, True)
+    after, (found,) = explicit_reductions(graph, [swapped])
+    assert shape(found) == "[B1(g__init); B11(g)]"
+    require_legal(after, found)
+
+
+def test_scatters_start_by_themselves() -> None:
+    text = "op f(x: f32[N], i: i64[N], z: f32[V]) -> (y: f32[V]) { y[v] = z[v]; y[i[n]] += x[n] }"
+    graph = fixed_graph_of(text, N=6, V=3)
+    after, trees = explicit_reductions(graph, [plan(graph)])
+    assert after.statements == graph.statements and trees == [plan(graph)]
+
+
+@pytest.mark.parametrize(("chunk", "chunks"), [(4, 3), (3, 4), (12, 1), (1, 11)])
+def test_rfactor_before_and_after(chunk: int, chunks: int) -> None:
+    graph = fixed_graph_of(COLUMNS, T=11, H=4)
+    tree = plan(graph)
+    assert isinstance(tree, Band)
+    nest = Band(tuple(sorted(tree.members, key=lambda m: m.name != "t")), tree.child, True)
+    after, trees = rfactor(graph, nest, ("g",), chunk, chunks)
+    if chunk == 4:
+        assert list(map(str, after.statements)) == [
+            "g__part: g__part[p__, h] = sum[t in p__*4..min(p__*4 + 4, 11)](x[t, h])"
+            "  for p__ in 0..3, h in 0..4",
+            "g: g[h] = sum[p__ in 0..3](g__part[p__, h])  for h in 0..4",
+        ]
+        assert format_tree(trees[0]).startswith("band* t_blk (parallel @blk: g__part->p__)")
+    require_legal(after, sequence(trees))
+    assert_equivalent(graph, after)
+
+
+BACKWARD = """op f(x: f32[T, H], w: f32[H]) -> (y: f32[T, H], g: f32[H], b: f32[H], q: f32) {
+  s[t] = sum[h](x[t, h] * w[h])
+  y[t, h] = x[t, h] - s[t]
+  g[h] = sum[t](x[t, h] * y[t, h])
+  b[h] = max[t](x[t, h])
+  q = sum[t, h](x[t, h] * w[h])
+}"""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_kernels_with_factored_reductions(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SMALLEST_PARALLEL", "LEAST_WORK"):
+        if hasattr(cpu_mapping, name):
+            monkeypatch.setattr(cpu_mapping, name, 1)
+    graph = fixed_graph_of(BACKWARD, T=37, H=5)
+    kernels, decisions = form_kernels(LoopFusion().schedule(graph), threads)
+    taken = [d for d in decisions if d.kind == "rfactor" and d.taken]
+    assert taken and "run in parallel" in taken[0].reason
+    assert any(t.name.endswith("__part") for t in kernels.graph.tensors)
+    assert_computes(graph, kernels)
+    assert_computes(graph, kernels, target="cpu")
+
+
+def test_small_reductions_are_left_whole() -> None:
+    decisions: tuple[Decision, ...]
+    _, decisions = form_kernels(LoopFusion().schedule(fixed_graph_of(COLUMNS, T=37, H=5)), 2)
+    refused = [str(d) for d in decisions if d.kind == "rfactor"]
+    assert all(d.startswith("-") for d in refused)
+
+
+def test_no_user_variable_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SMALLEST_PARALLEL", "LEAST_WORK"):
+        if hasattr(cpu_mapping, name):
+            monkeypatch.setattr(cpu_mapping, name, 1)
+    for names in (("p__", "h"), ("t", "p__")):
+        text = "op f(x: f32[T, H]) -> (g: f32[H]) { g[B] = sum[A](x[A, B]) }"
+        text = text.replace("A", names[0]).replace("B", names[1])
+        graph = fixed_graph_of(text, T=64, H=5)
+        kernels, _ = form_kernels(LoopFusion().schedule(graph), 2)
+        assert_computes(graph, kernels)
+
+
+def test_blocks_are_parallel_members() -> None:
+    graph = fixed_graph_of(COLUMNS, T=11, H=4)
+    tree = plan(graph)
+    assert isinstance(tree, Band)
+    nest = Band(tuple(sorted(tree.members, key=lambda m: m.name != "t")), tree.child, True)
+    _, (first, *_) = rfactor(graph, nest, ("g",), 4, 3)
+    assert isinstance(first, Band) and first.members[0].coordinate is Coordinate.BLK
