@@ -27,6 +27,7 @@ from polyfuse.poly.axis_planner import plan, strongly_connected
 from polyfuse.poly.domains import build_model, fixed_sizes_needed
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Legal, Verdict, check_schedule
+from polyfuse.poly.scheduler import ScheduleTimeout
 from polyfuse.poly.scheduler import schedule as isl_schedule
 
 Scheduler = Literal["auto", "axes", "isl"]
@@ -89,7 +90,12 @@ class LoopFusion:
                 if self.scheduler == "axes" or refused.code != "PF510":
                     raise
                 decisions.append(Decision("axis planner", graph.name, False, refused.diagnostics[0].message))
+            try:
                 return schedule_by_isl(graph)
+            except ScheduleTimeout as late:
+                # Fusion is an offer: recurrences alone are small enough for isl, the rest stays unfused.
+                decisions.append(Decision("isl scheduler", graph.name, False, late.diagnostics[0].message))
+                return identity_schedule(graph).tree
 
         return choose
 
