@@ -408,7 +408,7 @@ def test_a_forked_child_can_call() -> None:
 def test_every_dtype_goes_in_and_out(dtype: DType) -> None:
     f = pf.compile(
         f"op f(x: {dtype}[N], i: i64[N])"
-        " -> (y: {dtype}[N], z: {dtype}[N]) {{ y[n] = x[N - 1 - n]; z[n] = x[i[n]] }}"
+        f" -> (y: {dtype}[N], z: {dtype}[N]) {{ y[n] = x[N - 1 - n]; z[n] = x[i[n]] }}"
     )
     x = (np.arange(7) % 2 if dtype.is_bool else np.arange(7)).astype(dtype.numpy)
     index = np.array([6, 0, 5, 1, 4, 2, 3])

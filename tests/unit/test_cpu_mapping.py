@@ -1,0 +1,139 @@
+"""Which loops are spread over workers and which run in vector lanes."""
+
+from __future__ import annotations
+
+import pytest
+from equivalence import assert_computes, fixed_graph_of
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import KernelGraph, tree
+from polyfuse.ir.schedule_tree import Coordinate, Member, format_tree, path
+from polyfuse.layers import cpu_mapping
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+
+
+def mapped(text: str, **sizes: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2)
+
+
+def coordinates(kernels: KernelGraph, statement: str) -> list[str]:
+    """`i@blk` for each loop around a statement, outermost first."""
+    (kernel,) = (k for k in kernels.kernels if statement in k.statements)
+    return [f"{m.name}@{m.coordinate.value}" for m in path(tree(kernel), statement) if isinstance(m, Member)]
+
+
+ROWS = "op f(x: f32[T, H]) -> (y: f32[T, H]) { y[h, t] = exp(x[h, t]) * sum[k](x[h, k]) }"
+CHAIN = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = exp(x[i]) }"
+SUMS = "op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }"
+
+
+def test_rows_are_blocks_and_elements_lanes() -> None:
+    kernels, _ = mapped(ROWS, T=512, H=512)
+    assert coordinates(kernels, "y") == ["h@blk", "t@vec"]
+
+
+def test_small_kernels_stay_on_one_core() -> None:
+    kernels, _ = mapped(ROWS, T=8, H=8)
+    assert all("@blk" not in c for c in coordinates(kernels, "y"))
+    assert coordinates(kernels, "y")[-1].endswith("@vec")
+
+
+def test_a_long_loop_is_cut_into_blocks() -> None:
+    kernels, _ = mapped(CHAIN, N=1_000_000)
+    assert coordinates(kernels, "y") == ["i_blk@blk", "i@vec"]
+    kernels, _ = mapped(CHAIN, N=1000)
+    assert coordinates(kernels, "y") == ["i@vec"]
+
+
+def test_a_reduction_is_split_over_lanes_inside_rows() -> None:
+    kernels, _ = mapped(SUMS, T=512, H=512)
+    assert coordinates(kernels, "s") == ["t@blk", "h@vec"]
+
+
+def test_blocks_never_race() -> None:
+    """A loop over which elements are summed is no block loop, unless the sums are parts."""
+    kernels, decisions = mapped("op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](x[t, h]) }", T=2048, H=64)
+    for k in kernels.kernels:
+        for s in k.graph.statements:
+            if s.reduction is None:
+                continue
+            written = {str(i) for i in s.write}
+            for m in path(tree(k), s.name):
+                if isinstance(m, Member) and m.coordinate is Coordinate.BLK:
+                    assert str(m.of(s.name)).split("//")[0] in written
+    assert any(d.kind in ("rfactor", "interchange") for d in decisions)
+
+
+def test_updates_by_data_are_not_spread() -> None:
+    text = """op f(x: f32[E, F], to: i64[E], z: f32[N, F]) -> (y: f32[N, F]) {
+      y[n, f] = z[n, f]
+      y[to[e], f] += x[e, f]
+    }"""
+    kernels, _ = mapped(text, E=4000, F=32, N=50)
+    name = next(s.name for s in kernels.graph.statements if s.accumulate)
+    assert "e@blk" not in coordinates(kernels, name)
+
+
+def test_recurrences_run_in_order_and_columns_in_lanes() -> None:
+    text = """op f(x: f32[T, J]) -> (c: f32[T, J]) {
+      c[0, j] = x[0, j]
+      c[t, j] = c[t - 1, j] + x[t, j] for t in 1..T
+    }"""
+    kernels, decisions = mapped(text, T=100, J=2000)
+    name = kernels.graph.statements[1].name
+    found = coordinates(kernels, name)
+    assert "t@seq" in found and found[-1] == "j@vec"
+    assert any(d.kind == "interchange" for d in decisions)
+
+
+PROGRAMS = {
+    "rows": ROWS,
+    "sums": SUMS,
+    "columns": "op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = max[t](x[t, h]) }",
+    "both": """op f(x: f32[T, H]) -> (r: f32[T], c: f32[H], a: f32) {
+        r[t] = sum[h](x[t, h])
+        c[h] = sum[t](x[t, h])
+        a = sum[t, h](x[t, h])
+    }""",
+    "scan": """op f(x: f32[T, H]) -> (c: f32[T, H]) {
+        c[0, j] = x[0, j]
+        c[t, j] = c[t - 1, j] + x[t, j] for t in 1..T
+    }""",
+    "scan of rows": """op f(x: f32[T, H]) -> (c: f32[T, H]) {
+        c[t, 0] = x[t, 0]
+        c[t, j] = c[t, j - 1] + x[t, j] for j in 1..H
+    }""",
+    "transpose": "op f(x: f32[T, H]) -> (y: f32[H, T]) { a[t, h] = exp(x[t, h]); y[h, t] = a[t, h] }",
+    "triangle": "op f(x: f32[T, H]) -> (s: f32[T]) where H >= T { s[t] = sum[h in 0..t + 1](x[t, h]) }",
+    "shift": """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+        a[t, h] = exp(x[t, h - 1]) if h >= 1 else 0.5 for t in 0..T, h in 0..H
+        y[t, h] = a[t, h] * 2.0
+    }""",
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_everything_spread_as_far_as_possible(
+    text: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits of size put out of force, so that small tensors show every mapping."""
+    for name, value in {"SMALLEST_PARALLEL": 1, "LEAST_WORK": 1, "STRIP": 4, "SUNK_STRIP": 4}.items():
+        if hasattr(cpu_mapping, name):
+            monkeypatch.setattr(cpu_mapping, name, value)
+    for sizes in ({"T": 33, "H": 37}, {"T": 1, "H": 9}, {"T": 17, "H": 17}):
+        if "H >= T" in text and sizes["H"] < sizes["T"]:
+            continue
+        graph = fixed_graph_of(text, **sizes)
+        kernels, _ = form_kernels(LoopFusion().schedule(graph), threads)
+        assert_computes(graph, kernels, target="cpu" if threads == 2 else "interpret")
+
+
+def test_the_tree_tells_the_coordinates() -> None:
+    kernels, _ = mapped(CHAIN, N=1_000_000)
+    assert format_tree(tree(kernels.kernels[0])).splitlines() == [
+        "band* i_blk (parallel @blk: y->i//2048)",
+        "  band* i (parallel @vec: y->i)",
+        "    y",
+    ]
