@@ -68,13 +68,14 @@ def _map_reduction(
 ) -> tuple[TensorGraph, list[Tree]]:
     """A nest whose outermost loop reduces: factor it over chunks if there is work enough."""
     outer = phase.members[0]
-    trip = _trip(graph, outer)
+    span = _span(graph, outer)
+    trip = None if span is None else len(span)
     what = ", ".join(racing)
     reason = _cannot_factor(graph, phase, racing, trip)
-    if reason is None and trip is not None:
-        chunk = max(1, -(-trip // (threads * CHUNKS_PER_THREAD)))
-        chunks = -(-trip // chunk)
-        graph, trees = rfactor(graph, phase, racing, chunk, chunks)
+    if reason is None and span is not None:
+        chunk = max(1, -(-len(span) // (threads * CHUNKS_PER_THREAD)))
+        chunks = -(-len(span) // chunk)
+        graph, trees = rfactor(graph, phase, racing, chunk, chunks, span.start)
         why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
         decisions.append(Decision("rfactor", what, True, why))
         return graph, [vectorise(graph, trees[0]), *(vectorise(graph, t) for t in trees[1:])]
@@ -155,13 +156,21 @@ def _free_first(graph: TensorGraph, phase: Band) -> Band:
 
 def _trip(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim with constant bounds, else None."""
-    extents = []
-    for n, e in m.exprs:
-        d = _dim(graph.statement(n), e.name) if isinstance(e, IVar) else None
-        if d is None or not (isinstance(d.lower, IConst) and isinstance(d.upper, IConst)):
-            return None
-        extents.append(d.upper.value)
-    return max(extents)
+    span = _span(graph, m)
+    return None if span is None else len(span)
+
+
+def _span(graph: TensorGraph, m: Member) -> range | None:
+    """The iterations of a loop that is a plain dim with constant bounds, else None."""
+    dims = [_dim(graph.statement(n), e.name) if isinstance(e, IVar) else None for n, e in m.exprs]
+    bounds = [
+        (d.lower.value, d.upper.value)
+        for d in dims
+        if d is not None and isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    ]
+    if len(bounds) < len(dims):
+        return None
+    return range(min(low for low, _ in bounds), max(high for _, high in bounds))
 
 
 def _dim(s: Statement, name: str) -> IterDim | None:

@@ -5,7 +5,8 @@ becomes, for chunks of C iterations of t,
     g__part[p, h] = sum[t in C*p..min(C*p+C, T)](e)    B(p)B(t, h)(g__part, others)    p = t // C
     g[h]          = sum[p](g__part[p, h])              B(h)B(p)(g)
 
-The loop over p may run in parallel: no two of its iterations update one element.
+Where t begins at S, so do the chunks: p = (t - S) // C.  The loop over p may run in parallel: no two of
+its iterations update one element.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from polyfuse.layers.fresh import fresh_name
 
 
 def rfactor(
-    graph: TensorGraph, nest: Band, reductions: tuple[str, ...], chunk: int, chunks: int
+    graph: TensorGraph, nest: Band, reductions: tuple[str, ...], chunk: int, chunks: int, start: int = 0
 ) -> tuple[TensorGraph, list[Tree]]:
-    """Factor the named reductions of `nest` over its first loop, `chunk` iterations each.
+    """Factor the named reductions of `nest` over its first loop, `chunk` iterations each from `start` on.
 
-    The first member must be a plain dim, and a reduction dim of each of `reductions`.  Returns the new
-    graph, the nest with a block loop around it, and the nests that combine the partial results.
+    The first member must be a plain dim with no iterations outside of these chunks, and a reduction dim
+    of each of `reductions`.  Returns the new graph, the nest with a block loop around it, and the nests
+    that combine the partial results.
     """
     outer = nest.members[0]
     block = f"{outer.name}_blk"
@@ -37,7 +39,7 @@ def rfactor(
         if s.name not in reductions:
             statements.append(s)
             continue
-        part, tensor, final = _split(graph, s, outer, number, chunk, chunks)
+        part, tensor, final = _split(graph, s, outer, number, chunk, chunks, start)
         parts[s.name] = part.name
         statements += [part, final]
         tensors.append(tensor)
@@ -46,7 +48,7 @@ def rfactor(
     renamed = _rename(nest, parts)
     assert isinstance(renamed, Band)
     rows = [
-        (n, IVar(number) if n in parts.values() else binary("//", e, chunk))
+        (n, IVar(number) if n in parts.values() else binary("//", binary("-", e, start), chunk))
         for n, e in renamed.members[0].exprs
     ]
     blocks = Member(block, tuple(sorted(rows)), coincident=True, coordinate=Coordinate.BLK)
@@ -54,18 +56,18 @@ def rfactor(
 
 
 def _split(
-    graph: TensorGraph, s: Statement, outer: Member, number: str, chunk: int, chunks: int
+    graph: TensorGraph, s: Statement, outer: Member, number: str, chunk: int, chunks: int, start: int
 ) -> tuple[Statement, Tensor, Statement]:
     """(partial reduction, its tensor, combination). `number` is the variable that counts chunks."""
     over = outer.of(s.name)
     assert isinstance(over, IVar)
-    start = binary("*", IVar(number), chunk)
+    first = binary("+", binary("*", IVar(number), chunk), start)
     block = IterDim(number, IConst(0), IConst(chunks))
     dims: list[IterDim] = [block]
     for d in s.dims:
         if d.name == over.name:
-            low = binary("max", start, d.lower) if d.lower != IConst(0) else start
-            d = replace(d, lower=low, upper=binary("min", start + chunk, d.upper))
+            low = binary("max", first, d.lower) if d.lower != IConst(start) else first
+            d = replace(d, lower=low, upper=binary("min", first + chunk, d.upper))
         dims.append(d)
     target = graph.tensor(s.target)
     name = fresh_name(graph, f"{s.name}__part")

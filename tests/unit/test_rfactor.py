@@ -76,6 +76,20 @@ def test_rfactor_before_and_after(chunk: int, chunks: int) -> None:
     assert_equivalent(graph, after)
 
 
+@pytest.mark.parametrize("ends", [(-30, 25), (7, 60), (-40, -3)])
+def test_chunks_begin_where_the_range_does(ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies below zero is no chunk of its own that would be left out."""
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    low, high = ends
+    text = f"op f(x: f32[N]) -> (s: f32, m: f32) {{ s = sum[i in {low}..{high}](x[i + 40] * f32(i))\n"
+    text += f"m = max[i in {low - 2}..{high}](x[i + 44]) }}"
+    graph = fixed_graph_of(text, N=120)
+    kernels, decisions = form_kernels(LoopFusion().schedule(graph), 2)
+    assert any(d.kind == "rfactor" and d.taken for d in decisions)
+    assert_computes(graph, kernels)
+    assert_computes(graph, kernels, target="cpu")
+
+
 BACKWARD = """op f(x: f32[T, H], w: f32[H]) -> (y: f32[T, H], g: f32[H], b: f32[H], q: f32) {
   s[t] = sum[h](x[t, h] * w[h])
   y[t, h] = x[t, h] - s[t]
