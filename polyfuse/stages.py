@@ -18,7 +18,7 @@ from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
-from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
@@ -29,7 +29,7 @@ from polyfuse.pictures import before_after_svg, tree_svg
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
-from polyfuse.runtime.arguments import Array
+from polyfuse.runtime.arguments import Array, check_array, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.pool import default_threads
@@ -243,8 +243,24 @@ class Executable:
         return self.code.source if self.code else ""
 
     def run(self, arrays: Mapping[str, Array]) -> None:
-        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes."""
-        self.machine.run(arrays)
+        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes.
+
+        Raises ArgumentError: PF408 for a missing array, PF401, PF402, PF405 for one of another rank, dtype
+        or extent, PF418 for memory that is not dense.
+        """
+        given: dict[str, Array] = {}
+        for t in self.kernels.scheduled.specialized.graph.tensors:
+            if t.role is Role.TEMP:
+                continue
+            if t.name not in arrays:
+                raise ArgumentError(f"there is no array for '{t.name}'", code="PF408", span=t.span)
+            array = check_array(t, arrays[t.name], {})
+            if not (dense(array) and usable(array)):
+                raise ArgumentError(f"the memory of '{t.name}' is not dense", code="PF418", span=t.span)
+            # Dims that were collapsed share the memory.
+            shape = self.kernels.ir.graph.tensor(t.name).shape
+            given[t.name] = array.reshape(tuple(evaluate(e, {}) for e in shape))
+        self.machine.run(given)
 
 
 def resolve_target(target: str) -> str:

@@ -48,6 +48,26 @@ def test_from_text_to_numbers() -> None:
         assert bool(executable.source) == (target != "interpret")
 
 
+def test_an_executable_checks_its_memory() -> None:
+    text = "op f(x: f32[N, M]) -> (y: f32[N, M]) { y[n, m] = x[n, m] * 2.0 }"
+    special = pf.parse(text).op().specialize(N=3, M=4)
+    x, y = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    for target in ("cpu", "interpret"):
+        executable = special.schedule().apply(pf.LoopFusion()).lower().build(target)
+        executable.run({"x": x, "y": y})  # the two dims became one
+        assert (y == 2).all()
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"x": x}, "PF408.*'y'"),
+            ({"x": x[:2], "y": y}, "PF405.*'x'"),
+            ({"x": x, "y": np.zeros(12, np.float32)}, "PF401.*'y'"),
+            ({"x": x, "y": y.astype(np.float64)}, "PF402.*'y'"),
+            ({"x": np.ones((4, 3), np.float32).T, "y": y}, "PF418.*'x'"),
+        ]
+        for arrays, message in wrong:
+            with pytest.raises(pf.ArgumentError, match=message):
+                executable.run(arrays)
+
+
 def test_stages_are_immutable() -> None:
     special = PROGRAM.op("centre").specialize(T=6, H=8)
     fused = special.schedule().apply(pf.LoopFusion())
