@@ -108,9 +108,13 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def _one_loop(block: Block) -> Block:
-    """Loops of one and the same single block, one after the other, as one loop."""
-    loops = [n for n in block if isinstance(n, For)]
-    heads = {(x.var, x.lower, x.upper, x.coordinate) for x in loops}
+    """Loops over the same blocks, one after the other, as one loop.
+
+    Only loops over blocks: where there is a single block isl may print no loop for it, and what follows
+    one another then are loops inside the block, which have an order.
+    """
+    loops = [n for n in block if isinstance(n, For) and n.coordinate is Coordinate.BLK]
+    heads = {(x.var, x.lower, x.upper) for x in loops}
     if len(loops) < 2 or len(loops) < len(block) or len(heads) > 1:
         return block
     return (replace(loops[0], body=tuple(n for x in loops for n in x.body)),)
