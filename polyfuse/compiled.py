@@ -187,8 +187,13 @@ class Compiled:
 
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
         dtypes: dict[str, DType] = {}
-        for name, value in values.items():
-            if isinstance(value, (np.ndarray, np.generic)):
+        arrays = {p.dtype for p in self.signature.params if isinstance(values[p.name], np.ndarray)}
+        generics_names = {n for n, _ in self.signature.generics}
+        for p in self.signature.params:
+            name, value = p.name, values[p.name]
+            # A NumPy scalar says what a generic is only where no array does; else it is like a Python number.
+            strong = p.dtype in generics_names and p.dtype not in arrays
+            if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and strong):
                 found = from_numpy(value.dtype.newbyteorder("="))
                 if found is None:
                     raise ArgumentError(

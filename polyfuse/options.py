@@ -99,8 +99,8 @@ class Options:
     """How to compile and run, the same for all passes and targets.
 
     denormals: "flush" lets f32 denormals become zero inside kernels (up to 12x faster where they occur),
-    "keep" computes with them.  checked: gathers and scatters out of range, integer division by zero and
-    negative integer exponents are errors instead of being clamped.  threads: of a kernel on the CPU; None
+    "keep" computes with them.  checked: gathers and scatters out of range are errors instead of
+    being clamped.  threads: of a kernel on the CPU; None
     means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
     forms between every two passes.  dump: folder for the text of each step.
 

@@ -190,7 +190,9 @@ def build(
     code, decisions = kept
     # C++ -> loaded kernels
     flush = options.denormals == "flush"
-    executable = step("build", lambda: CpuExecutable(code, {}, flush_denormals=flush))
+    executable = step(
+        "build", lambda: CpuExecutable(code, {}, flush_denormals=flush, threads=options.threads)
+    )
     return Built(compilation, code, executable, decisions, step.seconds, made)
 
 

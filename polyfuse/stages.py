@@ -226,7 +226,9 @@ class Kernels:
             return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
         code = self.code()
         flush = self.options.denormals == "flush"
-        return Executable(self, CpuExecutable(code, {}, flush_denormals=flush), code)
+        return Executable(
+            self, CpuExecutable(code, {}, flush_denormals=flush, threads=self.options.threads), code
+        )
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,10 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
 
 
 def as_array(value: object, dtype: DType) -> Array:
-    """A scalar argument as a 0-d array: Python and NumPy numbers convert if no information is lost."""
+    """A scalar argument as a 0-d array. Python and NumPy numbers convert as literals do: integers to any type
+    that holds them, floats to any float type."""
+    if isinstance(value, np.generic) and from_numpy(value.dtype) != dtype:
+        value = value.item()
     array = np.asarray(value)
     if array.shape != () or from_numpy(array.dtype) == dtype:
         return array

@@ -40,8 +40,17 @@ class _Space:
 class CpuExecutable:
     """Kernels of one operator at known sizes. `run` is safe to call from several threads."""
 
-    def __init__(self, code: CpuCode, sizes: Mapping[str, int], *, flush_denormals: bool = True) -> None:
+    def __init__(
+        self,
+        code: CpuCode,
+        sizes: Mapping[str, int],
+        *,
+        flush_denormals: bool = True,
+        threads: int | None = None,
+    ) -> None:
+        """`threads` bounds how many of the pool's threads take part; None means all."""
         self.code = code
+        self._threads = threads
         self.plan: LaunchPlan = code.plan
         self.sizes = dict(sizes)
         self._flush = flush_denormals
@@ -83,8 +92,11 @@ class CpuExecutable:
         instances = evaluate(launch.instances, self.sizes)
         function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
         assert function is not None
-        parallel = launch.parallel and count > 1 and instances >= PARALLEL_INSTANCES and pool.threads > 1
-        chunk = -(-count // (pool.threads * CHUNKS_PER_THREAD)) if parallel else max(1, count)
+        threads = min(self._threads or pool.threads, pool.threads)
+        parallel = launch.parallel and count > 1 and instances >= PARALLEL_INSTANCES and threads > 1
+        # As many chunks as threads keep the others out; otherwise more, for balance.
+        parts = threads if threads < pool.threads else threads * CHUNKS_PER_THREAD
+        chunk = -(-count // parts) if parallel else max(1, count)
         return Step(function, count, chunk, parallel)
 
     # --- calls -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
     Cast,
+    Constraint,
     Expr,
     IndexValue,
     Read,
@@ -57,10 +58,30 @@ def default_sizes(graph: TensorGraph, given: Mapping[str, int]) -> dict[str, int
     sizes = dict(given)
     for value in CANDIDATES:
         sizes = {n: min(value, SMALL) if n in bounded else value for n in missing}
-        sizes = {n: given.get(n, sizes.get(n, value)) for n in graph.sizes}
+        sizes = _solved(graph, {n: given.get(n, sizes.get(n, value)) for n in graph.sizes}, missing)
         if fits(graph, sizes):
             break
     return sizes
+
+
+def _solved(graph: TensorGraph, sizes: dict[str, int], free: Sequence[str]) -> dict[str, int]:
+    """The sizes, with free ones changed so that equality constraints hold, where a small number does that."""
+    for c in graph.constraints:
+        if c.op != "==" or _equal(c, sizes):
+            continue
+        for n in (n for n in (*size_names(c.left), *size_names(c.right)) if n in free):
+            value = next((v for v in range(1, CANDIDATES[0] + 1) if _equal(c, {**sizes, n: v})), None)
+            if value is not None:
+                sizes = {**sizes, n: value}
+                break
+    return sizes
+
+
+def _equal(c: Constraint, sizes: Mapping[str, int]) -> bool:
+    try:
+        return evaluate(c.left, sizes) == evaluate(c.right, sizes)
+    except ZeroDivisionError:
+        return False
 
 
 def _is_filter(graph: TensorGraph, name: str) -> bool:

@@ -465,3 +465,28 @@ def test_torch() -> None:
     p = x.clone()
     STEP(p, x)
     assert (p == 0).all()
+
+
+def test_numpy_scalars_convert_like_literals() -> None:
+    f = pf.compile("op f(x: f32[N], a: f32, k: i64) -> (y: f32[N]) { y[i] = a * x[i] + f32(k) }")
+    x = np.arange(4, dtype=np.float32)
+    for a in (np.float64(0.5), np.float32(0.5), np.float16(0.5), 0.5):
+        for k in (np.int8(3), np.int64(3), 3):
+            np.testing.assert_array_equal(f(x, a, k), 0.5 * x + 3)
+
+
+def test_numpy_scalars_beside_an_array_of_a_generic() -> None:
+    f = pf.compile("op f[F: float](x: F[N], a: F) -> (y: F[N]) { y[i] = a * x[i] }")
+    x = np.arange(4, dtype=np.float32)
+    assert f(x, np.float64(0.5)).dtype == np.float32
+
+
+def test_threads_bound_the_chunks() -> None:
+    text = "op f(x: f32[N, M]) -> (y: f32[N, M]) { y[i, j] = x[i, j] + 1.0 }"
+    x = np.ones((512, 512), np.float32)
+    for threads in (1, 2, 5):
+        f = pf.compile(text, threads=threads)
+        np.testing.assert_array_equal(f(x), x + 1)
+        steps = f.built(x).executable._prepared.steps.steps
+        if threads == 1:
+            assert not any(s.parallel for s in steps)
