@@ -142,9 +142,10 @@ print(said)
 assert "PF350" in said and "x[i + 1] out of range" in said
 
 # %% [markdown]
-# There are three ways to mend it, and the hint names them: guard the read, shorten the range, or state a fact
-# about the sizes. A guard makes a read legal because only the chosen side of `... if ... else ...` is
-# evaluated; isl proves the read under the guard.
+# There are two ways to mend it, and the hint names them: guard the read, or shorten the range. (Where a fact
+# about the sizes would help, such as `where N >= 3` for a read of `x[2]`, the hint names that.) A guard makes
+# a read legal because only the chosen side of `... if ... else ...` is evaluated; isl proves the read under
+# the guard.
 
 # %%
 guarded = pf.parse("""

@@ -49,6 +49,17 @@ def bind_sizes(what: TensorGraph | Signature, arg_shapes: Mapping[str, Sequence[
     return task.run()
 
 
+def check_constraints(graph: TensorGraph, values: Mapping[str, int]) -> None:
+    """Raises ArgumentError PF407 for every constraint that these values contradict; the others stay open."""
+    diags = Diagnostics()
+    for c in graph.constraints:
+        used = dict.fromkeys((*sizes(c.left), *sizes(c.right)))
+        if all(n in values for n in used) and not _holds(c, values):
+            text = ", ".join(f"{n} = {values[n]}" for n in used)
+            diags.error("PF407", f"{graph.name} needs {c}, but {text}", _written(c))
+    diags.raise_if_errors(ArgumentError)
+
+
 def _of_graph(graph: TensorGraph, shapes: Mapping[str, tuple[int, ...]]) -> _Binding:
     params = {t.name: t.shape for t in graph.tensors if t.role in (Role.INPUT, Role.INOUT)}
     results = {t.name: t.shape for t in graph.tensors if t.name in graph.outputs}
@@ -187,18 +198,29 @@ class _Binding:
                         message = f"no value of {n} fits the arguments of {self.op}: {text}"
                         self._error("PF406", message, self.spans[name])
                         break
+            self._unsolved_constraint(n)
             if not self.diags.errors:
                 message = f"the arguments of {self.op} do not give the size {n}"
                 self._error("PF406", message, None, "add a constraint such as `where M == 2*N`")
 
+    def _unsolved_constraint(self, name: str) -> None:
+        """PF406 for the equations that name this size alone among the unknown ones."""
+        for c in self.constraints:
+            used = dict.fromkeys((*sizes(c.left), *sizes(c.right)))
+            others = [n for n in used if n != name]
+            if c.op != "==" or name not in used or not others or not self.values.keys() >= set(others):
+                continue
+            values = ", ".join(f"{n} = {self.values[n]}{self._source(n)}" for n in others)
+            message = f"no value of {name} fits the arguments of {self.op}: it needs {c}, but {values}"
+            self._error("PF406", message, _written(c))
+
     def _constraints(self) -> None:
         for c in self.constraints:
-            left, right = _value(c.left, self.values), _value(c.right, self.values)
-            if left is not None and right is not None and _HOLDS[c.op](left, right):
+            if _holds(c, self.values):
                 continue
             used = dict.fromkeys((*sizes(c.left), *sizes(c.right)))
             values = ", ".join(f"{n} = {self.values[n]}{self._source(n)}" for n in used)
-            self._error("PF407", f"{self.op} needs {c}, but {values}", c.span if c.span.source.text else None)
+            self._error("PF407", f"{self.op} needs {c}, but {values}", _written(c))
 
     def _source(self, size: str) -> str:
         source = self.because[size]
@@ -224,6 +246,16 @@ def _root(difference: IndexExpr, name: str) -> int | None:
         return None
     offset = p.get((), 0)
     return None if offset % slope else -offset // slope
+
+
+def _holds(c: Constraint, values: Mapping[str, int]) -> bool:
+    left, right = _value(c.left, values), _value(c.right, values)
+    return left is not None and right is not None and _HOLDS[c.op](left, right)
+
+
+def _written(c: Constraint) -> Span | None:
+    """Where a constraint stands, if it stands in a text."""
+    return c.span if c.span.source.text else None
 
 
 def _value(e: IndexExpr, values: Mapping[str, int]) -> int | None:

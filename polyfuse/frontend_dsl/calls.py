@@ -23,6 +23,7 @@ from polyfuse.frontend_dsl.names import (
     GENERIC_KINDS,
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
+    REDUCTIONS,
     axes,
     did_you_mean,
     representative,
@@ -129,6 +130,8 @@ class _Call:
         found = library.find(name, self.scope.home)
         if found is None:
             hint = did_you_mean(name, (*library.names(), *FUNCTIONS))
+            if name in REDUCTIONS:
+                hint = f"a reduction names its variables: {name}[i](x[i])"
             raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
         if any(op is found[0] for op in self.scope.chain):
             before = [op.name for op in self.scope.chain]
@@ -151,7 +154,8 @@ class _Call:
         given: dict[str, ast.Expr] = {}
         names = [p.name for p in op.params]
         if len(self.call.args) > len(names):
-            message = f"'{op.name}' takes {len(names)} arguments, got {len(self.call.args)}"
+            takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
+            message = f"'{op.name}' takes {takes}, got {len(self.call.args)}"
             raise self._error("PF203", message, self.call.span, f"{op.name}({', '.join(names)})")
         given.update(zip(names, self.call.args, strict=False))
         for name, e in self.call.keywords:

@@ -45,4 +45,7 @@ def warn_unused(op: ast.OpDef, groups: list[Group], diags: Reports) -> None:
         if any(readers[t] > (t in grp.reads) for t in grp.targets):
             continue
         names = ", ".join(f"'{t}'" for t in grp.targets)
-        diags.warning("PF290", f"{names} is never used", grp.span, "remove it, or begin its name with '_'")
+        hint = "remove it, or begin its name with '_'"
+        if not needed:
+            hint = f"results stand behind the parameters: -> ({grp.targets[0]}: f32[...])"
+        diags.warning("PF290", f"{names} is never used", grp.span, hint)

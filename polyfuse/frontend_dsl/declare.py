@@ -240,7 +240,12 @@ class _Collector:
             return True
         where = "is declared with" if info.declared else "has elsewhere"
         message = f"'{stmt.target}' {where} {axes(info.rank)}, here it has {mine}"
-        self.ctx.diags.error("PF204", message, stmt.target_span, related=((info.span, "introduced here"),))
+        hint = None
+        if not mine:
+            letters = ", ".join("ijklmnpq"[k % 8] for k in range(info.rank))
+            hint = f"a definition says what each element is: {stmt.target}[{letters}] = ..."
+        related = ((info.span, "introduced here"),)
+        self.ctx.diags.error("PF204", message, stmt.target_span, hint, related)
         info.failed = True
         return False
 

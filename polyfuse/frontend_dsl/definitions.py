@@ -175,7 +175,7 @@ class Definition:
                     left.append(Source(extent, i.span, "the left side"))
         extent_of = lambda t, k: extent_in(self.scope, t, k)  # noqa: E731
         found = sources_of(v.id, uses, extent_of, self.target, left)
-        return agree(v.id, found, self.ctx.facts, diags, v.span, f"for {v.id} in 0..N")
+        return agree(v.id, found, self.ctx.facts, diags, v.span, f"for {v.id} in 0..{{}}")
 
     def extents(self) -> list[tuple[IndexExpr, bool]] | None:
         """Per axis: the least extent that holds what this defines, and whether the elements are constants."""

@@ -111,22 +111,22 @@ def sources_of(
 def agree(
     var: str, sources: list[Source], facts: Facts, diags: Diagnostics, span: Span, example: str
 ) -> IndexExpr | None:
-    """The common upper bound; None after a report."""
+    """The common upper bound; None after a report. `example` is a range with {} for the upper bound."""
     if not sources:
         diags.error(
             "PF302",
             f"nothing gives the range of '{var}'",
             span,
-            f"'{var}' stands alone in no unguarded subscript; write its range: {example}",
+            f"'{var}' stands alone in no unguarded subscript; write its range: {example.format('N')}",
         )
         return None
     known = sources[0]
     for other in sources[1:]:
         if not facts.equal(known.extent, other.extent):
             a, b = known.extent, other.extent
-            hint = f"add `where {a} == {b}` if they are equal, or write the range: {example}"
-            if facts.difference(a, b) is not None:
-                hint = f"write the range: {example}"
+            hint = f"write the range, such as {example.format(a)}"
+            if facts.may_be_equal(a, b):
+                hint = f"add `where {a} == {b}` if they are equal, or {hint}"
             message = f"the range of '{var}' is ambiguous: {known.text} says 0..{a}, {other.text} says 0..{b}"
             related = ((known.span, f"here '{var}' is in 0..{a}"), (other.span, f"here it is in 0..{b}"))
             diags.error("PF301", message, span, hint, related)

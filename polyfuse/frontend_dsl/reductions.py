@@ -47,7 +47,7 @@ def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange) -> IndexExpr:
     names = {v.var for v in e.vars}
     uses = plain_uses(e.body, lambda name: name in names or b.lookup(name) is not None)
     found = sources_of(r.var, uses, lambda t, k: extent_in(b.scope, t, k), b.typer.target)
-    upper = agree(r.var, found, b.ctx.facts, b.ctx.diags, r.span, f"{e.op}[{r.var} in 0..N](...)")
+    upper = agree(r.var, found, b.ctx.facts, b.ctx.diags, r.span, f"{e.op}[{r.var} in 0..{{}}](...)")
     if upper is None:
         raise BuildError
     return upper

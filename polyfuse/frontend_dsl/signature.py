@@ -60,7 +60,7 @@ class Signature:
     def __str__(self) -> str:
         generics = f"[{', '.join(f'{n}: {k}' for n, k in self.generics)}]" if self.generics else ""
         ins, outs = ", ".join(map(str, self.params)), ", ".join(map(str, self.results))
-        return f"{self.name}{generics}({ins}) -> ({outs})"
+        return f"{self.name}{generics}({ins})" + (f" -> ({outs})" if outs else "")
 
 
 class Generics(NamedTuple):
@@ -131,6 +131,11 @@ def infer_generics(sig: Signature, arg_dtypes: Mapping[str, DType], arg_ranks: M
     return Generics(dtypes, ranks)
 
 
+def _conversion(p: ParamSig) -> str | None:
+    known = BY_NAME.get(p.dtype)
+    return f'convert it first (NumPy: {p.name}.astype("{known.numpy.name}"))' if known else None
+
+
 def _infer_dtypes(sig: Signature, given: Mapping[str, DType], diags: Diagnostics) -> dict[str, DType]:
     kinds, found, because = dict(sig.generics), dict[str, DType](), dict[str, str]()
     for p in sig.params:
@@ -143,6 +148,7 @@ def _infer_dtypes(sig: Signature, given: Mapping[str, DType], diags: Diagnostics
                     "PF402",
                     f"argument '{p.name}' of {sig.name} has dtype {actual}, expected {p.dtype}",
                     p.span,
+                    _conversion(p),
                 )
         elif actual not in GENERIC_KINDS.get(kinds[p.dtype], ()):
             allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[p.dtype], ())))

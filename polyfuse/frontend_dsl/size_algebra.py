@@ -173,6 +173,11 @@ class Facts:
         """`a - b` where that is a constant, else None."""
         return constant(add(self.canon(a), self.canon(b), -1))
 
+    def may_be_equal(self, a: IndexExpr, b: IndexExpr) -> bool:
+        """Whether `a == b` may hold for sizes above 0: the signs of the difference differ."""
+        signs = {c > 0 for c in add(self.canon(a), self.canon(b), -1).values()}
+        return len(signs) != 1
+
     def at_least(self, a: IndexExpr, b: IndexExpr) -> bool:
         """Whether `a >= b` for all sizes."""
         return self._not_negative(add(self.canon(a), self.canon(b), -1))

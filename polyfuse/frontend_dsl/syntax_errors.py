@@ -58,6 +58,7 @@ _NAME_AFTER = {
 _FOUND = {"END": "the end of the line", "$END": "the end of the file"}
 
 _CONDITIONAL_HINT = "a condition is written 'value if condition else other', all on one line or in '()'"
+_RANGE_HINT = "a range is written '0..N', without its end, and there are no slices"
 _LINE_HINT = (
     "a newline ends a statement: let the line before end in an operator, or put the expression in '( )'"
 )
@@ -73,6 +74,7 @@ _EXPRESSION_HINTS = {
     "IF": _CONDITIONAL_HINT,
     "ELSE": _CONDITIONAL_HINT,
     "ASSIGN": "compare with '=='",
+    "COLON": "there are no slices: name an index variable, as in y[i, j] = x[i, j]",
 }
 
 
@@ -185,8 +187,10 @@ def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) 
         return _CONDITIONAL_HINT
     if expected >= _ASSIGNMENTS:
         return _hint_for_target(previous, found)
+    if "RANGE" in expected and found.type in ("RBRACE", "COLON", "FOR", "RPAR"):
+        return _RANGE_HINT
     if expected >= _OPERATORS:
-        return _hint_after_operand(found)
+        return _hint_after_operand(previous, found)
     if expected >= _EXPRESSION and found.type in _EXPRESSION_HINTS:
         return _EXPRESSION_HINTS[found.type]
     match previous.type, found.type:
@@ -196,6 +200,16 @@ def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) 
             return "only a call of an operator gives several tensors: (y, m) = f(x)"
         case _, "END" if "RANGE" in expected:
             return "a range has both ends: for i in 0..N"
+        case _, _ if "RANGE" in expected:
+            return _RANGE_HINT
+        case "ARROW", "NAME":
+            return f"results stand in parentheses: -> ({found}: f32[N])"
+        case "NAME", "LSQB" if expected == {"COLON"}:
+            return f"a dtype comes before the extents: {previous}: f32[N]"
+        case "NAME", "ASSIGN" if expected == {"COLON"}:
+            return f"'let' declares a type; a definition needs none: {previous} = ..."
+        case "LPAR", "RPAR" if expected == {"NAME"}:
+            return "leave out '-> ()' where nothing is returned"
     return None
 
 
@@ -212,20 +226,32 @@ def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
             return "nothing is returned: a result is defined by its name, as in y[i] = ..."
         case "STRING" if previous == "import":
             return "imports stand before the first operator"
-        case "COLON":
+        case "COLON" if found.source.text[found.end_pos : found.end_pos + 1] == "=":
+            return "define with '='"
+        case "COLON" if previous.type == "NAME":
             return f"a local tensor is declared with 'let {previous}: f32[...]'"
         case "_COMMA":
             return "several results are written in parentheses: (y, m) = f(x)"
         case "LPAR":
             return f"a call gives its result to a name: y = {previous}(...)"
+        case "LSQB":
+            return "all indices stand in one pair of brackets: t[i, j]"
     return None
 
 
-def _hint_after_operand(found: SourceToken) -> str | None:
+def _hint_after_operand(previous: SourceToken, found: SourceToken) -> str | None:
     """Inside an expression, after a complete operand."""
     text, begin = found.source.text, found.start_pos
     before = text[text.rfind("\n", 0, begin) + 1 : begin]
     match found.type:
+        case "LSQB" if previous.type == "RSQB":
+            return "all indices stand in one pair of brackets: t[i, j]"
+        case "LSQB" if previous.type == "RPAR":
+            return "only names have indices: define t[i, j] = ... or t = f(x) first, then read t[i, j]"
+        case "COLON":
+            return _RANGE_HINT
+        case "NAME" if "//" in before:
+            return "'//' divides; comments begin with '#'"
         case "ASSIGN" | "SCATTER" if "=" not in before and "if" not in before:
             return "the line before ends in an operator or a comma, so that this one belongs to it"
         case "ASSIGN":

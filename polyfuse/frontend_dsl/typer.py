@@ -30,6 +30,11 @@ from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.source import Span
 
 _UNSUITABLE = "PF216"
+_CONSTANTS = {
+    "inf": "there is no name for infinity; write 1.0 / 0.0, or a large number such as 1e30",
+    "nan": "there is no name for NaN; write 0.0 / 0.0",
+    "pi": "there are no named constants; write 3.141592653589793",
+}
 
 
 class Typer:
@@ -89,6 +94,8 @@ class Typer:
         info = self.scope.reads.get(e.id)
         if info is None:
             hint = self.scope.unknown_hint(e.id, tuple(self.variables))
+            if hint is None and e.id in _CONSTANTS:
+                hint = _CONSTANTS[e.id]
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
@@ -150,7 +157,7 @@ class Typer:
             "PF205",
             f"dtype mismatch: {what} are {a} and {b}",
             e.span,
-            f"cast one of them, as in {b}(...)",
+            f"cast one of them, as in {a if a.is_float and not b.is_float else b}(...)",
         )
 
     @staticmethod

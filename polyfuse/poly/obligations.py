@@ -17,6 +17,7 @@ from polyfuse.source import Span
 
 OPERATIONS = 2_000_000
 _SIZES_OF_EXAMPLES = (4, 1, 0)  # the first of these lower bounds that leaves a counterexample
+_LARGE = 64  # sizes from here on are not small: see `only_small`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,16 @@ class Proofs:
         return self.only is None or o in self.only
 
     def settle(
-        self, o: Obligation, find: Callable[[], Bad], hint: str | None = None, dims: tuple[IterDim, ...] = ()
+        self,
+        o: Obligation,
+        find: Callable[[], Bad],
+        hint: str | Callable[[Bad, Example], str] | None = None,
+        dims: tuple[IterDim, ...] = (),
     ) -> bool:
         """Prove that `find` gives no counterexample; an error and False if it gives one.
 
-        `dims` are the loops around: where they never run, a division by zero is none.
+        A `hint` may depend on the counterexamples and the one shown. `dims` are the loops around:
+        where they never run, a division by zero is none.
         """
         if not self.wanted(o):
             return True
@@ -98,7 +104,8 @@ class Proofs:
 
         proved = self.attempt(o, attempt, dims)
         if example is not None:
-            self.diagnostics.error(o.code, bad[0].say(example), o.span, hint)
+            advice = hint(bad[0], example) if callable(hint) else hint
+            self.diagnostics.error(o.code, bad[0].say(example), o.span, advice)
         return proved
 
     def attempt(self, o: Obligation, proof: Callable[[], bool], dims: tuple[IterDim, ...] = ()) -> bool:
@@ -142,6 +149,10 @@ class Proofs:
                     isl.dim_type.param, at, isl.Val.int_from_si(self.context, least)
                 )
         return points
+
+    def only_small(self, bad: Bad) -> bool:
+        """Whether only small sizes have counterexamples, so that a constraint `N >= ...` excludes them."""
+        return self.symbolic and self._with_sizes_from(bad.points, _LARGE).is_empty()
 
     def _example(self, bad: Bad) -> Example:
         points = bad.points

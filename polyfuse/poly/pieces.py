@@ -83,9 +83,11 @@ def _apart(proofs: Proofs, s: Statement, other: Statement) -> None:
         where = f" (the other definition is in line {other.span.line})"
         return f"{s.target}[{_shown(x, outs)}] is defined twice{proofs.given(x)}{where}"
 
-    if not proofs.settle(
-        o, find, "give the definitions ranges that do not meet (`... for i in 1..N`), or state `where N >= 2`"
-    ):
+    def hint(bad: Bad, _: Example) -> str:
+        apart = "give the definitions ranges that do not meet (`... for i in 1..N`)"
+        return f"{apart}, or state `where N >= 2`" if proofs.only_small(bad) else apart
+
+    if not proofs.settle(o, find, hint):
         proofs.refuted.add(s.target)
 
 

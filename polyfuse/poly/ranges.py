@@ -22,7 +22,8 @@ from collections.abc import Mapping
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, Role, Statement, Tensor, TensorGraph
 from polyfuse.poly.accesses import Element, outer_dims, reads_of, write_of
 from polyfuse.poly.isl_bridge import NotAffine, isl_lock
@@ -30,11 +31,6 @@ from polyfuse.poly.isl_text import never_negative
 from polyfuse.poly.obligations import Bad, Example, Obligation, Proofs
 from polyfuse.poly.pieces import prove_pieces
 from polyfuse.poly.recurrences import prove_order
-
-_RANGE_HINT = (
-    "guard the access (`... if ... else ...`), give the variable a range (`for i in 0..N - 1`),"
-    " or state what holds of the sizes (`where N >= 2`)"
-)
 
 
 def prove_ranges(
@@ -83,8 +79,41 @@ def _prove_in_range(proofs: Proofs, s: Statement, a: Element) -> None:
 
             return Bad(points, tuple(d.name for d in a.dims), say)
 
-        if not proofs.settle(o, find, _RANGE_HINT, a.dims):
+        def hint(bad: Bad, x: Example, index: IndexExpr = index, extent: IndexExpr = extent) -> str:
+            return _range_hint(proofs, a, index, extent, bad, x)
+
+        if not proofs.settle(o, find, hint, a.dims):
             proofs.refuted.add(a.tensor)
+
+
+def _range_hint(proofs: Proofs, a: Element, index: IndexExpr, extent: IndexExpr, bad: Bad, x: Example) -> str:
+    """What can help: a guard (of a read), another range of a variable, a constraint on the sizes."""
+    ways = []
+    below = proofs.value(index, x) < 0
+    used = variables(index)
+    moved = next((d for d in a.dims if d.name in used), None)
+    if moved is not None:
+        if not a.is_write:
+            ways.append(f"guard the read (`{a} if {index} {'>= 0' if below else f'< {extent}'} else ...`)")
+        written = f"{moved.name} in {moved.lower}..{moved.upper}"
+        where = f"[{written}]" if moved.reduce else f"for {written}"
+        ways.append(f"give '{moved.name}' another range than `{where}`")
+    top = moved.upper if moved is not None and isinstance(index, IVar) else None
+    if proofs.only_small(bad):
+        known = index.value + 1 if isinstance(index, IConst) else top if isinstance(top, IConst) else "..."
+        ways.append(f"state what holds of the sizes (`where {extent} >= {known}`)")
+    elif top is not None and not below and proofs.symbolic and _independent(top, extent):
+        ways.append(f"state what holds of the sizes (`where {extent} >= {top}`)")
+    elif not proofs.symbolic and proofs.sizes:
+        ways.append("call it with sizes that fit (and say so in `where`)")
+    if not ways:
+        return f"indices do not wrap: they are in 0..{extent}, without the end"
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
+
+
+def _independent(a: IndexExpr, b: IndexExpr) -> bool:
+    """Whether both depend on sizes, and on none together."""
+    return bool(sizes_in(a)) and bool(sizes_in(b)) and not {*sizes_in(a)} & {*sizes_in(b)}
 
 
 def _plainly_inside(index: IndexExpr, extent: IndexExpr, dims: tuple[IterDim, ...]) -> bool:

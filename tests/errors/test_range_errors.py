@@ -169,6 +169,33 @@ def test_must_fail(name: str) -> None:
     assert error.code == "PF360" or error.hint
 
 
+# (program, the hint, what it must not say): a hint names only what can help.
+HINTS: dict[str, tuple[str, str, str]] = {
+    "guard": (body(X, "y[i] = x[i + 1]"), "`x[i + 1] if i + 1 < N else ...`", "where"),
+    "guard below": (body(X, "y[i] = x[i - 1]"), "`x[i - 1] if i - 1 >= 0 else ...`", "where"),
+    "in a reduction": (body(X, "y[i] = sum[k in 0..N](x[k + 1]) + x[i]"), "`[k in 0..N]`", "where"),
+    "a constant": (body(X, "y[i] = x[5]"), "`where N >= 6`", "guard"),
+    "the extent": (body(X, "y[i] = x[N]"), "they are in 0..N, without the end", "where"),
+    "two sizes": (body(XY, "y[i] = a[i] + b[i] for i in 0..N"), "`where M >= N`", "N >= 2"),
+    "a definition": (body(X, "y[i] = 1.0 for i in 0..N + 1"), "than `for i in 0..N + 1`", "guard"),
+    "a fixed range": (
+        body(X, "y[i] = x[i] for i in 0..2", "y[i] = x[i] for i in 2..N"), "`where N >= 2`", "M",
+    ),
+    "overlap": (body(X, "y[i] = x[i]", "y[0] = x[0]"), "ranges that do not meet", "where"),
+    "overlap of small sizes": (body(X, "y[0] = x[0]", "y[N - 1] = x[0]", "y[i] = x[i] for i in 1..N - 1"),
+                               "`where N >= 2`", "guard"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_hints(name: str) -> None:
+    text, words, absent = HINTS[name]
+    errors, _ = prove(text)
+    hints = [e.hint or "" for e in errors]
+    assert any(words in h for h in hints), hints
+    assert not any(absent in h for h in hints), hints
+
+
 MUST_PASS = {
     "pad": body("op f(x: f32[N]) -> (y: f32[N + 2])", "y[i] = x[i - 1] if 1 <= i <= N else 0.0"),
     "pad in pieces": body(

@@ -63,7 +63,7 @@ BAD: list[tuple[str, Shapes, str, str]] = [
     ("x: f32[N]) -> (y: f32[M]) where M == 2*N, N == 3", {"x": (4,)}, "PF407", "f needs N == 3, but N = 4"),
     ("x: f32[3*H]", {"x": (10,)}, "PF406", "no value of H fits the arguments of f: 'x' has shape (10,)"),
     ("x: f32[N + 4]", {"x": (3,)}, "PF406", "axis 0 is N + 4"),
-    ("x: f32[N]) -> (y: f32[M]) where 2*M == N", {"x": (5,)}, "PF406", "do not give the size M"),
+    ("x: f32[N]) -> (y: f32[M]) where 2*M == N", {"x": (5,)}, "PF406", "it needs 2*M == N, but N = 5"),
     ("x: f32[N] where N % 4 == 0, N >= 8", {"x": (6,)}, "PF407", "N%4 == 0, but N = 6 (axis 0 of 'x')"),
     ("x: f32[N, G] where N % G == 0", {"x": (6, 0)}, "PF407", "N%G == 0, but N = 6"),
     ("x: f32[N], w: f32[K]) -> (y: f32[N - K + 1])", {"x": (2,), "w": (5,)}, "PF409",
