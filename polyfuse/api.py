@@ -13,12 +13,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 from polyfuse.compiled import Compiled
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import statement_exprs, walk
+from polyfuse.frontend_dsl.bind import check_constraints
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
@@ -41,6 +43,7 @@ from polyfuse.stages import (
     Specialized,
     Target,
     compare,
+    later_stage,
     resolve_target,
 )
 
@@ -167,6 +170,9 @@ class Program:
         hint = did_you_mean(name or "", self.ops)
         raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=hint)
 
+    def __repr__(self) -> str:
+        return f"<polyfuse program: {', '.join(self.ops)}>"
+
     def __str__(self) -> str:
         """The file in canonical layout."""
         return format_program(self.programs[0])
@@ -186,6 +192,14 @@ class Operator:
     @cached_property
     def signature(self) -> Signature:
         return signature(self.op)
+
+    if not TYPE_CHECKING:  # types know what there is; at run time the message names the missing call
+        __getattr__ = later_stage(
+            {"schedule": "specialize()", **dict.fromkeys(("apply", "lower"), "specialize().schedule()")}
+        )
+
+    def __repr__(self) -> str:
+        return f"<polyfuse operator {self.signature}>"
 
     def __str__(self) -> str:
         return str(self.signature)
@@ -212,7 +226,8 @@ class Operator:
     ) -> Specialized:
         """The operator at some or all sizes; sizes left open stay symbolic.
 
-        Raises ArgumentError PF412 for a size that it does not have, DslError if it then reads out of range.
+        Raises ArgumentError PF412 for a size that it does not have, PF407 for sizes that a constraint
+        forbids, DslError if it then reads out of range.
         """
         graph = self.graph(dtypes, ranks)
         for n, value in sizes.items():
@@ -220,8 +235,10 @@ class Operator:
                 raise ArgumentError(
                     f"{self.name} has no size '{n}'", code="PF412", hint=f"it has {', '.join(graph.sizes)}"
                 )
-            if value < 0:
-                raise ArgumentError(f"size {n} cannot be {value}", code="PF412")
+            whole: object = value
+            if not isinstance(whole, Integral) or value < 0:
+                raise ArgumentError(f"size {n} cannot be {value}", code="PF412", hint="a number from 0 on")
+        check_constraints(graph, sizes)
         return Specialized(graph, fixed_graph(graph, sizes))
 
 
@@ -246,6 +263,9 @@ def compile(
     compiled once.
     """
     chosen = program if isinstance(program, Program) else parse(program)
+    given: object = layers
+    if isinstance(given, str):
+        raise ArgumentError("layers= is a tuple", code="PF413", hint=f"write layers=({given!r},)")
     for layer in layers:
         if layer not in LAYERS:
             raise ArgumentError(

@@ -7,9 +7,9 @@ Each is immutable; a method exists only where it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from polyfuse.codegen.cpu import CpuCode, emit
 from polyfuse.decisions import Decision, format_bytes
@@ -38,6 +38,18 @@ Target = Literal["auto", "cpu", "interpret"]
 TARGETS = ("auto", "cpu", "interpret")
 
 
+def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
+    """A `__getattr__` whose error names the call that leads to the stage where an attribute is."""
+
+    def getattribute(self: object, name: str) -> Any:
+        message = f"'{type(self).__name__}' object has no attribute '{name}'"
+        if name in missing:
+            message += f": call .{missing[name]} first"
+        raise AttributeError(message, name=name, obj=self)
+
+    return getattribute
+
+
 @dataclass(frozen=True)
 class Specialized:
     """An operator whose generics, and some or all sizes, are known."""
@@ -48,6 +60,17 @@ class Specialized:
     def schedule(self) -> Scheduled:
         """The identity schedule: no fusion."""
         return Scheduled(self, identity_schedule(self.graph))
+
+    if not TYPE_CHECKING:
+        __getattr__ = later_stage(
+            {
+                **dict.fromkeys(("apply", "lower", "tree", "explain", "picture"), "schedule()"),
+                **dict.fromkeys(("build", "kernels"), "schedule().lower()"),
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"<polyfuse Specialized {self.graph.name}>"
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -73,6 +96,13 @@ class Scheduled:
     def shape(self) -> str:
         """The tree on one line, `B1([sum; mu; ...])`."""
         return self.ir.shape
+
+    if not TYPE_CHECKING:
+        _figures = ("build", "kernels", "launches", "global_bytes", "shared_bytes", "barriers", "code")
+        __getattr__ = later_stage({**dict.fromkeys(_figures, "lower()"), "run": "lower().build()"})
+
+    def __repr__(self) -> str:
+        return f"<polyfuse Scheduled {self.graph.name}: {self.shape}>"
 
     def __str__(self) -> str:
         return str(self.ir)
@@ -204,6 +234,12 @@ class Kernels:
     def explain(self) -> str:
         """Every decision so far, one a line."""
         return "\n".join(map(str, self.decisions))
+
+    if not TYPE_CHECKING:
+        __getattr__ = later_stage(dict.fromkeys(("run", "source"), "build()"))
+
+    def __repr__(self) -> str:
+        return f"<polyfuse Kernels {self.ir.graph.name}: {self.launches} launched>"
 
     def __str__(self) -> str:
         return str(self.ir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "operator of compile": (lambda: pf.compile(PROGRAM, "sof"), "(?s)PF411.*soft"),
     "size": (lambda: PROGRAM.op("centre").specialize(M=3), "(?s)PF412.*'M'.*T, H"),
     "negative size": (lambda: PROGRAM.op("centre").specialize(T=-1), "PF412.*-1"),
+    "a size that is no integer": (lambda: PROGRAM.op("centre").specialize(T=1.5), "PF412.*1.5"),  # type: ignore[arg-type]
+    "layers as a text": (lambda: pf.compile(PROGRAM, layers="loop"), r"(?s)PF413.*\('loop',\)"),  # type: ignore[arg-type]
     "layer": (lambda: pf.compile(PROGRAM, layers=("lop",)), "(?s)PF413.*'lop'.*loop"),
     "target": (lambda: pf.compile(PROGRAM, target="tpu"), "(?s)PF414.*'tpu'.*cpu"),  # type: ignore[arg-type]
     "option": (lambda: pf.compile(PROGRAM, denormals="drop"), "PF490.*'drop'"),
@@ -171,6 +174,35 @@ def test_stages_lack_what_is_not_theirs() -> None:
     special = PROGRAM.op("centre").specialize(T=6, H=8)
     assert not hasattr(special, "lower") and not hasattr(special.schedule(), "build")
     assert not hasattr(PROGRAM, "schedule")
+
+
+def test_a_stage_names_the_missing_call() -> None:
+    operator: Any = PROGRAM.op("centre")
+    special = operator.specialize(T=6, H=8)
+    for stage, name, call in (
+        (operator, "schedule", "specialize()"),
+        (special, "apply", "schedule()"),
+        (special.schedule(), "build", "lower()"),
+        (special.schedule().lower(), "run", "build()"),
+    ):
+        with pytest.raises(AttributeError, match=rf"'{name}': call \.{re.escape(call)} first"):
+            getattr(stage, name)
+        assert not hasattr(stage, "no_such_name")
+
+
+def test_representations_are_short() -> None:
+    special = PROGRAM.op("centre").specialize(T=6, H=8)
+    for value in (PROGRAM, PROGRAM.op("centre"), special, special.schedule(), special.schedule().lower()):
+        assert repr(value).startswith("<polyfuse ") and len(repr(value)) < 200
+
+
+def test_sizes_that_a_constraint_forbids() -> None:
+    text = "op f(x: f32[N]) -> (y: f32[M]) where N == 2*M, M >= 1 { y[i] = x[2*i] }"
+    operator = pf.parse(text).op()
+    assert operator.specialize(N=8, M=4).graph.sizes == ()
+    for sizes in ({"N": 8, "M": 3}, {"M": 0}):
+        with pytest.raises(pf.ArgumentError, match="PF407"):
+            operator.specialize(**sizes)
 
 
 def test_sizes_that_read_out_of_range() -> None:

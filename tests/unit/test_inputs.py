@@ -50,6 +50,15 @@ def test_a_small_type_limits_the_index() -> None:
     assert index.dtype == np.int8 and index.min() >= 0 and index.max() <= 127
 
 
+def test_default_sizes_solve_equations() -> None:
+    text = "op f(x: f32[N, C]) -> (y: f32[N, G]) where C == 4*G { y[n, g] = sum[k in 0..4](x[n, 4*g + k]) }"
+    graph = pf.parse(text).op().graph()
+    free = default_sizes(graph, {})
+    assert free["C"] == 4 * free["G"] > 0
+    assert default_sizes(graph, {"N": 3, "G": 5}) == {"N": 3, "C": 20, "G": 5}
+    assert default_sizes(graph, {"N": 3, "C": 12}) == {"N": 3, "C": 12, "G": 3}
+
+
 @pytest.mark.parametrize("name", pf.stdlib.ops)
 def test_default_sizes_fit(name: str) -> None:
     graph = pf.stdlib.op(name).graph()
