@@ -43,21 +43,24 @@ def _init(graph: TensorGraph, s: Statement) -> Statement:
     return Statement(name, s.target, outer, s.write, value, span=s.span)
 
 
-def _insert(t: Tree, s: Statement, init: Statement) -> Tree:
-    """Put the initialisation before the first loop that runs over a reduction dim of `s`."""
+def _insert(t: Tree, s: Statement, init: Statement, around: tuple[Member, ...] = ()) -> Tree:
+    """Put the initialisation before the first loop that runs over a reduction dim of `s`.
+
+    `around` are the loops around `t`.  A leaf may lack loops that its initialisation needs: where a
+    reduction is empty but for one of its elements, a schedule can do without.
+    """
     match t:
         case Leaf():
-            return sequence([Leaf(init.name), t])
+            return sequence([_init_nest(init, around), t])
         case Sequence(children):
-            return sequence([_insert(c, s, init) if s.name in statements(c) else c for c in children])
+            return sequence([_insert(c, s, init, around) if s.name in statements(c) else c for c in children])
         case Band(members, child, permutable):
             cut = next((k for k, m in enumerate(members) if _reduces(m, s)), None)
-            if cut is None:
-                outer = [_with_init(m, s, init) for m in members]
-                return band(outer, _insert(child, s, init), permutable)
             outer = [_with_init(m, s, init) for m in members[:cut]]
+            if cut is None:
+                return band(outer, _insert(child, s, init, (*around, *outer)), permutable)
             inner = band(list(members[cut:]), child, permutable)
-            return band(outer, sequence([_init_nest(init, outer), inner]), permutable)
+            return band(outer, sequence([_init_nest(init, (*around, *outer)), inner]), permutable)
 
 
 def _reduces(m: Member, s: Statement) -> bool:
@@ -69,7 +72,7 @@ def _with_init(m: Member, s: Statement, init: Statement) -> Member:
     return replace(m, exprs=tuple(sorted([*m.exprs, (init.name, m.of(s.name))])))
 
 
-def _init_nest(init: Statement, outer: list[Member]) -> Tree:
+def _init_nest(init: Statement, outer: tuple[Member, ...]) -> Tree:
     """Loops over the dims of the initialisation that the outer loops do not fix."""
     fixed = {m.of(init.name).name for m in outer if isinstance(m.of(init.name), IVar)}  # type: ignore[union-attr]
     free = [d.name for d in init.dims if d.name not in fixed]

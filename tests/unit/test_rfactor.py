@@ -51,6 +51,16 @@ def test_an_accumulator_starts_outside_every_reduction_loop() -> None:
     require_legal(after, found)
 
 
+def test_an_accumulator_starts_everywhere_though_it_is_updated_once() -> None:
+    """isl needs no loop for the only sum that is not empty; both sums start at 0."""
+    text = """op f(x: f32[B, A]) -> (y: f32[B, A]) {
+      y[i, j] = x[i, j] + (sum[k in 0..A](x[j, k] * y[i - 1, k]) if i >= 1 else 0.0) for i in 0..B, j in 0..A
+    }"""
+    graph = fixed_graph_of(text, A=1, B=2)
+    kernels, _ = form_kernels(LoopFusion(scheduler="isl").schedule(graph), 2)
+    assert_computes(graph, kernels)
+
+
 def test_scatters_start_by_themselves() -> None:
     text = "op f(x: f32[N], i: i64[N], z: f32[V]) -> (y: f32[V]) { y[v] = z[v]; y[i[n]] += x[n] }"
     graph = fixed_graph_of(text, N=6, V=3)
