@@ -168,7 +168,8 @@ class Scheduled:
         """Kernels of one phase each, mapped for the CPU and proved legal."""
         chosen = options or Options()
         kernels, decisions = form_kernels(self.ir, chosen.threads or default_threads())
-        return Kernels(self, kernels, (*self.ir.decisions, *decisions), chosen)
+        _, in_place = entry_copies(kernels)
+        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), chosen)
 
 
 @dataclass(frozen=True)

@@ -267,6 +267,12 @@ def test_decisions_are_told() -> None:
     assert f.explain(X) == "\n".join(map(str, f.built(X).decisions))
 
 
+def test_copies_of_entry_values_are_told() -> None:
+    for right, sign in (("p[N - 1 - i]", "- in place p"), ("2.0 * p[i]", "+ in place p")):
+        operator = pf.parse(f"op f(inout p: f32[N]) {{ p[i] = {right} }}").op()
+        assert sign in operator.specialize(N=8).schedule().lower().explain()
+
+
 def test_a_program_prints_itself() -> None:
     assert pf.parse(str(PROGRAM)).ops == PROGRAM.ops and "# centre and scale" in str(PROGRAM)
 
