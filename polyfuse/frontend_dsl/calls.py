@@ -143,10 +143,13 @@ class _Call:
         op, results = found[0], len(found[0].results)
         if results != len(self.group.targets):
             names = ", ".join(r.name for r in op.results)
-            message = (
-                f"'{name}' has {results} results ({names}), the left side takes {len(self.group.targets)}"
-            )
-            raise self._error("PF230", message, self.group.span, f"({names}) = {name}(...)")
+            count = f"{results} result{'s' * (results != 1)}"
+            message = f"'{name}' has {count} ({names}), the left side takes {len(self.group.targets)}"
+            hint = f"({names}) = {name}(...)" if results > 1 else f"{names} = {name}(...)"
+            if not results:
+                message = f"'{name}' has no results, and a call gives its results to names"
+                hint = f"give '{name}' a result, or write its statements here"
+            raise self._error("PF230", message, self.group.span, hint)
         return found
 
     def _bind(self, op: ast.OpDef) -> list[tuple[ast.Param, ast.Expr | None]]:

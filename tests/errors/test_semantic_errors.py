@@ -270,7 +270,8 @@ PROGRAMS = [
     (SOFTMAX + "op g(v: f32[1]) -> (y: f32[1]) {\ny = softmax(v)\n}", "PF221", 5, 5, "needs H >= 2"),
     (G + "y = softmax(v) for i in 0..N\n}", "PF306", 5, 20, "takes no ranges"),
     (G + "y = softmax(y)\n}", "PF207", 5, 1, "through a call"),
-    (G + "(y, z) = softmax(v)\n}", "PF230", 5, 1, "has 1 results (y)"),
+    (G + "(y, z) = softmax(v)\n}", "PF230", 5, 1, "has 1 result (y)"),
+    ("op h(inout p: f32[N]) { p[i] = 0.0 }\n" + G + "y = h(v)\n}", "PF230", 6, 1, "'h' has no results"),
     (G + "v = softmax(v)\ny[i] = v[i]\n}", "PF211", 5, 1, "is an input"),
     (
         G + "y = softmax(v)\ny[i] = v[i]\n}",
