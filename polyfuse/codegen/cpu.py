@@ -274,11 +274,7 @@ class _Emitter:
         Those that are copied have memory of their own.
         """
         names = {b.tensor for b in kernel.arguments} - self.copied
-        return {
-            p.alias
-            for n in names
-            if (p := self.buffers[n]).alias is not None and p.alias in names and p.alias is not None
-        }
+        return {p.alias for n in names if (p := self.buffers[n]).alias is not None and p.alias in names}
 
     # --- addresses ------------------------------------------------------------------------------------
 

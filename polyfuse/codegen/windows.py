@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
-from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update
-from polyfuse.ir.tensor_graph import map_expr, map_index
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
+from polyfuse.ir.tensor_graph import Expr, map_expr, map_index
 
 
 def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
@@ -21,6 +21,9 @@ def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
             case _:
                 return i
 
+    def expr(e: Expr) -> Expr:
+        return map_expr(e, lambda x: x, index)
+
     result: list[Node] = []
     for node in block:
         match node:
@@ -32,11 +35,10 @@ def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
                 then, other = (simplify_windows(b, starts) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case Store() | Update():
-                value = map_expr(node.value, lambda e: e, index)
-                places = tuple(
-                    map_index(i, lambda e: map_expr(e, lambda x: x, index), index) for i in node.indices
-                )
-                result.append(replace(node, value=value, indices=places))
+                places = tuple(map_index(i, expr, index) for i in node.indices)
+                result.append(replace(node, value=expr(node.value), indices=places))
+            case Declare(_, _, value) if value is not None:
+                result.append(replace(node, value=expr(value)))
             case _:
                 result.append(node)
     return tuple(result)
