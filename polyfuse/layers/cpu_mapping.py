@@ -29,6 +29,8 @@ from polyfuse.layers.rfactor import rfactor
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
+# A reduction over fewer iterations is not worth partial results.
+FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
 STRIP = 2048
 SUNK_STRIP = 256
@@ -69,27 +71,30 @@ def _map_reduction(
     """A nest whose outermost loop reduces: factor it over chunks if there is work enough."""
     outer = phase.members[0]
     span = _span(graph, outer)
-    trip = None if span is None else len(span)
     what = ", ".join(racing)
-    reason = _cannot_factor(graph, phase, racing, trip)
-    if reason is None and span is not None:
-        chunk = max(1, -(-len(span) // (threads * CHUNKS_PER_THREAD)))
-        chunks = -(-len(span) // chunk)
-        graph, trees = rfactor(graph, phase, racing, chunk, chunks, span.start)
-        why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
-        decisions.append(Decision("rfactor", what, True, why))
-        return graph, [vectorise(graph, trees[0]), *(vectorise(graph, t) for t in trees[1:])]
-    decisions.append(Decision("rfactor", what, False, reason or "its extent is not known"))
-    return graph, [vectorise(graph, _sink(graph, phase, decisions))]
+    reason = _cannot_factor(graph, phase, racing, span)
+    if reason is not None:
+        decisions.append(Decision("rfactor", what, False, reason))
+        return graph, [vectorise(graph, _sink(graph, phase, decisions))]
+    assert span is not None  # else there is a reason
+    chunk = max(1, -(-len(span) // (threads * CHUNKS_PER_THREAD)))
+    chunks = -(-len(span) // chunk)
+    graph, trees = rfactor(graph, phase, racing, chunk, chunks, span.start)
+    why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
+    decisions.append(Decision("rfactor", what, True, why))
+    return graph, [vectorise(graph, t) for t in trees]
 
 
-def _cannot_factor(graph: TensorGraph, phase: Band, racing: tuple[str, ...], trip: int | None) -> str | None:
+def _cannot_factor(
+    graph: TensorGraph, phase: Band, racing: tuple[str, ...], span: range | None
+) -> str | None:
+    """Why the first loop, with these iterations, is not to be factored; None if it may be."""
     outer = phase.members[0]
     if not outer.coincident:
         return f"loop {outer.name} carries a recurrence"
-    if trip is None:
+    if span is None:
         return f"the extent of {outer.name} is not known"
-    if _volume(graph, statements(phase)) < SMALLEST_PARALLEL or trip < 16:
+    if _volume(graph, statements(phase)) < SMALLEST_PARALLEL or len(span) < FEWEST_FACTORED:
         return "too little work to spread over workers"
     if any(graph.statement(n).accumulate for n in racing):
         return "it adds to elements that are found by data"

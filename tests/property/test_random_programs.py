@@ -13,6 +13,8 @@ from targets import Call, check_everywhere
 
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.layers import cpu_mapping
+from polyfuse.runtime import cpu
 
 TOGETHER = 20
 GROUPS = range(15)
@@ -34,6 +36,18 @@ def check_group(group: int) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_fused_and_unfused_agree(group: int) -> None:
+    check_group(group)
+
+
+LARGE = (5010, 5011, 5020)  # seeds that once went wrong: one row with as many columns as terms, one step
+
+
+@pytest.mark.parametrize("group", LARGE)
+def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, strips and partial sums of a few iterations each, run by several workers."""
+    for name, value in (("SMALLEST_PARALLEL", 4), ("FEWEST_FACTORED", 3), ("STRIP", 3), ("SUNK_STRIP", 2)):
+        monkeypatch.setattr(cpu_mapping, name, value)
+    monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
     check_group(group)
 
 
