@@ -26,7 +26,15 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
 from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.arguments import Array, check_array, dense, overlaps, share_elements, usable
+from polyfuse.runtime.arguments import (
+    Array,
+    check_array,
+    dense,
+    meets_itself,
+    overlaps,
+    share_elements,
+    usable,
+)
 
 Back = Callable[[Array], object]
 
@@ -239,7 +247,7 @@ class Compiled:
     def _inout(self, t: Tensor, value: object, array: Array, finish: list[Callable[[], None]]) -> Array:
         if not isinstance(value, np.ndarray) or not value.flags.writeable:
             raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF418")
-        if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+        if meets_itself(array):
             raise ArgumentError(f"elements of the inout argument '{t.name}' share memory", code="PF418")
         if usable(array):
             return array

@@ -86,6 +86,17 @@ def element_strides(array: Array) -> tuple[int, ...]:
     return tuple(s // array.itemsize for s in array.strides)
 
 
+def meets_itself(array: Array) -> bool:
+    """May two elements of the array share memory? Never wrongly False; exact for views made by slicing,
+    transposing and broadcasting."""
+    reach = array.itemsize  # bytes from the first to the end of the last element, of the dims so far
+    for stride, n in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < reach:
+            return array.size > 0
+        reach += stride * (n - 1)
+    return False
+
+
 def share_elements(a: Array, b: Array) -> bool:
     """Do the two arrays share memory? (Exactly, where that is found out fast; else True.)"""
     try:

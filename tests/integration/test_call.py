@@ -267,6 +267,17 @@ def test_inout_that_cannot_be_written() -> None:
         STEP(np.lib.stride_tricks.as_strided(one, (3, 4), (0, 0)), grid(3, 4))
 
 
+def test_inout_whose_elements_overlap() -> None:
+    """Rows one element apart: elements are written twice. Views that slicing makes do not."""
+    memory = np.zeros(12, np.float32)
+    with pytest.raises(pf.ArgumentError, match="elements of the inout argument 'p' share memory"):
+        STEP(np.lib.stride_tricks.as_strided(memory, (4, 4), (4, 4)), grid(4, 4))
+    assert not memory.any()
+    p = np.zeros((5, 9, 5), np.float32)
+    STEP(p[::-2, 3, ::3], grid(3, 2))
+    assert np.array_equal(p[::-2, 3, ::3], -grid(3, 2))
+
+
 def test_inout_over_an_input() -> None:
     p = grid(4, 6)
     STEP(p, p)
