@@ -186,7 +186,8 @@ def _rates(children: Sequence[Child], nbytes: int) -> dict[str, Any]:
 
 def _rounds(seats: Sequence[_Seated], settings: Settings) -> tuple[dict[str, list[float]], tuple[int, int]]:
     meter = Meter(sorted({s.child.pid for s in seats}))
-    meter.wait(time.monotonic() + settings.patience_s)
+    deadline = time.monotonic() + settings.patience_s
+    meter.wait(deadline)
     calls = {s.label: _calls(s) for s in seats}
     seconds: dict[str, list[float]] = {s.label: [] for s in seats}
 
@@ -200,7 +201,7 @@ def _rounds(seats: Sequence[_Seated], settings: Settings) -> tuple[dict[str, lis
         for found in seconds.values():
             found.pop()
 
-    return seconds, quiet_rounds(one, undo, settings.rounds, meter, settings.patience_s)
+    return seconds, quiet_rounds(one, undo, settings.rounds, meter, deadline)
 
 
 def _calls(s: _Seated) -> int:

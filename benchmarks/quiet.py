@@ -59,14 +59,13 @@ class Meter:
 
 
 def quiet_rounds(
-    one: Callable[[int], None], undo: Callable[[], None], rounds: int, meter: Meter, patience_s: float
+    one: Callable[[int], None], undo: Callable[[], None], rounds: int, meter: Meter, deadline: float
 ) -> tuple[int, int]:
     """Call `one(k)` for `rounds` rounds; `undo` those that others disturbed, and make them again.
 
-    After `patience_s` seconds spent on that every round counts. Returns how many were made again, and how
+    From `deadline` on (of `time.monotonic`) every round counts. Returns how many were made again, and how
     many count although they were disturbed.
     """
-    deadline = time.monotonic() + patience_s
     again = disturbed = k = 0
     while k < rounds:
         meter.start()

@@ -25,7 +25,7 @@ def surroundings() -> dict[str, Any]:
         "cores": available_cores(),
         "caches": {"l1": caches.l1, "l2": caches.l2, "l3": caches.l3},
         "memory": psutil.virtual_memory().total,
-        "system": f"{platform.system()} {platform.release()}",
+        "system": " ".join([platform.system(), *re.findall(r"^\d+\.\d+", platform.release())]),
         "python": platform.python_version(),
     }
 
