@@ -11,7 +11,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -271,6 +271,10 @@ def compile(
             raise ArgumentError(
                 f"there is no layer '{layer}'", code="PF413", hint=f"one of {', '.join(LAYERS)}"
             )
+    unknown = [n for n in switches if n not in {f.name for f in fields(Options)}]
+    if unknown:
+        names = ", ".join(f.name for f in fields(Options))
+        raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=f"options: {names}")
     settings = options or Options(**switches)
     applied = (fusion or LoopFusion()) if "loop" in layers else None
     operator = chosen.op(op)
@@ -295,4 +299,11 @@ def op(function: Callable[..., Any]) -> Compiled:
         raise ArgumentError(f"{function.__name__} has no docstring with an operator in it", code="PF415")
     place = f"{inspect.getsourcefile(function) or function.__module__}:{function.__name__}"
     program = _checked(load_text(text, place).programs)
-    return compile(program, function.__name__ if function.__name__ in program.ops else None)
+    compiled = compile(program, function.__name__ if function.__name__ in program.ops else None)
+    mine, theirs = list(inspect.signature(function).parameters), [p.name for p in compiled.signature.params]
+    if mine != theirs:
+        raise ArgumentError(
+            f"{function.__name__} takes {', '.join(mine)}, its operator takes {', '.join(theirs)}",
+            code="PF415",
+        )
+    return compiled

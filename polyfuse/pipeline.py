@@ -33,6 +33,7 @@ from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.pool import default_threads
+from polyfuse.runtime.report import loops_text
 
 Result = TypeVar("Result")
 Executable = CpuExecutable | InterpretedKernels
@@ -60,10 +61,23 @@ class Watch:
     def _dump(self, step: str, result: object) -> None:
         assert self.options.dump is not None
         self.options.dump.mkdir(parents=True, exist_ok=True)
-        is_code = isinstance(result, CpuCode)
-        name = f"{len(self.seconds):02d}_{step}.{'cpp' if is_code else 'txt'}"
-        text = result.source if isinstance(result, CpuCode) else str(result)
-        (self.options.dump / name).write_text(text + "\n", encoding="utf-8")
+        name = f"{len(self.seconds) - 1:02d}_{step}.{'cpp' if isinstance(result, CpuCode) else 'txt'}"
+        (self.options.dump / name).write_text(_text(result) + "\n", encoding="utf-8")
+
+
+def _text(result: object) -> str:
+    """What a dump shows of a step's result."""
+    match result:
+        case CpuCode():
+            return result.source
+        case CpuExecutable():
+            return str(result.plan)
+        case tuple():  # what was made, then the decisions that led to it
+            return "\n".join(_text(part) for part in result)
+        case frozenset():
+            return f"copied at entry: {', '.join(sorted(map(str, result))) or 'nothing'}"
+        case _:
+            return str(result)
 
 
 def _verify(result: object) -> None:
@@ -111,6 +125,8 @@ class Compilation:
 
     def lowered(self, step: Watch) -> Lowered:
         """The way from the graph to kernels."""
+        # text and its TensorGraph (open sizes), as they came
+        step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
         fixed = step("graph", lambda: fixed_graph(self.graph, self.sizes))
         # TensorGraph -> ScheduledGraph (layer I)
@@ -180,6 +196,8 @@ def build(
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
         low = made = compilation.lowered(step)
+        if options.dump is not None:
+            step("loops", lambda: loops_text(low.kernels))  # emit() goes through them without keeping them
         # KernelGraph -> C++ and launch plan
         code = step(
             "cpp", lambda: emit(low.kernels, strided=strided, copied=low.copied, checked=options.checked)

@@ -166,8 +166,17 @@ def test_wrong_names(call: Callable[[], object], message: str) -> None:
 
 
 def test_unknown_switches() -> None:
-    with pytest.raises(TypeError, match="speed"):
+    with pytest.raises(pf.ArgumentError, match="speed") as refused:
         pf.compile(PROGRAM, speed=3)
+    assert refused.value.code == "PF490"
+
+
+def test_the_decorated_function_names_the_operators_parameters() -> None:
+    def scale(x: Any, factor: Any) -> Any:
+        """op scale(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }"""
+
+    with pytest.raises(pf.ArgumentError, match="takes x, factor, its operator takes x, a"):
+        pf.op(scale)
 
 
 def test_stages_lack_what_is_not_theirs() -> None:
@@ -280,5 +289,5 @@ def test_a_program_prints_itself() -> None:
 def test_dump(tmp_path: Any) -> None:
     pf.compile(PROGRAM, "centre", dump=tmp_path / "steps")(X)
     names = sorted(p.name for p in (tmp_path / "steps").iterdir())
-    assert [n.split("_", 1)[1] for n in names][:3] == ["graph.txt", "schedule.txt", "kernels.txt"]
+    assert [n.split("_", 1)[1] for n in names][:3] == ["source.txt", "graph.txt", "schedule.txt"]
     assert any(n.endswith(".cpp") for n in names)

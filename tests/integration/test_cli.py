@@ -349,8 +349,18 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in folder.iterdir())
     steps = [n.split("_", 1)[1] for n in names]
-    assert steps[:3] == ["graph.txt", "schedule.txt", "kernels.txt"] and "cpp.cpp" in steps
-    assert [int(n[:2]) for n in names] == list(range(1, len(names) + 1))
+    wanted = [
+        "source.txt",
+        "graph.txt",
+        "schedule.txt",
+        "kernels.txt",
+        "in_place.txt",
+        "loops.txt",
+        "cpp.cpp",
+    ]
+    assert steps == [*wanted, "build.txt"]
+    assert [int(n[:2]) for n in names] == list(range(len(names)))
+    assert not any("object at 0x" in (folder / n).read_text() for n in names)
     assert all((folder / n).stat().st_size for n in names)
 
 
