@@ -35,8 +35,12 @@ from polyfuse.runtime.arguments import (
     share_elements,
     usable,
 )
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.quick import QuickCall, layout
 
 Back = Callable[[Array], object]
+MOST_LAYOUTS = 64
+"""Layouts of one operator that are remembered for the short way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,25 @@ class Compiled:
         self._instances: dict[object, _Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
+        self._quick: dict[object, QuickCall] = {}
+        self._defaults = tuple(p.default for p in signature.params)
 
     def __repr__(self) -> str:
         return f"<polyfuse {self.signature} for {self.target}>"
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
+        if out is None and not kwargs and len(args) <= len(self._defaults):
+            given = args + self._defaults[len(args) :]
+            key = layout(given)
+            quick = self._quick.get(key) if key else None
+            results = quick(given) if quick else None
+            if results is not None:
+                return None if not results else results[0] if len(results) == 1 else tuple(results)
         values, back = self._values(args, kwargs)
         instance = self._instance(values)
         arrays, finish = self._arrays(instance, values, out)
+        if out is None and not finish:
+            self._learn(instance, list(values.values()))
         instance.built.executable.run(arrays)
         for store in finish:
             store()
@@ -118,6 +133,16 @@ class Compiled:
             return self._results(instance, arrays, back, out) if scalars else results
 
         return bound
+
+    def _learn(self, instance: _Instance, values: list[object]) -> None:
+        """Remember a layout that has passed all checks for the short way (`runtime.quick`)."""
+        executable = instance.built.executable
+        key = layout(values)
+        if key and isinstance(executable, CpuExecutable) and QuickCall.fits(executable, values):
+            results = [(t.name, shape) for t, shape in instance.outputs]
+            if len(self._quick) < MOST_LAYOUTS:
+                names = [t.name for t in instance.inputs]
+                self._quick[key] = QuickCall(executable, names, values, results)
 
     # --- stages for those who look ---------------------------------------------------------------------
 

@@ -30,8 +30,9 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.source import Span
 
 CACHE_LINE = 64
-# Lanes of one accumulator cover this many bytes: eight vectors hide the latency of an addition.
-LANE_BYTES = 512
+# Lanes of one accumulator cover this many bytes: four vectors hide most of the latency of an addition, and
+# stay in registers where the loop computes something (docs/targets.md).
+LANE_BYTES = 256
 
 _HEAD = """\
 #if defined(__clang__)

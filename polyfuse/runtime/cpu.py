@@ -59,7 +59,7 @@ class CpuExecutable:
         self._slots = {b.name: k for k, b in enumerate(self.plan.buffers)}
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
         self._spaces, self._workspace_bytes = self._layout()
-        self._prepared = self._prepare()
+        self._prepared = self.prepare()
 
     # --- preparation ------------------------------------------------------------------------------------
 
@@ -74,7 +74,8 @@ class CpuExecutable:
                 end += -(-nbytes // LINE) * LINE
         return spaces, end
 
-    def _prepare(self) -> PreparedCall:
+    def prepare(self) -> PreparedCall:
+        """A call of its own pointer table, to be filled."""
         pool = Pool.get()
         steps = StepArray([self._step(pool, x) for x in self.plan.launches])
         strides = sum(len(b.shape) for b in self.plan.buffers if b.strided)
@@ -99,6 +100,10 @@ class CpuExecutable:
         chunk = -(-count // parts) if parallel else max(1, count)
         return Step(function, count, chunk, parallel)
 
+    def workspace(self) -> tuple[dict[str, int], int]:
+        """(workspace buffer -> offset in the block, bytes of the block)."""
+        return {n: s.offset for n, s in self._spaces.items()}, self._workspace_bytes
+
     # --- calls -------------------------------------------------------------------------------------------
 
     def output(self, b: PlanBuffer) -> Array:
@@ -117,7 +122,7 @@ class CpuExecutable:
 
     def bind(self, arrays: Mapping[str, Array]) -> Callable[[], None]:
         """A prepared call on fixed memory: nothing is checked or looked up again. Not for two threads."""
-        call, keep = self._fill(self._prepare(), arrays)
+        call, keep = self._fill(self.prepare(), arrays)
         plain = not self.plan.copied and not self.code.checks
 
         def bound(call: Callable[[], None] = keep[0].check if plain else call, keep: object = keep) -> None:
@@ -127,7 +132,7 @@ class CpuExecutable:
 
     def profile(self, arrays: Mapping[str, Array], repeat: int = 10) -> list[float]:
         """Seconds of each launch of the plan: the best of `repeat` rounds, each of all launches in order."""
-        whole, keep = self._fill(self._prepare(), arrays)
+        whole, keep = self._fill(self.prepare(), arrays)
         whole()  # fills what is copied at entry, and warms up
         prepared = keep[0]
         calls = []
