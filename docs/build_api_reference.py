@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from page import publish
+
 import polyfuse as pf
 
 TARGET = Path(__file__).parent / "reference" / "api.md"
@@ -82,17 +84,5 @@ def _laid_out(paragraph: str) -> bool:
     return any(line.startswith((" ", "@")) or "   " in line for line in paragraph.splitlines())
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` compare it; the exit status."""
-    text = build()
-    if "--check" not in arguments:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(TARGET, build(), sys.argv[1:]))

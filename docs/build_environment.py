@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from page import publish
+
 from polyfuse.options import ENVIRONMENT
 
 TARGET = Path(__file__).parent / "reference" / "environment.md"
@@ -30,17 +32,5 @@ def build() -> str:
     return _HEAD + "".join(f"| `{v.name}` | {v.meaning} | {v.default} |\n" for v in ENVIRONMENT)
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` compare it; the exit status."""
-    if "--check" not in arguments:
-        TARGET.parent.mkdir(exist_ok=True)
-        TARGET.write_text(build(), encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == build():
-        return 0
-    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(TARGET, build(), sys.argv[1:]))

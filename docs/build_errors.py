@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from page import publish
+
 FOLDER = Path(__file__).parent / "errors.d"
 TARGET = Path(__file__).parent / "errors.md"
 
@@ -88,17 +90,5 @@ def _one_deeper(body: str) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` compare it; the exit status."""
-    text = build()
-    if "--check" not in arguments:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(TARGET, build(), sys.argv[1:]))

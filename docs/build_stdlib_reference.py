@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from page import publish
+
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
@@ -90,17 +92,5 @@ def _generic(sig: Signature) -> str:
     return ", ".join([*kinds, *(f"{name}..." for name in sig.rank_variables)])
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or with ``--check`` compare it; the exit status."""
-    text = build()
-    if "--check" not in arguments:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{TARGET} is not up to date: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(publish(TARGET, build(), sys.argv[1:]))

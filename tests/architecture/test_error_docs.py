@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ _CODE = re.compile(r"PF[1-9]\d\d\b")
 
 
 def _generator() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs"))  # where the script finds what the scripts share
     spec = importlib.util.spec_from_file_location("build_errors", ROOT / "docs" / "build_errors.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,7 +49,7 @@ def test_every_section_has_a_code() -> None:
 
 
 def test_page_is_up_to_date() -> None:
-    assert GENERATOR.main(["--check"]) == 0, "run `make docs`"
+    assert GENERATOR.TARGET.read_text(encoding="utf-8") == GENERATOR.build(), "run `make docs`"
 
 
 def test_page_has_an_anchor_for_each_code() -> None:
