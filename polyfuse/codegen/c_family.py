@@ -246,9 +246,6 @@ class Printer:
         low = self.call("pf_max_i64", [value, "0"])
         return self.call("pf_min_i64", [low, self.index(extent - 1)])
 
-    def any_index(self, i: Index, extent: IndexExpr) -> str:
-        return self.data_index(i, extent) if isinstance(i, EXPR_TYPES) else self.index(i)
-
 
 def scalar_name(name: str) -> str:
     """C name of a scalar: generated ones start with %, registers of tensors are prefixed."""

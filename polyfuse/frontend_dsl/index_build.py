@@ -111,10 +111,6 @@ def _check_operation(e: ast.Binary, a: IndexExpr, b: IndexExpr, affine: bool) ->
 _AFFINE = "an index is a sum of variables times constants or sizes; '//' and '%' take constants or sizes"
 
 
-def size_lookup(sizes: Mapping[str, IndexExpr]) -> Lookup:
-    return sizes.get
-
-
 def size_expr(e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, what: str) -> IndexExpr | None:
     """An expression over sizes only; None after a report (PF220, PF201)."""
     unknown = [x for x in walk(e) if isinstance(x, ast.Name) and x.id not in sizes]

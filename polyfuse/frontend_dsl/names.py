@@ -64,9 +64,6 @@ class Namer:
         self._taken = set(taken)
         self._next: dict[str, int] = {}
 
-    def take(self, name: str) -> None:
-        self._taken.add(name)
-
     def fresh(self, base: str, first: int = 2, joint: str = "_") -> str:
         """`base`, or else the first free one of base_2, base_3, ..."""
         name = base

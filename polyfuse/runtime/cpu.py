@@ -56,7 +56,6 @@ class CpuExecutable:
         self._flush = flush_denormals
         self._library = load_shared(code.source)
         self._lock = threading.Lock()
-        self._slots = {b.name: k for k, b in enumerate(self.plan.buffers)}
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
         self._spaces, self._workspace_bytes = self._layout()
         self._prepared = self.prepare()

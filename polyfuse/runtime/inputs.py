@@ -24,7 +24,6 @@ from polyfuse.ir.tensor_graph import (
     Expr,
     IndexValue,
     Read,
-    Role,
     Statement,
     Tensor,
     TensorGraph,
@@ -239,11 +238,6 @@ def _loop_variable(e: Expr) -> str | None:
 # --- generics -------------------------------------------------------------------------------------------
 
 
-def unknown_dtype(names: Sequence[str]) -> str | None:
-    """The first name that is no dtype of the language."""
-    return next((n for n in names if n not in BY_NAME), None)
-
-
 def dtype_names() -> tuple[str, ...]:
     """Names of the dtypes of the language."""
     return tuple(BY_NAME)
@@ -252,8 +246,3 @@ def dtype_names() -> tuple[str, ...]:
 def extents(shape: Sequence[IndexExpr], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The extents of a shape at known sizes."""
     return tuple(evaluate(e, sizes) for e in shape)
-
-
-def is_result(t: Tensor) -> bool:
-    """Whether callers see what the operator writes to a tensor: a result, or what an inout becomes."""
-    return t.role is Role.OUTPUT
