@@ -72,6 +72,7 @@ U8 = DType("u8", Kind.UNSIGNED, 8, "pf_u8")
 BOOL = DType("bool", Kind.BOOL, 8, "pf_bool")
 
 ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
+FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
 
 _NUMPY: dict[str, np.dtype[Any]] = {
