@@ -18,7 +18,21 @@ import numpy as np
 from polyfuse.ir.dtypes import F32, I64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
-from polyfuse.ir.loop_ir import Block, Comment, Declare, Exec, For, If, Node, Store, Update
+from polyfuse.ir.loop_ir import (
+    Barrier,
+    Block,
+    Combine,
+    Comment,
+    Declare,
+    Exec,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    VectorLoad,
+    VectorStore,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -77,10 +91,16 @@ class Printer:
                 return [f"{indent}{place} = {self.combine(op, place, self.expr(value), value.dtype)};"]
             case Comment(text):
                 return [f"{indent}// {text}"]
+            case Barrier() | Combine() | VectorLoad() | VectorStore():
+                return self.device_node(node, indent)
             case Exec():
                 raise AssertionError("instances are lowered before printing")
             case _:
                 assert_never(node)
+
+    def device_node(self, node: Barrier | Combine | VectorLoad | VectorStore, indent: str) -> list[str]:
+        """What only a GPU has."""
+        raise AssertionError(f"not for this target: {node}")
 
     def combine(self, op: str, left: str, right: str, dtype: DType) -> str:
         return self.operation(_UPDATES[op], [left, right], dtype)

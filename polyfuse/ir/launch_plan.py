@@ -5,6 +5,11 @@
 
 `buffers` fixes the order of the pointer table that every function gets; workspace buffers live in one
 block at static offsets.  Counts and extents are index expressions, evaluated at launch.
+
+On a GPU the plan is one of grids:
+
+    GridPlan   = buffers, launches, alignment
+    GridLaunch = one function: `blocks` blocks of `threads` threads, with its arguments in order
 """
 
 from __future__ import annotations
@@ -70,6 +75,74 @@ class LaunchPlan:
 
     def __str__(self) -> str:
         lines = ["buffers", *(f"  {b}" for b in self.buffers)]
+        lines += ["launches", *(f"  {k}. {launch}" for k, launch in enumerate(self.launches))]
+        if self.copied:
+            lines.append(f"copied at entry: {', '.join(self.copied)}")
+        return "\n".join(lines)
+
+
+class Passing(Enum):
+    """How a parameter of a GPU function gets its value."""
+
+    POINTER = "pointer"  # address of the buffer `name`
+    VALUE = "value"  # the one element of the buffer `name`, which has no dims and is only read
+    SIZE = "size"  # the open size `name`, 64 bits
+    STRIDE = "stride"  # element stride of the buffer `name` along `dim`, 64 bits
+    STATUS = "status"  # address of a 64-bit cell: checked builds store the number of a failed check there
+    BARRIER = "barrier"  # address of the state of grid barriers: two zeroed 32-bit words per launch
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    passing: Passing
+    name: str = ""
+    dim: int = 0
+
+    def __str__(self) -> str:
+        where = f".{self.dim}" if self.passing is Passing.STRIDE else ""
+        return f"{self.passing.value} {self.name}{where}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class GridLaunch:
+    """One launch. Nothing is launched where `blocks` is 0.
+
+    `threads` is (x, y); `shared_bytes` is the static shared memory of a block.  A cooperative launch has
+    grid barriers: all its blocks must be resident at once.
+    """
+
+    function: str
+    kernel: str
+    blocks: IndexExpr
+    threads: tuple[int, int]
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+    cooperative: bool = False
+
+    def __str__(self) -> str:
+        x, y = self.threads
+        extra = f", {self.shared_bytes} bytes shared" * bool(self.shared_bytes)
+        extra += ", cooperative" * self.cooperative
+        return f"{self.function} ({self.kernel}): {self.blocks} blocks of {x} x {y} threads{extra}"
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlan:
+    """`alignment` names the buffers whose address must be a multiple of more than their element's size,
+    with the bytes; `copied` as in `LaunchPlan`."""
+
+    buffers: tuple[PlanBuffer, ...]
+    launches: tuple[GridLaunch, ...]
+    alignment: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        needs = dict(self.alignment)
+        lines = ["buffers"]
+        lines += [
+            f"  {b}" + (f", {needs[b.name]}-byte aligned" if b.name in needs else "") for b in self.buffers
+        ]
         lines += ["launches", *(f"  {k}. {launch}" for k, launch in enumerate(self.launches))]
         if self.copied:
             lines.append(f"copied at entry: {', '.join(self.copied)}")

@@ -6,7 +6,14 @@
          | Declare(name, dtype, value)      a scalar of the enclosing block
          | Store(buffer, indices, value)
          | Update(buffer, indices, op, value)      buffer[indices] = buffer[indices] op value
+         | Barrier(scope, reason)           all threads of a block (or of the grid) wait for each other
+         | Combine(name, op, width)         a scalar becomes its total over a group of `width` lanes
+         | VectorLoad(name, buffer, indices, count)      a small array of the thread from memory, at once
+         | VectorStore(buffer, indices, name, count)
          | Comment(text)
+
+On a GPU the variables ``tx`` and ``ty`` are the thread's place in its block; every other variable is
+that of a loop around.
 
 Expressions are the tensor graph's, where a Read names a buffer of the kernel (or a declared scalar,
 with no indices) and indices are storage indices over loop variables.  Conditions are Exprs over
@@ -17,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
@@ -67,12 +75,61 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """op is one of the reductions sum max min prod any all."""
+    """op is one of the reductions sum max min prod any all; `atomic`: other threads update it as well."""
 
     buffer: str
     indices: tuple[Index, ...]
     op: str
     value: Expr
+    atomic: bool = False
+
+
+class BarrierScope(Enum):
+    BLOCK = "block"
+    GRID = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    scope: BarrierScope
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """The scalar `name` of each of `width` neighbouring lanes becomes op over all of them, in all of them.
+
+    `width` is a power of two up to 32 and divides the number of threads along x.
+    """
+
+    name: str
+    op: str
+    dtype: DType
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLoad:
+    """Declare the array `name` of `count` elements with those of the buffer from `indices` on.
+
+    They are contiguous and aligned to their size.
+    """
+
+    name: str
+    dtype: DType
+    buffer: str
+    indices: tuple[Index, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStore:
+    """Store the array `name` of `count` elements from `indices` on: contiguous and aligned."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+    name: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +137,9 @@ class Comment:
     text: str
 
 
-Node: TypeAlias = Union[For, If, Exec, Declare, Store, Update, Comment]  # noqa: UP007
+Node: TypeAlias = Union[  # noqa: UP007
+    For, If, Exec, Declare, Store, Update, Barrier, Combine, VectorLoad, VectorStore, Comment
+]
 Block: TypeAlias = tuple[Node, ...]
 
 
@@ -122,8 +181,17 @@ def _format(node: Node, indent: str) -> str:
             return f"{indent}{dtype} {name}" + (f" = {format_expr(value)}" if value is not None else "")
         case Store(buffer, indices, value):
             return f"{indent}{_place(buffer, indices)} = {format_expr(value)}"
-        case Update(buffer, indices, op, value):
-            return f"{indent}{_place(buffer, indices)} {op}= {format_expr(value)}"
+        case Update(buffer, indices, op, value, atomic):
+            how = "  # atomic" if atomic else ""
+            return f"{indent}{_place(buffer, indices)} {op}= {format_expr(value)}{how}"
+        case Barrier(scope, reason):
+            return f"{indent}barrier of the {scope.value}  # {reason}"
+        case Combine(name, op, _, width):
+            return f"{indent}{name} = {op} of {name} over {width} lanes"
+        case VectorLoad(name, dtype, buffer, indices, count):
+            return f"{indent}{dtype} {name}[{count}] = {_place(buffer, indices)} ..."
+        case VectorStore(buffer, indices, name, count):
+            return f"{indent}{_place(buffer, indices)} ... = {name}[{count}]"
         case Comment(text):
             return f"{indent}# {text}"
 
