@@ -1,6 +1,6 @@
 """The kernel IR: what layers I to III pass on.
 
-    Kernel = name, graph, stages, buffers
+    Kernel = name, graph, stages, buffers, threads (x, y) of a block on a GPU
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -99,6 +99,7 @@ class Kernel:
     graph: TensorGraph
     stages: tuple[Stage, ...]
     buffers: tuple[Buffer, ...]
+    threads: tuple[int, int] = (1, 1)
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

@@ -29,6 +29,7 @@ class Coordinate(Enum):
 
     SEQ = "seq"
     BLK = "blk"
+    ROW = "row"  # a group of neighbouring threads: threadIdx.y
     ROUND = "rnd"
     THREAD = "thr"
     VECTOR = "vec"
