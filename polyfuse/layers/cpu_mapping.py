@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IConst, IVar, binary, variables
+from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -24,7 +24,17 @@ from polyfuse.ir.schedule_tree import (
     Tree,
     statements,
 )
-from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
+from polyfuse.layers.nest import (
+    has_band,
+    innermost,
+    is_free,
+    push,
+    racing,
+    span_of,
+    trip_of,
+    volume,
+)
 from polyfuse.layers.rfactor import rfactor
 
 # Below this many instances a kernel is faster on one core than spread over several.
@@ -44,9 +54,9 @@ def map_phase(
     if not isinstance(phase, Band):
         return graph, [phase]
     phase = _free_first(graph, phase)
-    racing = _racing(graph, phase.members[0], statements(phase))
-    if racing:
-        return _map_reduction(graph, phase, racing, threads, decisions)
+    split = racing(graph, phase.members[0], statements(phase))
+    if split:
+        return _map_reduction(graph, phase, split, threads, decisions)
     return graph, [_map_parallel(graph, phase, decisions)]
 
 
@@ -57,7 +67,7 @@ def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision]) ->
         return vectorise(graph, sunk)
     phase = _strip_mine(graph, sunk)
     free = _free_members(graph, phase)
-    if _volume(graph, statements(phase)) < SMALLEST_PARALLEL:
+    if volume(graph, statements(phase)) < SMALLEST_PARALLEL:
         free = 0
     members = tuple(
         replace(m, coordinate=Coordinate.BLK) if k < free else m for k, m in enumerate(phase.members)
@@ -66,39 +76,37 @@ def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision]) ->
 
 
 def _map_reduction(
-    graph: TensorGraph, phase: Band, racing: tuple[str, ...], threads: int, decisions: list[Decision]
+    graph: TensorGraph, phase: Band, split: tuple[str, ...], threads: int, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Tree]]:
     """A nest whose outermost loop reduces: factor it over chunks if there is work enough."""
     outer = phase.members[0]
-    span = _span(graph, outer)
-    what = ", ".join(racing)
-    reason = _cannot_factor(graph, phase, racing, span)
+    span = span_of(graph, outer)
+    what = ", ".join(split)
+    reason = _cannot_factor(graph, phase, split, span)
     if reason is not None:
         decisions.append(Decision("rfactor", what, False, reason))
         return graph, [vectorise(graph, _sink(graph, phase, decisions))]
     assert span is not None  # else there is a reason
     chunk = max(1, -(-len(span) // (threads * CHUNKS_PER_THREAD)))
     chunks = -(-len(span) // chunk)
-    graph, trees = rfactor(graph, phase, racing, chunk, chunks, span.start)
+    graph, trees = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
     decisions.append(Decision("rfactor", what, True, why))
     return graph, [vectorise(graph, t) for t in trees]
 
 
-def _cannot_factor(
-    graph: TensorGraph, phase: Band, racing: tuple[str, ...], span: range | None
-) -> str | None:
+def _cannot_factor(graph: TensorGraph, phase: Band, split: tuple[str, ...], span: range | None) -> str | None:
     """Why the first loop, with these iterations, is not to be factored; None if it may be."""
     outer = phase.members[0]
     if not outer.coincident:
         return f"loop {outer.name} carries a recurrence"
     if span is None:
         return f"the extent of {outer.name} is not known"
-    if _volume(graph, statements(phase)) < SMALLEST_PARALLEL or len(span) < FEWEST_FACTORED:
+    if volume(graph, statements(phase)) < SMALLEST_PARALLEL or len(span) < FEWEST_FACTORED:
         return "too little work to spread over workers"
-    if any(graph.statement(n).accumulate for n in racing):
+    if any(graph.statement(n).accumulate for n in split):
         return "it adds to elements that are found by data"
-    if not all(isinstance(outer.of(n), IVar) for n in racing):
+    if not all(isinstance(outer.of(n), IVar) for n in split):
         return f"loop {outer.name} is not a plain dim of it"
     return None
 
@@ -106,92 +114,29 @@ def _cannot_factor(
 # --- which loops are free ------------------------------------------------------------------------------
 
 
-def _racing(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Reductions whose updates of one element are spread over iterations of a loop."""
-    found = []
-    for n in names:
-        s = graph.statement(n)
-        if s.reduction is None or n not in dict(m.exprs):
-            continue
-        written = {i.name for i in s.write if isinstance(i, IVar)}
-        used = set(variables(m.of(n)))
-        if not used or not used <= written:
-            found.append(n)
-    return tuple(found)
-
-
-def _is_free(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
-    return m.coincident and not _racing(graph, m, names)
-
-
 def _free_members(graph: TensorGraph, phase: Band) -> int:
     """Number of leading free loops; the innermost loop of a perfect nest stays for the vector lanes."""
     names = statements(phase)
     count = 0
     for m in phase.members:
-        if not _is_free(graph, m, names):
+        if not is_free(graph, m, names):
             break
         count += 1
-    perfect = not _has_band(phase.child)
+    perfect = not has_band(phase.child)
     return min(count, len(phase.members) - 1) if perfect else count
-
-
-def _has_band(tree: Tree) -> bool:
-    match tree:
-        case Band():
-            return True
-        case Sequence(children):
-            return any(_has_band(c) for c in children)
-        case Leaf():
-            return False
 
 
 def _free_first(graph: TensorGraph, phase: Band) -> Band:
     """Free loops before reducing ones where the reducing ones are too short to be split."""
     names = statements(phase)
     first = phase.members[0]
-    if not phase.permutable or _is_free(graph, first, names) or len(phase.members) < 2:
+    if not phase.permutable or is_free(graph, first, names) or len(phase.members) < 2:
         return phase
-    trip = _trip(graph, first)
+    trip = trip_of(graph, first)
     if trip is None or trip >= 64:
         return phase
-    ordered = sorted(phase.members, key=lambda m: not _is_free(graph, m, names))
+    ordered = sorted(phase.members, key=lambda m: not is_free(graph, m, names))
     return replace(phase, members=tuple(ordered))
-
-
-def _trip(graph: TensorGraph, m: Member) -> int | None:
-    """Iterations of a loop that is a plain dim with constant bounds, else None."""
-    span = _span(graph, m)
-    return None if span is None else len(span)
-
-
-def _span(graph: TensorGraph, m: Member) -> range | None:
-    """The iterations of a loop that is a plain dim with constant bounds, else None."""
-    dims = [_dim(graph.statement(n), e.name) if isinstance(e, IVar) else None for n, e in m.exprs]
-    bounds = [
-        (d.lower.value, d.upper.value)
-        for d in dims
-        if d is not None and isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    ]
-    if len(bounds) < len(dims):
-        return None
-    return range(min(low for low, _ in bounds), max(high for _, high in bounds))
-
-
-def _dim(s: Statement, name: str) -> IterDim | None:
-    return next((d for d in s.dims if d.name == name), None)
-
-
-def _volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
-    """Instances of the largest statement; a size that is not known counts as large."""
-    largest = 0
-    for n in names:
-        count = 1
-        for d in graph.statement(n).dims:
-            known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-            count *= max(0, d.upper.value - d.lower.value) if known else 1024  # type: ignore[union-attr]
-        largest = max(largest, count)
-    return largest
 
 
 # --- making loops -------------------------------------------------------------------------------------
@@ -203,14 +148,14 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
     """
     names = statements(phase)
-    free = [m for m in phase.members if _is_free(graph, m, names)]
-    inner = [m for b in _innermost(phase) for m in b.members[-1:]]
+    free = [m for m in phase.members if is_free(graph, m, names)]
+    inner = [m for b in innermost(phase) for m in b.members[-1:]]
     best = max(free, key=lambda m: _contiguity(graph, m), default=None)
-    if best is None or best in inner or not _has_band(phase.child):
+    if best is None or best in inner or not has_band(phase.child):
         return phase
     if _contiguity(graph, best) <= max((_contiguity(graph, m) for m in inner), default=0):
         return phase
-    trip = _trip(graph, best)
+    trip = trip_of(graph, best)
     strip = _strips(best, SUNK_STRIP) if trip is None or trip > SUNK_STRIP else None
     members = tuple(
         x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
@@ -218,31 +163,8 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     decisions.append(
         Decision("interchange", best.name, True, "the loop along contiguous memory runs innermost")
     )
-    child = _push(best, phase.child)
+    child = push(best, phase.child)
     return Band(members, child, True) if members else child
-
-
-def _push(m: Member, tree: Tree) -> Tree:
-    """Put a loop inside everything below."""
-    match tree:
-        case Band(members, child, permutable) if _has_band(child):
-            return Band(members, _push(m, child), permutable)
-        case Band(members, child, permutable):
-            return Band((*members, m.restricted(frozenset(statements(child)))), child, permutable)
-        case Sequence(children) if _has_band(tree):
-            return Sequence(tuple(_push(m, c) for c in children))
-        case _:
-            return Band((m.restricted(frozenset(statements(tree))),), tree, True)
-
-
-def _innermost(tree: Tree) -> list[Band]:
-    match tree:
-        case Leaf():
-            return []
-        case Sequence(children):
-            return [b for c in children for b in _innermost(c)]
-        case Band(_, child):
-            return _innermost(child) or [tree]
 
 
 def _contiguity(graph: TensorGraph, m: Member) -> int:
@@ -269,11 +191,11 @@ def _strip_mine(graph: TensorGraph, phase: Band) -> Band:
     B(i)(y)     becomes     B(i // 2048, i)(y)
     """
     names = statements(phase)
-    outer = [m for m in phase.members[:-1] if _trip(graph, m) != 1]
+    outer = [m for m in phase.members[:-1] if trip_of(graph, m) != 1]
     last = phase.members[-1]
-    if outer or _has_band(phase.child) or not _is_free(graph, last, names):
+    if outer or has_band(phase.child) or not is_free(graph, last, names):
         return phase
-    trip = _trip(graph, last)
+    trip = trip_of(graph, last)
     if trip is not None and trip < SMALLEST_PARALLEL:
         return phase
     return replace(phase, members=(*phase.members[:-1], _strips(last, STRIP), last))
@@ -287,7 +209,7 @@ def vectorise(graph: TensorGraph, tree: Tree) -> Tree:
         case Sequence(children):
             return Sequence(tuple(vectorise(graph, c) for c in children))
         case Band(members, child, permutable):
-            if _has_band(child):
+            if has_band(child):
                 return Band(members, vectorise(graph, child), permutable)
             last = members[-1]
             if last.coincident and last.coordinate is Coordinate.SEQ:

@@ -1,0 +1,154 @@
+"""Linear forms of index expressions, intervals, and what follows from both.
+
+    4*h + 768*t + 3     is     {h: 4, t: 768} + 3
+
+What is not linear (a division, a minimum, data) is an atom of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
+
+Range = tuple[int, int]  # both ends included
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A sum of atoms with factors (none is 0), in order of first occurrence, and a constant."""
+
+    terms: tuple[tuple[IndexExpr, int], ...]
+    constant: int
+
+    def factor(self, atom: IndexExpr) -> int:
+        return dict(self.terms).get(atom, 0)
+
+    def without(self, atom: IndexExpr) -> Linear:
+        return Linear(tuple((a, c) for a, c in self.terms if a != atom), self.constant)
+
+    def divisible(self, by: int) -> bool:
+        return self.constant % by == 0 and all(c % by == 0 for _, c in self.terms)
+
+    def expr(self) -> IndexExpr:
+        total: IndexExpr = IConst(0)
+        for atom, c in self.terms:
+            part = binary("*", atom, abs(c))
+            total = binary("+" if c > 0 else "-", total, part)
+        return binary("+", total, self.constant) if self.constant >= 0 else total - -self.constant
+
+
+def linear(e: IndexExpr) -> Linear:
+    """The linear form of an expression."""
+    found: dict[IndexExpr, int] = {}
+    constant = _collect(e, 1, found)
+    return Linear(tuple((a, c) for a, c in found.items() if c), constant)
+
+
+def _collect(e: IndexExpr, factor: int, found: dict[IndexExpr, int]) -> int:
+    match e:
+        case IConst(value):
+            return factor * value
+        case IBin("+", left, right):
+            return _collect(left, factor, found) + _collect(right, factor, found)
+        case IBin("-", left, right):
+            return _collect(left, factor, found) + _collect(right, -factor, found)
+        case IBin("*", left, IConst(c)) | IBin("*", IConst(c), left):
+            return _collect(left, factor * c, found)
+        case _:
+            found[e] = found.get(e, 0) + factor
+            return 0
+
+
+def flat(indices: tuple[IndexExpr, ...], extents: tuple[IndexExpr, ...]) -> Linear:
+    """The element number of an access to dense row-major storage."""
+    total: IndexExpr = IConst(0)
+    for i, e in zip(indices, extents, strict=True):
+        total = binary("+", linear(binary("*", total, e)).expr(), i)
+    return linear(total)
+
+
+def interval(e: IndexExpr, ranges: Mapping[str, Range]) -> Range | None:
+    """The values an expression may take; None if unknown."""
+    match e:
+        case IConst(value):
+            return value, value
+        case IVar(name):
+            return ranges.get(name)
+        case ISize():
+            return None
+        case IBin(op, left, right):
+            a, b = interval(left, ranges), interval(right, ranges)
+            return _combined(op, a, b) if a is not None and b is not None else _half_known(op, a, b)
+
+
+def _combined(op: str, a: Range, b: Range) -> Range | None:
+    match op:
+        case "+":
+            return a[0] + b[0], a[1] + b[1]
+        case "-":
+            return a[0] - b[1], a[1] - b[0]
+        case "*":
+            corners = [x * y for x in a for y in b]
+            return min(corners), max(corners)
+        case "min":
+            return min(a[0], b[0]), min(a[1], b[1])
+        case "max":
+            return max(a[0], b[0]), max(a[1], b[1])
+        case "//" if b[0] == b[1] > 0:
+            return a[0] // b[0], a[1] // b[0]
+        case "%" if b[0] == b[1] > 0:
+            same = a[0] // b[0] == a[1] // b[0]
+            return (a[0] % b[0], a[1] % b[0]) if same else (0, b[0] - 1)
+        case _:
+            return None
+
+
+def _half_known(op: str, a: Range | None, b: Range | None) -> Range | None:
+    if op == "%" and b is not None and b[0] == b[1] > 0:
+        return 0, b[0] - 1
+    return None
+
+
+def simplify(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
+    """An equal expression with like terms collected and divisions, minima resolved where ranges allow.
+
+    With c2 in 0..255 and c3 in 0..3,    (1024*c1 + 4*c2 + c3) // 1024    becomes    c1
+    """
+    match e:
+        case IBin("//" | "%" as op, left, IConst(c)) if c > 0:
+            return _divided(op, linear(simplify(left, ranges)), c, ranges)
+        case IBin("min" | "max" as op, left, right):
+            return _extreme(op, simplify(left, ranges), simplify(right, ranges), ranges)
+        case IBin("+" | "-" | "*" as op, left, right):
+            return linear(binary(op, simplify(left, ranges), simplify(right, ranges))).expr()
+        case _:
+            return e
+
+
+def _divided(op: str, top: Linear, c: int, ranges: Mapping[str, Range]) -> IndexExpr:
+    """`top // c` or `top % c`: what is divisible by c goes apart if the rest stays within 0..c-1."""
+    whole = Linear(tuple((a, k) for a, k in top.terms if k % c == 0), top.constant // c * c)
+    rest = Linear(tuple((a, k) for a, k in top.terms if k % c), top.constant % c)
+    left = rest.expr()
+    bounds = interval(left, ranges)
+    if bounds is not None and bounds[0] >= 0 and bounds[1] < c:
+        if op == "%":
+            return left
+        return Linear(tuple((a, k // c) for a, k in whole.terms), whole.constant // c).expr()
+    if op == "%":
+        return binary("%", left, c)
+    quotient = Linear(tuple((a, k // c) for a, k in whole.terms), whole.constant // c).expr()
+    return binary("+", quotient, binary("//", left, c))
+
+
+def _extreme(op: str, a: IndexExpr, b: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
+    difference = interval(linear(a - b).expr(), ranges)
+    if difference is not None:
+        low, high = difference
+        if high <= 0:
+            return a if op == "min" else b
+        if low >= 0:
+            return b if op == "min" else a
+    return binary(op, a, b)

@@ -1,0 +1,112 @@
+"""A nest of loops laid out for a target: what mapping gives, and questions about loops that it asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, statements
+from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """`threads` (x, y) and `vector` are those of `ir.kernel.Kernel`; statements in `atomic` update memory
+    that other threads update as well."""
+
+    tree: Tree
+    threads: tuple[int, int] = (1, 1)
+    vector: int = 1
+    atomic: frozenset[str] = frozenset()
+
+
+def racing(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Reductions whose updates of one element are spread over iterations of a loop."""
+    found = []
+    for n in names:
+        s = graph.statement(n)
+        if s.reduction is None or n not in dict(m.exprs):
+            continue
+        written = {i.name for i in s.write if isinstance(i, IVar)}
+        used = set(variables(m.of(n)))
+        if not used or not used <= written:
+            found.append(n)
+    return tuple(found)
+
+
+def is_free(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
+    """May the iterations run at the same time, every element being updated by one of them only?"""
+    return m.coincident and not racing(graph, m, names)
+
+
+def has_band(tree: Tree) -> bool:
+    match tree:
+        case Band():
+            return True
+        case Sequence(children):
+            return any(has_band(c) for c in children)
+        case Leaf():
+            return False
+
+
+def innermost(tree: Tree) -> list[Band]:
+    """The bands with no band below."""
+    match tree:
+        case Leaf():
+            return []
+        case Sequence(children):
+            return [b for c in children for b in innermost(c)]
+        case Band(_, child):
+            return innermost(child) or [tree]
+
+
+def span_of(graph: TensorGraph, m: Member) -> range | None:
+    """The iterations of a loop that is a plain dim with constant bounds, else None."""
+    dims = [dim_of(graph.statement(n), e.name) if isinstance(e, IVar) else None for n, e in m.exprs]
+    bounds = [
+        (d.lower.value, d.upper.value)
+        for d in dims
+        if d is not None and isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    ]
+    if len(bounds) < len(dims):
+        return None
+    return range(min(low for low, _ in bounds), max(high for _, high in bounds))
+
+
+def trip_of(graph: TensorGraph, m: Member) -> int | None:
+    """Iterations of a loop that is a plain dim with constant bounds, else None."""
+    span = span_of(graph, m)
+    return None if span is None else len(span)
+
+
+def dim_of(s: Statement, name: str) -> IterDim | None:
+    return next((d for d in s.dims if d.name == name), None)
+
+
+def volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
+    """Instances of the largest statement; a size that is not known counts as large."""
+    largest = 0
+    for n in names:
+        count = 1
+        for d in graph.statement(n).dims:
+            known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+            count *= max(0, d.upper.value - d.lower.value) if known else 1024  # type: ignore[union-attr]
+        largest = max(largest, count)
+    return largest
+
+
+def push(m: Member, tree: Tree) -> Tree:
+    """Put a loop inside everything below."""
+    match tree:
+        case Band(members, child, permutable) if has_band(child):
+            return Band(members, push(m, child), permutable)
+        case Band(members, child, permutable):
+            return Band((*members, _restricted(m, child)), child, permutable)
+        case Sequence(children) if has_band(tree):
+            return Sequence(tuple(push(m, c) for c in children))
+        case _:
+            return Band((_restricted(m, tree),), tree, True)
+
+
+def _restricted(m: Member, tree: Tree) -> Member:
+    return m.restricted(frozenset(statements(tree)))
