@@ -9,6 +9,9 @@ for, each ``static inline`` and preceded by what it needs:
 All are straight-line code on scalars (no branches, tables or libm calls), so the compiler vectorises
 the loops they are called from. The text lives in ``vector_math_*.h``; ``$X`` in them is a parameter.
 `FUNCTIONS` states the largest error of each in units of the last place.
+
+For CUDA the same functions mean the same on every argument, within another error; `codegen.vector_math_cuda`
+has what differs, and more functions, which `CUDA_FUNCTIONS` names.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from string import Template
 from typing import Literal
 
+from polyfuse.codegen import vector_math_cuda
+from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 
+Target = Literal["cpu", "cuda"]
 INTEGERS: tuple[DType, ...] = (I64, I32, I16, I8, U8)
 COMPUTE_FLOATS: tuple[DType, ...] = (F32, F64)
 
@@ -126,15 +131,9 @@ class _Chunk:
     needs: tuple[str, ...]
 
 
-def _read(name: str) -> str:
-    """A template file without its first paragraph, which is addressed to the reader."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return text.split("\n\n", 1)[1]
-
-
-def _division(t: DType) -> str:
-    """The floor division of an integer type: through the smallest float type that is exact."""
-    if t is I64:
+def _division(t: DType, target: Target) -> str:
+    """The floor division of an integer type: on CPUs through the smallest float type that is exact."""
+    if t is I64 or target == "cuda":
         return _DIVISION_BY_INTEGER
     d = F64 if t is I32 else F32
     return _DIVISION_BY_FLOAT.replace("$D", d.c_name).replace("$M", d.name)
@@ -169,35 +168,37 @@ def _cast(to: DType, frm: DType) -> str:
     return f"PF_INLINE {to.c_name} pf_{to.name}_from_{frm.name}({frm.c_name} x) {{ return {body}; }}\n"
 
 
-@cache
-def _chunks() -> Mapping[str, _Chunk]:
-    """Every function by name, callees first."""
-    floats = _read("vector_math_float.h")
-    common = [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
-    integers = _read("vector_math_int.h")
-    texts = [_read("vector_math_f64.h"), _read("vector_math_f32.h"), *common, _read("vector_math_cast.h")]
+def _texts(target: Target) -> dict[str, str]:
+    """Every function of the templates that all targets share, by name."""
+    floats, integers = read("vector_math_float.h"), read("vector_math_int.h")
+    texts = [read("vector_math_f64.h"), read("vector_math_f32.h")]
+    texts += [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
+    texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:
         wide = "unsigned long long" if t is I64 else "unsigned"
-        text = integers.replace("$DIVISION\n", _division(t))
+        text = integers.replace("$DIVISION\n", _division(t, target))
         texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=wide))
         texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
-
-    chunks: dict[str, _Chunk] = {}
-    for block in "\n".join(texts).split("\n\n"):
-        defined = re.search(r"^PF_INLINE [\w ]*?(pf_\w+)\(", block, re.MULTILINE)
-        if defined is not None:
-            text = block.strip("\n") + "\n"
-            called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
-            called.pop(defined[1], None)
-            chunks[defined[1]] = _Chunk(text, tuple(called))
+    found = dict(blocks("\n".join(texts)))
     for to in ALL:
         for frm in ALL:
             name = f"pf_{to.name}_from_{frm.name}"
-            if to is not frm and name not in chunks:
-                text = _cast(to, frm)
-                called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
-                called.pop(name)
-                chunks[name] = _Chunk(text, tuple(called))
+            if to is not frm and name not in found:
+                found[name] = _cast(to, frm)
+    return found
+
+
+@cache
+def _chunks(target: Target) -> Mapping[str, _Chunk]:
+    """Every function by name."""
+    texts = _texts(target)
+    if target == "cuda":
+        texts = vector_math_cuda.functions(texts)
+    chunks: dict[str, _Chunk] = {}
+    for name, text in texts.items():
+        called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
+        called.pop(name)
+        chunks[name] = _Chunk(text, tuple(called))
     return chunks
 
 
@@ -218,14 +219,18 @@ FUNCTIONS: dict[str, float] = _max_ulp()
 """Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
 
 
-def prelude(functions: Iterable[str], target: Literal["cpu"] = "cpu") -> str:
+CUDA_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(vector_math_cuda.names())
+"""Every function that `prelude` offers for CUDA."""
+
+
+def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
     """The head of an emitted source: types, and `functions` with what they call, callees first.
 
-    Raises `KeyError` for a name that is not in `FUNCTIONS`. The text depends only on the set of names.
+    Raises `KeyError` for a name that is not in `FUNCTIONS` (`CUDA_FUNCTIONS` for CUDA). The text depends
+    only on the set of names.
     """
-    if target != "cpu":
-        raise ValueError(f"no prelude for target {target!r}")
-    chunks = _chunks()
+    offered = CUDA_FUNCTIONS if target == "cuda" else FUNCTIONS
+    chunks = _chunks(target)
     done: dict[str, None] = {}
 
     def add(name: str) -> None:
@@ -235,7 +240,8 @@ def prelude(functions: Iterable[str], target: Literal["cpu"] = "cpu") -> str:
             done[name] = None
 
     for name in sorted(set(functions)):
-        if name not in FUNCTIONS:
+        if name not in offered:
             raise KeyError(name)
         add(name)
-    return "\n".join([_TYPES, *(chunks[name].text for name in done)])
+    head = vector_math_cuda.head() if target == "cuda" else _TYPES
+    return "\n".join([head, *(chunks[name].text for name in done)])
