@@ -21,6 +21,7 @@ from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope, tree
 from polyfuse.ir.loop_ir import (
     Block,
+    Combine,
     Declare,
     Exec,
     For,
@@ -30,7 +31,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
 )
-from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.schedule_tree import Coordinate, sequential
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -63,14 +64,21 @@ class LoweredKernel:
 
 def lower(kernel: Kernel) -> LoweredKernel:
     """The kernel's functions as loop IR."""
-    block = loops_of(kernel.graph, tree(kernel))
-    block = _bodies(kernel, block)
-    numbers = itertools.count()
-    block = _forward(kernel, block, numbers)
-    block = _promote(kernel, block, numbers)
+    block = accumulated(kernel, itertools.count())
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    return LoweredKernel(kernel, tuple(_tasks(kernel, block)))
+    return LoweredKernel(kernel, tuple(tasks(kernel, block)))
+
+
+def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
+    """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
+
+    `numbers` numbers the scalars.
+    """
+    block = loops_of(kernel.graph, sequential(tree(kernel)))
+    block = _bodies(kernel, block)
+    block = _forward(kernel, block, numbers)
+    return _promote(kernel, block, numbers)
 
 
 # --- instances ------------------------------------------------------------------------------------------
@@ -103,7 +111,7 @@ def _instance(kernel: Kernel, node: Exec) -> Node:
     indices = storage_indices(target, write)
     if s.accumulate:
         assert s.reduction is not None
-        return Update(s.target, indices, s.reduction, expr(s.expr))
+        return Update(s.target, indices, s.reduction, expr(s.expr), s.name in kernel.atomic)
     return Store(s.target, indices, expr(s.expr))
 
 
@@ -174,11 +182,14 @@ def _with_scalar(rest: list[Node], element: Read, scalar: Read) -> list[Node]:
 
 
 def _promote(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
-    """Updates whose element no inner loop changes go through a scalar around these loops."""
+    """Updates whose element no inner loop changes go through a scalar around these loops.
+
+    Where threads share a loop, they combine their scalars after it (Combine; its width is set later).
+    """
     result: list[Node] = []
     for node in block:
         match node:
-            case For() if node.coordinate is not Coordinate.BLK:
+            case For() if node.coordinate not in (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD):
                 result.extend(_promote_loop(kernel, node, numbers))
             case For():
                 result.append(replace(node, body=_promote(kernel, node.body, numbers)))
@@ -200,6 +211,8 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         name = f"%acc{next(numbers)}"
         zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
         before.append(Declare(name, buffer.dtype, zero))
+        if _is_shared(loop):
+            after.append(Combine(name, update.op, buffer.dtype, 0))
         total = Read(name, (), buffer.dtype)
         whole: Node = replace(update, value=total)
         for cond in guards:
@@ -211,6 +224,16 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         return [*before, replace(loop, lanes=lanes), *after]
     inner = _promote(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
+
+
+def _is_shared(loop: For) -> bool:
+    """Do the threads of a row share the iterations of a loop, or of one inside?"""
+    if loop.coordinate is Coordinate.ROUND:
+        return True
+    inside = [
+        n for node in loop.body for n in ((*node.then, *node.other) if isinstance(node, If) else (node,))
+    ]
+    return any(isinstance(n, For) and _is_shared(n) for n in inside)
 
 
 def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
@@ -226,7 +249,7 @@ def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
         for node in block:
             match node:
                 case For():
-                    mine = _joined(guards, _nonempty(node, inner))
+                    mine = _joined(guards, nonempty(node, inner))
                     inner.add(node.var)
                     go(node.body, mine)
                 case If(cond, then, other):
@@ -241,10 +264,10 @@ def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
                 case _:
                     pass
 
-    go(loop.body, _nonempty(loop, set()))
+    go(loop.body, nonempty(loop, set()))
     if len({u.buffer for u, _ in found.values()}) < len(found):
         return []
-    others = _touched_otherwise(loop.body)
+    others = touched_otherwise(loop.body)
     return [
         (u, guards or ())
         for u, guards in found.values()
@@ -258,7 +281,7 @@ def _joined(a: tuple[Expr, ...] | None, b: tuple[Expr, ...] | None) -> tuple[Exp
     return None if a is None or b is None else (*a, *b)
 
 
-def _nonempty(loop: For, inner: set[str]) -> tuple[Expr, ...] | None:
+def nonempty(loop: For, inner: set[str]) -> tuple[Expr, ...] | None:
     """What must hold for a loop to run at all; None if that depends on inner loops."""
     used = set(variables(loop.lower)) | set(variables(loop.upper))
     if used & inner:
@@ -283,7 +306,7 @@ def _varies(i: Index, inner: set[str]) -> bool:
     return isinstance(i, EXPR_TYPES) or bool(set(variables(i)) & inner)
 
 
-def _touched_otherwise(block: Block) -> set[str]:
+def touched_otherwise(block: Block) -> set[str]:
     """Buffers that are stored to, or read, in a block (updates do not count)."""
     touched: set[str] = set()
 
@@ -323,7 +346,7 @@ def _redirect(block: Block, update: Update, name: str) -> Block:
 # --- scalars and tasks -----------------------------------------------------------------------------------
 
 
-def _tasks(kernel: Kernel, block: Block) -> list[Task]:
+def tasks(kernel: Kernel, block: Block) -> list[Task]:
     """Each parallel nest is a task of its own; what lies between runs serially, in order."""
     tasks: list[Task] = []
     serial: list[Node] = []

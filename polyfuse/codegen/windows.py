@@ -66,19 +66,19 @@ def strip_of(loop: For) -> Strip | None:
             return None
     lengths = [
         length.value
-        for end in _at_most(loop.upper)
+        for end in at_most(loop.upper)
         if isinstance(length := _difference(end, loop.lower), IConst)
     ]
     return Strip(loop.lower, min(lengths), multiple) if lengths else None
 
 
-def _at_most(e: IndexExpr) -> list[IndexExpr]:
+def at_most(e: IndexExpr) -> list[IndexExpr]:
     """Expressions that an expression does not exceed: the arms of a minimum."""
     match e:
         case IBin("min", left, right):
-            return [*_at_most(left), *_at_most(right)]
+            return [*at_most(left), *at_most(right)]
         case IBin("+", IBin("min", left, right), IConst() as c):
-            return [binary("+", x, c) for x in (*_at_most(left), *_at_most(right))]
+            return [binary("+", x, c) for x in (*at_most(left), *at_most(right))]
         case _:
             return [e]
 

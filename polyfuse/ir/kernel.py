@@ -1,6 +1,7 @@
 """The kernel IR: what layers I to III pass on.
 
-    Kernel = name, graph, stages, buffers, threads (x, y) of a block on a GPU
+    Kernel = name, graph, stages, buffers; on a GPU the threads (x, y) of a block, the elements of a
+             vector, and the statements whose updates are atomic
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -100,6 +101,8 @@ class Kernel:
     stages: tuple[Stage, ...]
     buffers: tuple[Buffer, ...]
     threads: tuple[int, int] = (1, 1)
+    vector: int = 1
+    atomic: frozenset[str] = frozenset()
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)
@@ -114,7 +117,8 @@ class Kernel:
         return tuple(b for b in self.buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL))
 
     def __str__(self) -> str:
-        lines = [f"kernel {self.name}"]
+        shape = f": {self.threads[0]} x {self.threads[1]} threads, vectors of {self.vector}"
+        lines = [f"kernel {self.name}{shape if self.threads != (1, 1) else ''}"]
         lines += [f"  {b}" for b in self.buffers]
         for k, stage in enumerate(self.stages):
             lines.append(f"  stage {k}")

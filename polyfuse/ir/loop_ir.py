@@ -3,7 +3,7 @@
     Node = For(var, lower, upper, step, body, coordinate)    half-open, step > 0
          | If(cond, then, other)
          | Exec(statement, args)            an instance, before lowering
-         | Declare(name, dtype, value)      a scalar of the enclosing block
+         | Declare(name, dtype, value, count)      a scalar, or small array, of the enclosing block
          | Store(buffer, indices, value)
          | Update(buffer, indices, op, value)      buffer[indices] = buffer[indices] op value
          | Barrier(scope, reason)           all threads of a block (or of the grid) wait for each other
@@ -22,15 +22,15 @@ IndexValues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.index_expr import IndexExpr, substitute
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Index, format_expr, format_index
+from polyfuse.ir.tensor_graph import Expr, Index, format_expr, format_index, map_expr, map_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,12 @@ class Exec:
 
 @dataclass(frozen=True, slots=True)
 class Declare:
+    """A scalar, or with `count` a small array, every element of which starts as `value`."""
+
     name: str
     dtype: DType
     value: Expr | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,40 @@ def map_nodes(block: Block, change: Callable[[Node], Node | Block]) -> Block:
     return tuple(result)
 
 
+def map_values(
+    block: Block, on_expr: Callable[[Expr], Expr], on_index: Callable[[IndexExpr], IndexExpr]
+) -> Block:
+    """Rebuild with `on_index` on every index expression and `on_expr` on every rebuilt expression."""
+
+    def expr(e: Expr) -> Expr:
+        return map_expr(e, on_expr, on_index)
+
+    def places(indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        return tuple(map_index(i, expr, on_index) for i in indices)
+
+    def change(node: Node) -> Node:
+        match node:
+            case For():
+                return replace(node, lower=on_index(node.lower), upper=on_index(node.upper))
+            case If():
+                return replace(node, cond=expr(node.cond))
+            case Store() | Update():
+                return replace(node, indices=places(node.indices), value=expr(node.value))
+            case Declare(_, _, value) if value is not None:
+                return replace(node, value=expr(value))
+            case VectorLoad() | VectorStore():
+                return replace(node, indices=places(node.indices))
+            case _:
+                return node
+
+    return map_nodes(block, change)
+
+
+def substituted(block: Block, env: Mapping[str, IndexExpr]) -> Block:
+    """The block with loop variables replaced."""
+    return map_values(block, lambda e: e, lambda i: substitute(i, env))
+
+
 def format_block(block: Block, indent: str = "") -> str:
     """Readable text; stable, for dumps and goldens."""
     return "\n".join(_format(node, indent) for node in block)
@@ -177,8 +214,10 @@ def _format(node: Node, indent: str) -> str:
             return text + (f"\n{indent}else:\n{format_block(other, inner)}" if other else "")
         case Exec(statement, args):
             return f"{indent}{statement}({', '.join(map(str, args))})"
-        case Declare(name, dtype, value):
-            return f"{indent}{dtype} {name}" + (f" = {format_expr(value)}" if value is not None else "")
+        case Declare(name, dtype, value, count):
+            size = f"[{count}]" if count else ""
+            start = f" = {format_expr(value)}" if value is not None else ""
+            return f"{indent}{dtype} {name}{size}{start}"
         case Store(buffer, indices, value):
             return f"{indent}{_place(buffer, indices)} = {format_expr(value)}"
         case Update(buffer, indices, op, value, atomic):

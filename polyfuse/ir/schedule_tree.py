@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, Union
 
-from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.index_expr import IBin, IndexExpr
 
 
 class Coordinate(Enum):
@@ -146,6 +146,34 @@ def map_members(tree: Tree, change: Callable[[Member], Member | tuple[Member, ..
                 changed = change(m)
                 new.extend(changed if isinstance(changed, tuple) else (changed,))
             return Band(tuple(new), map_members(child, change), permutable)
+
+
+def sequential(tree: Tree) -> Tree:
+    """Loops that are spread over rounds, threads and vectors as the one loop they were, a ROUND.
+
+    The three run in the order of the one, so that order and storage may be asked of the simpler tree.
+    """
+    match tree:
+        case Leaf():
+            return tree
+        case Sequence(children):
+            return Sequence(tuple(map(sequential, children)))
+        case Band(members, child, permutable):
+            merged: list[Member] = []
+            rest = list(members)
+            while rest:
+                m = rest.pop(0)
+                if m.coordinate is Coordinate.ROUND:
+                    thread, _ = rest.pop(0), rest.pop(0)
+                    exprs = tuple((n, _numerator(e)) for n, e in m.exprs)
+                    m = replace(m, name=thread.name, exprs=exprs)
+                merged.append(m)
+            return Band(tuple(merged), sequential(child), permutable)
+
+
+def _numerator(e: IndexExpr) -> IndexExpr:
+    assert isinstance(e, IBin) and e.op == "//"
+    return e.left
 
 
 def format_tree(tree: Tree, indent: str = "") -> str:

@@ -25,11 +25,15 @@ from polyfuse.ir.schedule_tree import (
     Tree,
     path,
     sequence,
+    sequential,
     statements,
 )
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.layers.cpu_mapping import map_phase
+from polyfuse.layers import cpu_mapping, gpu_mapping
+from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_storage import gpu_buffer
+from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
@@ -39,10 +43,14 @@ from polyfuse.poly.legality import Illegal, check_schedule, parallel, races
 
 # A contracted array of one worker larger than this would not stay in its L2: it is global then.
 LARGEST_LOCAL_BYTES = 256 * 1024
+# Coordinates whose every value updates elements of its own.
+_EXCLUSIVE = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
-def form_kernels(scheduled: ScheduledGraph, threads: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
-    """One kernel per phase, mapped for `threads` CPU workers.
+def form_kernels(
+    scheduled: ScheduledGraph, target: int | GpuTarget
+) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    """One kernel per phase, mapped for a number of CPU workers or for a GPU.
 
     Raises ScheduleError PF513 for sizes that must be known, PF501-PF503 if the result is not legal.
     """
@@ -51,15 +59,26 @@ def form_kernels(scheduled: ScheduledGraph, threads: int) -> tuple[KernelGraph, 
         raise ScheduleError(f"sizes {', '.join(needed)} must be given before kernels are made", code="PF513")
     decisions: list[Decision] = []
     with isl_lock:
-        graph, trees = scheduled.graph, []
+        graph, nests = scheduled.graph, list[Nest]()
         for phase in cut_phases(scheduled.tree):
-            graph, mapped = map_phase(graph, phase, threads, decisions)
-            trees += mapped
-        graph, trees = explicit_reductions(graph, trees)
+            graph, mapped = _mapped(graph, phase, target, decisions)
+            nests += mapped
+        graph, trees = explicit_reductions(graph, [n.tree for n in nests])
+        nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
         model = build_model(graph)
-        _verify(model, trees)
-        kernels = [_kernel(model, t, k, decisions) for k, t in enumerate(trees)]
+        _verify(model, nests)
+        on_gpu = isinstance(target, GpuTarget)
+        kernels = [_kernel(model, n, k, on_gpu, decisions) for k, n in enumerate(nests)]
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
+
+
+def _mapped(
+    graph: TensorGraph, phase: Tree, target: int | GpuTarget, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Nest]]:
+    if isinstance(target, GpuTarget):
+        return gpu_mapping.map_phase(graph, phase, target, decisions)
+    graph, trees = cpu_mapping.map_phase(graph, phase, target, decisions)
+    return graph, [Nest(t) for t in trees]
 
 
 def cut_phases(whole: Tree) -> list[Tree]:
@@ -108,20 +127,21 @@ def _wrap(members: tuple[Member, ...], part: Tree) -> Tree:
 # --- proof -----------------------------------------------------------------------------------------
 
 
-def _verify(model: PolyModel, trees: Many[Tree]) -> None:
+def _verify(model: PolyModel, nests: Many[Nest]) -> None:
     """The final order is legal, and so is every loop that runs in parallel."""
-    whole = sequence(list(trees))
-    verdict = check_schedule(model, whole)
+    trees = [sequential(n.tree) for n in nests]
+    verdict = check_schedule(model, sequence(trees))
     if isinstance(verdict, Illegal):
         raise ScheduleError([verdict.diagnostic])
     order = ordering(model)
-    for t in trees:
+    for t, nest in zip(trees, nests, strict=True):
         for m in _members(t):
             if m.coordinate is Coordinate.SEQ:
                 continue
             verdict = parallel(model, t, m, order)
-            if verdict and m.coordinate is Coordinate.BLK:
-                verdict = races(model, t, m)
+            if verdict and m.coordinate in _EXCLUSIVE:
+                # Threads that share a ROUND combine what they have; the lanes of a vector are one thread.
+                verdict = races(model, t, m, nest.atomic)
             if isinstance(verdict, Illegal):
                 raise ScheduleError([verdict.diagnostic])
 
@@ -139,21 +159,25 @@ def _members(t: Tree) -> list[Member]:
 # --- storage -----------------------------------------------------------------------------------------
 
 
-def _kernel(model: PolyModel, t: Tree, number: int, decisions: list[Decision]) -> Kernel:
-    inside = frozenset(statements(t))
+def _kernel(model: PolyModel, nest: Nest, number: int, on_gpu: bool, decisions: list[Decision]) -> Kernel:
+    inside = frozenset(statements(nest.tree))
     graph = _subgraph(model.graph, inside)
     part = _submodel(model, graph, inside)
-    buffers = tuple(_buffer(model.graph, part, t, tensor.name, inside, decisions) for tensor in graph.tensors)
-    name = f"k{number}"
-    return Kernel(name, graph, (_stage(t),), buffers)
+    t = sequential(nest.tree)
+    buffers = tuple(
+        _buffer(model.graph, part, t, tensor.name, inside, on_gpu, decisions) for tensor in graph.tensors
+    )
+    atomic = nest.atomic & inside
+    return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)
 
 
 def _stage(t: Tree) -> Stage:
-    """The leading block loops are the stage's band."""
+    """The leading loops over blocks and their rows are the stage's band."""
     if not isinstance(t, Band):
         return Stage((), (Phase(t),))
-    blocks = [m for m in t.members if m.coordinate is Coordinate.BLK]
-    rest = [m for m in t.members if m.coordinate is not Coordinate.BLK]
+    outer = (Coordinate.BLK, Coordinate.ROW)
+    blocks = [m for m in t.members if m.coordinate in outer]
+    rest = [m for m in t.members if m.coordinate not in outer]
     inner = replace(t, members=tuple(rest)) if rest else t.child
     return Stage(tuple(blocks), (Phase(inner),))
 
@@ -181,6 +205,7 @@ def _buffer(
     t: Tree,
     name: str,
     inside: frozenset[str],
+    on_gpu: bool,
     decisions: list[Decision],
 ) -> Buffer:
     tensor = whole.tensor(name)
@@ -190,6 +215,8 @@ def _buffer(
     if not users <= inside:
         reason = "written in one kernel and read in another"
         return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+    if on_gpu:
+        return gpu_buffer(part.graph, part, t, name, decisions)
     found = window(part, t, name)
     one = sorted(users)[0]
     if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):

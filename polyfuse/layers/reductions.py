@@ -14,7 +14,17 @@ from dataclasses import replace
 
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Leaf,
+    Member,
+    Sequence,
+    Tree,
+    band,
+    path,
+    sequence,
+    statements,
+)
 from polyfuse.ir.tensor_graph import Const, Statement, TensorGraph
 from polyfuse.layers.fresh import fresh_name
 
@@ -51,7 +61,7 @@ def _insert(t: Tree, s: Statement, init: Statement, around: tuple[Member, ...] =
     """
     match t:
         case Leaf():
-            return sequence([_init_nest(init, around), t])
+            return sequence([_init_nest(init, around, ()), t])
         case Sequence(children):
             return sequence([_insert(c, s, init, around) if s.name in statements(c) else c for c in children])
         case Band(members, child, permutable):
@@ -60,7 +70,11 @@ def _insert(t: Tree, s: Statement, init: Statement, around: tuple[Member, ...] =
             if cut is None:
                 return band(outer, _insert(child, s, init, (*around, *outer)), permutable)
             inner = band(list(members[cut:]), child, permutable)
-            return band(outer, sequence([_init_nest(init, (*around, *outer)), inner]), permutable)
+            within = tuple(m for m in path(inner, s.name) if isinstance(m, Member))
+            loops = tuple(_with_init(m, s, init) for m in within if not _reduces(m, s))
+            mixed = frozenset(v for m in within if _reduces(m, s) for v in variables(m.of(s.name)))
+            nest = _init_nest(init, (*around, *outer), loops, mixed)
+            return band(outer, sequence([nest, inner]), permutable)
 
 
 def _reduces(m: Member, s: Statement) -> bool:
@@ -72,9 +86,16 @@ def _with_init(m: Member, s: Statement, init: Statement) -> Member:
     return replace(m, exprs=tuple(sorted([*m.exprs, (init.name, m.of(s.name))])))
 
 
-def _init_nest(init: Statement, outer: tuple[Member, ...]) -> Tree:
-    """Loops over the dims of the initialisation that the outer loops do not fix."""
-    fixed = {m.of(init.name).name for m in outer if isinstance(m.of(init.name), IVar)}  # type: ignore[union-attr]
-    free = [d.name for d in init.dims if d.name not in fixed]
-    loops = [Member(d, ((init.name, IVar(d)),), coincident=True) for d in free]
-    return band(loops, Leaf(init.name), permutable=True)
+def _init_nest(
+    init: Statement, outer: tuple[Member, ...], loops: tuple[Member, ...], mixed: frozenset[str] = frozenset()
+) -> Tree:
+    """The initialisation under the loops of its reduction that do not reduce, and under loops of its own
+    over dims that these and the outer loops leave open.
+
+    `mixed` are dims of which a reducing loop makes use.
+    """
+    mine = [m.restricted(frozenset([init.name])) for m in loops]
+    fixed = {v for m in (*outer, *mine) for v in variables(m.of(init.name))}
+    free = [d.name for d in init.dims if d.name not in fixed or d.name in mixed]
+    loops_of_its_own = [Member(d, ((init.name, IVar(d)),), coincident=True) for d in free]
+    return band([*mine, *loops_of_its_own], Leaf(init.name), permutable=True)

@@ -156,9 +156,15 @@ def mark_coincident(model: PolyModel, tree: Tree) -> Tree:
     return map_members(tree, lambda m: replace(m, coincident=bool(parallel(model, tree, m, order))))
 
 
-def races(model: PolyModel, tree: Tree, member: Member) -> Verdict:
-    """`parallel` for the updates of reductions: is each element updated by one iteration only?"""
-    return parallel(model, tree, member, reduction_self(model))
+def races(model: PolyModel, tree: Tree, member: Member, atomic: frozenset[str] = frozenset()) -> Verdict:
+    """`parallel` for the updates of reductions: is each element updated by one iteration only?
+
+    Statements in `atomic` may meet.
+    """
+    updates = reduction_self(model)
+    if atomic:
+        updates = updates.subtract_domain(model.domain(sorted(atomic)))
+    return parallel(model, tree, member, updates)
 
 
 def _outside(tree: Tree, member: Member) -> list[Member]:

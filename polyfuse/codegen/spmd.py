@@ -1,0 +1,301 @@
+"""Loop IR of a GPU kernel: what every thread does.
+
+threads      loops over threads and rows become masks on `tx` and `ty`
+rounds       a loop that the threads of a row share becomes rounds:  h = (round TX + tx) V + v
+vectors      loops over the elements of a vector have constant bounds, whole vectors apart from masked ones
+one thread   what stands outside of these loops is done by every thread, but memory is written by the first
+combine      the scalars of a row's threads: by shuffles in a warp, through shared memory between warps
+
+A condition that ranges of the loop variables decide is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.initial import merge_initial
+from polyfuse.codegen.lower import Task, accumulated, tasks
+from polyfuse.codegen.vector_access import VectorAccess
+from polyfuse.codegen.vector_sums import keep_sums
+from polyfuse.codegen.windows import at_most
+from polyfuse.ir.dtypes import BOOL, I64, DType
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.linear import Range, interval, linear, simplify
+from polyfuse.ir.loop_ir import (
+    Block,
+    Combine,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_values,
+    substituted,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read
+
+WARP = 32
+TX, TY = IVar("tx"), IVar("ty")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTask:
+    """One GPU function: the block loops, what each thread does in an iteration of them, and the kernel
+    with the shared buffers that combining needs.  `ranges` holds what each loop variable can be, if all
+    are known; `aligned` the buffers that are accessed by vectors, with the bytes."""
+
+    kernel: Kernel
+    loops: tuple[For, ...]
+    body: Block
+    ranges: Mapping[str, Range] | None
+    aligned: Mapping[str, int]
+
+
+def lower_device(kernel: Kernel, strided: frozenset[str] = frozenset()) -> list[DeviceTask]:
+    """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors."""
+    numbers = itertools.count()
+    block = accumulated(kernel, numbers)
+    return [_Spmd(kernel, strided, numbers).task(t) for t in tasks(kernel, block)]
+
+
+@dataclass(slots=True)
+class _Spmd:
+    kernel: Kernel
+    strided: frozenset[str]
+    numbers: itertools.count[int]
+    ranges: dict[str, Range] = field(default_factory=dict)
+    known: bool = True
+    shared: list[Buffer] = field(default_factory=list)
+
+    @property
+    def tx(self) -> int:
+        return self.kernel.threads[0]
+
+    @property
+    def ty(self) -> int:
+        return self.kernel.threads[1]
+
+    def task(self, task: Task) -> DeviceTask:
+        self.ranges |= {"tx": (0, self.tx - 1), "ty": (0, self.ty - 1)}
+        for loop in task.loops:
+            self._learn(loop)
+        body = keep_sums(self.kernel, task.body, self.numbers) if self.kernel.vector > 1 else task.body
+        body = self.block(body, False, False)
+        body = merge_initial(body)
+        body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))
+        vectors = VectorAccess(self.kernel, self.strided, self.numbers)
+        body = vectors.block(body)
+        kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
+        ranges = dict(self.ranges) if self.known else None
+        return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
+
+    def _learn(self, loop: For) -> None:
+        """Note what a loop variable can be; one name may stand for several loops."""
+        low, high = interval(loop.lower, self.ranges), interval(loop.upper, self.ranges)
+        if low is None or high is None:
+            self.known = False
+            self.ranges.pop(loop.var, None)
+            return
+        mine = low[0], max(low[0], high[1] - 1)
+        old = self.ranges.get(loop.var, mine)
+        self.ranges[loop.var] = min(mine[0], old[0]), max(mine[1], old[1])
+
+    # --- nodes --------------------------------------------------------------------------------------------
+
+    def block(self, nodes: Block, threaded: bool, rowed: bool) -> Block:
+        return tuple(n for node in nodes for n in self.node(node, threaded, rowed))
+
+    def node(self, node: Node, threaded: bool, rowed: bool) -> Block:
+        """`threaded`, `rowed`: inside a loop over threads, over rows."""
+        match node:
+            case For(coordinate=Coordinate.ROUND):
+                return self.rounds(node, rowed)
+            case For(coordinate=Coordinate.THREAD):
+                return self.place(node, TX, True, rowed)
+            case For(coordinate=Coordinate.ROW):
+                return self.place(node, TY, threaded, True)
+            case For(coordinate=Coordinate.VECTOR):
+                return self.vector(node, threaded, rowed)
+            case For():
+                self._learn(node)
+                return (replace(node, body=self.block(node.body, threaded, rowed)),)
+            case If(cond, then, other):
+                return (If(cond, self.block(then, threaded, rowed), self.block(other, threaded, rowed)),)
+            case Store() | Update() if self.in_memory(node.buffer):
+                return self.once(node, threaded, rowed)
+            case Combine():
+                return self.combine(node)
+            case _:
+                return (node,)
+
+    def in_memory(self, buffer: str) -> bool:
+        if buffer.startswith("%"):
+            return False
+        return self.kernel.buffer(buffer).scope not in (Scope.REGISTER, Scope.LOCAL)
+
+    def once(self, node: Node, threaded: bool, rowed: bool) -> Block:
+        """Memory is written by one thread where all of them come by."""
+        conditions = []
+        if not threaded and self.tx > 1:
+            conditions.append(_compare("eq", TX, as_index(0)))
+        if not rowed and self.ty > 1:
+            conditions.append(_compare("eq", TY, as_index(0)))
+        return _guarded(conditions, (node,))
+
+    # --- loops --------------------------------------------------------------------------------------------
+
+    def place(self, loop: For, mine: IVar, threaded: bool, rowed: bool) -> Block:
+        """A loop over threads: the thread whose place is the value of the loop runs the iteration."""
+        body = self.block(substituted(loop.body, {loop.var: mine}), threaded, rowed)
+        return _guarded(self.within(mine, loop.lower, loop.upper, loop.step), body)
+
+    def rounds(self, loop: For, rowed: bool) -> Block:
+        """A loop that the threads of a row share."""
+        width = self.kernel.vector
+        step = self.tx * width
+        low, high = interval(loop.lower, self.ranges), interval(loop.upper, self.ranges)
+        name = f"r{loop.var[1:]}"
+        first = (
+            simplify(binary("//", loop.lower, step), self.ranges) if low is None else as_index(low[0] // step)
+        )
+        last = (
+            binary("//", loop.upper + (step - 1), step)
+            if high is None
+            else as_index(max(low[0] // step if low else 0, -(-high[1] // step)))
+        )
+        head = For(name, first, last, 1, (), Coordinate.ROUND)
+        self._learn(head)
+        start = simplify(IVar(name) * step + TX * width, self.ranges)
+        body = self.elements(loop, start, width, rowed)
+        if isinstance(first, IConst) and last == first + 1:
+            return substituted(body, {name: first})
+        return (replace(head, body=body),)
+
+    def elements(self, loop: For, start: IndexExpr, width: int, rowed: bool) -> Block:
+        """The iterations start .. start + width of a shared loop, as far as they exist."""
+        if width == 1:
+            body = self.block(substituted(loop.body, {loop.var: start}), True, rowed)
+            return _guarded(self.within(start, loop.lower, loop.upper), body)
+        name = f"v{loop.var[1:]}"
+        one = binary("+", start, IVar(name))
+        self.ranges[name] = (0, width - 1)
+        body = self.block(substituted(loop.body, {loop.var: one}), True, rowed)
+        vector = For(name, as_index(0), as_index(width), 1, body, Coordinate.VECTOR)
+        whole = [
+            *self.holds("le", loop.lower, start),
+            *self.holds("le", binary("+", start, width), loop.upper),
+        ]
+        if linear(loop.lower).divisible(width) and linear(loop.upper).divisible(width):
+            whole = self.within(start, loop.lower, loop.upper)
+            return _guarded(whole, (vector,))
+        masked = replace(vector, body=_guarded(self.within(one, loop.lower, loop.upper), body))
+        return (If(_all(whole), (vector,), (masked,)),) if whole else (vector,)
+
+    def vector(self, loop: For, threaded: bool, rowed: bool) -> Block:
+        """A loop over the elements of a vector."""
+        width = self.kernel.vector
+        self.ranges[loop.var] = (0, width - 1)
+        body = self.block(loop.body, threaded, rowed)
+        whole = replace(loop, lower=as_index(0), upper=as_index(width), body=body, lanes=())
+        missing = [
+            *self.holds("le", loop.lower, as_index(0)),
+            *self.holds("le", as_index(width), loop.upper),
+        ]
+        if not missing:
+            return (whole,)
+        inside = self.within(IVar(loop.var), loop.lower, loop.upper)
+        return (If(_all(missing), (whole,), (replace(whole, body=_guarded(inside, body)),)),)
+
+    def within(self, value: IndexExpr, lower: IndexExpr, upper: IndexExpr, step: int = 1) -> list[Expr]:
+        """What must be asked for lower <= value < upper, in steps from lower."""
+        found = [*self.holds("le", lower, value), *self.holds("lt", value, upper)]
+        if step != 1:
+            found.append(_compare("eq", binary("%", binary("-", value, lower), step), as_index(0)))
+        return found
+
+    def holds(self, op: str, left: IndexExpr, right: IndexExpr) -> list[Expr]:
+        """left <= right or left < right as a condition; none where ranges tell that it always holds."""
+        gap = interval(linear(binary("-", right, left)).expr(), self.ranges)
+        if gap is not None and gap[0] >= (0 if op == "le" else 1):
+            return []
+        arms = [a for a in at_most(right) if a != right]
+        if arms:  # below a minimum: below each of its arms
+            return [c for a in arms for c in self.holds(op, left, a)]
+        return [_compare(op, left, right)]
+
+    # --- combining ----------------------------------------------------------------------------------------
+
+    def combine(self, node: Combine) -> Block:
+        if self.tx == 1:
+            return ()
+        if self.tx <= WARP and self.tx & (self.tx - 1) == 0:
+            return (replace(node, width=self.tx),)
+        if self.tx % WARP:
+            return self.combine_anyhow(node)
+        warps = self.tx // WARP
+        width = 1 << (warps - 1).bit_length()
+        red = self.scratch(node.dtype, warps)
+        total = f"%t{next(self.numbers)}"
+        lane = binary("%", TX, width)
+        first = If(
+            _compare("eq", binary("%", TX, WARP), as_index(0)),
+            (Store(red, (binary("//", TX, WARP),), Read(node.name, (), node.dtype)),),
+        )
+        mine = Store(total, (), Read(red, (lane,), node.dtype))
+        return (
+            replace(node, width=WARP),
+            first,
+            Declare(total, node.dtype, _identity(node)),
+            *_guarded(self.holds("lt", lane, as_index(warps)), (mine,)),
+            *((Combine(total, node.op, node.dtype, width),) if width > 1 else ()),
+            Store(node.name, (), Read(total, (), node.dtype)),
+        )
+
+    def combine_anyhow(self, node: Combine) -> Block:
+        """For a number of threads that shuffles cannot serve: every thread adds up all values, in order."""
+        red = self.scratch(node.dtype, self.tx)
+        total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
+        self.ranges[j] = (0, self.tx - 1)
+        one = Update(total, (), node.op, Read(red, (IVar(j),), node.dtype))
+        return (
+            Store(red, (TX,), Read(node.name, (), node.dtype)),
+            Declare(total, node.dtype, _identity(node)),
+            For(j, as_index(0), as_index(self.tx), 1, (one,)),
+            Store(node.name, (), Read(total, (), node.dtype)),
+        )
+
+    def scratch(self, dtype: DType, count: int) -> str:
+        """A shared array for values of the threads of a block."""
+        assert self.ty == 1, "rows that threads of several warps share have a block of their own"
+        name = f"red{len(self.shared)}"
+        while any(b.tensor == name for b in self.kernel.buffers):
+            name += "_"
+        extents = (as_index(count),)
+        reason = "the warps of a row combine their parts"
+        self.shared.append(Buffer(name, dtype, Scope.SHARED, extents, extents, reason))
+        return name
+
+
+def _identity(node: Combine) -> Const:
+    return Const(identity(node.op, node.dtype), node.dtype)
+
+
+def _compare(op: str, left: IndexExpr, right: IndexExpr) -> Expr:
+    return Apply(op, (IndexValue(left, I64), IndexValue(right, I64)), BOOL)
+
+
+def _all(conditions: list[Expr]) -> Expr:
+    result = conditions[0]
+    for c in conditions[1:]:
+        result = Apply("and", (result, c), BOOL)
+    return result
+
+
+def _guarded(conditions: list[Expr], body: Block) -> Block:
+    return (If(_all(conditions), body),) if conditions and body else body

@@ -1,0 +1,445 @@
+"""Coordinates of a nest on a GPU: which loops become blocks, rows of threads, threads, rounds, vectors.
+
+points     the loop along contiguous memory is free: its iterations go to neighbouring threads, the other
+           free loops to rows of the block and to blocks; what is left runs in order inside each thread
+               B(t, h)(y)      ->  B(t // TY, h // (TX V): blk, t % TY: row, h // V % TX: thr, h % V: vec)(y)
+rows       the loop along contiguous memory reduces: the threads of a row share its iterations (rounds
+           of TX threads with V elements each) and combine what they have
+               B(t)B(h)(sum)   ->  B(t // TY: blk, t % TY: row)B(h: rnd, thr, vec)(sum)
+factored   too few free iterations to fill the device: the reduction is split over blocks (rfactor)
+serial     nothing is free: one thread
+
+Sources: AStitch (ASPLOS'22) section 4.3, task packing and splitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.linear import linear
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.nest import (
+    Nest,
+    has_band,
+    innermost,
+    is_free,
+    push,
+    racing,
+    span_of,
+    trip_of,
+    volume,
+)
+from polyfuse.layers.rfactor import rfactor
+from polyfuse.layers.strides import contiguity, vector_width
+
+WARP = 32
+# A reduction over fewer iterations stays inside one thread.
+SHORTEST_SHARED = 16
+# Iterations that one warp takes of a row before the row gets a block of its own.
+ROUNDS_OF_A_WARP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTarget:
+    """What mapping must know of a GPU, and what it may be told.
+
+    sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
+    one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
+    number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
+    blocks.
+    """
+
+    sms: int = 132
+    threads: int = 256
+    longest: int = 1024
+    shared_bytes: int = 48 * 1024
+    row_threads: int | None = None
+    vector: int | None = None
+    parallel: int = 32 * 1024
+
+
+def map_phase(
+    graph: TensorGraph, phase: Tree, gpu: GpuTarget, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Nest]]:
+    """The phase with coordinates; a factored reduction gives further nests to run after it."""
+    if not isinstance(phase, Band):
+        return graph, [Nest(phase)]
+    phase, atomic = _free_first(graph, phase)
+    free = _free_count(graph, phase, atomic)
+    shared = _shared_loop(graph, phase, free)
+    split = _split(graph, phase, free, shared, gpu)
+    if split is not None:
+        return _factored(graph, phase, split, gpu, decisions)
+    if shared is not None:
+        return graph, [_rows(graph, shared, free, gpu, atomic, decisions)]
+    if free:
+        return graph, [_points(graph, phase, free, gpu, atomic, decisions)]
+    decisions.append(Decision("map", _what(phase), True, "no loop is free: one thread runs it in order"))
+    return graph, [Nest(phase)]
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _what(tree: Tree) -> str:
+    return ", ".join(statements(tree))
+
+
+# --- free loops ----------------------------------------------------------------------------------------
+
+
+def _free_first(graph: TensorGraph, phase: Band) -> tuple[Band, frozenset[str]]:
+    """Free loops outermost where their order is open; statements whose updates must be atomic for that.
+
+    An update of elements that are found by data may meet another in any loop: it is atomic then.
+    """
+    names = statements(phase)
+    atomic = frozenset(
+        n
+        for n in names
+        if graph.statement(n).accumulate and any(racing(graph, m, (n,)) for m in phase.members)
+    )
+    if phase.permutable:
+        ordered = sorted(phase.members, key=lambda m: not _free(graph, m, names, atomic))
+        phase = replace(phase, members=tuple(ordered))
+    return phase, atomic
+
+
+def _free(graph: TensorGraph, m: Member, names: tuple[str, ...], atomic: frozenset[str]) -> bool:
+    return is_free(graph, m, tuple(n for n in names if n not in atomic))
+
+
+def _free_count(graph: TensorGraph, phase: Band, atomic: frozenset[str]) -> int:
+    """Number of leading free loops."""
+    names = statements(phase)
+    count = 0
+    for m in phase.members:
+        if not _free(graph, m, names, atomic):
+            break
+        count += 1
+    return count
+
+
+# --- rows: threads share a reduction ----------------------------------------------------------------------
+
+
+def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
+    """The nest with the loop that threads share innermost, or None if each thread had better run its own.
+
+    Threads share the innermost loops under the free ones where these reduce along contiguous memory.
+    """
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    if isinstance(below, Leaf) or not has_band(below):
+        return None
+    bands = innermost(below)
+    if len(bands) > 1 or _leaves_beside(below):
+        return None
+    inner = bands[0]
+    if inner is not below and free < len(phase.members):
+        return None
+    mine = inner.members if inner is not below else phase.members[free:]
+    best = _best_reducing(graph, mine, inner)
+    rivals = [contiguity(graph, m, statements(phase)) for m in phase.members[:free]]
+    if best is None or contiguity(graph, best, statements(inner)) <= max(rivals, default=-1):
+        return None
+    trip = trip_of(graph, best)
+    if trip is not None and trip < SHORTEST_SHARED:
+        return None
+    rest = [m for m in mine if m is not best]
+    if inner is below:
+        return replace(phase, members=(*phase.members[:free], *rest, best))
+    nested = replace(inner, members=(*rest, best))
+    return replace(phase, child=_replaced(phase.child, inner, nested))
+
+
+def _best_reducing(graph: TensorGraph, members: tuple[Member, ...], inner: Band) -> Member | None:
+    """The reducing loop along contiguous memory that may run innermost."""
+    names = statements(inner)
+    movable = members if inner.permutable else members[-1:]
+    able = [m for m in movable if m.coincident and racing(graph, m, names) and _plain(graph, m, names)]
+    return max(able, key=lambda m: contiguity(graph, m, names), default=None)
+
+
+def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
+    """Is a loop a dim of its own, of every statement, none of them adding to what data finds?"""
+    return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
+
+
+def _leaves_beside(tree: Tree) -> bool:
+    match tree:
+        case Sequence():
+            return True
+        case Band(_, child):
+            if isinstance(child, Sequence):
+                return has_band(child)
+            return isinstance(child, Band) and _leaves_beside(child)
+        case Leaf():
+            return False
+
+
+def _replaced(tree: Tree, old: Band, new: Band) -> Tree:
+    if tree is old:
+        return new
+    match tree:
+        case Band(members, child, permutable):
+            return Band(members, _replaced(child, old, new), permutable)
+        case Sequence(children):
+            return Sequence(tuple(_replaced(c, old, new) for c in children))
+        case Leaf():
+            return tree
+
+
+def _rows(
+    graph: TensorGraph,
+    phase: Band,
+    free: int,
+    gpu: GpuTarget,
+    atomic: frozenset[str],
+    decisions: list[Decision],
+) -> Nest:
+    """Rows of threads, each with its own iteration of the free loops."""
+    rows = phase.members[:free]
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    loops = [(b.members[-1], statements(b)) for b in innermost(below)]
+    width = gpu.vector or min(vector_width(graph, m, names) for m, names in loops)
+    longest = max(_extent(graph, m) for m, _ in loops)
+    tx, ty = row_shape(_ceil(longest, width), prod(_trips(graph, rows)), gpu)
+    if rows:
+        ty = min(ty, _trips(graph, rows)[-1])
+    decisions.append(
+        Decision(
+            "map", _what(phase), True, f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
+        )
+    )
+    blocks, packed = _packed(rows, ty if rows else 1)
+    spread = _spread_innermost(graph, below, tx, width)
+    return Nest(band([*blocks, *packed], spread, True), (tx, ty if rows else 1), width, atomic)
+
+
+def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
+    """(threads along a row, rows of a block) for rows of `lanes` vectors.
+
+    Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
+    """
+    if gpu.row_threads is not None:
+        fits = gpu.row_threads <= WARP and gpu.row_threads & (gpu.row_threads - 1) == 0
+        return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
+    if lanes <= WARP:
+        tx = 1 << max(0, lanes - 1).bit_length()
+        return tx, max(1, gpu.threads // tx)
+    warps_per_block = gpu.threads // WARP
+    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
+        return WARP, warps_per_block
+    rounds = _ceil(lanes, gpu.longest)
+    return min(gpu.longest, _ceil(_ceil(lanes, rounds), WARP) * WARP), 1
+
+
+def _extent(graph: TensorGraph, m: Member) -> int:
+    """Iterations of a shared loop, counted from where its statements start."""
+    trip = trip_of(graph, m)
+    if trip is not None:
+        return max(1, trip)
+    found = 1
+    for n, e in m.exprs:
+        assert isinstance(e, IVar)
+        dim = next(d for d in graph.statement(n).dims if d.name == e.name)
+        extent = linear(binary("-", dim.upper, dim.lower)).expr()
+        bound = _upper_arm(extent)
+        found = max(found, bound if bound is not None else 1024)
+    return found
+
+
+def _upper_arm(e: IndexExpr) -> int | None:
+    """A constant that an expression does not exceed, if it shows one."""
+    match e:
+        case IConst(value):
+            return value
+        case IBin("min", left, right):
+            arms = [b for x in (left, right) if (b := _upper_arm(x)) is not None]
+            return min(arms, default=None)
+        case _:
+            return None
+
+
+def _trips(graph: TensorGraph, members: tuple[Member, ...]) -> list[int]:
+    return [max(1, t) if (t := trip_of(graph, m)) is not None else 1024 for m in members]
+
+
+def _packed(rows: tuple[Member, ...], ty: int) -> tuple[list[Member], list[Member]]:
+    """Block loops, and the loop over the rows of a block."""
+    if not rows:
+        return [], []
+    last = rows[-1]
+    if ty == 1:
+        return [_as(m, Coordinate.BLK) for m in rows], []
+    outer = _derived(last, f"{last.name}_blk", lambda e: binary("//", e, ty), Coordinate.BLK)
+    row = _derived(last, last.name, lambda e: binary("%", e, ty), Coordinate.ROW)
+    return [*(_as(m, Coordinate.BLK) for m in rows[:-1]), outer], [row]
+
+
+def _as(m: Member, coordinate: Coordinate) -> Member:
+    return replace(m, coordinate=coordinate)
+
+
+def _derived(
+    m: Member, name: str, change: Callable[[IndexExpr], IndexExpr], coordinate: Coordinate
+) -> Member:
+    return replace(m, name=name, exprs=tuple((n, change(e)) for n, e in m.exprs), coordinate=coordinate)
+
+
+def _spread_innermost(graph: TensorGraph, tree: Tree, tx: int, width: int) -> Tree:
+    """The last loop of every innermost band in rounds, threads and vectors."""
+    match tree:
+        case Band(members, child, permutable) if not has_band(child):
+            return Band((*members[:-1], *spread(graph, members[-1], tx, width)), child, permutable)
+        case Band(members, child, permutable):
+            return Band(members, _spread_innermost(graph, child, tx, width), permutable)
+        case Sequence(children):
+            return Sequence(tuple(_spread_innermost(graph, c, tx, width) for c in children))
+        case Leaf():
+            return tree
+
+
+def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, ...]:
+    """A loop as rounds of `tx` threads with vectors of `width` elements.
+
+        h     ->     h // (tx width): rnd,  h // width % tx: thr,  h % width: vec
+
+    Divisions are kept as they stand, so that `ir.kernel.sequential` finds the loop again.
+    """
+    starts = {n: _start(graph, n, e, tx * width) for n, e in m.exprs}
+
+    def part(suffix: str, coordinate: Coordinate, divisor: int, modulus: int | None) -> Member:
+        rows = []
+        for n, e in m.exprs:
+            value: IndexExpr = IBin("//", binary("-", e, starts[n]), IConst(divisor))
+            rows.append((n, value if modulus is None else IBin("%", value, IConst(modulus))))
+        return replace(m, name=m.name + suffix, exprs=tuple(rows), coordinate=coordinate)
+
+    return (
+        part("_rnd", Coordinate.ROUND, tx * width, None),
+        part("", Coordinate.THREAD, width, tx),
+        part("_vec", Coordinate.VECTOR, 1, width),
+    )
+
+
+def _start(graph: TensorGraph, name: str, e: IndexExpr, step: int) -> IndexExpr:
+    """Where a loop starts, if that is a multiple of `step`: a chunk of a factored reduction."""
+    if not isinstance(e, IVar):
+        return IConst(0)
+    dim = next((d for d in graph.statement(name).dims if d.name == e.name), None)
+    if dim is None or not variables(dim.lower):
+        return IConst(0)
+    form = linear(dim.lower)
+    plain = all(isinstance(a, IVar) for a, _ in form.terms)
+    return dim.lower if plain and form.divisible(step) else IConst(0)
+
+
+# --- points: each thread has its own iterations -------------------------------------------------------------
+
+
+def _points(
+    graph: TensorGraph,
+    phase: Band,
+    free: int,
+    gpu: GpuTarget,
+    atomic: frozenset[str],
+    decisions: list[Decision],
+) -> Nest:
+    names = statements(phase)
+    members = phase.members[:free]
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names))
+    others = tuple(m for m in members if m is not axis)
+    width = gpu.vector or vector_width(graph, axis, names)
+    span = span_of(graph, axis)
+    base = span.start // width * width if span is not None else 0
+    lanes = max(1, _ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
+    tx = min(gpu.row_threads or gpu.threads, lanes)
+    ty = min(max(1, gpu.threads // tx), _trips(graph, others)[-1]) if others else 1
+    blocks, packed = _packed(others, ty)
+    vectors = _derived(
+        axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD
+    )
+    threads = [vectors]
+    if lanes > tx:
+        blocks.append(_derived(vectors, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK))
+        threads = [_derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
+    if width > 1:
+        vec = _derived(
+            axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
+        )
+        below = push(vec, below)
+    how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    return Nest(band([*blocks, *packed, *threads], below, True), (tx, ty), width, atomic)
+
+
+# --- factored: a reduction over blocks ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    loop: Member
+    reductions: tuple[str, ...]
+    chunk: int
+    chunks: int
+    start: int
+
+
+def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu: GpuTarget) -> _Split | None:
+    """How to split a reduction over blocks where the free loops alone do not fill the device."""
+    names = statements(phase)
+    if volume(graph, names) < gpu.parallel or not phase.permutable or free == len(phase.members):
+        return None
+    unit, fewest = (1, 1)
+    if shared is not None:
+        loop = shared.members[-1] if shared.members[free:] else None
+        width = vector_width(graph, loop, names) if loop is not None else 1
+        unit, fewest = gpu.threads * width, prod(_trips(graph, phase.members[:free]))
+    else:
+        loop = phase.members[free]
+        fewest = prod(_trips(graph, phase.members[:free])) // gpu.threads
+    span = span_of(graph, loop) if loop is not None else None
+    if loop is None or span is None or fewest >= gpu.sms or not loop.coincident:
+        return None
+    reductions = racing(graph, loop, names)
+    if any(graph.statement(n).accumulate or not isinstance(loop.of(n), IVar) for n in reductions):
+        return None
+    wanted = _ceil(2 * gpu.sms, max(1, fewest))
+    chunk = _ceil(_ceil(len(span), wanted), unit) * unit
+    chunks = _ceil(len(span), max(1, chunk))
+    if chunks < 2 or chunk < SHORTEST_SHARED:
+        return None
+    return _Split(loop, reductions, chunk, chunks, span.start)
+
+
+def _factored(
+    graph: TensorGraph, phase: Band, split: _Split, gpu: GpuTarget, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Nest]]:
+    rest = tuple(m for m in phase.members if m is not split.loop)
+    nest = replace(phase, members=(split.loop, *rest))
+    graph, trees = rfactor(graph, nest, split.reductions, split.chunk, split.chunks, split.start)
+    what = f"{split.chunks} chunks of {split.chunk} iterations of {split.loop.name}"
+    why = f"partial results over {what} fill the device"
+    decisions.append(Decision("rfactor", ", ".join(split.reductions), True, why))
+    nests: list[Nest] = []
+    for t in trees:
+        graph, mapped = map_phase(graph, _unmapped(t), gpu, decisions)
+        nests += mapped
+    return graph, nests
+
+
+def _unmapped(tree: Tree) -> Tree:
+    """The nest with its leading loops in one band, without coordinates."""
+    if isinstance(tree, Band) and isinstance(tree.child, Band):
+        inner = tree.child
+        tree = Band((*tree.members, *inner.members), inner.child, tree.permutable and inner.permutable)
+    assert isinstance(tree, Band)
+    return replace(tree, members=tuple(_as(m, Coordinate.SEQ) for m in tree.members))
