@@ -66,6 +66,7 @@ class Printer:
     lane_bytes: int
     functions: set[str] = field(default_factory=set)
     lazy: bool = False
+    index_type: str = "pf_i64"
 
     # --- statements -----------------------------------------------------------------------------------
 
@@ -81,11 +82,15 @@ class Printer:
                 if other:
                     lines += [f"{indent}}} else {{", *self.block(other, indent + "  ")]
                 return [*lines, f"{indent}}}"]
+            case Declare(count=count) if count:
+                return self.array(node, indent)
             case Declare(name, dtype, value):
                 start = f" = {self.expr(value)}" if value is not None else ""
                 return [f"{indent}{dtype.c_name} {scalar_name(name)}{start};"]
             case Store(buffer, indices, value):
                 return [f"{indent}{self.element(self, buffer, indices)} = {self.expr(value)};"]
+            case Update(atomic=True):
+                return self.atomic(node, indent)
             case Update(buffer, indices, op, value):
                 place = self.element(self, buffer, indices)
                 return [f"{indent}{place} = {self.combine(op, place, self.expr(value), value.dtype)};"]
@@ -102,6 +107,14 @@ class Printer:
         """What only a GPU has."""
         raise AssertionError(f"not for this target: {node}")
 
+    def atomic(self, node: Update, indent: str) -> list[str]:
+        """An update of memory that other threads update as well."""
+        raise AssertionError(f"not for this target: {node}")
+
+    def array(self, node: Declare, indent: str) -> list[str]:
+        """A small array of a thread."""
+        raise AssertionError(f"not for this target: {node}")
+
     def combine(self, op: str, left: str, right: str, dtype: DType) -> str:
         return self.operation(_UPDATES[op], [left, right], dtype)
 
@@ -110,13 +123,23 @@ class Printer:
             return self._lanes(loop, indent)
         lower, upper = self.index(loop.lower), self.index(loop.upper)
         step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
-        head = f"{indent}for (pf_i64 {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
+        head = f"{indent}for ({self.index_type} {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
         body = self._fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
-            return [f"{indent}{{", f"{indent}  const pf_i64 {loop.var} = {lower};", *body, f"{indent}}}"]
-        # Legality and `codegen.collisions` have proved that iterations of vector loops do not meet.
-        pragma = [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
-        return [*pragma, head, *body, f"{indent}}}"]
+            return [
+                f"{indent}{{",
+                f"{indent}  const {self.index_type} {loop.var} = {lower};",
+                *body,
+                f"{indent}}}",
+            ]
+        return [*self.pragma(loop, indent), head, *body, f"{indent}}}"]
+
+    def pragma(self, loop: For, indent: str) -> list[str]:
+        """What the compiler is told of a loop.
+
+        Legality and `codegen.collisions` have proved that iterations of vector loops do not meet.
+        """
+        return [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
 
     def _fence(self, body: Block, indent: str) -> list[str]:
         """gcc 12 vectorises loads under a condition wrongly where few lanes are used: such loops stay scalar.

@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.codegen.addresses import Addresses
+from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.ir.dtypes import I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, as_index, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
 from polyfuse.ir.tensor_graph import (
-    EXPR_TYPES,
-    Expr,
-    Index,
     Role,
     Statement,
     TensorGraph,
@@ -185,16 +182,15 @@ class _Emitter:
         self.copied = copied
         self.functions: set[str] = set()
         self.checks: list[tuple[Span, str]] = []
-        self.kernel: Kernel | None = None
 
     def function(self, name: str, kernel: Kernel, task: Task) -> str:
         """The kernel's code, and the function of the pool's signature that calls it.
 
         Two functions, because gcc trusts `restrict` on parameters only.
         """
-        self.kernel = kernel
-        printer = Printer(self.element, LANE_BYTES, self.functions, lazy=self.checked)
-        parameters = self._parameters(kernel)
+        places = Addresses(kernel, self.buffers, self.checked, self.copied, self.checks)
+        printer = Printer(places.element, LANE_BYTES, self.functions, lazy=self.checked)
+        parameters = self._parameters(places)
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
             body = ["  for (pf_i64 it = begin; it < end; ++it) {", *self._decode(task, printer)]
@@ -232,18 +228,17 @@ class _Emitter:
                 lines.append(f"    rest /= {extent};")
         return lines
 
-    def _parameters(self, kernel: Kernel) -> list[tuple[str, str]]:
+    def _parameters(self, places: Addresses) -> list[tuple[str, str]]:
         """(declaration, value) of each parameter of a kernel's function."""
+        kernel = places.kernel
         found = [(f"const pf_i64 N_{n}", f"num[{self.numbers[f'N_{n}']}]") for n in kernel.graph.sizes]
-        written = {s.target for s in kernel.graph.statements}
-        shared = self._shared(kernel)
         for b in kernel.arguments:
             plan = self.buffers[b.tensor]
-            if plan.name in shared:
+            if plan.name in places.shared:
                 continue  # printed through the output that takes its place
-            kind = b.dtype.c_name if b.tensor in written else f"const {b.dtype.c_name}"
+            kind = b.dtype.c_name if b.tensor in places.written else f"const {b.dtype.c_name}"
             value = f"({kind}*)buf[{self.slots[b.tensor]}]"
-            if self._by_value(b):
+            if places.by_value(b):
                 found.append((f"{kind} v_{b.tensor}", f"*{value}"))
                 continue
             found.append((f"{kind}* __restrict const b_{b.tensor}", value))
@@ -259,76 +254,3 @@ class _Emitter:
         if self.checked:
             found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
         return found
-
-    def _by_value(self, b: Buffer) -> bool:
-        """Scalars that a kernel only reads are parameters by value."""
-        assert self.kernel is not None
-        written = {s.target for s in self.kernel.graph.statements}
-        outside = b.scope in (Scope.ARGUMENT, Scope.GLOBAL)
-        return (
-            outside and not b.shape and b.tensor not in written and b.tensor not in self._shared(self.kernel)
-        )
-
-    def _shared(self, kernel: Kernel) -> set[str]:
-        """Entry values whose memory this kernel also writes through the output: one pointer for both.
-
-        Those that are copied have memory of their own.
-        """
-        names = {b.tensor for b in kernel.arguments} - self.copied
-        return {p.alias for n in names if (p := self.buffers[n]).alias is not None and p.alias in names}
-
-    # --- addresses ------------------------------------------------------------------------------------
-
-    def element(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
-        assert self.kernel is not None
-        if name.startswith("%"):
-            return scalar_name(name)
-        b = self.kernel.buffer(name)
-        if b.scope is Scope.REGISTER:
-            return scalar_name(name)
-        if self._by_value(b):
-            return f"v_{name}"
-        extents = b.extents
-        plan = self.buffers.get(name)
-        pointer = self._pointer(name)
-        if plan is not None and plan.strided:
-            terms = [
-                f"{self._index(printer, i, e)} * st_{pointer}_{k}"
-                for k, (i, e) in enumerate(zip(indices, b.shape, strict=True))
-            ]
-            return f"b_{pointer}[{' + '.join(terms) or '0'}]"
-        if not any(isinstance(i, EXPR_TYPES) for i in indices):
-            flat: IndexExpr = IConst(0)
-            for i, e in zip(indices, extents, strict=True):
-                assert not isinstance(i, EXPR_TYPES)
-                flat = binary("+", binary("*", flat, e), i)
-            return f"b_{pointer}[{printer.index(flat)}]"
-        text = "0"
-        for i, e in zip(indices, extents, strict=True):
-            step = printer.index(e)
-            mine = self._index(printer, i, e)
-            text = f"({text} * {step} + {mine})" if text != "0" else mine
-        return f"b_{pointer}[{text}]"
-
-    def _pointer(self, name: str) -> str:
-        """The output's pointer for an entry value that shares its memory in this kernel."""
-        assert self.kernel is not None
-        if name in self._shared(self.kernel):
-            return next(n for n, p in self.buffers.items() if p.alias == name)
-        return name
-
-    def _index(self, printer: Printer, i: Index, extent: IndexExpr) -> str:
-        if not isinstance(i, EXPR_TYPES):
-            return printer.index(i)
-        if self.checked:
-            return self._checked(printer, i, extent)
-        return printer.data_index(i, extent)
-
-    def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
-        """Store the number of the check in the status cell if the index is out of range; then clamp."""
-        self.checks.append((e.span, str(extent)))
-        number = len(self.checks)
-        value = printer.cast(printer.expr(e), e.dtype, I64)
-        bound = printer.index(extent)
-        clamped = printer.call("pf_min_i64", [printer.call("pf_max_i64", ["q", "0"]), f"{bound} - 1"])
-        return f"({{ const pf_i64 q = {value}; if (q < 0 || q >= {bound}) *status = {number}; {clamped}; }})"

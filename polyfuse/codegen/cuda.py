@@ -1,11 +1,39 @@
-"""CUDA C++: headerless source and the launch plan that runs it."""
+"""CUDA C++: headerless source and the launch plan that runs it.
+
+One function for each nest of a kernel.  Buffers come as pointers, scalars that the host knows by value.
+Indices are 32 bits where the ranges of all loops prove that this is enough.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from polyfuse.ir.launch_plan import GridPlan
+from polyfuse.codegen.addresses import Addresses
+from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.codegen.cpu import Request, plan_buffers
+from polyfuse.codegen.index_width import fits_32
+from polyfuse.codegen.spmd import DeviceTask, lower_device
+from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary, evaluate, product
+from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing
+from polyfuse.ir.linear import Range, interval
+from polyfuse.ir.loop_ir import (
+    Barrier,
+    BarrierScope,
+    Combine,
+    Declare,
+    For,
+    Update,
+    VectorLoad,
+    VectorStore,
+)
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.source import Span
+
+# Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
+MOST_UNROLLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +43,207 @@ class CudaCode:
     source: str
     plan: GridPlan
     checks: tuple[tuple[Span, str], ...]
+
+
+def emit_cuda(request: Request) -> CudaCode:
+    """CUDA C++ for all kernels of an operator."""
+    return emit_cuda_together([request])[0]
+
+
+def emit_cuda_together(requests: Sequence[Request]) -> tuple[CudaCode, ...]:
+    """CUDA C++ for several operators in one translation unit: each result has the whole source."""
+    used: set[str] = set()
+    parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
+    functions = [text for texts, _, _ in parts for text in texts]
+    source = prelude(used, target="cuda") + "\n" + "\n".join(functions)
+    return tuple(CudaCode(source, plan, checks) for _, plan, checks in parts)
+
+
+def _print(
+    request: Request, prefix: str, used: set[str]
+) -> tuple[list[str], GridPlan, tuple[tuple[Span, str], ...]]:
+    """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
+    kernels = request.kernels
+    buffers = plan_buffers(kernels, request.strided, request.copied)
+    table = {b.name: b for b in buffers}
+    checks: list[tuple[Span, str]] = []
+    functions: list[str] = []
+    launches: list[GridLaunch] = []
+    aligned: dict[str, int] = {}
+    for kernel in kernels.kernels:
+        for k, task in enumerate(lower_device(kernel, request.strided)):
+            places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
+            function = _Function(f"{prefix}{kernel.name}_{k}", task, places, used, kernels.graph.sizes)
+            functions.append(function.text())
+            launches.append(function.launch())
+            for name, nbytes in task.aligned.items():
+                aligned[name] = max(aligned.get(name, 0), nbytes)
+    needs = tuple((b.name, aligned[b.name]) for b in buffers if b.name in aligned)
+    plan = GridPlan(buffers, tuple(launches), needs, kernels.graph.sizes, tuple(sorted(request.copied)))
+    return functions, plan, tuple(checks)
+
+
+class DeviceAddresses(Addresses):
+    """On a GPU only scalars that the host knows come by value."""
+
+    def by_value(self, b: Buffer) -> bool:
+        return super().by_value(b) and self.buffers[b.tensor].kind is Kind.INPUT
+
+
+@dataclass(slots=True)
+class _Function:
+    name: str
+    task: DeviceTask
+    places: DeviceAddresses
+    used: set[str]
+    sizes: tuple[str, ...]
+    arguments: list[Argument] = field(default_factory=list)
+
+    def text(self) -> str:
+        index = "int" if fits_32(self.task) else "pf_i64"
+        ranges = self.task.ranges or {}
+        printer = CudaPrinter(
+            self.places.element, 0, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
+        )
+        x, y = self.task.kernel.threads
+        parameters = ",\n    ".join(self.parameters())
+        body = [*self.storage(), "  const int tx = threadIdx.x, ty = threadIdx.y;", "  (void)tx; (void)ty;"]
+        body += self.decode(printer)
+        body += printer.block(self.task.body, "  ")
+        return "\n".join(
+            [
+                *self.heading(),
+                f'extern "C" __global__ void __launch_bounds__({x * y}) {self.name}(',
+                f"    {parameters}) {{",
+                *body,
+                "}",
+                "",
+            ]
+        )
+
+    def heading(self) -> list[str]:
+        """What the function computes, and why its storage is where it is."""
+        kernel = self.task.kernel
+        lines = [f"// {s}" for s in kernel.graph.statements]
+        return lines + [f"// {b}" for b in kernel.buffers if b.reason]
+
+    def parameters(self) -> list[str]:
+        found: list[str] = []
+
+        def add(text: str, passing: Passing, name: str = "", dim: int = 0) -> None:
+            found.append(text)
+            self.arguments.append(Argument(passing, name, dim))
+
+        for n in self.sizes:
+            add(f"const pf_i64 N_{n}", Passing.SIZE, n)
+        for b in self.task.kernel.arguments:
+            plan = self.places.buffers[b.tensor]
+            if b.tensor in self.places.shared:
+                continue  # printed through the output that takes its place
+            if self.places.by_value(b):
+                add(f"const {b.dtype.c_name} v_{b.tensor}", Passing.VALUE, b.tensor)
+                continue
+            kind = "PF_OUT" if b.tensor in self.places.written else "PF_IN"
+            add(f"{kind}({b.dtype.c_name}) b_{b.tensor}", Passing.POINTER, b.tensor)
+            for k in range(len(plan.shape) if plan.strided else 0):
+                add(f"const pf_i64 st_{b.tensor}_{k}", Passing.STRIDE, b.tensor, k)
+        if self.places.checked:
+            add("pf_i64* const status", Passing.STATUS)
+        return found
+
+    def storage(self) -> list[str]:
+        """Arrays of the block and of the thread."""
+        lines = []
+        for b in self.task.kernel.buffers:
+            count = evaluate(b.elements, {}) if b.scope in (Scope.SHARED, Scope.LOCAL) else 0
+            if b.scope is Scope.SHARED:
+                lines.append(f"  PF_SHARED({b.dtype.c_name}, b_{b.tensor}, {count});")
+            elif b.scope is Scope.LOCAL:
+                lines.append(f"  {b.dtype.c_name} b_{b.tensor}[{count}];")
+        return lines
+
+    def decode(self, printer: CudaPrinter) -> list[str]:
+        """The loop variables of the block loops from the number of the block, innermost fastest."""
+        loops, kind = self.task.loops, printer.index_type
+        if not loops:
+            return []
+        lines = [f"  {kind} block = blockIdx.x;"]
+        for k in range(len(loops) - 1, -1, -1):
+            x = loops[k]
+            low = printer.index(x.lower)
+            extent = printer.index(binary("-", x.upper, x.lower))
+            if k == 0:
+                lines.append(f"  const {kind} {x.var} = {low} + block;")
+            else:
+                lines.append(f"  const {kind} {x.var} = {low} + block % {extent};")
+                lines.append(f"  block /= {extent};")
+        return lines
+
+    def launch(self) -> GridLaunch:
+        kernel = self.task.kernel
+        blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
+        shared = sum(
+            evaluate(b.elements, {}) * b.dtype.bytes for b in kernel.buffers if b.scope is Scope.SHARED
+        )
+        return GridLaunch(self.name, kernel.name, blocks, kernel.threads, shared, tuple(self.arguments))
+
+
+@dataclass(slots=True)
+class CudaPrinter(Printer):
+    """The printer of the C family with what a GPU has besides."""
+
+    places: DeviceAddresses = field(kw_only=True)
+    ranges: Mapping[str, Range] = field(kw_only=True)
+
+    def pragma(self, loop: For, indent: str) -> list[str]:
+        if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):
+            return []
+        known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
+        few = known and loop.upper.value - loop.lower.value <= MOST_UNROLLED  # type: ignore[union-attr]
+        return [f"{indent}#pragma unroll"] if few else []
+
+    def device_node(self, node: Barrier | Combine | VectorLoad | VectorStore, indent: str) -> list[str]:
+        match node:
+            case Barrier(BarrierScope.BLOCK, reason):
+                return [f"{indent}__syncthreads();  // {reason}"]
+            case Barrier(_, reason):
+                return [f"{indent}pf_grid_barrier(grid_state);  // {reason}"]
+            case Combine(name, op, dtype, width):
+                value = scalar_name(name)
+                call = self.call(f"pf_warp_{op}_{dtype.name}", [value, str(width)])
+                return [f"{indent}{value} = {call};"]
+            case VectorLoad(name, dtype, buffer, indices, count):
+                where = f"{self.places.pointer(buffer)}, {self.places.offset(self, buffer, indices)}"
+                kind = f"pf_vec<{dtype.c_name}, {count}>"
+                return [f"{indent}const {kind} {scalar_name(name)} = pf_load<{count}>({where});"]
+            case VectorStore(buffer, indices, name, count):
+                where = f"{self.places.pointer(buffer)}, {self.places.offset(self, buffer, indices)}"
+                return [f"{indent}pf_store<{count}>({where}, {scalar_name(name)});"]
+
+    def atomic(self, node: Update, indent: str) -> list[str]:
+        place = self.places.element(self, node.buffer, node.indices)
+        call = self.call(f"pf_atomic_{node.op}_{node.value.dtype.name}", [f"&{place}", self.expr(node.value)])
+        return [f"{indent}{call};"]
+
+    def array(self, node: Declare, indent: str) -> list[str]:
+        name = scalar_name(node.name)
+        lines = [f"{indent}pf_vec<{node.dtype.c_name}, {node.count}> {name};"]
+        if node.value is not None:
+            value = self.expr(node.value)
+            lines.append(f"{indent}#pragma unroll")
+            lines.append(f"{indent}for (int l = 0; l < {node.count}; ++l) {name}[l] = {value};")
+        return lines
+
+    def index(self, e: IndexExpr) -> str:
+        """Division of what is never negative is that of C."""
+        match e:
+            case IBin("//" | "%" as op, left, IConst(c)) if c > 0:
+                bounds = interval(left, self.ranges)
+                if bounds is not None and bounds[0] >= 0:
+                    return f"({self.index(left)} {'/' if op == '//' else '%'} {c})"
+            case IBin("min" | "max" as op, left, right):
+                a, b = self.index(left), self.index(right)
+                return f"({a} {'<' if op == 'min' else '>'} {b} ? {a} : {b})"
+            case _:
+                pass
+        return Printer.index(self, e)

@@ -233,7 +233,7 @@ def parallel_text(loops: tuple[For, ...]) -> str:
 def golden_text(name: str) -> str:
     text, sizes = PROGRAMS[name]
     scheduled = LoopFusion().schedule(fixed_graph_of(text, **sizes))
-    kernels, decisions = form_kernels(scheduled, threads=2)
+    kernels, decisions = form_kernels(scheduled, 2)
     copied, in_place = entry_copies(kernels)
     loops = "\n\n".join(
         f"{k.name}, task {n}{parallel_text(t.loops)}\n{format_block(t.body)}"
@@ -258,7 +258,7 @@ def test_golden_programs_compute_what_they_should(name: str) -> None:
     small = {n: max(3, min(v, 37) // 4) for n, v in sizes.items()}
     for given in (small, sizes):
         graph = fixed_graph_of(text, **given)
-        kernels, _ = form_kernels(LoopFusion().schedule(graph), threads=2)
+        kernels, _ = form_kernels(LoopFusion().schedule(graph), 2)
         assert_computes(graph, kernels, target="cpu")
 
 

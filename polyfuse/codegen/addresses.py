@@ -1,0 +1,109 @@
+"""Where an element of a buffer lives, as C text; the same on all targets."""
+
+from __future__ import annotations
+
+from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.ir.dtypes import I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.launch_plan import PlanBuffer
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index
+from polyfuse.source import Span
+
+
+class Addresses:
+    """Names of buffers and elements in the function of one kernel; collects the checks made.
+
+    `buffers` are those of the plan, `copied` the inout parameters with memory of their own; with
+    `checked`, an index from data that is out of range is reported through `status`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        buffers: dict[str, PlanBuffer],
+        checked: bool,
+        copied: frozenset[str],
+        checks: list[tuple[Span, str]],
+    ) -> None:
+        self.kernel = kernel
+        self.buffers = buffers
+        self.checked = checked
+        self.checks = checks
+        self.written = {s.target for s in kernel.graph.statements}
+        self.shared = self._shared(copied)
+
+    def _shared(self, copied: frozenset[str]) -> set[str]:
+        """Entry values whose memory this kernel also writes through the output: one pointer for both.
+
+        Those that are copied have memory of their own.
+        """
+        names = {b.tensor for b in self.kernel.arguments} - copied
+        return {p.alias for n in names if (p := self.buffers[n]).alias is not None and p.alias in names}
+
+    def by_value(self, b: Buffer) -> bool:
+        """Scalars that a kernel only reads are parameters by value."""
+        outside = b.scope in (Scope.ARGUMENT, Scope.GLOBAL)
+        return outside and not b.shape and b.tensor not in self.written and b.tensor not in self.shared
+
+    def element(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
+        """An element as an lvalue."""
+        if name.startswith("%"):
+            own = f"[{self.index(printer, indices[0], IConst(0))}]" if indices else ""
+            return scalar_name(name) + own
+        b = self.kernel.buffer(name)
+        if b.scope is Scope.REGISTER:
+            return scalar_name(name)
+        if self.by_value(b):
+            return f"v_{name}"
+        return f"{self.pointer(name)}[{self.offset(printer, name, indices)}]"
+
+    def offset(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
+        """The element's number, counted from the buffer's pointer."""
+        b = self.kernel.buffer(name)
+        plan = self.buffers.get(name)
+        if plan is not None and plan.strided:
+            source = self.source(name)
+            terms = [
+                f"{self.index(printer, i, e)} * st_{source}_{k}"
+                for k, (i, e) in enumerate(zip(indices, b.shape, strict=True))
+            ]
+            return " + ".join(terms) or "0"
+        if not any(isinstance(i, EXPR_TYPES) for i in indices):
+            flat: IndexExpr = IConst(0)
+            for i, e in zip(indices, b.extents, strict=True):
+                assert not isinstance(i, EXPR_TYPES)
+                flat = binary("+", binary("*", flat, e), i)
+            return printer.index(flat)
+        text = "0"
+        for i, e in zip(indices, b.extents, strict=True):
+            step = printer.index(e)
+            mine = self.index(printer, i, e)
+            text = f"({text} * {step} + {mine})" if text != "0" else mine
+        return text
+
+    def pointer(self, name: str) -> str:
+        """What a buffer is called; red0 of a block's threads has its own name."""
+        return f"b_{self.source(name)}"
+
+    def source(self, name: str) -> str:
+        """The output in place of an entry value that shares its memory in this kernel."""
+        if name in self.shared:
+            return next(n for n, p in self.buffers.items() if p.alias == name)
+        return name
+
+    def index(self, printer: Printer, i: Index, extent: IndexExpr) -> str:
+        if not isinstance(i, EXPR_TYPES):
+            return printer.index(i)
+        if self.checked:
+            return self._checked(printer, i, extent)
+        return printer.data_index(i, extent)
+
+    def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
+        """Store the number of the check in the status cell if the index is out of range; then clamp."""
+        self.checks.append((e.span, str(extent)))
+        number = len(self.checks)
+        value = printer.cast(printer.expr(e), e.dtype, I64)
+        bound = printer.index(extent)
+        clamped = printer.call("pf_min_i64", [printer.call("pf_max_i64", ["q", "0"]), f"{bound} - 1"])
+        return f"({{ const pf_i64 q = {value}; if (q < 0 || q >= {bound}) *status = {number}; {clamped}; }})"
