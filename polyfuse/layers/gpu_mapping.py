@@ -130,57 +130,47 @@ def _free_count(graph: TensorGraph, phase: Band, atomic: frozenset[str]) -> int:
 
 
 def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
-    """The nest with the loop that threads share innermost, or None if each thread had better run its own.
+    """The nest with the loops that threads share innermost, or None if each thread had better run its own.
 
-    Threads share the innermost loops under the free ones where these reduce along contiguous memory.
+    Threads share the innermost loops under the free ones where one of them reduces along contiguous memory.
     """
+    rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    if isinstance(below, Leaf) or not has_band(below):
+    worth = False
+    for inner in innermost(below):
+        best = _shareable(graph, inner)
+        if best is None:
+            continue
+        names = statements(inner)
+        rivals = [contiguity(graph, m, names) for m in rows]
+        trip = trip_of(graph, best)
+        long = trip is None or trip >= SHORTEST_SHARED
+        reduces = bool(racing(graph, best, names))
+        worth |= long and reduces and contiguity(graph, best, names) > max(rivals, default=-1)
+        rest = tuple(m for m in inner.members if m is not best)
+        below = _replaced(below, inner, replace(inner, members=(*rest, best)))
+    if not worth:
         return None
-    bands = innermost(below)
-    if len(bands) > 1 or _leaves_beside(below):
-        return None
-    inner = bands[0]
-    if inner is not below and free < len(phase.members):
-        return None
-    mine = inner.members if inner is not below else phase.members[free:]
-    best = _best_reducing(graph, mine, inner)
-    rivals = [contiguity(graph, m, statements(phase)) for m in phase.members[:free]]
-    if best is None or contiguity(graph, best, statements(inner)) <= max(rivals, default=-1):
-        return None
-    trip = trip_of(graph, best)
-    if trip is not None and trip < SHORTEST_SHARED:
-        return None
-    rest = [m for m in mine if m is not best]
-    if inner is below:
-        return replace(phase, members=(*phase.members[:free], *rest, best))
-    nested = replace(inner, members=(*rest, best))
-    return replace(phase, child=_replaced(phase.child, inner, nested))
+    if isinstance(below, Band) and free < len(phase.members):
+        return replace(phase, members=(*rows, *below.members), child=below.child)
+    return replace(phase, members=rows, child=below) if rows else _as_band(below)
 
 
-def _best_reducing(graph: TensorGraph, members: tuple[Member, ...], inner: Band) -> Member | None:
-    """The reducing loop along contiguous memory that may run innermost."""
+def _as_band(tree: Tree) -> Band:
+    return tree if isinstance(tree, Band) else Band((), tree, True)
+
+
+def _shareable(graph: TensorGraph, inner: Band) -> Member | None:
+    """The loop of an innermost band that threads may share: one along contiguous memory if there is one."""
     names = statements(inner)
-    movable = members if inner.permutable else members[-1:]
-    able = [m for m in movable if m.coincident and racing(graph, m, names) and _plain(graph, m, names)]
+    movable = inner.members if inner.permutable else inner.members[-1:]
+    able = [m for m in movable if m.coincident and _plain(graph, m, names)]
     return max(able, key=lambda m: contiguity(graph, m, names), default=None)
 
 
 def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
     """Is a loop a dim of its own, of every statement, none of them adding to what data finds?"""
     return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
-
-
-def _leaves_beside(tree: Tree) -> bool:
-    match tree:
-        case Sequence():
-            return True
-        case Band(_, child):
-            if isinstance(child, Sequence):
-                return has_band(child)
-            return isinstance(child, Band) and _leaves_beside(child)
-        case Leaf():
-            return False
 
 
 def _replaced(tree: Tree, old: Band, new: Band) -> Tree:
@@ -206,8 +196,8 @@ def _rows(
     """Rows of threads, each with its own iteration of the free loops."""
     rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    loops = [(b.members[-1], statements(b)) for b in innermost(below)]
-    width = gpu.vector or min(vector_width(graph, m, names) for m, names in loops)
+    loops = [(b.members[-1], statements(b)) for b in innermost(below) if _spreads(graph, b)]
+    width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
     longest = max(_extent(graph, m) for m, _ in loops)
     tx, ty = row_shape(_ceil(longest, width), prod(_trips(graph, rows)), gpu)
     if rows:
@@ -296,14 +286,27 @@ def _derived(
 def _spread_innermost(graph: TensorGraph, tree: Tree, tx: int, width: int) -> Tree:
     """The last loop of every innermost band in rounds, threads and vectors."""
     match tree:
-        case Band(members, child, permutable) if not has_band(child):
+        case Band(members, child, permutable) if _spreads(graph, tree):
             return Band((*members[:-1], *spread(graph, members[-1], tx, width)), child, permutable)
-        case Band(members, child, permutable):
+        case Band(members, child, permutable) if has_band(child):
             return Band(members, _spread_innermost(graph, child, tx, width), permutable)
         case Sequence(children):
             return Sequence(tuple(_spread_innermost(graph, c, tx, width) for c in children))
-        case Leaf():
+        case _:
             return tree
+
+
+def _spreads(graph: TensorGraph, tree: Band) -> bool:
+    """Do threads share the last loop of an innermost band? Else the first of them runs it alone."""
+    return not has_band(tree.child) and _shareable(graph, replace(tree, permutable=False)) is not None
+
+
+def _rows_together(wanted: int, rows: int, phases: bool) -> int:
+    """Rows of a block. With several phases threads may wait for each other, so that all must have a row."""
+    together = max(1, min(wanted, rows))
+    while phases and rows % together:
+        together -= 1
+    return together
 
 
 def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, ...]:
