@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, binary, product
+from polyfuse.ir.index_expr import IndexExpr, binary, product, substitute
 from polyfuse.ir.schedule_tree import (
     Coordinate,
     Member,
@@ -49,8 +49,8 @@ class Buffer:
     """Storage of a tensor inside a kernel.
 
     `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
-    ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own.
-    `reason` says why it lives there.
+    ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
+    `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
     """
 
     tensor: str
@@ -59,6 +59,7 @@ class Buffer:
     extents: tuple[IndexExpr, ...]
     shape: tuple[IndexExpr, ...]
     reason: str = ""
+    slots: tuple[IndexExpr, ...] = ()
 
     @property
     def elements(self) -> IndexExpr:
@@ -66,6 +67,11 @@ class Buffer:
 
     def storage_index(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
         """Tensor indices -> storage indices."""
+        if self.slots:
+            return tuple(
+                i if isinstance(i, EXPR_TYPES) else substitute(slot, {"x": i})
+                for i, slot in zip(indices, self.slots, strict=True)
+            )
         result: list[Index] = []
         for i, extent, full in zip(indices, self.extents, self.shape, strict=True):
             if extent == full or isinstance(i, EXPR_TYPES):

@@ -1,78 +1,189 @@
 """Where the temporaries of a GPU kernel live.
 
 register   all that touch an element are one thread (or each thread has a copy of its own)
-local      the same with a few elements, a small array of the thread
-global     the rest
+local      the same with a few elements: a small array of the thread, or a thread's part of a row
+shared     the threads of a block touch it, and no others
+global     the rest, and what does not fit
 """
 
 from __future__ import annotations
 
-from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import evaluate, product, sizes
+from dataclasses import dataclass
+
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
 from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
+from polyfuse.layers.nest import Nest
 from polyfuse.poly.domains import PolyModel
-from polyfuse.poly.footprint import Window, window
+from polyfuse.poly.footprint import Window, common_loops, window, window_of
 
-# Elements of a thread's own array: more would not stay in registers.
+# Elements of a thread's own array, and rounds over it: more would not stay in registers.
 LARGEST_LOCAL = 64
+MOST_ROUNDS = 16
+_OWN = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
-def gpu_buffer(
-    graph: TensorGraph, part: PolyModel, tree: Tree, name: str, decisions: list[Decision]
-) -> Buffer:
-    """Storage of a temporary that only this kernel uses. `tree` has spread loops as one (`sequential`)."""
-    tensor = graph.tensor(name)
-    found = window(part, tree, name)
-    users = [s.name for s in (*graph.writers(name), *graph.readers(name))]
-    if all(_private(found, tree, n) for n in users) and not _crosses(graph, tree, name):
+@dataclass(slots=True)
+class GpuStorage:
+    """Chooses buffers for one kernel. `tree` has shared loops as one (`sequential`); `free_bytes` is what is
+    left of a block's shared memory."""
+
+    graph: TensorGraph
+    part: PolyModel
+    tree: Tree
+    nest: Nest
+    free_bytes: int
+    decisions: list[Decision]
+
+    def buffer(self, name: str) -> Buffer:
+        """Storage of a temporary that only this kernel uses."""
+        chosen = self._in_thread(name) or self._in_rounds(name) or self._in_block(name)
+        if chosen is not None:
+            where = {Scope.REGISTER: "a register", Scope.LOCAL: "an array of the thread"}
+            text = f"to {where.get(chosen.scope, 'shared memory')}: {chosen.reason}"
+            self.decisions.append(Decision("contract", name, True, text))
+            return chosen
+        tensor = self.graph.tensor(name)
+        reason = "several blocks use it, or too much of it lives at a time"
+        self.decisions.append(Decision("contract", name, False, reason))
+        return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+
+    # --- scopes -------------------------------------------------------------------------------------------
+
+    def _in_thread(self, name: str) -> Buffer | None:
+        """A register, or a small array, where each thread has storage of its own."""
+        found = window(self.part, self.tree, name)
+        private = all(_private(found, self.tree, n) for n in self._users(name))
+        if not private or self._crosses(name):
+            return None
         if found.scalar:
-            reason = "one element lives in a thread at a time"
-            decisions.append(Decision("contract", name, True, f"to a register: {reason}"))
-            return Buffer(name, tensor.dtype, Scope.REGISTER, found.extents, tensor.shape, reason)
-        elements = product(found.extents)
-        if not sizes(elements) and evaluate(elements, {}) <= LARGEST_LOCAL:
-            reason = f"{evaluate(elements, {})} elements live in a thread at a time"
-            decisions.append(Decision("contract", name, True, f"to an array of the thread: {reason}"))
-            return Buffer(name, tensor.dtype, Scope.LOCAL, found.extents, tensor.shape, reason)
-    reason = "several threads use it, or too much of it lives at a time"
-    decisions.append(Decision("contract", name, False, reason))
-    return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+            return self._make(name, Scope.REGISTER, found.extents, "one element lives in a thread at a time")
+        count = _count(found.extents)
+        if count is None or count > LARGEST_LOCAL:
+            return None
+        return self._make(name, Scope.LOCAL, found.extents, f"{count} elements live in a thread at a time")
+
+    def _in_rounds(self, name: str) -> Buffer | None:
+        """A thread's part of a row: all touch an element in the same iteration of loops that threads share."""
+        users = self._users(name)
+        shared = {n: m for n in users if (m := _round(self.tree, n)) is not None}
+        if len(shared) < len(users):
+            return None
+        common = [m for m in common_loops(self.tree, users) if m.coordinate is not Coordinate.ROUND]
+        spread = Member("", tuple(sorted((n, m.of(n)) for n, m in shared.items())))
+        found = window_of(self.part, name, [*common, spread])
+        dim = self._spread_dim(name, spread)
+        if found is None or not found.scalar or dim is None or not _covers(common, self.tree, users):
+            return None
+        step, width = self.nest.threads[0] * self.nest.vector, self.nest.vector
+        length = self.graph.tensor(name).shape[dim]
+        rounds = -(-evaluate(length, {}) // step) if not sizes(length) else MOST_ROUNDS + 1
+        if rounds > MOST_ROUNDS or rounds * width > LARGEST_LOCAL:
+            return None
+        x = IVar("x")
+        slot = binary("+", binary("*", binary("//", x, step), width), binary("%", x, width))
+        extents = tuple(IConst(rounds * width if k == dim else 1) for k in range(len(found.extents)))
+        slots = tuple(slot if k == dim else IConst(0) for k in range(len(found.extents)))
+        reason = f"{rounds * width} elements of a row live in a thread"
+        return self._make(name, Scope.LOCAL, extents, reason, slots)
+
+    def _in_block(self, name: str) -> Buffer | None:
+        """Shared memory, where each block has storage of its own and it fits."""
+        users = self._users(name)
+        blocks = [m for m in common_loops(self.tree, users) if m.coordinate is Coordinate.BLK]
+        if not _covers(blocks, self.tree, users, (Coordinate.BLK,)):
+            return None
+        found = window_of(self.part, name, blocks)
+        count = None if found is None else _count(found.extents)
+        if found is None or count is None:
+            return None
+        nbytes = -(-count * self.graph.tensor(name).dtype.bytes // 16) * 16
+        if nbytes > self.free_bytes:
+            return None
+        self.free_bytes -= nbytes
+        return self._make(name, Scope.SHARED, found.extents, f"{format_bytes(nbytes)} are of one block")
+
+    # --- questions ----------------------------------------------------------------------------------------
+
+    def _users(self, name: str) -> list[str]:
+        return [s.name for s in (*self.graph.writers(name), *self.graph.readers(name))]
+
+    def _make(
+        self,
+        name: str,
+        scope: Scope,
+        extents: tuple[IndexExpr, ...],
+        reason: str,
+        slots: tuple[IndexExpr, ...] = (),
+    ) -> Buffer:
+        tensor = self.graph.tensor(name)
+        return Buffer(name, tensor.dtype, scope, extents, tensor.shape, reason, slots)
+
+    def _crosses(self, name: str) -> bool:
+        """Does a tensor go from threads that share a loop to others?
+
+        The total of a reduction is in every thread once the threads have combined what they have.
+        """
+        inside = {
+            s.name: _way(self.tree, s.name)
+            for s in (*self.graph.writers(name), *self.graph.readers(name))
+            if not (s.target == name and s.reduction is not None)
+        }
+        written = {inside[s.name] for s in self.graph.writers(name) if s.name in inside}
+        read = {inside[s.name] for s in self.graph.readers(name) if s.name in inside}
+        return written != {None} and bool(written) and (len(written) > 1 or not read <= written)
+
+    def _spread_dim(self, name: str, spread: Member) -> int | None:
+        """The dim of a tensor along which all accesses follow the shared loop."""
+        rank = len(self.graph.tensor(name).shape)
+        for k in range(rank):
+            if all(_same(i[k], spread.of(n)) for n, i in self._accesses(name)):
+                return k
+        return None
+
+    def _accesses(self, name: str) -> list[tuple[str, tuple[Index, ...]]]:
+        found: list[tuple[str, tuple[Index, ...]]] = []
+        for s in self.graph.statements:
+            if s.target == name:
+                found.append((s.name, s.write))
+            found += [(s.name, r.indices) for r in statement_reads(s) if r.tensor == name]
+        return found
 
 
-PARALLEL = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD, Coordinate.ROUND)
+def _same(i: Index, e: IndexExpr) -> bool:
+    return not isinstance(i, EXPR_TYPES) and linear(i) == linear(e)
+
+
+def _count(extents: tuple[IndexExpr, ...]) -> int | None:
+    elements = product(extents)
+    return None if sizes(elements) else evaluate(elements, {})
 
 
 def _private(found: Window, tree: Tree, statement: str) -> bool:
     """Does every iteration of the block, row and thread loops around a statement have its own storage?
 
-    A loop that threads share (ROUND) around only some users is the matter of `_crosses`.
+    Loops that threads share are the matter of `GpuStorage._crosses`.
     """
-    mine = [
-        m
-        for m in path(tree, statement)
-        if isinstance(m, Member) and m.coordinate in PARALLEL and m.coordinate is not Coordinate.ROUND
-    ]
-    return all(any(m.name == x.name and m.coordinate == x.coordinate for x in found.loops) for m in mine)
+    return _covers(list(found.loops), tree, [statement])
 
 
-def _crosses(graph: TensorGraph, tree: Tree, name: str) -> bool:
-    """Does a tensor go from threads that share a loop to others?
-
-    The total of a reduction is in every thread once the threads have combined what they have.
-    """
-    inside = {
-        s.name: _shared_loop(tree, s.name)
-        for s in (*graph.writers(name), *graph.readers(name))
-        if not (s.target == name and s.reduction is not None)
-    }
-    written = {inside[s.name] for s in graph.writers(name) if s.name in inside}
-    read = {inside[s.name] for s in graph.readers(name) if s.name in inside}
-    return (any(w is not None for w in written) and (written | read) != written) or len(written) > 1
+def _covers(loops: list[Member], tree: Tree, users: list[str], kinds: tuple[Coordinate, ...] = _OWN) -> bool:
+    """Are all loops of these kinds around the statements among `loops`?"""
+    known = {(m.name, m.coordinate) for m in loops}
+    mine = [m for n in users for m in path(tree, n) if isinstance(m, Member) and m.coordinate in kinds]
+    return all((m.name, m.coordinate) in known for m in mine)
 
 
-def _shared_loop(tree: Tree, statement: str) -> str | None:
+def _round(tree: Tree, statement: str) -> Member | None:
+    """The loop around a statement that threads share."""
+    found = [m for m in path(tree, statement) if isinstance(m, Member) and m.coordinate is Coordinate.ROUND]
+    return found[-1] if found else None
+
+
+def _way(tree: Tree, statement: str) -> str | None:
     """The loop that threads share around a statement, by the names and positions on the way to it."""
     way = list(path(tree, statement))
     shared = [k for k, m in enumerate(way) if isinstance(m, Member) and m.coordinate is Coordinate.ROUND]

@@ -9,6 +9,7 @@ legality          of everything together, and of every parallel loop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping, gpu_mapping
 from polyfuse.layers.gpu_mapping import GpuTarget
-from polyfuse.layers.gpu_storage import gpu_buffer
+from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.poly.dependences import ordering
@@ -67,8 +68,7 @@ def form_kernels(
         nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
         model = build_model(graph)
         _verify(model, nests)
-        on_gpu = isinstance(target, GpuTarget)
-        kernels = [_kernel(model, n, k, on_gpu, decisions) for k, n in enumerate(nests)]
+        kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
 
 
@@ -159,14 +159,17 @@ def _members(t: Tree) -> list[Member]:
 # --- storage -----------------------------------------------------------------------------------------
 
 
-def _kernel(model: PolyModel, nest: Nest, number: int, on_gpu: bool, decisions: list[Decision]) -> Kernel:
+def _kernel(
+    model: PolyModel, nest: Nest, number: int, target: int | GpuTarget, decisions: list[Decision]
+) -> Kernel:
     inside = frozenset(statements(nest.tree))
     graph = _subgraph(model.graph, inside)
     part = _submodel(model, graph, inside)
     t = sequential(nest.tree)
-    buffers = tuple(
-        _buffer(model.graph, part, t, tensor.name, inside, on_gpu, decisions) for tensor in graph.tensors
-    )
+    own: Callable[[str], Buffer] = lambda name: _local_buffer(part, t, name, decisions)  # noqa: E731
+    if isinstance(target, GpuTarget):
+        own = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions).buffer
+    buffers = tuple(_buffer(model.graph, tensor.name, inside, own) for tensor in graph.tensors)
     atomic = nest.atomic & inside
     return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)
 
@@ -199,15 +202,8 @@ def _submodel(model: PolyModel, graph: TensorGraph, inside: frozenset[str]) -> P
     )
 
 
-def _buffer(
-    whole: TensorGraph,
-    part: PolyModel,
-    t: Tree,
-    name: str,
-    inside: frozenset[str],
-    on_gpu: bool,
-    decisions: list[Decision],
-) -> Buffer:
+def _buffer(whole: TensorGraph, name: str, inside: frozenset[str], own: Callable[[str], Buffer]) -> Buffer:
+    """Storage of a tensor in the kernel of the statements `inside`; `own` chooses for what is its own."""
     tensor = whole.tensor(name)
     if tensor.role is not Role.TEMP:
         return Buffer(name, tensor.dtype, Scope.ARGUMENT, tensor.shape, tensor.shape)
@@ -215,12 +211,16 @@ def _buffer(
     if not users <= inside:
         reason = "written in one kernel and read in another"
         return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
-    if on_gpu:
-        return gpu_buffer(part.graph, part, t, name, decisions)
+    return own(name)
+
+
+def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision]) -> Buffer:
+    """Storage of a temporary of one CPU kernel."""
+    tensor = part.graph.tensor(name)
     found = window(part, t, name)
-    one = sorted(users)[0]
+    one = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))[0]
     if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
-        return _contracted(whole, name, found, decisions)
+        return _contracted(part.graph, name, found, decisions)
     reason = "shared by the iterations of a parallel loop"
     return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
 

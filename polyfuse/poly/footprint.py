@@ -37,12 +37,25 @@ class Window:
 def window(model: PolyModel, tree: Tree, tensor: str) -> Window:
     """The smallest window of `tensor` for the statements of `tree` that touch it."""
     accesses = [a for a in (*model.writes.values(), *model.reads) if a.tensor == tensor]
-    common = _common_loops(tree, list(dict.fromkeys(a.statement for a in accesses)))
+    common = common_loops(tree, list(dict.fromkeys(a.statement for a in accesses)))
     for depth in range(len(common), 0, -1):
         touched = _touched(model, accesses, common[:depth])
         if touched.reverse().is_single_valued():
             return Window(tuple(common[:depth]), _extents(model, tensor, touched))
     return Window((), model.graph.tensor(tensor).shape)
+
+
+def window_of(model: PolyModel, tensor: str, loops: list[Member]) -> Window | None:
+    """The window of `tensor` where every iteration of the given loops has storage of its own.
+
+    Each loop has a value in every statement that touches the tensor.  None where an element is touched in
+    several iterations.
+    """
+    accesses = [a for a in (*model.writes.values(), *model.reads) if a.tensor == tensor]
+    touched = _touched(model, accesses, loops)
+    if not touched.reverse().is_single_valued():
+        return None
+    return Window(tuple(loops), _extents(model, tensor, touched))
 
 
 def private_to_blocks(window_: Window, tree: Tree, statement: str) -> bool:
@@ -51,7 +64,7 @@ def private_to_blocks(window_: Window, tree: Tree, statement: str) -> bool:
     return all(any(m.name == b.name and m.coordinate == b.coordinate for m in window_.loops) for b in blocks)
 
 
-def _common_loops(tree: Tree, statements: list[str]) -> list[Member]:
+def common_loops(tree: Tree, statements: list[str]) -> list[Member]:
     """The loops that all the statements share, outermost first."""
     paths = [list(path(tree, s)) for s in statements]
     shared: list[Member] = []
