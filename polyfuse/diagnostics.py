@@ -105,6 +105,12 @@ class ToolchainError(PolyfuseError):
     default_code = "PF700"
 
 
+class EmulationError(PolyfuseError):
+    """Emulated kernels do what no GPU defines: races, accesses out of bounds, barriers that hang (PF73x)."""
+
+    default_code = "PF730"
+
+
 class CacheError(PolyfuseError):
     """The on-disk cache cannot be used (PF8xx)."""
 

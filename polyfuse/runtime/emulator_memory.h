@@ -1,0 +1,131 @@
+// Memory of emitted kernels: with PF_EMU_CHECKED every access is a call of the engine, else plain pointers.
+
+template <class T, int N>
+struct pf_vec;  // of the emitted source
+
+#if PF_EMU_CHECKED
+
+// What `b_y[i]` is: converts to the value and takes one. Its address is only taken for an atomic update.
+template <class T>
+struct pf_emu_element {
+  pf_emu_array* array;
+  pf_emu_i64 index;
+  operator T() const { return *(const T*)pf_emu->load(array, index); }
+  T operator=(T value) const {
+    *(T*)pf_emu->store(array, index) = value;
+    return value;
+  }
+  T operator=(const pf_emu_element& other) const { return *this = (T)other; }
+  T operator+=(T value) const { return *this = (T)(T(*this) + value); }
+  T operator-=(T value) const { return *this = (T)(T(*this) - value); }
+  T operator*=(T value) const { return *this = (T)(T(*this) * value); }
+  T operator/=(T value) const { return *this = (T)(T(*this) / value); }
+  T operator&=(T value) const { return *this = (T)(T(*this) & value); }
+  T operator|=(T value) const { return *this = (T)(T(*this) | value); }
+  T operator^=(T value) const { return *this = (T)(T(*this) ^ value); }
+  T* operator&() const { return (T*)pf_emu->address(array, index); }
+};
+
+template <class T>
+struct pf_emu_read_only {
+  typedef T element;
+  pf_emu_array* array;
+  T operator[](pf_emu_i64 index) const {
+    if ((pf_emu_u64)(index - array->low) < array->plain) return ((const T*)array->data)[index];
+    return *(const T*)pf_emu->load(array, index);
+  }
+};
+
+template <class T>
+struct pf_emu_memory {
+  typedef T element;
+  pf_emu_array* array;
+  pf_emu_element<T> operator[](pf_emu_i64 index) const { return pf_emu_element<T>{array, index}; }
+};
+
+template <int N, class Memory>
+inline pf_vec<typename Memory::element, N> pf_load(const Memory& memory, pf_emu_i64 index) {
+  typedef typename Memory::element T;
+  pf_vec<T, N> result;
+  const T* from = (const T*)pf_emu->load_vector(memory.array, index, N);
+  for (int k = 0; k < N; ++k) result[k] = from[k];
+  return result;
+}
+
+template <int N, class T>
+inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
+  T* to = (T*)pf_emu->store_vector(memory.array, index, N);
+  for (int k = 0; k < N; ++k) to[k] = value[k];
+}
+
+#define PF_IN(T) const pf_emu_read_only<T>
+#define PF_OUT(T) const pf_emu_memory<T>
+#define PF_SHARED(T, name, n)                                              \
+  static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
+  const pf_emu_memory<T> name = {pf_emu_shared(&name##_site)}
+
+#else
+
+template <int N, class T>
+inline pf_vec<T, N> pf_load(const T* memory, pf_emu_i64 index) {
+  pf_vec<T, N> result;
+  for (int k = 0; k < N; ++k) result[k] = memory[index + k];
+  return result;
+}
+
+template <int N, class T>
+inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
+  for (int k = 0; k < N; ++k) memory[index + k] = value[k];
+}
+
+#define PF_IN(T) const T* const
+#define PF_OUT(T) T* const
+#define PF_SHARED(T, name, n)                                              \
+  static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
+  T* const name = (T*)pf_emu_shared(&name##_site)->data
+
+#endif
+
+inline pf_emu_array* pf_emu_shared(pf_emu_site* site) {
+  return site->serial == pf_emu->serial ? site->array : pf_emu->shared(site);
+}
+
+// ---- how an entry point turns a table of addresses into arguments --------------------------------------
+template <class P>
+struct pf_emu_argument {
+  static P get(void* slot) { return *(const P*)slot; }  // by value
+};
+template <class T>
+struct pf_emu_argument<T*> {
+  static T* get(void* slot) { return (T*)slot; }
+};
+#if PF_EMU_CHECKED
+template <class T>
+struct pf_emu_argument<pf_emu_read_only<T>> {
+  static pf_emu_read_only<T> get(void* slot) { return {(pf_emu_array*)slot}; }
+};
+template <class T>
+struct pf_emu_argument<pf_emu_memory<T>> {
+  static pf_emu_memory<T> get(void* slot) { return {(pf_emu_array*)slot}; }
+};
+#endif
+
+template <int... K>
+struct pf_emu_places {};
+template <int N, int... K>
+struct pf_emu_count : pf_emu_count<N - 1, N - 1, K...> {};
+template <int... K>
+struct pf_emu_count<0, K...> {
+  typedef pf_emu_places<K...> places;
+};
+
+template <class... P, int... K>
+inline void pf_emu_spread(void (*kernel)(P...), void* const* slots, pf_emu_places<K...>) {
+  kernel(pf_emu_argument<P>::get(slots[K])...);
+}
+
+// Runs one thread of a kernel, whatever its parameters are.
+template <class... P>
+inline void pf_emu_call(void (*kernel)(P...), void* const* slots) {
+  pf_emu_spread(kernel, slots, typename pf_emu_count<sizeof...(P)>::places());
+}
