@@ -36,16 +36,14 @@ from polyfuse.options import Options
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.stages import (
-    TARGETS,
     Executable,
     Kernels,
     Scheduled,
     Specialized,
-    Target,
     compare,
     later_stage,
-    resolve_target,
 )
+from polyfuse.targets import TARGETS, Target, resolve_target
 
 __all__ = [
     "LAYERS",

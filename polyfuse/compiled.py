@@ -210,7 +210,7 @@ class Compiled:
             target=self.target,
             fusion=fusion,
             options=self.options,
-            strided=strided if self.target == "cpu" else frozenset(),
+            strided=strided if self.target != "interpret" else frozenset(),
         )
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)

@@ -104,10 +104,14 @@ class Options:
     means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
     forms between every two passes.  dump: folder for the text of each step.
 
+    device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
+    machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
+    blocks its device holds at once (None: all).
+
     Raises ArgumentError PF490 for a value that an option cannot have.
 
     >>> Options(denormals="keep", threads=2)
-    Options(denormals='keep', checked=False, threads=2, verify=False, dump=None)
+    Options(denormals='keep', checked=False, threads=2, verify=False, dump=None, device=None, ...)
     """
 
     denormals: Denormals = "flush"
@@ -115,6 +119,9 @@ class Options:
     threads: int | None = None
     verify: bool = field(default_factory=verify_from_environment)
     dump: Path | None = field(default_factory=dump_from_environment)
+    device: str | None = None
+    seed: int = 0
+    resident: int | None = None
 
     def __post_init__(self) -> None:
         choices = get_args(Denormals)
@@ -123,8 +130,14 @@ class Options:
         for name in ("checked", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise _unfit(name, getattr(self, name), "True or False")
-        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise _unfit("threads", self.threads, "a whole number from 1 on, or None")
+        for name in ("threads", "resident"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise _unfit(name, value, "a whole number from 1 on, or None")
+        if type(self.seed) is not int or self.seed < 0:
+            raise _unfit("seed", self.seed, "a whole number from 0 on")
+        if self.device is not None and not isinstance(self.device, str):
+            raise _unfit("device", self.device, "the name or architecture of a GPU, or None")
         if self.dump is not None:
             try:
                 object.__setattr__(self, "dump", Path(self.dump))

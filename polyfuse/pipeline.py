@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from polyfuse.codegen.cpu import CpuCode, emit
+from polyfuse.codegen.cpu import CpuCode, Request, emit
+from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError
 from polyfuse.ir.index_expr import IConst
@@ -23,20 +24,19 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.layers.gpu_mapping import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
-from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
-from polyfuse.runtime.pool import default_threads
 from polyfuse.runtime.report import loops_text
+from polyfuse.targets import ON_GPU, Machine, load_cpu, load_cuda, mapped_for
 
 Result = TypeVar("Result")
-Executable = CpuExecutable | InterpretedKernels
 
 
 @dataclass(slots=True)
@@ -61,16 +61,20 @@ class Watch:
     def _dump(self, step: str, result: object) -> None:
         assert self.options.dump is not None
         self.options.dump.mkdir(parents=True, exist_ok=True)
-        name = f"{len(self.seconds) - 1:02d}_{step}.{'cpp' if isinstance(result, CpuCode) else 'txt'}"
+        name = f"{len(self.seconds) - 1:02d}_{step}.{_suffix(result)}"
         (self.options.dump / name).write_text(_text(result) + "\n", encoding="utf-8")
+
+
+def _suffix(result: object) -> str:
+    return "cpp" if isinstance(result, CpuCode) else "cu" if isinstance(result, CudaCode) else "txt"
 
 
 def _text(result: object) -> str:
     """What a dump shows of a step's result."""
     match result:
-        case CpuCode():
+        case CpuCode() | CudaCode():
             return result.source
-        case CpuExecutable():
+        case _ if hasattr(result, "plan"):
             return str(result.plan)
         case tuple():  # what was made, then the decisions that led to it
             return "\n".join(_text(part) for part in result)
@@ -100,9 +104,12 @@ class Compilation:
     options: Options
     strided: frozenset[str] = frozenset()
 
+    target: str = "cpu"
+
     @cached_property
-    def threads(self) -> int:
-        return self.options.threads or default_threads()
+    def machine(self) -> int | GpuTarget:
+        """What kernels are mapped for."""
+        return mapped_for(self.target, self.options)
 
     @cached_property
     def key(self) -> str:
@@ -113,7 +120,7 @@ class Compilation:
                 ("graph", repr(self.graph)),
                 ("sizes", repr(sorted(self.sizes.items()))),
                 ("fusion", repr(self.fusion)),
-                ("threads", str(self.threads)),
+                ("machine", repr(self.machine)),
                 ("strided", ",".join(sorted(self.strided))),
             ]
         )
@@ -132,7 +139,7 @@ class Compilation:
         # TensorGraph -> ScheduledGraph (layer I)
         scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
         # ScheduledGraph -> KernelGraph (mapped, storage planned, proved legal)
-        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.threads))
+        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.machine))
         # inout parameters: in place, or copied first
         copied, in_place = step("in_place", lambda: entry_copies(kernels))
         return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place))
@@ -157,8 +164,8 @@ class Built:
     """
 
     compilation: Compilation
-    code: CpuCode | None
-    executable: Executable
+    code: CpuCode | CudaCode | None
+    executable: Machine
     decisions: tuple[Decision, ...]
     seconds: Mapping[str, float]
     made: Lowered | None = None
@@ -185,13 +192,15 @@ def build(
     options: Options,
     strided: frozenset[str] = frozenset(),
 ) -> Built:
-    """Compile a graph at known sizes for `target` ("cpu" or "interpret"); no fusion without `fusion`."""
+    """Compile a graph at known sizes for a target (`TARGETS` less "auto"); no fusion without `fusion`."""
     step = Watch(options)
-    compilation = Compilation(graph, sizes, fusion, options, strided)
+    compilation = Compilation(graph, sizes, fusion, options, strided, target)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
         return Built(compilation, None, machine, low.decisions, step.seconds, low)
+    if target in ON_GPU:
+        return _build_for_device(compilation, step)
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
@@ -207,11 +216,20 @@ def build(
             keep_plan(compilation.key, *kept, graph.name)
     code, decisions = kept
     # C++ -> loaded kernels
-    flush = options.denormals == "flush"
-    executable = step(
-        "build", lambda: CpuExecutable(code, {}, flush_denormals=flush, threads=options.threads)
-    )
+    executable = step("build", lambda: load_cpu(code, options))
     return Built(compilation, code, executable, decisions, step.seconds, made)
+
+
+def _build_for_device(compilation: Compilation, step: Watch) -> Built:
+    """The same for a GPU, or for its emulator."""
+    options = compilation.options
+    low = compilation.lowered(step)
+    # KernelGraph -> CUDA C++ and launch plan
+    request = Request(low.kernels, compilation.strided, low.copied, options.checked)
+    code = step("cuda", lambda: emit_cuda(request))
+    # CUDA C++ -> loaded kernels
+    executable = step("build", lambda: load_cuda(code, compilation.target, options))
+    return Built(compilation, code, executable, low.decisions, step.seconds, low)
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:

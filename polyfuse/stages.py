@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from polyfuse.codegen.cpu import CpuCode, emit
+from polyfuse.codegen.cpu import CpuCode, Request, emit_together
+from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.ir.index_expr import evaluate, product
@@ -30,12 +31,16 @@ from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
 from polyfuse.runtime.arguments import Array, check_array, dense, usable
-from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
-from polyfuse.runtime.pool import default_threads
-
-Target = Literal["auto", "cpu", "interpret"]
-TARGETS = ("auto", "cpu", "interpret")
+from polyfuse.targets import (
+    ON_GPU,
+    Machine,
+    Target,
+    load_cpu,
+    load_cuda,
+    mapped_for,
+    resolve_target,
+)
 
 
 def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
@@ -164,12 +169,12 @@ class Scheduled:
             return "\n".join(map(str, self.ir.decisions))
         return explain_pair(self.ir, first, second)
 
-    def lower(self, options: Options | None = None) -> Kernels:
-        """Kernels of one phase each, mapped for the CPU and proved legal."""
-        chosen = options or Options()
-        kernels, decisions = form_kernels(self.ir, chosen.threads or default_threads())
+    def lower(self, options: Options | None = None, *, target: Target = "auto") -> Kernels:
+        """Kernels of one phase each, mapped for the target and proved legal."""
+        chosen, resolved = options or Options(), resolve_target(target)
+        kernels, decisions = form_kernels(self.ir, mapped_for(resolved, chosen))
         _, in_place = entry_copies(kernels)
-        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), chosen)
+        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), chosen, resolved)
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,7 @@ class Kernels:
     ir: KernelGraph
     decisions: tuple[Decision, ...]
     options: Options
+    target: str = "cpu"
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -245,27 +251,33 @@ class Kernels:
     def __str__(self) -> str:
         return str(self.ir)
 
-    def code(self) -> CpuCode:
-        """C++ and launch plan."""
+    def code(self) -> CpuCode | CudaCode:
+        """C++ or CUDA C++, and the launch plan."""
         copied, _ = entry_copies(self.ir)
-        return emit(self.ir, copied=copied, checked=self.options.checked)
+        request = Request(self.ir, copied=copied, checked=self.options.checked)
+        return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
 
-    def build(self, target: Target = "auto") -> Executable:
-        """Loaded kernels.
+    def build(self, target: Target | None = None) -> Executable:
+        """Loaded kernels, for the target that they were lowered for if not told otherwise.
 
         Raises ToolchainError PF701 without a compiler (the interpreter needs none), ScheduleError PF513
-        while sizes are open.
+        while sizes are open, ArgumentError PF414 for a target that they were not lowered for.
         """
         self._require_sizes()
-        resolved = resolve_target(target)
+        resolved = resolve_target(target or self.target)
+        if (resolved in ON_GPU) != (self.target in ON_GPU):
+            raise ArgumentError(
+                f"these kernels are made for '{self.target}', not for '{resolved}'",
+                code="PF414",
+                hint=f"lower(target={resolved!r})",
+            )
         if resolved == "interpret":
             copied, _ = entry_copies(self.ir)
             return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
         code = self.code()
-        flush = self.options.denormals == "flush"
-        return Executable(
-            self, CpuExecutable(code, {}, flush_denormals=flush, threads=self.options.threads), code
-        )
+        if isinstance(code, CudaCode):
+            return Executable(self, load_cuda(code, resolved, self.options), code)
+        return Executable(self, load_cpu(code, self.options), code)
 
 
 @dataclass(frozen=True)
@@ -273,8 +285,8 @@ class Executable:
     """Kernels that can run. `run` takes memory for every argument and result by name."""
 
     kernels: Kernels
-    machine: CpuExecutable | InterpretedKernels
-    code: CpuCode | None
+    machine: Machine
+    code: CpuCode | CudaCode | None
 
     @property
     def source(self) -> str:
@@ -300,15 +312,6 @@ class Executable:
             shape = self.kernels.ir.graph.tensor(t.name).shape
             given[t.name] = array.reshape(tuple(evaluate(e, {}) for e in shape))
         self.machine.run(given)
-
-
-def resolve_target(target: str) -> str:
-    """ "auto" is the CPU; anything unknown is an ArgumentError PF414."""
-    if target not in TARGETS:
-        raise ArgumentError(
-            f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
-        )
-    return "cpu" if target == "auto" else target
 
 
 def compare(*stages: Kernels) -> str:

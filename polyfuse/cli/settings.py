@@ -40,7 +40,6 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of the terminal."),
 ]
 
-_NOT_BUILT_TARGETS = ("cuda", "emulate")
 _NOT_BUILT_LAYERS = ("stitch", "pack")
 
 
@@ -120,9 +119,8 @@ def layers_of(text: str) -> tuple[str, ...]:
 
 def target_of(text: str) -> str:
     """A target of this version."""
-    known = ("auto", "cpu", "interpret")
-    if text in _NOT_BUILT_TARGETS:
-        raise typer.BadParameter(f"the target {text} is not built yet; there are {', '.join(known)}")
-    if text not in known:
-        raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(known)}")
+    from polyfuse.cli.compiler import TARGETS
+
+    if text not in TARGETS:
+        raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(TARGETS)}")
     return text

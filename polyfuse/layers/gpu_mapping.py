@@ -20,9 +20,9 @@ from math import prod
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
-from polyfuse.ir.linear import linear
+from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.layers.nest import (
     Nest,
     has_band,
@@ -231,30 +231,34 @@ def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
 
 
 def _extent(graph: TensorGraph, m: Member) -> int:
-    """Iterations of a shared loop, counted from where its statements start."""
-    trip = trip_of(graph, m)
-    if trip is not None:
-        return max(1, trip)
+    """Iterations of a shared loop at most, counted from where its statements start."""
     found = 1
     for n, e in m.exprs:
         assert isinstance(e, IVar)
         dim = next(d for d in graph.statement(n).dims if d.name == e.name)
-        extent = linear(binary("-", dim.upper, dim.lower)).expr()
-        bound = _upper_arm(extent)
-        found = max(found, bound if bound is not None else 1024)
+        ranges = _ranges(graph.statement(n))
+        bound = interval(linear(_within(dim.upper, dim.lower)).expr(), ranges)
+        found = max(found, bound[1] if bound is not None else 1024)
     return found
 
 
-def _upper_arm(e: IndexExpr) -> int | None:
-    """A constant that an expression does not exceed, if it shows one."""
-    match e:
-        case IConst(value):
-            return value
+def _within(upper: IndexExpr, lower: IndexExpr) -> IndexExpr:
+    """upper - lower; a minimum is taken apart, so that what both have in common goes away."""
+    match upper:
         case IBin("min", left, right):
-            arms = [b for x in (left, right) if (b := _upper_arm(x)) is not None]
-            return min(arms, default=None)
+            return binary("min", _within(left, lower), _within(right, lower))
         case _:
-            return None
+            return linear(binary("-", upper, lower)).expr()
+
+
+def _ranges(s: Statement) -> dict[str, Range]:
+    """What the dims of a statement can be."""
+    ranges: dict[str, Range] = {}
+    for d in s.dims:
+        low, high = interval(d.lower, ranges), interval(d.upper, ranges)
+        if low is not None and high is not None:
+            ranges[d.name] = low[0], max(low[0], high[1] - 1)
+    return ranges
 
 
 def _trips(graph: TensorGraph, members: tuple[Member, ...]) -> list[int]:

@@ -64,10 +64,11 @@ class GpuStorage:
         count = _count(found.extents)
         if count is None or count > LARGEST_LOCAL:
             return None
-        return self._make(name, Scope.LOCAL, found.extents, f"{count} elements live in a thread at a time")
+        reason = f"{count} elements live in a thread at a time"
+        return self._make(name, Scope.LOCAL, found.extents, reason)
 
     def _in_rounds(self, name: str) -> Buffer | None:
-        """A thread's part of a row: all touch an element in the same iteration of loops that threads share."""
+        """A thread's part of a row: all touch an element in one iteration of loops that threads share."""
         users = self._users(name)
         shared = {n: m for n in users if (m := _round(self.tree, n)) is not None}
         if len(shared) < len(users):
