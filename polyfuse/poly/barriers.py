@@ -1,0 +1,265 @@
+"""Are the barriers of a GPU kernel enough?  Asked of the loops that are printed, on every compile.
+
+Where two threads touch one element and one of them writes, a barrier must lie between the two in program
+order: one of the block for threads of a block, one of the grid for threads of different blocks
+(`conflicts` says which pairs there are).  Most pairs are decided by their places: a barrier that stands
+after the first access, in the iteration it is in, is passed on the way to any later one.  isl decides
+the rest: whether two threads meet in an element at all, and what barriers under conditions cover.
+
+A barrier itself must be reached by all threads (of all blocks) or by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+import islpy as isl
+
+from polyfuse.diagnostics import Diagnostic, Severity
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Combine
+from polyfuse.poly.barrier_witness import Conflict, witness
+from polyfuse.poly.conflicts import Conflicts, Demand, Names, before, demands, named, steady
+from polyfuse.poly.isl_bridge import isl_lock, params_prefix
+from polyfuse.poly.legality import Legal
+from polyfuse.poly.loop_events import Events, Wait, events
+from polyfuse.poly.loop_regions import Nest, Place, Region
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """Why not; the witness is a pair of accesses that no barrier keeps apart."""
+
+    code: str
+    message: str
+    witness: Conflict | None
+    diagnostic: Diagnostic
+
+    def __bool__(self) -> bool:
+        return False
+
+
+BarrierVerdict: TypeAlias = Union[Legal, Unsafe]  # noqa: UP007
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """A barrier that the kernel is as safe without. `place`: its positions, as in `loop_events.Place`."""
+
+    barrier: Barrier
+    place: tuple[int, ...]
+    diagnostic: Diagnostic
+
+
+def check_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> BarrierVerdict:
+    """Legal if no two threads of a launch with that many blocks meet in an element without a barrier.
+
+    `block` is the loop IR as it is printed, loops over blocks included; tx and ty are free in it.
+    """
+    found = events(kernel, block, blocks)
+    if not found.waits and not found.accesses:
+        return Legal()
+    with isl_lock:
+        checker = Checker(found)
+        for wait in found.waits:
+            problem = checker.divergent(wait)
+            if problem is not None:
+                return problem
+        barriers = checker.barriers
+        for demand in checker.demands():
+            rest = checker.uncovered(demand, barriers)
+            if rest is not None:
+                return _unsafe(found, demand, rest)
+    return Legal()
+
+
+def unneeded_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> tuple[Unneeded, ...]:
+    """The barriers of a legal kernel each of which could be deleted, by itself."""
+    found = events(kernel, block, blocks)
+    with isl_lock:
+        checker = Checker(found)
+        if any(checker.divergent(w) for w in found.waits):
+            return ()
+        barriers = checker.barriers
+        result = []
+        for k, wait in enumerate(barriers):
+            others = barriers[:k] + barriers[k + 1 :]
+            assert isinstance(wait.node, Barrier)
+            if all(checker.uncovered(d, others) is None for d in checker.demands()):
+                message = f"a barrier of the {wait.node.scope.value} is not needed: {wait.node.reason}"
+                finding = Diagnostic("PF534", message, severity=Severity.WARNING)
+                result.append(Unneeded(wait.node, wait.place.positions, finding))
+        return tuple(result)
+
+
+def _unsafe(found: Events, demand: Demand, rest: isl.Set) -> Unsafe:
+    seen = witness(found, demand, rest)
+    if demand.ordered:
+        code, hint = "PF530", f"a barrier of the {demand.scope.value} must come between the two"
+    else:
+        code, hint = "PF533", "no barrier can come between the two"
+    message = f"threads meet in an element with no barrier between: {seen}"
+    return Unsafe(code, message, seen, Diagnostic(code, message, hint=hint))
+
+
+class Checker:
+    """The questions about one kernel; answers that do not depend on barriers are kept. Hold `isl_lock`."""
+
+    def __init__(self, found: Events) -> None:
+        self.events = found
+        self.joined: set[int] = set()
+        self.conflicts = Conflicts(found)
+        self._demands: list[Demand] | None = None
+        self.barriers = [w for w in found.waits if isinstance(w.node, Barrier)]
+
+    # --- do all threads come together? ---------------------------------------------------------------------
+
+    def divergent(self, wait: Wait) -> Unsafe | None:
+        """The finding if not all threads come to a barrier, or all lanes of a group to their combination."""
+        grid = isinstance(wait.node, Barrier) and wait.node.scope is BarrierScope.GRID
+        scope = BarrierScope.GRID if grid else BarrierScope.BLOCK
+        nest = wait.place.nest
+        if grid and nest is not None and not nest.whole:
+            return _diverges(wait, "blocks run different numbers of iterations of the loop around it")
+        for r in wait.place.regions:
+            if not steady(r, scope, frozenset()) and not r.exact:
+                return _diverges(wait, "it stands under a condition on data")
+        if any(not steady(r, scope, frozenset()) for r in wait.place.regions):
+            if not self.together(wait, nest if grid else None):
+                return _diverges(wait, "threads that should meet there may take different ways")
+            if isinstance(wait.node, Barrier):
+                self.joined |= {r.number for r in wait.place.regions}
+        return None
+
+    def together(self, wait: Wait, nest: Nest | None) -> bool:
+        """Asked of isl: where one thread comes, do all of its group?  `nest`: of all its blocks as well."""
+        loops = [r for r in wait.place.regions if r.loop]
+        blocks = [r for r in loops if nest is not None and r.nest]
+        dims = [r.name for r in loops] + ["tx", "ty"]
+        mine: Names = {v: f"a_{v}" for v in dims}
+        free = {r.name for r in blocks} | {"tx", "ty"}
+        other: Names = {v: f"b_{v}" if v in free else f"a_{v}" for v in dims}
+        one = " and ".join(self.conflicts.happens(wait.place, mine))
+        terms = [f"0 <= {other[v]} < {n}" for v, n in zip(("tx", "ty"), self.events.threads, strict=True)]
+        terms += [named(c, other) for r in blocks for c in r.conditions]
+        if isinstance(wait.node, Combine):
+            width = wait.node.width
+            terms += [f"floor(a_tx / {width}) = floor(b_tx / {width})", "a_ty = b_ty"]
+        prefix = params_prefix(self.events.sizes)
+        here, there = (f"[{', '.join(n[v] for v in dims)}]" for n in (mine, other))
+        reached = isl.Set.read_from_str(self.conflicts.context, f"{prefix}{{ {here} : {one} }}")
+        text = f"{prefix}{{ {here} -> {there} : {' and '.join(terms)} }}"
+        return bool(reached.apply(isl.Map.read_from_str(self.conflicts.context, text)).is_subset(reached))
+
+    # --- is there a barrier between? -----------------------------------------------------------------------
+
+    def demands(self) -> Iterator[Demand]:
+        """All that barriers must keep in order, in program order of the accesses."""
+        if self._demands is None:
+            self._demands = []
+            for pair in demands(self.events, frozenset(self.joined)):
+                open_ = [d for d in pair if not self.passed(d, self.barriers)]
+                if len(open_) < 2 or self.conflicts.anything(open_):
+                    self._demands += pair
+        return iter(self._demands)
+
+    def uncovered(self, demand: Demand, barriers: Sequence[Wait]) -> isl.Set | None:
+        """The pairs of a demand that no barrier keeps in order; None if there are none."""
+        if self.passed(demand, barriers):
+            return None
+        enough = [w for w in barriers if _suffices(w, demand)] if demand.ordered else []
+        rest = self.conflicts.of(demand, demand.carried is not None and _every(demand, enough))
+        for w in enough:
+            if rest.is_empty():
+                return None
+            covered = self.between(demand, w)
+            if covered is not None:
+                rest = rest.subtract(covered)
+        return None if rest.is_empty() else rest
+
+    def passed(self, demand: Demand, barriers: Sequence[Wait]) -> bool:
+        """Does the place of a barrier alone tell that it comes between?"""
+        return demand.ordered and any(_suffices(w, demand) and _passed(demand, w.place) for w in barriers)
+
+    def between(self, d: Demand, wait: Wait) -> isl.Set | None:
+        """The pairs of a demand between which the barrier comes; None if that cannot be told."""
+        place = wait.place
+        if not all(r.exact for r in place.regions):
+            return None
+        sides, _ = self.conflicts.pair(d.first, d.second, d.shared)
+        loops = [r.name for r in place.regions if r.loop]
+        mine: Names = {v: f"x_{v}" for v in (*loops, "tx", "ty")}
+        terms = self.conflicts.happens(place, mine)
+        if d.scope is BarrierScope.BLOCK and place.nest is not None:
+            where = self._same_block(place.nest, mine, d, *sides)
+            if where is None:
+                return None
+            terms.append(where)
+        for first, second, left, right in (
+            (d.first.place, place, sides[0], mine),
+            (place, d.second.place, mine, sides[1]),
+        ):
+            terms.append(_order(first, second, left, right, d.scope))
+        dims = ", ".join(dict.fromkeys((*sides[0].values(), *sides[1].values())))
+        text = f"[{dims}] : exists ({', '.join(mine.values())} : {' and '.join(terms)})"
+        prefix = params_prefix(self.events.sizes)
+        return isl.Set.read_from_str(self.conflicts.context, f"{prefix}{{ {text} }}")
+
+    def _same_block(self, nest: Nest, mine: Names, d: Demand, left: Names, right: Names) -> str | None:
+        """isl text: the block of the two accesses comes by the barrier."""
+        if nest.block is not None:
+            for place, names in ((d.first.place, left), (d.second.place, right)):
+                if place.nest is not None and place.nest.block is not None:
+                    return f"{named(nest.block, mine)} = {named(place.nest.block, names)}"
+            return None
+        for place, names in ((d.first.place, left), (d.second.place, right)):
+            if place.nest is nest:
+                return " and ".join(f"{mine[v]} = {names[v]}" for v in nest.names)
+        return None
+
+
+def _diverges(wait: Wait, why: str) -> Unsafe:
+    what = f"the barrier '{wait.node.reason}'" if isinstance(wait.node, Barrier) else "a combination of lanes"
+    loops = [r.var for r in wait.place.regions if r.loop]
+    inside = f" (in the loops {', '.join(map(str, loops))})" if loops else ""
+    message = f"not all threads come to {what}{inside}: {why}"
+    hint = "it must stand outside of conditions on threads and data"
+    return Unsafe("PF531", message, None, Diagnostic("PF531", message, hint=hint))
+
+
+def _suffices(wait: Wait, demand: Demand) -> bool:
+    assert isinstance(wait.node, Barrier)
+    return wait.node.scope is BarrierScope.GRID or demand.scope is BarrierScope.BLOCK
+
+
+def _passed(d: Demand, place: Place) -> bool:
+    if not place.inside(d.first.place, d.depth):
+        return False
+    after = d.first.place < place and _surely(place, place.common(d.first.place))
+    ahead = place < d.second.place and _surely(place, place.common(d.second.place))
+    if d.carried is not None:
+        return after or ahead
+    common = max(place.common(d.first.place), place.common(d.second.place))
+    return d.first.place < place and place < d.second.place and _surely(place, common)
+
+
+def _every(d: Demand, barriers: Sequence[Wait]) -> bool:
+    """Is there a barrier in every iteration of the loop that carries the pair?"""
+    return any(w.place.inside(d.first.place, d.depth) and _surely(w.place, d.depth) for w in barriers)
+
+
+def _surely(place: Place, depth: int) -> bool:
+    """Is a place reached whenever its outer `depth` regions are run?"""
+    return all(r.always for r in place.regions[depth:])
+
+
+def _order(first: Place, second: Place, left: Names, right: Names, scope: BarrierScope) -> str:
+    common = first.common(second)
+    loops: list[Region] = [r for r in first.regions[:common] if r.loop]
+    if scope is BarrierScope.GRID:
+        loops = [r for r in loops if not r.nest]
+    textual = first.positions[common] < second.positions[common]
+    return before([r.name for r in loops], left, right, textual)

@@ -1,0 +1,203 @@
+"""The barrier check against an enumerator of threads, on random loop programs.
+
+The check must find fault with exactly the programs in which two threads meet in an element with no
+barrier between, and its witness must be two accesses that do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from thread_traces import Event, Launch, launch, race
+
+from polyfuse.ir.dtypes import BOOL, F32, I64
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.loop_ir import (
+    Barrier,
+    BarrierScope,
+    Block,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    VectorLoad,
+    VectorStore,
+    format_block,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, TensorGraph
+from polyfuse.poly.barrier_witness import Conflict, Touch
+from polyfuse.poly.barriers import Unsafe, check_barriers
+
+PROGRAMS = 60
+SEEDS = range(8)
+TX, TY = IVar("tx"), IVar("ty")
+
+
+@dataclass
+class Program:
+    """A random kernel. Barriers stand where all threads come, mostly."""
+
+    rng: random.Random
+    kernel: Kernel
+    blocks: int
+    loops: int = 0
+    variables: list[IndexExpr] = field(default_factory=list)
+
+    def make(self) -> Block:
+        nodes: list[Node] = []
+        for _ in range(self.rng.choice((1, 1, 2))):
+            nodes.append(self.nest() if self.rng.random() < 0.8 else self.store())
+            if self.rng.random() < 0.5:
+                nodes.append(Barrier(BarrierScope.GRID, "between"))
+        return tuple(nodes)
+
+    def nest(self) -> Node:
+        count = self.rng.choice((self.blocks, self.blocks, 2 * self.blocks, 3, 1))
+        split = count % 2 == 0 and self.rng.random() < 0.4
+        names = [self.name() for _ in range(2 if split else 1)]
+        self.variables += map(IVar, names)
+        body = self.body(3, uniform=True, grid=count == self.blocks)
+        del self.variables[-len(names) :]
+        for name, extent in zip(names[::-1], (2, count // 2) if split else (count,), strict=True):
+            body = (For(name, as_index(0), as_index(extent), 1, body, Coordinate.BLK),)
+        return body[0]
+
+    def name(self) -> str:
+        self.loops += 1
+        return f"c{self.rng.randrange(3) if self.rng.random() < 0.2 else self.loops + 2}"
+
+    def body(self, depth: int, uniform: bool, grid: bool = False) -> Block:
+        nodes: list[Node] = []
+        for _ in range(self.rng.randint(1, 3)):
+            nodes.append(self.node(depth, uniform, grid))
+            if uniform and self.rng.random() < 0.5:
+                scope = BarrierScope.GRID if grid and self.rng.random() < 0.4 else BarrierScope.BLOCK
+                nodes.append(Barrier(scope, "a reason"))
+        return tuple(nodes)
+
+    def node(self, depth: int, uniform: bool, grid: bool) -> Node:
+        kind = self.rng.random()
+        if depth == 0 or kind < 0.45:
+            return self.access()
+        if kind < 0.7:
+            return self.loop(depth, uniform, grid)
+        mine = self.rng.random() < 0.5
+        test = self.condition(TX if mine else self.rng.choice(self.variables))
+        inner = uniform and (not mine or self.rng.random() < 0.05) and not grid
+        then = self.body(depth - 1, inner)
+        other = self.body(depth - 1, inner) if self.rng.random() < 0.3 else ()
+        return If(test, then, other)
+
+    def loop(self, depth: int, uniform: bool, grid: bool) -> Node:
+        name, kind = self.name(), self.rng.random()
+        lower, upper, step = as_index(0), as_index(self.rng.choice((0, 1, 2, 3))), 1
+        if kind < 0.2:
+            lower, upper, step = TX, as_index(self.rng.choice((3, 4))), self.rng.choice((1, 2))
+        elif kind < 0.4:
+            lower = self.rng.choice([*self.variables, TX])
+            upper, step = lower + 2, self.rng.choice((1, 2))
+        elif kind < 0.5:
+            lower = binary("max", as_index(1), self.rng.choice(self.variables))
+            upper = binary("min", as_index(3), self.rng.choice(self.variables) + 2)
+        same = kind < 0.2 or (0.4 <= kind < 0.5 and grid)
+        self.variables.append(IVar(name))
+        body = self.body(depth - 1, uniform and not same, grid and not same)
+        self.variables.pop()
+        return For(name, lower, upper, step, body)
+
+    def condition(self, e: IndexExpr) -> Expr:
+        op, c = self.rng.choice(("lt", "ge", "eq", "ne")), as_index(self.rng.randint(0, 2))
+        if self.rng.random() < 0.3:
+            e = binary("%", e, 2)
+        test: Expr = Apply(op, (IndexValue(e, I64), IndexValue(c, I64)), BOOL)
+        return Apply("not", (test,), BOOL) if self.rng.random() < 0.2 else test
+
+    def element(self) -> IndexExpr:
+        e = self.rng.choice([TX, TX, TX + TY * self.kernel.threads[0], as_index(0), *self.variables])
+        kind = self.rng.random()
+        if kind < 0.2:
+            return binary("//", e, 2)
+        if kind < 0.4:
+            return binary("%", e + self.rng.choice((0, 1, *self.variables)), 2)
+        if kind < 0.7 and self.variables:
+            return e + self.rng.choice((2, 4)) * self.rng.choice(self.variables)
+        return e + self.rng.choice((0, 0, 1))
+
+    def own(self) -> IndexExpr:
+        """The thread's own element, mostly."""
+        return TX + TY * self.kernel.threads[0] if self.rng.random() < 0.75 else self.element()
+
+    def access(self) -> Node:
+        name = self.rng.choice(("s", "s", "s", "g"))
+        kind, at = self.rng.random(), (self.element(),)
+        if kind < 0.35:
+            return Store("%f", (), Read(name, at, F32))
+        if kind < 0.45:
+            return Update(name, (self.own(),), "sum", Const(1.0, F32), atomic=self.rng.random() < 0.5)
+        if kind < 0.52:
+            return VectorLoad("%w", F32, name, at, 2)
+        if kind < 0.58:
+            return VectorStore(name, (2 * self.own(),), "%w", 2)
+        return self.store()
+
+    def store(self) -> Node:
+        name, other = self.rng.choice(("s", "s", "g")), self.rng.choice(("s", "%f", "%f", "%f"))
+        indices = () if other.startswith("%") else (self.element(),)
+        return Store(name, (self.own(),), Read(other, indices, F32))
+
+
+def random_program(rng: random.Random) -> tuple[Kernel, Block, int]:
+    extents = (as_index(16),)
+    buffers = (
+        Buffer("s", F32, Scope.SHARED, extents, extents),
+        Buffer("g", F32, Scope.GLOBAL, extents, extents),
+    )
+    graph = TensorGraph("k", (), (), (), (), (), ())
+    threads = rng.choice(((2, 1), (3, 1), (4, 1), (2, 2)))
+    kernel = Kernel("k", graph, (), buffers, threads)
+    blocks = rng.choice((1, 1, 2, 3))
+    return kernel, Program(rng, kernel, blocks).make(), blocks
+
+
+def events(run: Launch, touch: Touch) -> list[Event]:
+    return [
+        e
+        for t in run.threads
+        for e in t.events
+        if (e.buffer, e.element, e.write) == (touch.buffer, touch.element, touch.write)
+        and e.loops == touch.loops
+        and e.thread == touch.thread
+        and touch.block in (None, e.block)
+    ]
+
+
+def really(run: Launch, witness: Conflict) -> bool:
+    """Do the two accesses of a witness race?"""
+    return any(race(a, b) for a in events(run, witness.first) for b in events(run, witness.second))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_check_agrees_with_all_threads(seed: int) -> None:
+    rng, seen = random.Random(seed), Counter[str]()
+    for _ in range(PROGRAMS):
+        kernel, block, blocks = random_program(rng)
+        run = launch(kernel, block, blocks)
+        verdict = check_barriers(kernel, block, blocks)
+        text = f"{kernel.threads} threads, {blocks} blocks\n{format_block(block)}\n{verdict}"
+        code = verdict.code if isinstance(verdict, Unsafe) else "legal"
+        seen[code] += 1
+        if run.divergent():
+            assert code == "PF531", text
+        elif code == "PF531":
+            continue
+        else:
+            assert (code == "legal") == (next(run.races(), None) is None), text
+        if isinstance(verdict, Unsafe) and verdict.witness is not None:
+            assert really(run, verdict.witness), text
+    assert seen["legal"] > 5 and seen["PF530"] > 5 and seen["PF533"] > 5, seen
