@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -56,7 +56,7 @@ class Addresses:
             return scalar_name(name)
         if self.by_value(b):
             return f"v_{name}"
-        return f"{self.pointer(name)}[{self.offset(printer, name, indices)}]"
+        return f"{self.pointer(name)}[{bare(self.offset(printer, name, indices))}]"
 
     def offset(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
         """The element's number, counted from the buffer's pointer."""

@@ -78,22 +78,23 @@ class Printer:
             case For():
                 return self.loop(node, indent)
             case If(cond, then, other):
-                lines = [f"{indent}if ({self.expr(cond)}) {{", *self.block(then, indent + "  ")]
+                lines = [f"{indent}if ({bare(self.expr(cond))}) {{", *self.block(then, indent + "  ")]
                 if other:
                     lines += [f"{indent}}} else {{", *self.block(other, indent + "  ")]
                 return [*lines, f"{indent}}}"]
             case Declare(count=count) if count:
                 return self.array(node, indent)
             case Declare(name, dtype, value):
-                start = f" = {self.expr(value)}" if value is not None else ""
+                start = f" = {bare(self.expr(value))}" if value is not None else ""
                 return [f"{indent}{dtype.c_name} {scalar_name(name)}{start};"]
             case Store(buffer, indices, value):
-                return [f"{indent}{self.element(self, buffer, indices)} = {self.expr(value)};"]
+                return [f"{indent}{self.element(self, buffer, indices)} = {bare(self.expr(value))};"]
             case Update(atomic=True):
                 return self.atomic(node, indent)
             case Update(buffer, indices, op, value):
                 place = self.element(self, buffer, indices)
-                return [f"{indent}{place} = {self.combine(op, place, self.expr(value), value.dtype)};"]
+                total = self.combine(op, place, self.expr(value), value.dtype)
+                return [f"{indent}{place} = {bare(total)};"]
             case Comment(text):
                 return [f"{indent}// {text}"]
             case Barrier() | Combine() | VectorLoad() | VectorStore():
@@ -207,7 +208,8 @@ class Printer:
             case Const(value, dtype):
                 return literal(value, dtype)
             case IndexValue(index, dtype):
-                return self.cast(f"({self.index(index)})", I64, dtype)
+                text = self.index(index)
+                return self.cast(text if text.isalnum() else f"({bare(text)})", I64, dtype)
             case Read(tensor, indices):
                 return self.element(self, tensor, indices)
             case Cast(arg, dtype):
@@ -256,7 +258,7 @@ class Printer:
 
     def call(self, function: str, args: list[str]) -> str:
         self.functions.add(function)
-        return f"{function}({', '.join(args)})"
+        return f"{function}({', '.join(map(bare, args))})"
 
     def cast(self, value: str, source: DType, target: DType) -> str:
         if source == target:
@@ -288,6 +290,19 @@ class Printer:
         value = self.cast(self.expr(e), e.dtype, I64)
         low = self.call("pf_max_i64", [value, "0"])
         return self.call("pf_min_i64", [low, self.index(extent - 1)])
+
+
+def bare(text: str) -> str:
+    """An expression without the parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and k < len(text) - 1:
+            return text
+    inner = text[1:-1]
+    return text if inner.startswith("{") else inner
 
 
 def scalar_name(name: str) -> str:

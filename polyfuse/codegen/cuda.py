@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyfuse.codegen.addresses import Addresses
-from polyfuse.codegen.c_family import Printer, scalar_name
+from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask, lower_device
@@ -170,12 +170,12 @@ class _Function:
         lines = [f"  {kind} block = blockIdx.x;"]
         for k in range(len(loops) - 1, -1, -1):
             x = loops[k]
-            low = printer.index(x.lower)
+            low = f"{printer.index(x.lower)} + " if x.lower != IConst(0) else ""
             extent = printer.index(binary("-", x.upper, x.lower))
             if k == 0:
-                lines.append(f"  const {kind} {x.var} = {low} + block;")
+                lines.append(f"  const {kind} {x.var} = {low}block;")
             else:
-                lines.append(f"  const {kind} {x.var} = {low} + block % {extent};")
+                lines.append(f"  const {kind} {x.var} = {low}block % {extent};")
                 lines.append(f"  block /= {extent};")
         return lines
 
@@ -213,11 +213,11 @@ class CudaPrinter(Printer):
                 call = self.call(f"pf_warp_{op}_{dtype.name}", [value, str(width)])
                 return [f"{indent}{value} = {call};"]
             case VectorLoad(name, dtype, buffer, indices, count):
-                where = f"{self.places.pointer(buffer)}, {self.places.offset(self, buffer, indices)}"
+                where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
                 kind = f"pf_vec<{dtype.c_name}, {count}>"
                 return [f"{indent}const {kind} {scalar_name(name)} = pf_load<{count}>({where});"]
             case VectorStore(buffer, indices, name, count):
-                where = f"{self.places.pointer(buffer)}, {self.places.offset(self, buffer, indices)}"
+                where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
                 return [f"{indent}pf_store<{count}>({where}, {scalar_name(name)});"]
 
     def atomic(self, node: Update, indent: str) -> list[str]:
