@@ -105,6 +105,22 @@ class ToolchainError(PolyfuseError):
     default_code = "PF700"
 
 
+class DeviceError(ToolchainError):
+    """A GPU or its driver failed, or is missing (PF74x).
+
+    `status` is the number of CUDA's driver API, 0 where the error is found before the driver is asked.
+    """
+
+    default_code = "PF749"
+    status = 0
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The memory of a GPU does not suffice (PF742)."""
+
+    default_code = "PF742"
+
+
 class EmulationError(PolyfuseError):
     """Emulated kernels do what no GPU defines: races, accesses out of bounds, barriers that hang (PF73x)."""
 

@@ -1,0 +1,172 @@
+"""A plan of grids at known sizes on one device: what is launched, and which cell holds which argument.
+
+    workspace block = status | barrier states | workspace buffers and entry copies, at static offsets
+    cells           = one for each distinct argument of the plan; launches share them
+
+All that can be refused without arrays is refused here, when an executable is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyfuse.diagnostics import DeviceError
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
+from polyfuse.runtime.cuda_driver import POINTER, Cells, Dims, Driver, Function, Parameters, require_resident
+from polyfuse.runtime.cuda_memory import ALIGNMENT
+
+NUMBER = "q"
+STATUS_BYTES = 8
+BARRIER_BYTES = 8
+_FORMATS = {"f64": "d", "f32": "f", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B", "bool": "B"}
+_BITS = "H"  # 16-bit floats travel as their bits
+
+
+def format_of(dtype: DType) -> str:
+    """The letter of a scalar among the parameters of a kernel."""
+    return _FORMATS.get(dtype.name, _BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A launch with its figures. `state` is the offset of its barrier state in the workspace block."""
+
+    launch: GridLaunch
+    function: Function
+    blocks: int
+    cells: tuple[int, ...]
+    formats: tuple[str, ...]
+    state: int
+
+    @property
+    def threads(self) -> Dims:
+        return self.launch.threads
+
+
+class Grids:
+    """The launches of a plan, made for one module on one device.
+
+    Raises DeviceError PF744 for a grid that the device cannot hold, PF745 for one whose barrier would not
+    open, PF746 for a function that the module does not have.
+    """
+
+    def __init__(self, plan: GridPlan, sizes: Mapping[str, int], driver: Driver, module: int) -> None:
+        self.plan = plan
+        self.sizes = dict(sizes)
+        self.buffers = {b.name: b for b in plan.buffers}
+        self.shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in plan.buffers}
+        states = sum(any(a.passing is Passing.BARRIER for a in g.arguments) for g in plan.launches)
+        self.header_bytes = STATUS_BYTES + BARRIER_BYTES * states
+        self.zeroed = any(
+            a.passing in (Passing.BARRIER, Passing.STATUS) for g in plan.launches for a in g.arguments
+        )
+        self.spaces, self.workspace_bytes = self._layout()
+        self._cells: dict[tuple[Passing, str, int], int] = {}
+        self.grids = self._grids(driver, module)
+        self.alignment = self._alignment()
+
+    def _layout(self) -> tuple[dict[str, int], int]:
+        """Static offsets of workspace buffers (entry copies included)."""
+        spaces: dict[str, int] = {}
+        end = _padded(self.header_bytes) if self.zeroed else 0
+        for b in self.plan.buffers:
+            if b.kind is Kind.WORKSPACE or b.name in self.plan.copied:
+                spaces[b.name] = end
+                end += _padded(self.nbytes(b))
+        return spaces, end
+
+    def nbytes(self, b: PlanBuffer) -> int:
+        return evaluate(product(b.shape), self.sizes) * b.dtype.bytes
+
+    def _grids(self, driver: Driver, module: int) -> tuple[Grid, ...]:
+        functions: dict[str, Function] = {}
+        made, state = [], STATUS_BYTES
+        for k, launch in enumerate(self.plan.launches):
+            function = functions.get(launch.function)
+            if function is None:
+                function = functions[launch.function] = driver.function(module, launch.function)
+            blocks = max(0, evaluate(launch.blocks, self.sizes))
+            _check_grid(driver, launch, function, blocks)
+            cells = tuple(self._cell(a, k) for a in launch.arguments)
+            formats = tuple(self._format(a) for a in launch.arguments)
+            made.append(Grid(launch, function, blocks, cells, formats, state))
+            state += BARRIER_BYTES * any(a.passing is Passing.BARRIER for a in launch.arguments)
+        return tuple(made)
+
+    def _cell(self, a: Argument, launch: int) -> int:
+        # Every launch has a barrier state of its own; all else is the same for all launches of a call.
+        own = launch if a.passing is Passing.BARRIER else a.dim
+        return self._cells.setdefault((a.passing, a.name, own), len(self._cells))
+
+    def _format(self, a: Argument) -> str:
+        if a.passing is Passing.VALUE:
+            return format_of(self.buffers[a.name].dtype)
+        return NUMBER if a.passing in (Passing.SIZE, Passing.STRIDE) else POINTER
+
+    def _alignment(self) -> dict[str, int]:
+        """Buffer that owns memory -> bytes that its address must be a multiple of."""
+        need = {b.name: b.dtype.bytes for b in self.plan.buffers}
+        for name, nbytes in self.plan.alignment:
+            owner = self.buffers[name].alias or name
+            need[owner] = max(need[owner], nbytes)
+        return need
+
+    # --- cells -------------------------------------------------------------------------------------------
+
+    def pointer(self, name: str) -> int | None:
+        """The cell of a buffer's address, if a launch takes it."""
+        return self._cells.get((Passing.POINTER, name, 0))
+
+    def value(self, name: str) -> int | None:
+        """The cell of a scalar that is passed by value."""
+        return self._cells.get((Passing.VALUE, name, 0))
+
+    def stride(self, name: str, dim: int) -> int | None:
+        return self._cells.get((Passing.STRIDE, name, dim))
+
+    def cells(self) -> Cells:
+        """Cells for one call at a time: sizes are filled in."""
+        made = Cells(len(self._cells))
+        for (passing, name, _), k in self._cells.items():
+            if passing is Passing.SIZE:
+                made.put(k, self.sizes[name])
+        return made
+
+    def fill_workspace(self, cells: Cells, base: int) -> None:
+        """Addresses in a workspace block that begins at `base`."""
+        for (passing, name, launch), k in self._cells.items():
+            if passing is Passing.STATUS:
+                cells.put(k, base)
+            elif passing is Passing.BARRIER:
+                cells.put(k, base + self.grids[launch].state)
+            elif passing is Passing.POINTER and name in self.spaces:
+                cells.put(k, base + self.spaces[name])
+
+    def parameters(self, cells: Cells) -> tuple[Parameters, ...]:
+        """The parameters of each launch on these cells."""
+        return tuple(Parameters(cells, g.cells, g.formats) for g in self.grids)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _check_grid(driver: Driver, launch: GridLaunch, function: Function, blocks: int) -> None:
+    threads = launch.threads[0] * launch.threads[1]
+    if threads > function.max_threads:
+        raise DeviceError(
+            f"{launch.function} has blocks of {threads} threads; with its {function.registers} registers a "
+            f"thread the device holds {function.max_threads}",
+            code="PF744",
+        )
+    if blocks > driver.properties.max_grid:
+        raise DeviceError(
+            f"{launch.function} has {blocks} blocks, more than the {driver.properties.max_grid} of a grid",
+            code="PF744",
+            hint="blocks go through their work in steps of the grid's size: plan fewer",
+        )
+    if launch.cooperative and blocks:
+        require_resident(driver, function, blocks, threads, 0)
