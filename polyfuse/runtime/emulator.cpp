@@ -239,7 +239,7 @@ void note_stuck(const Thread* t, const Thread* other) {
     f->other_block = E.running->id;
     f->other_thread = other ? place_in_block(other) : -1;
     f->other_access = other ? (int)other->wait : 0;
-    f->low = other ? other->line : 0;
+    f->low = other && other->wait != Wait::kEnded ? other->line : 0;
     f->count = (int64_t)E.running->threads.size();
     for (const Thread& x : E.running->threads) ++f->counts[(int)x.wait];
   }
@@ -428,8 +428,7 @@ void note_block_stuck(const Block& b) {
     if (t.wait != Wait::kEnded && (!waiting || t.wait < waiting->wait)) waiting = &t;
   const Thread* other = nullptr;
   for (const Thread& t : b.threads)
-    if (t.wait != waiting->wait || t.lanes != waiting->lanes)
-      if (!other || (t.wait == Wait::kEnded && other->wait != Wait::kEnded)) other = &t;
+    if (t.wait != waiting->wait && (!other || other->wait == Wait::kEnded)) other = &t;
   note_stuck(waiting, other);
   E.failed = true;
 }

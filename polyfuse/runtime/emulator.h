@@ -26,24 +26,28 @@ extern "C" void pf_emu_attach(pf_emu_engine* engine) { pf_emu = engine; }
 #define gridDim (pf_emu->blocks)
 #define warpSize 32
 
-// ---- waiting --------------------------------------------------------------------------------------------
-#define __syncthreads() pf_emu->block_barrier(__LINE__)
-#define pf_grid_barrier(state) pf_emu->grid_barrier(state, __LINE__)
-#define __syncwarp(...) pf_emu_sync_warp(__LINE__, ##__VA_ARGS__)
-#define __shfl_xor_sync(...) pf_emu_shuffle_xor(__LINE__, __VA_ARGS__)
+// ---- waiting: with the line of the source, which tells barriers apart ------------------------------------
+struct pf_emu_at {
+  int line;
+  void sync_block() const { pf_emu->block_barrier(line); }
+  void sync_grid(const void* state) const { pf_emu->grid_barrier(state, line); }
+  void sync_warp(unsigned lanes = 0xffffffffu) const { pf_emu->exchange(lanes, 0, 0, 0, line); }
+  template <class T>
+  T shuffle_xor(unsigned lanes, T value, int step) const {
+    static_assert(sizeof(T) <= 8, "a shuffle moves up to 64 bits");
+    pf_emu_u64 bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    bits = pf_emu->exchange(lanes, bits, step, sizeof(T), line);
+    __builtin_memcpy(&value, &bits, sizeof(T));
+    return value;
+  }
+};
+
+#define __syncthreads pf_emu_at{__LINE__}.sync_block
+#define pf_grid_barrier pf_emu_at{__LINE__}.sync_grid
+#define __syncwarp pf_emu_at{__LINE__}.sync_warp
+#define __shfl_xor_sync pf_emu_at{__LINE__}.shuffle_xor
 #define __activemask() pf_emu->active()
-
-inline void pf_emu_sync_warp(int line, unsigned lanes = 0xffffffffu) { pf_emu->exchange(lanes, 0, 0, 0, line); }
-
-template <class T>
-inline T pf_emu_shuffle_xor(int line, unsigned lanes, T value, int step) {
-  static_assert(sizeof(T) <= 8, "a shuffle moves up to 64 bits");
-  pf_emu_u64 bits = 0;
-  __builtin_memcpy(&bits, &value, sizeof(T));
-  bits = pf_emu->exchange(lanes, bits, step, sizeof(T), line);
-  __builtin_memcpy(&value, &bits, sizeof(T));
-  return value;
-}
 
 // ---- atomics: one thread of the grid runs at a time. Taking the address of the element noted the update ------
 template <class T>

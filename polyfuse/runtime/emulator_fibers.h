@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kCanary = 0x5ca1ab1e0ddba11ull;
 constexpr size_t kColour = 9 * 64;  // so that the tops of neighbouring stacks meet different sets of a cache
 constexpr int kSlab = 64;           // stacks mapped at once
+constexpr size_t kGuard = 64 << 10; // below them, without access
 
 struct Stack {
   char* low;
@@ -33,7 +34,7 @@ class Stacks {
       slabs_.clear();
       all_.clear();
       bytes_ = bytes;
-      slab_bytes_ = kSlab * (bytes_ + kColour);
+      slab_bytes_ = kGuard + kSlab * (bytes_ + kColour);
     }
     free_ = all_;
   }
@@ -55,9 +56,10 @@ class Stacks {
 #ifdef MADV_NOHUGEPAGE
     madvise(slab, slab_bytes_, MADV_NOHUGEPAGE);  // few pages of each stack are ever touched
 #endif
+    mprotect(slab, kGuard, PROT_NONE);
     slabs_.push_back(slab);
     for (int k = 0; k < kSlab; ++k) {
-      char* low = (char*)slab + k * (bytes_ + kColour);
+      char* low = (char*)slab + kGuard + k * (bytes_ + kColour);
       all_.push_back({low, low + bytes_});
       free_.push_back(all_.back());
     }
