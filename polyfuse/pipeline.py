@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from polyfuse.codegen.cpu import CpuCode, Request, emit
+from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError
@@ -34,7 +34,7 @@ from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.report import loops_text
-from polyfuse.targets import ON_GPU, Machine, load_cpu, load_cuda, mapped_for
+from polyfuse.targets import ON_GPU, Machine, load, mapped_for
 
 Result = TypeVar("Result")
 
@@ -121,6 +121,7 @@ class Compilation:
                 ("sizes", repr(sorted(self.sizes.items()))),
                 ("fusion", repr(self.fusion)),
                 ("machine", repr(self.machine)),
+                ("on", "gpu" if self.target in ON_GPU else "cpu"),
                 ("strided", ",".join(sorted(self.strided))),
             ]
         )
@@ -199,37 +200,27 @@ def build(
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
         return Built(compilation, None, machine, low.decisions, step.seconds, low)
-    if target in ON_GPU:
-        return _build_for_device(compilation, step)
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
         low = made = compilation.lowered(step)
         if options.dump is not None:
             step("loops", lambda: loops_text(low.kernels))  # emit() goes through them without keeping them
-        # KernelGraph -> C++ and launch plan
-        code = step(
-            "cpp", lambda: emit(low.kernels, strided=strided, copied=low.copied, checked=options.checked)
-        )
-        kept = code, low.decisions
+        request = Request(low.kernels, strided, low.copied, options.checked)
+        # KernelGraph -> C++ or CUDA C++, and launch plan
+        kept = _emitted(step, request, target), low.decisions
         if compilation.kept:
             keep_plan(compilation.key, *kept, graph.name)
     code, decisions = kept
-    # C++ -> loaded kernels
-    executable = step("build", lambda: load_cpu(code, options))
+    # C++ or CUDA C++ -> loaded kernels
+    executable = step("build", lambda: load(code, target, options))
     return Built(compilation, code, executable, decisions, step.seconds, made)
 
 
-def _build_for_device(compilation: Compilation, step: Watch) -> Built:
-    """The same for a GPU, or for its emulator."""
-    options = compilation.options
-    low = compilation.lowered(step)
-    # KernelGraph -> CUDA C++ and launch plan
-    request = Request(low.kernels, compilation.strided, low.copied, options.checked)
-    code = step("cuda", lambda: emit_cuda(request))
-    # CUDA C++ -> loaded kernels
-    executable = step("build", lambda: load_cuda(code, compilation.target, options))
-    return Built(compilation, code, executable, low.decisions, step.seconds, low)
+def _emitted(step: Watch, request: Request, target: str) -> CpuCode | CudaCode:
+    if target in ON_GPU:
+        return step("cuda", lambda: emit_cuda(request))
+    return step("cpp", lambda: emit_together([request])[0])
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:

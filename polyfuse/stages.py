@@ -36,8 +36,7 @@ from polyfuse.targets import (
     ON_GPU,
     Machine,
     Target,
-    load_cpu,
-    load_cuda,
+    load,
     mapped_for,
     resolve_target,
 )
@@ -275,9 +274,7 @@ class Kernels:
             copied, _ = entry_copies(self.ir)
             return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
         code = self.code()
-        if isinstance(code, CudaCode):
-            return Executable(self, load_cuda(code, resolved, self.options), code)
-        return Executable(self, load_cpu(code, self.options), code)
+        return Executable(self, load(code, resolved, self.options), code)
 
 
 @dataclass(frozen=True)

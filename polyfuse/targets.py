@@ -57,18 +57,15 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
     return options.threads or default_threads()
 
 
-def load_cpu(code: CpuCode, options: Options) -> CpuExecutable:
-    """C++ -> loaded kernels."""
+def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:
+    """Source -> kernels that run: on the CPU, on a GPU, or in the emulator."""
     flush = options.denormals == "flush"
-    return CpuExecutable(code, {}, flush_denormals=flush, threads=options.threads)
-
-
-def load_cuda(code: CudaCode, target: str, options: Options) -> EmulatedKernels | CudaExecutable:
-    """CUDA C++ -> kernels on a GPU, or in the emulator."""
+    if isinstance(code, CpuCode):
+        return CpuExecutable(code, {}, flush_denormals=flush, threads=options.threads)
     if target == "emulate":
         from polyfuse.runtime.emulator import EmulatedKernels
 
         return EmulatedKernels(code, seed=options.seed, resident=options.resident)
-    from polyfuse.runtime.cuda import load
+    from polyfuse.runtime.cuda import load as load_on_gpu
 
-    return load(code, flush_denormals=options.denormals == "flush")
+    return load_on_gpu(code, flush_denormals=flush)

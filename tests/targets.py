@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.diagnostics import EmulationError
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.layers.gpu_mapping import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, Scheduler
@@ -22,6 +25,7 @@ from polyfuse.pipeline import fixed_graph, schedule
 from polyfuse.poly.scheduler import ScheduleTimeout
 from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.emulator import EmulatedKernels
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.reference import evaluate
 
@@ -60,11 +64,54 @@ class Call:
             made.append(Request(kernels, copied=copied))
         return made
 
+    def device_request(self, device: GpuTarget, fused: bool = True) -> Request:
+        """Kernels for a GPU."""
+        fixed = fixed_graph(self.graph, self.sizes)
+        fusion = LoopFusion(scheduler=self.scheduler) if fused else None
+        kernels, _ = form_kernels(self._schedule(fixed, fusion), device)
+        return Request(kernels, copied=entry_copies(kernels)[0])
+
     def _schedule(self, fixed: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
         try:
             return schedule(fixed, fusion)
         except ScheduleTimeout:  # isl alone may be too slow on a busy machine, and says so
             return schedule(fixed, LoopFusion())
+
+
+# Devices of different shapes: one that fills blocks as a real one does, but splits small reductions; one of
+# scalars and few threads; one whose rows have a number of threads that is no multiple of a warp.
+DEVICES = {
+    "usual": GpuTarget(sms=4, parallel=256),
+    "narrow": GpuTarget(sms=2, threads=32, longest=64, vector=1, parallel=1 << 30),
+    "odd": GpuTarget(sms=3, threads=64, row_threads=21, parallel=256),
+}
+ORDERS = ("random", "forward", "reverse")
+
+
+def check_emulated(
+    calls: Sequence[Call],
+    *,
+    devices: Sequence[str] = tuple(DEVICES),
+    fused: Sequence[bool] = (True,),
+    orders: Sequence[Any] = ORDERS,
+) -> None:
+    """Assert that every call agrees with the reference in the emulator, without a race, on several devices
+    and in several orders of threads."""
+    ways = [(d, f) for d in devices for f in fused]
+    requests = [[call.device_request(DEVICES[d], f) for d, f in ways] for call in calls]
+    codes = iter(emit_cuda_together([r for mine in requests for r in mine]))
+    for call in calls:
+        inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
+        want = evaluate(call.graph, call.sizes, inputs)
+        for (device, is_fused), code in [(way, next(codes)) for way in ways]:
+            for order in orders:
+                arrays = call.memory()
+                how = f"{'fused' if is_fused else 'unfused'}, emulated, {device}, {order}"
+                try:
+                    EmulatedKernels(code, order=order).run(arrays)
+                except EmulationError as e:
+                    raise AssertionError(f"{call.name} ({how}): {e}\n{call.text}") from e
+                _compare(call, arrays, want, how)
 
 
 def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:

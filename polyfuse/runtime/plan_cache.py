@@ -16,10 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from polyfuse.codegen.cpu import CpuCode
+from polyfuse.codegen.cuda import CudaCode
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import IConst, IndexExpr
-from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.launch_plan import (
+    Argument,
+    GridLaunch,
+    GridPlan,
+    Kind,
+    Launch,
+    LaunchPlan,
+    Passing,
+    PlanBuffer,
+)
 from polyfuse.runtime.cache import Cache, cache_key, package_version
 from polyfuse.source import SourceText, Span
 
@@ -48,7 +58,7 @@ def plan_key(parts: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def load_plan(key: str, source: SourceText) -> tuple[CpuCode, tuple[Decision, ...]] | None:
+def load_plan(key: str, source: SourceText) -> tuple[CpuCode | CudaCode, tuple[Decision, ...]] | None:
     """What was kept under a key. `source` is the program's text, which checks point into."""
     entry = Cache.open_default().get(key)
     if entry is None:
@@ -58,13 +68,15 @@ def load_plan(key: str, source: SourceText) -> tuple[CpuCode, tuple[Decision, ..
         data = json.loads((entry / "plan.json").read_text(encoding="utf-8"))
         checks = tuple((Span(source, a, b), extent) for a, b, extent in data["checks"])
         decisions = tuple(Decision(**d) for d in data["decisions"])
+        if "alignment" in data:
+            return CudaCode(text, _grid_plan(data), checks), decisions
         return CpuCode(text, _plan(data), checks), decisions
     except (OSError, ValueError, KeyError, TypeError):
         Cache.open_default().remove(key)
         return None
 
 
-def keep_plan(key: str, code: CpuCode, decisions: tuple[Decision, ...], name: str) -> None:
+def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...], name: str) -> None:
     """Keep a compilation whose sizes are all known."""
     data = {
         "buffers": [
@@ -78,21 +90,42 @@ def keep_plan(key: str, code: CpuCode, decisions: tuple[Decision, ...], name: st
             }
             for b in code.plan.buffers
         ],
-        "launches": [
-            [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel]
-            for x in code.plan.launches
-        ],
-        "scratch_bytes": code.plan.scratch_bytes,
         "copied": list(code.plan.copied),
         "checks": [[span.start, span.end, extent] for span, extent in code.checks],
         "decisions": [asdict(d) for d in decisions],
+        **(_grid_data(code.plan) if isinstance(code, CudaCode) else _cpu_data(code.plan)),
     }
     files = {"kernels.cpp": code.source.encode(), "plan.json": json.dumps(data).encode()}
     Cache.open_default().put(key, files, {"kind": "plan", "operator": name})
 
 
-def _plan(data: dict[str, Any]) -> LaunchPlan:
-    buffers = tuple(
+def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
+    launches = [
+        [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel] for x in plan.launches
+    ]
+        [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel] for x in plan.launches
+    ]
+    return {"launches": launches, "scratch_bytes": plan.scratch_bytes}
+
+
+def _grid_data(plan: GridPlan) -> dict[str, Any]:
+    launches = [
+        {
+            "function": x.function,
+            "kernel": x.kernel,
+            "blocks": _value(x.blocks),
+            "threads": list(x.threads),
+            "shared_bytes": x.shared_bytes,
+            "arguments": [[a.passing.value, a.name, a.dim] for a in x.arguments],
+            "cooperative": x.cooperative,
+        }
+        for x in plan.launches
+    ]
+    return {"launches": launches, "alignment": [list(pair) for pair in plan.alignment]}
+
+
+def _buffers(data: dict[str, Any]) -> tuple[PlanBuffer, ...]:
+    return tuple(
         PlanBuffer(
             b["name"],
             BY_NAME[b["dtype"]],
@@ -103,11 +136,31 @@ def _plan(data: dict[str, Any]) -> LaunchPlan:
         )
         for b in data["buffers"]
     )
+
+
+def _grid_plan(data: dict[str, Any]) -> GridPlan:
+    launches = tuple(
+        GridLaunch(
+            x["function"],
+            x["kernel"],
+            IConst(int(x["blocks"])),
+            (int(x["threads"][0]), int(x["threads"][1])),
+            int(x["shared_bytes"]),
+            tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["arguments"]),
+            bool(x["cooperative"]),
+        )
+        for x in data["launches"]
+    )
+    alignment = tuple((name, int(nbytes)) for name, nbytes in data["alignment"])
+    return GridPlan(_buffers(data), launches, alignment, (), tuple(data["copied"]))
+
+
+def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
         Launch(f, k, IConst(int(count)), IConst(int(n)), bool(parallel))
         for f, k, count, n, parallel in data["launches"]
     )
-    return LaunchPlan(buffers, launches, int(data["scratch_bytes"]), (), tuple(data["copied"]))
+    return LaunchPlan(_buffers(data), launches, int(data["scratch_bytes"]), (), tuple(data["copied"]))
 
 
 def _value(e: IndexExpr) -> int:
