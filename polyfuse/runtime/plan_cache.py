@@ -103,8 +103,6 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
     launches = [
         [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel] for x in plan.launches
     ]
-        [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel] for x in plan.launches
-    ]
     return {"launches": launches, "scratch_bytes": plan.scratch_bytes}
 
 
