@@ -24,7 +24,8 @@ _CONSTANT = ".nv.constant0."
 class Resources:
     """Of one kernel: registers per thread; the rest in bytes, per thread but for shared and constant memory.
 
-    `stack` is local memory that is no spill: arrays that are indexed at run time, as in the slow path of sin.
+    `stack` is local memory: places for spilled registers, and arrays that are indexed at run time (as in the
+    slow path of sin).  Spills are what the instructions that spill move if each runs once.
     """
 
     registers: int
