@@ -51,6 +51,8 @@ def window_of(model: PolyModel, tensor: str, loops: list[Member]) -> Window | No
     Each loop has a value in every statement that touches the tensor.  None where an element is touched in
     several iterations.
     """
+    if not loops:
+        return Window((), model.graph.tensor(tensor).shape)
     accesses = [a for a in (*model.writes.values(), *model.reads) if a.tensor == tensor]
     touched = _touched(model, accesses, loops)
     if not touched.reverse().is_single_valued():
