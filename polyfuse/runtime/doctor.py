@@ -25,6 +25,10 @@ OPTIONAL = (
     ("jax", "benchmarks"),
     ("scipy", "erf of the NumPy baseline"),
 )
+CUDA_PACKAGES = (
+    ("pycuda", "one way to the driver; its library alone does as well", 'pip install "polyfuse[cuda]"'),
+    ("cuda-bindings", "another way to the driver", "pip install cuda-bindings"),
+)
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "asimd", "sve")
 
 
@@ -41,9 +45,9 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Everything, in order of groups."""
-    compiler = _compiler()
-    ready = compiler[0].state == "ok"
-    return [*_software(), *compiler, *_machine(), *_cache(), *_targets(ready), *_environment()]
+    compiler, cuda = _compiler(), _cuda()
+    targets = _targets(compiler[0].state == "ok", cuda)
+    return [*_software(), *compiler, *cuda, *_machine(), *_cache(), *targets, *_environment()]
 
 
 def _version(name: str) -> str | None:
@@ -85,6 +89,45 @@ def _compiler() -> list[Finding]:
         Finding(group, "C++", "ok", f"{' '.join(compiler.command)}: {compiler.version}"),
         Finding(group, "vectors", "info", f"{compiler.vector_bits} bits, for {compiler.machine}"),
     ]
+
+
+def _cuda() -> list[Finding]:
+    """What compiling for GPUs and running there needs. Nothing of it is missed on a machine without a GPU."""
+    from polyfuse.runtime.cuda_find import INSTALL, find_nvcc, find_nvrtc
+
+    group = "CUDA"
+    nvrtc, nvcc = find_nvrtc(), find_nvcc()
+    found = [_driver()]
+    if nvrtc:
+        found.append(Finding(group, "NVRTC", "ok", f"{nvrtc.origin}: {nvrtc.path}"))
+    else:
+        instead = "nvcc compiles kernels instead" if nvcc else "nothing can compile kernels for GPUs"
+        remedy = f"{INSTALL} (needs no GPU)"
+        found.append(Finding(group, "NVRTC", "info", f"not found; {instead}", remedy))
+    detail = nvcc.path if nvcc else "not found; only used where NVRTC is not"
+    found.append(Finding(group, "nvcc", "ok" if nvcc else "info", detail))
+    for name, use, remedy in CUDA_PACKAGES:
+        version = _version(name)
+        state: State = "ok" if version else "info"
+        found.append(
+            Finding(group, name, state, version or f"not installed; {use}", None if version else remedy)
+        )
+    return found
+
+
+def _driver() -> Finding:
+    from polyfuse.runtime.cuda_api import CtypesApi
+
+    try:
+        api = CtypesApi()
+        api.function("cuInit")(0)
+        version, count = api.function("cuDriverGetVersion")(), api.function("cuDeviceGetCount")()
+        names = [api.device_name(api.function("cuDeviceGet")(k)) for k in range(count)]
+    except PolyfuseError as error:
+        d = error.diagnostics[0]
+        return Finding("CUDA", "driver", "info", f"{d.message} ({d.code})", d.hint)
+    detail = f"for CUDA {version // 1000}.{version % 1000 // 10}: {', '.join(names)}"
+    return Finding("CUDA", "driver", "ok", detail)
 
 
 def _machine() -> list[Finding]:
@@ -147,14 +190,27 @@ def _cache() -> list[Finding]:
     ]
 
 
-def _targets(ready: bool) -> list[Finding]:
+def _targets(ready: bool, cuda: Sequence[Finding]) -> list[Finding]:
     group = "Targets"
     cpu = "C++ for this processor" if ready else "needs a C++ compiler"
     return [
         Finding(group, "cpu", "ok" if ready else "note", cpu),
         Finding(group, "interpret", "ok", "always there; slow"),
-        Finding(group, "cuda", "info", "not built in this version of polyfuse"),
+        _cuda_target({f.name for f in cuda if f.state == "ok"}),
     ]
+
+
+def _cuda_target(there: set[str]) -> Finding:
+    """One line from the findings about CUDA."""
+    compiles, runs = bool(there & {"NVRTC", "nvcc"}), "driver" in there
+    if compiles and runs:
+        return Finding("Targets", "cuda", "ok", "compiles and runs on this machine's GPU")
+    if compiles:
+        return Finding(
+            "Targets", "cuda", "info", "compiles for any GPU; to run there, a GPU and its driver are needed"
+        )
+    missing = "a compiler" if runs else "a compiler and a GPU with its driver"
+    return Finding("Targets", "cuda", "note" if runs else "info", f"needs {missing} (see CUDA)")
 
 
 def _environment() -> list[Finding]:

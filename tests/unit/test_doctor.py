@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from polyfuse.runtime import doctor
+from polyfuse.runtime import cuda_api, cuda_find, doctor
+from polyfuse.runtime.cuda_find import CudaCompiler
 from polyfuse.runtime.doctor import Finding
 
 
@@ -29,7 +31,6 @@ def test_a_good_machine(private_cache: Path) -> None:
     assert found["Compiler.C++"].state == "ok"
     assert found["Cache.folder"].detail == str(private_cache)
     assert found["Targets.cpu"].state == "ok"
-    assert "not built" in found["Targets.cuda"].detail
     assert found["Environment.POLYFUSE_CACHE_DIR"].detail == str(private_cache)
 
 
@@ -50,6 +51,67 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NEEDED", ("numpy", "no_such_package"))
     found = _by_name(doctor.examine())["Software.no_such_package"]
     assert (found.state, found.remedy) == ("missing", "pip install no-such-package")
+
+
+def _cuda_is(
+    monkeypatch: pytest.MonkeyPatch, nvrtc: bool, nvcc: bool, api: type | None
+) -> dict[str, Finding]:
+    """The findings on a machine that has these parts of CUDA."""
+    of_wheel = CudaCompiler("nvrtc", "/a/libnvrtc.so.12", "nvidia-cuda-nvrtc-cu12 12.9.86")
+    monkeypatch.setattr(cuda_find, "find_nvrtc", lambda: of_wheel if nvrtc else None)
+    monkeypatch.setattr(
+        cuda_find, "find_nvcc", lambda: CudaCompiler("nvcc", "/b/nvcc", "/b/nvcc") if nvcc else None
+    )
+    monkeypatch.setattr(cuda_api, "LIBRARIES", ("libcuda_nowhere.so.1",))
+    if api is not None:
+        monkeypatch.setattr(cuda_api, "CtypesApi", api)
+    return _by_name(doctor.examine())
+
+
+class OneDevice:
+    """A driver with one GPU."""
+
+    def function(self, name: str) -> Callable[..., int]:
+        return {
+            "cuInit": lambda flags: 0,
+            "cuDriverGetVersion": lambda: 13000,
+            "cuDeviceGetCount": lambda: 1,
+            "cuDeviceGet": lambda index: index,
+        }[name]
+
+    def device_name(self, device: int) -> str:
+        return "NVIDIA H200"
+
+
+def test_no_cuda_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _cuda_is(monkeypatch, nvrtc=False, nvcc=False, api=None)
+    assert "PF740" in found["CUDA.driver"].detail and found["CUDA.driver"].remedy is not None
+    assert found["CUDA.NVRTC"].remedy == 'pip install "polyfuse[cuda-compile]" (needs no GPU)'
+    assert "nothing can compile" in found["CUDA.NVRTC"].detail
+    if found["CUDA.pycuda"].state == "info":
+        assert found["CUDA.pycuda"].remedy == 'pip install "polyfuse[cuda]"'
+    assert {f.state for f in found.values() if f.group == "CUDA"} <= {"info", "ok"}
+    assert found["Targets.cuda"].state == "info"
+    assert doctor.can_measure(list(found.values()))  # a machine without a GPU lacks nothing
+
+
+def test_cuda_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _cuda_is(monkeypatch, nvrtc=True, nvcc=False, api=None)
+    assert found["CUDA.NVRTC"].detail == "nvidia-cuda-nvrtc-cu12 12.9.86: /a/libnvrtc.so.12"
+    assert found["CUDA.nvcc"].state == "info"
+    assert found["Targets.cuda"].detail.startswith("compiles for any GPU")
+    found = _cuda_is(monkeypatch, nvrtc=False, nvcc=True, api=None)
+    assert "nvcc compiles kernels instead" in found["CUDA.NVRTC"].detail
+    assert found["Targets.cuda"].detail.startswith("compiles for any GPU")
+
+
+def test_cuda_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _cuda_is(monkeypatch, nvrtc=True, nvcc=True, api=OneDevice)
+    assert found["CUDA.driver"].detail == "for CUDA 13.0: NVIDIA H200"
+    assert found["Targets.cuda"].state == "ok"
+    found = _cuda_is(monkeypatch, nvrtc=False, nvcc=False, api=OneDevice)
+    assert found["Targets.cuda"].state == "note"
+    assert "needs a compiler (see CUDA)" in found["Targets.cuda"].detail
 
 
 def test_threads_that_are_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
