@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.emulator_engine import Engine, LaunchRecord
 from polyfuse.runtime.emulator_memory import Memory, address, bind
 from polyfuse.runtime.emulator_report import EmulationReport, Finding, finding, too_much_shared
-from polyfuse.runtime.emulator_source import ENTRY, kernel_names, stack_bytes
+from polyfuse.runtime.emulator_source import ENTRY, kernels
 
 Order = Literal["forward", "reverse", "random"]
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "random")
@@ -66,10 +66,9 @@ class EmulatedKernels:
         self._order, self._seed, self._resident = ORDERS.index(order), seed, resident
         self._count, self._check = count and check, check
         self._time_out_ms = max(1, int(time_out_s * 1000))
-        self._stack_bytes = stack_bytes(code.source)
-        known = set(kernel_names(code.source))
+        self._stacks = kernels(code.source)
         for launch in self.plan.launches:
-            _check_launch(launch, known)
+            _check_launch(launch, self._stacks)
         self._engine = Engine.get()
         self._library = self._engine.kernels(code.source, check=check)
 
@@ -104,7 +103,7 @@ class EmulatedKernels:
         )
 
 
-def _check_launch(launch: GridLaunch, known: set[str]) -> None:
+def _check_launch(launch: GridLaunch, known: Collection[str]) -> None:
     x, y = launch.threads
     if launch.function not in known:
         raise EmulationError(f"the source has no kernel '{launch.function}'", code="PF737")
@@ -150,7 +149,7 @@ class _Run:
             resident=owner._resident or 0,
             cooperative=launch.cooperative,
             checked=owner._check,
-            stack_bytes=owner._stack_bytes,
+            stack_bytes=owner._stacks[launch.function],
             time_out_ms=owner._time_out_ms,
         )
         total, stopped = owner._engine.launch(record)

@@ -8,28 +8,44 @@ it, so that codes which share a source share a library.
 from __future__ import annotations
 
 import importlib.resources
+import math
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 _INCLUDE = re.compile(r'^#include "(emulator_\w+\.h)"$', re.MULTILINE)
-_PRIVATE = re.compile(r"\b(?:\w+|pf_vec<\s*\w+\s*,\s*(\d+)\s*>)\s+\w+((?:\[\d+\])+)")
-_WIDEST = 16
+_PRIVATE = re.compile(r"^ *(?:pf_vec<\w+, *(\d+)>|\w+) \w+((?:\[\d+\])+)(?=[;, =])", re.MULTILINE)
+_WIDEST = 16  # bytes: twice those of the widest element
+_SOURCES_KEPT = 64
 LEAST_STACK = 64 << 10
 ENTRY = "pf_emu_entry_"
 NAME = "kernels.cu"
 
 
-def kernel_names(source: str) -> tuple[str, ...]:
-    """The kernels of an emitted source, in order."""
-    return tuple(_KERNEL.findall(source))
+@lru_cache(maxsize=_SOURCES_KEPT)
+def kernels(source: str) -> dict[str, int]:
+    """Kernel -> bytes of stack that are enough for one of its threads, in the order of the source.
+
+    That is twice the private arrays, as if all were alive at once.
+    """
+    starts = [*_KERNEL.finditer(source)]
+    ends = [m.start() for m in starts[1:]] + [len(source)]
+    return {m[1]: _stack(source, m.end(), end) for m, end in zip(starts, ends, strict=True)}
+
+
+def _stack(source: str, start: int, end: int) -> int:
+    total = 0
+    for found in _PRIVATE.finditer(source, start, end):
+        extents = map(int, re.findall(r"\d+", found[2]))
+        total += math.prod(extents, start=int(found[1] or 1)) * _WIDEST
+    return LEAST_STACK + (total + 4095 & ~4095)
 
 
 def translation_unit(source: str, *, check: bool) -> str:
     """C++ of a library that has an entry point for each kernel of the source."""
     entries = [
         f'extern "C" void {ENTRY}{name}(void* const* slots) {{ pf_emu_call(&{name}, slots); }}'
-        for name in kernel_names(source)
+        for name in kernels(source)
     ]
     head = f"#define PF_EMU_CHECKED {int(check)}\n{_text('emulator.h')}"
     return "\n".join([head, f'#line 1 "{NAME}"', source, *entries, ""])
@@ -38,17 +54,6 @@ def translation_unit(source: str, *, check: bool) -> str:
 def engine() -> str:
     """C++ of the engine."""
     return _text("emulator.cpp")
-
-
-def stack_bytes(source: str) -> int:
-    """Enough for one thread: twice the private arrays of the source, as if all were alive at once."""
-    total = 0
-    for lanes, extents in _PRIVATE.findall(source):
-        count = int(lanes or 1)
-        for extent in re.findall(r"\d+", extents):
-            count *= int(extent)
-        total += count * _WIDEST
-    return LEAST_STACK + (total + 4095 & ~4095)
 
 
 @cache

@@ -382,10 +382,20 @@ def test_without_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stacks_grow_with_private_arrays() -> None:
+    text = "".join(
+        f'extern "C" __global__ void __launch_bounds__(32) {name}(PF_OUT(float) b_y) {{\n  {body}\n}}\n'
+        for name, body in (
+            ("none", "int i;"),
+            ("array", "double b_t[512][2];"),
+            ("vector", "pf_vec<float, 4> w[90];"),
+        )
+    )
     least = emulator_source.LEAST_STACK
-    assert emulator_source.stack_bytes("int i;") == least
-    assert emulator_source.stack_bytes("  float b_t[512];\n") >= least + 512 * 8
-    assert emulator_source.stack_bytes("  pf_vec<float, 4> w[8];\n") >= least + 32 * 8
+    found = emulator_source.kernels(text)
+    assert list(found) == ["none", "array", "vector"]
+    assert found["none"] == least
+    assert found["array"] >= least + 2 * 1024 * 8
+    assert found["vector"] >= least + 2 * 360 * 4
 
 
 @pytest.mark.parametrize(
