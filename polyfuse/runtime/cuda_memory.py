@@ -71,6 +71,7 @@ class Pool:
                 self.free_bytes -= size
                 return Block(self, kept.pop(), nbytes, size, stream)
             self.allocations += 1
+        self.trim(self._cap)
         return Block(self, self._allocate(size), nbytes, size, stream)
 
     def give_back(self, size: int, stream: int, address: int) -> None:

@@ -63,7 +63,11 @@ class Scope:
 
     def __exit__(self, *_: object) -> None:
         if self._local.pushed.pop():
-            self._pop()
+            try:
+                self._pop()
+            except DeviceError:
+                if not self._functions.lost:  # then the error under way says more
+                    raise
 
 
 def check_usable(pid: int, lost: int) -> None:
@@ -145,7 +149,8 @@ class NativeDriver:
         with self._lock:
             if self._scope is not None:
                 self._scope = None
-                self.functions.cuDevicePrimaryCtxRelease(self._device)
+                if not self.functions.lost:
+                    self.functions.cuDevicePrimaryCtxRelease(self._device)
 
     # --- memory ------------------------------------------------------------------------------------------
 
