@@ -55,9 +55,11 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Event:
-    """`met` and `grid`: the barriers passed so far, of any scope and of the grid."""
+    """`buffer` is the storage, `name` how it is called; `met` and `grid`: the barriers passed so far, of any
+    scope and of the grid."""
 
     buffer: str
+    name: str
     element: tuple[int | None, ...]
     write: bool
     atomic: bool
@@ -173,6 +175,7 @@ class Thread:
             self.events.append(
                 Event(
                     alias.get(name, name),
+                    name,
                     element,
                     write,
                     atomic,

@@ -64,15 +64,14 @@ def check_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> Bar
         return Legal()
     with isl_lock:
         checker = Checker(found)
-        for wait in found.waits:
-            problem = checker.divergent(wait)
-            if problem is not None:
-                return problem
+        problem = checker.any_divergent()
+        if problem is not None:
+            return problem
         barriers = checker.barriers
         for demand in checker.demands():
             rest = checker.uncovered(demand, barriers)
             if rest is not None:
-                return _unsafe(found, demand, rest)
+                return checker.unsafe(demand, rest)
     return Legal()
 
 
@@ -81,7 +80,7 @@ def unneeded_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> 
     found = events(kernel, block, blocks)
     with isl_lock:
         checker = Checker(found)
-        if any(checker.divergent(w) for w in found.waits):
+        if checker.any_divergent() is not None:
             return ()
         barriers = checker.barriers
         result = []
@@ -95,16 +94,6 @@ def unneeded_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> 
         return tuple(result)
 
 
-def _unsafe(found: Events, demand: Demand, rest: isl.Set) -> Unsafe:
-    seen = witness(found, demand, rest)
-    if demand.ordered:
-        code, hint = "PF530", f"a barrier of the {demand.scope.value} must come between the two"
-    else:
-        code, hint = "PF533", "no barrier can come between the two"
-    message = f"threads meet in an element with no barrier between: {seen}"
-    return Unsafe(code, message, seen, Diagnostic(code, message, hint=hint))
-
-
 class Checker:
     """The questions about one kernel; answers that do not depend on barriers are kept. Hold `isl_lock`."""
 
@@ -116,6 +105,11 @@ class Checker:
         self.barriers = [w for w in found.waits if isinstance(w.node, Barrier)]
 
     # --- do all threads come together? ---------------------------------------------------------------------
+
+    def any_divergent(self) -> Unsafe | None:
+        """The first finding of `divergent`. Asked first: it learns where threads stay together."""
+        # A finding is false, as every refusal is: filter(None) would drop it.
+        return next((p for p in map(self.divergent, self.events.waits) if p is not None), None)
 
     def divergent(self, wait: Wait) -> Unsafe | None:
         """The finding if not all threads come to a barrier, or all lanes of a group to their combination."""
@@ -219,6 +213,16 @@ class Checker:
             if place.nest is nest:
                 return " and ".join(f"{mine[v]} = {names[v]}" for v in nest.names)
         return None
+
+    def unsafe(self, demand: Demand, rest: isl.Set) -> Unsafe:
+        """The finding for pairs that no barrier keeps in order."""
+        seen = witness(self.events, demand, rest)
+        if demand.ordered:
+            code, hint = "PF530", f"a barrier of the {demand.scope.value} must come between the two"
+        else:
+            code, hint = "PF533", "no barrier can come between the two"
+        message = f"threads meet in an element with no barrier between: {seen}"
+        return Unsafe(code, message, seen, Diagnostic(code, message, hint=hint))
 
 
 def _diverges(wait: Wait, why: str) -> Unsafe:

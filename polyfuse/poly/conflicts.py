@@ -25,7 +25,7 @@ from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.loop_ir import BarrierScope
 from polyfuse.poly.isl_bridge import NotAffine, index_text, new_context, params_prefix, size_id
 from polyfuse.poly.loop_events import LANE, Access, Events
-from polyfuse.poly.loop_regions import BLOCK, DATA, THREAD, Nest, Place, Region
+from polyfuse.poly.loop_regions import BLOCK, DATA, STRIDE, THREAD, Nest, Place, Region
 
 _VARIABLE = re.compile(r"\bi_(\w+)")
 
@@ -112,7 +112,11 @@ def _of_pair(a: Access, b: Access, scope: BarrierScope, joined: frozenset[int]) 
             if a is not b:
                 yield Demand(b, a, scope, k, True, outer)
         shared.append(r.name)
-    ordered = limit == common and a.place.positions[common] != b.place.positions[common]
+    left, right = a.place.positions[common], b.place.positions[common]
+    branches = left // STRIDE == right // STRIDE and left != right
+    if branches and limit == common and steady(a.place.regions[common], scope, joined):
+        return  # two branches of a condition that is the same for all: only one is taken
+    ordered = limit == common and left // STRIDE != right // STRIDE
     first, second = (b, a) if b.place < a.place else (a, b)
     yield Demand(first, second, scope, None, ordered, frozenset(shared))
 

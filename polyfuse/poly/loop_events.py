@@ -42,10 +42,9 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
 )
 from polyfuse.poly.isl_bridge import condition_text
-from polyfuse.poly.loop_regions import Nest, Place, Region, Regions
+from polyfuse.poly.loop_regions import STRIDE, Nest, Place, Region, Regions
 
 LANE = "lane"
-_STRIDE = 4  # between the positions of neighbouring nodes: else branches and new barriers lie between
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class _Collector:
         nest: Nest | None,
     ) -> None:
         for k, node in enumerate(block):
-            place = Place(regions, (*outer, _STRIDE * k + 2), nest)
+            place = Place(regions, (*outer, STRIDE * k + 2), nest)
             match node:
                 case For(coordinate=Coordinate.BLK) if nest is None:
                     self.nest(node, env, place)

@@ -28,6 +28,10 @@ from polyfuse.poly.isl_bridge import NotAffine, condition_text, index_operand, i
 
 THREAD, BLOCK, DATA = "thread", "block", "data"
 
+# Between the positions of neighbouring nodes: node k of a block is at STRIDE k + 2, what is in its other
+# branch at STRIDE k + 3, a barrier that is put before it at STRIDE k.
+STRIDE = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:

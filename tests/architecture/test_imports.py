@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "poly": LOW | {"ir"},
     "cost": LOW | {"ir", "poly"},
     "layers": LOW | {"ir", "poly", "cost"},
-    "codegen": LOW | {"ir", "poly.ast_build"},
+    "codegen": LOW | {"ir", "poly.ast_build", "poly.barriers", "poly.barrier_insertion"},
     "runtime": LOW | {"ir", "codegen"},
     "runtime.interpreter_program": LOW | {"ir", "poly.ast_build"},
     "pictures": LOW | {"ir"},

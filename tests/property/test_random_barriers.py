@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from thread_traces import Event, Launch, launch, race
 
+from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -28,11 +29,13 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
     format_block,
+    map_nodes,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, TensorGraph
+from polyfuse.poly.barrier_insertion import insert_barriers
 from polyfuse.poly.barrier_witness import Conflict, Touch
-from polyfuse.poly.barriers import Unsafe, check_barriers
+from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
 
 PROGRAMS = 60
 SEEDS = range(8)
@@ -41,11 +44,13 @@ TX, TY = IVar("tx"), IVar("ty")
 
 @dataclass
 class Program:
-    """A random kernel. Barriers stand where all threads come, mostly."""
+    """A random kernel. Barriers stand where all threads come, mostly; the share `tidy` of the writes is to
+    the thread's own element."""
 
     rng: random.Random
     kernel: Kernel
     blocks: int
+    tidy: float
     loops: int = 0
     variables: list[IndexExpr] = field(default_factory=list)
 
@@ -130,8 +135,7 @@ class Program:
         return e + self.rng.choice((0, 0, 1))
 
     def own(self) -> IndexExpr:
-        """The thread's own element, mostly."""
-        return TX + TY * self.kernel.threads[0] if self.rng.random() < 0.75 else self.element()
+        return TX + TY * self.kernel.threads[0] if self.rng.random() < self.tidy else self.element()
 
     def access(self) -> Node:
         name = self.rng.choice(("s", "s", "s", "g"))
@@ -152,7 +156,7 @@ class Program:
         return Store(name, (self.own(),), Read(other, indices, F32))
 
 
-def random_program(rng: random.Random) -> tuple[Kernel, Block, int]:
+def random_program(rng: random.Random, tidy: float = 0.75) -> tuple[Kernel, Block, int]:
     extents = (as_index(16),)
     buffers = (
         Buffer("s", F32, Scope.SHARED, extents, extents),
@@ -162,7 +166,7 @@ def random_program(rng: random.Random) -> tuple[Kernel, Block, int]:
     threads = rng.choice(((2, 1), (3, 1), (4, 1), (2, 2)))
     kernel = Kernel("k", graph, (), buffers, threads)
     blocks = rng.choice((1, 1, 2, 3))
-    return kernel, Program(rng, kernel, blocks).make(), blocks
+    return kernel, Program(rng, kernel, blocks, tidy).make(), blocks
 
 
 def events(run: Launch, touch: Touch) -> list[Event]:
@@ -201,3 +205,45 @@ def test_the_check_agrees_with_all_threads(seed: int) -> None:
         if isinstance(verdict, Unsafe) and verdict.witness is not None:
             assert really(run, verdict.witness), text
     assert seen["legal"] > 5 and seen["PF530"] > 5 and seen["PF533"] > 5, seen
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_insertion_is_enough_and_not_too_much(seed: int) -> None:
+    rng, seen = random.Random(100 + seed), Counter[str]()
+    for _ in range(PROGRAMS):
+        kernel, block, blocks = random_program(rng, 0.95)
+        bare = map_nodes(block, lambda n: () if n == Barrier(BarrierScope.BLOCK, "a reason") else n)
+        try:
+            full, reasons = insert_barriers(kernel, bare, blocks)
+        except ScheduleError as error:
+            seen[error.code] += 1
+            assert error.code in ("PF531", "PF532", "PF533")
+            assert error.code == "PF531" or next(launch(kernel, bare, blocks).races(), None) is not None
+            continue
+        seen["some" if reasons else "none"] += 1
+        text = f"{kernel.threads} threads, {blocks} blocks\n{format_block(full)}"
+        run = launch(kernel, full, blocks)
+        assert not run.divergent() and next(run.races(), None) is None, text
+        superfluous = [u.barrier for u in unneeded_barriers(kernel, full, blocks)]
+        assert all(b.scope is BarrierScope.GRID for b in superfluous), text
+        assert [b.reason for b in barriers(full) if b.scope is BarrierScope.BLOCK] == list(reasons), text
+        assert map_nodes(full, lambda n: () if is_block_barrier(n) else n) == bare, text
+    assert seen["some"] > 2 and seen["none"] > 2 and seen["PF533"] > 2, seen
+
+
+def is_block_barrier(n: Node) -> bool:
+    return isinstance(n, Barrier) and n.scope is BarrierScope.BLOCK
+
+
+def barriers(block: Block) -> list[Barrier]:
+    """In the order of the program."""
+    found: list[Barrier] = []
+    for n in block:
+        match n:
+            case Barrier():
+                found.append(n)
+            case For(body=body):
+                found += barriers(body)
+            case If(_, then, other):
+                found += [*barriers(then), *barriers(other)]
+    return found
