@@ -103,8 +103,10 @@ def device_view(value: Any, name: str) -> DeviceView:
         # Without a stream the interface says nothing about order; DLPack does.
         exchange = interface is None or ("stream" not in interface and hasattr(value, "__dlpack__"))
         view = _from_dlpack(value) if exchange else _from_interface(value, interface)
-    except (BufferError, RuntimeError, TypeError, AttributeError) as error:
-        raise ArgumentError(f"argument '{name}': {error}", code="PF417") from error
+    except (BufferError, RuntimeError, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise ArgumentError(
+            f"the memory of argument '{name}' cannot be used: {error or type(error).__name__}", code="PF417"
+        ) from error
     if view.dtype.isnative and from_numpy(view.dtype) is not None:
         return view
     raise ArgumentError(

@@ -159,7 +159,7 @@ class Resolver:
                     continue
                 if b.kind is not Kind.INPUT:
                     raise ArgumentError(
-                        f"arguments '{name}' and '{b.name}' are written and share memory", code="PF418"
+                        f"arguments '{b.name}' and '{name}' are written and share memory", code="PF418"
                     )
                 crowded.add(b.name)
         return crowded
