@@ -1,0 +1,114 @@
+"""What is timed on a GPU: the operators of `benchmarks/workloads` at sizes that fill it, and in 16 bits.
+
+A case is a workload with sizes and an element type.  Its operator is the workload's text with that type in
+place of f32; statistics stay in f32, as the language computes 16-bit floats in f32.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import polyfuse as pf
+from benchmarks.gpu_arrays import Pool
+from benchmarks.workload import Workload, load
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.tensor_graph import TensorGraph
+
+ALL = ("f32", "f16", "bf16")
+HALF = ("f32", "bf16")
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """A workload at sizes, in an element type."""
+
+    workload: Workload
+    sizes: Mapping[str, int]
+    dtype: str = "f32"
+
+    @property
+    def name(self) -> str:
+        """Of the operator."""
+        return self.workload.name
+
+    @property
+    def label(self) -> str:
+        """A name for tables: `ln_fwd 16384x768 bf16`."""
+        return f"{self.name} {'x'.join(map(str, self.sizes.values()))} {self.dtype}"
+
+    @property
+    def text(self) -> str:
+        """The operator, its parameters and results in the case's type."""
+        return re.sub(r": f32\b", f": {self.dtype}", self.workload.text)
+
+    @cached_property
+    def program(self) -> pf.Program:
+        return pf.parse(self.text)
+
+    @cached_property
+    def graph(self) -> TensorGraph:
+        return instantiate(self.program.programs, self.name)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Results, then the new values of inout parameters."""
+        after = {t.alias: t.name for t in self.graph.tensors if t.alias}
+        return (*self.graph.outputs, *(after[n] for n in self.workload.updated))
+
+    def inputs(self, number: int = 0) -> dict[str, Any]:
+        """Arguments; another `number` gives others."""
+        pool = Pool(zlib.crc32(f"{self.name} {number}".encode()))
+        given = self.workload.module.inputs(dict(self.sizes), pool)
+        floats = BY_NAME[self.dtype].numpy
+        return {n: _typed(a, floats) for n, a in given.items()}
+
+
+def _typed(a: Any, floats: np.dtype[Any]) -> Any:
+    return a.astype(floats) if isinstance(a, np.ndarray) and a.dtype == np.float32 else a
+
+
+_ROWS = {"H": 768}
+_WIDE = {"H": 3072}
+_TABLE: tuple[tuple[str, tuple[dict[str, int], ...], tuple[str, ...]], ...] = (
+    ("ln_fwd", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), ALL),
+    ("msoftmax", ({"N": 64, "A": 16, "S": 512, "T": 512},), ALL),
+    ("bn_train_relu", ({"N": 128, "C": 64, "H": 112, "W": 112},), ("f32", "f16")),
+    ("adamw", ({"N": 300_000_000},), ("f32",)),
+    ("softmax", ({"T": 750_000, "H": 32}, {"T": 64, "H": 30_000}, {"T": 8, "H": 1_048_576}), HALF),
+    ("res_ln", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), ALL),
+    ("bias_gelu", ({"T": 16384, **_WIDE}, {"T": 65536, **_WIDE}), ALL),
+    ("gelu_bwd_dbias", ({"T": 16384, **_WIDE}, {"T": 65536, **_WIDE}), HALF),
+    ("ln_bwd", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), ("f32",)),
+    ("rms_swiglu", ({"T": 16384, "H": 2816}, {"T": 65536, "H": 2816}), HALF),
+    ("residual_chain", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), ("f32",)),
+    ("astitch_768", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), ("f32",)),
+    ("dropout_residual", ({"T": 16384, **_ROWS}, {"T": 65536, **_ROWS}), HALF),
+    ("xent_fwd", ({"N": 16384, "C": 30522},), HALF),
+    ("rope", ({"N": 64, "A": 16, "S": 2048, "D": 64},), HALF),
+    ("lstm_cell", ({"B": 16384, "H": 1024},), HALF),
+)
+
+
+def cases() -> list[GpuCase]:
+    """All, the element type f32 first: a run that is stopped has the plain ones."""
+    made = [
+        GpuCase(load(name), sizes, dtype)
+        for name, all_sizes, dtypes in _TABLE
+        for sizes in all_sizes
+        for dtype in dtypes
+    ]
+    return sorted(made, key=lambda c: ALL.index(c.dtype))
+
+
+def small_calls() -> list[GpuCase]:
+    """Each operator and type once, at its module's SMALL sizes."""
+    made = {(c.name, c.dtype): GpuCase(c.workload, c.workload.module.SMALL, c.dtype) for c in cases()}
+    return list(made.values())

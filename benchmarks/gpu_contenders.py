@@ -1,0 +1,198 @@
+"""Who is timed on a GPU: polyfuse, torch.compile in two modes, jax.jit; all in one process.
+
+One process, unlike on the CPU: contenders share no cores that matter and queue their kernels one after the
+other, events on the device time them, inputs are shared instead of copied four times, and a second
+process would make the device switch between two contexts.  JAX is kept from taking all memory for itself.
+
+A contender makes a `Prepared` of a case: results of the first call, and a call for each set of inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+import polyfuse as pf
+from benchmarks.gpu_arrays import to_device
+from benchmarks.gpu_cases import GpuCase
+from polyfuse.runtime.cuda_compile import compile_cuda
+
+Call = Callable[[], object]
+OURS = "polyfuse"
+INDUCTOR = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune-no-cudagraphs"}
+"""CUDA graphs would copy every input into static memory first, which is no part of what is compared."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """results: outcome -> array.  calls: one per set of inputs.  plain: the call as users write it, where
+    it differs.  own_stream: are events of torch blind to it?"""
+
+    label: str
+    first_call_s: float
+    results: Mapping[str, Any]
+    calls: Sequence[Call]
+    plain: Call | None = None
+    own_stream: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Sets of a case's arguments on the device. What an operator updates is copied for each contender."""
+
+    case: GpuCase
+    target: str
+    device: str
+    sets: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def make(cls, case: GpuCase, target: str, count: int, device: str = "cuda") -> Inputs:
+        sets = [
+            {n: to_device(a, target, device) for n, a in case.inputs(k).items()} for k in range(max(1, count))
+        ]
+        return cls(case, target, device, sets)
+
+    def fresh(self, number: int) -> dict[str, Any]:
+        """A set whose updated parameters may be written."""
+        given = dict(self.sets[number])
+        for n in self.case.workload.updated:
+            given[n] = given[n].clone() if hasattr(given[n], "clone") else np.array(given[n])
+        return given
+
+
+def outcomes(case: GpuCase, found: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What came out of a call, by tensor: results, then what was updated in place."""
+    parts = found if isinstance(found, (tuple, list)) else () if found is None else (found,)
+    return dict(zip(case.outcomes, [*parts, *(given[n] for n in case.workload.updated)], strict=True))
+
+
+def wait(target: str) -> None:
+    """Until the device has done everything."""
+    if target == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _timed(target: str, call: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    value = call()
+    wait(target)
+    return time.perf_counter() - start, value
+
+
+def prepare_ours(case: GpuCase, inputs: Inputs) -> Prepared:
+    """polyfuse: bound calls, and the plain one."""
+    given = inputs.fresh(0)
+
+    def first() -> tuple[Any, Any]:
+        f = pf.compile(pf.parse(case.text), case.name, target=inputs.target)
+        return f, f(**given)
+
+    seconds, (f, found) = _timed(inputs.target, first)
+    results = {n: _copied(a) for n, a in outcomes(case, found, given).items()}
+    built = f.built(**given)
+    sets = [inputs.fresh(k) for k in range(len(inputs.sets))]
+    calls = [f.bind(**s) for s in sets]
+    return Prepared(
+        OURS, seconds, results, calls, plain=lambda: f(**sets[0]), facts=_facts(built, inputs.target)
+    )
+
+
+def _copied(a: Any) -> Any:
+    return a.clone() if hasattr(a, "clone") else np.array(a)
+
+
+def _facts(built: Any, target: str) -> dict[str, Any]:
+    """Launches, seconds of each step, and what the kernels take (in the assembler's words)."""
+    facts: dict[str, Any] = {"launches": len(built.code.plan.launches), "steps_s": dict(built.seconds)}
+    if target == "cuda":
+        made = compile_cuda(built.code.source, built.executable.driver.properties.arch)  # from the cache
+        facts["kernels_of_ours"] = {name: asdict(r) for name, r in made.resources.items()}
+        facts["described"] = built.executable.describe()
+    return facts
+
+
+def prepare_torch(case: GpuCase, inputs: Inputs, label: str) -> Prepared:
+    """torch.compile of the plain formula."""
+    import torch
+
+    plain = case.workload.function("torch")
+    if label == "torch.compile":  # of each case the first: what earlier cases compiled is not needed
+        torch._dynamo.reset()
+    compiled = torch.compile(lambda *a: plain(torch, *a), dynamic=False, mode=INDUCTOR[label])
+    given = inputs.fresh(0)
+    with torch.no_grad():
+        seconds, found = _timed(inputs.target, lambda: compiled(*given.values()))
+    results = {n: _copied(a) for n, a in outcomes(case, found, given).items()}
+    sets = [tuple(inputs.fresh(k).values()) for k in range(len(inputs.sets))]
+
+    def call_of(arguments: tuple[Any, ...]) -> Call:
+        def call() -> object:
+            with torch.no_grad():
+                return compiled(*arguments)
+
+        return call
+
+    return Prepared(label, seconds, results, [call_of(s) for s in sets])
+
+
+def prepare_jax(case: GpuCase, inputs: Inputs) -> Prepared:
+    """jax.jit; what is updated is donated, and its new values are passed on."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    plain, updated = case.workload.function("jax"), case.workload.updated
+    fixed = {n: a for n, a in inputs.sets[0].items() if not _is_array(a)}
+    f = jax.jit(lambda new, rest: plain(jax, **new, **rest, **fixed), donate_argnums=0)
+    sets = [_JaxSet(jax, {n: a for n, a in s.items() if _is_array(a)}, updated) for s in inputs.sets]
+    seconds, found = _timed(inputs.target, lambda: jax.block_until_ready(sets[0].run(f)))
+    results = {n: np.array(a) for n, a in zip(case.outcomes, found, strict=True)}
+
+    def call_of(s: _JaxSet) -> Call:
+        return lambda: s.run(f)
+
+    return Prepared("jax.jit", seconds, results, [call_of(s) for s in sets], own_stream=True)
+
+
+def _is_array(a: Any) -> bool:
+    return bool(getattr(a, "shape", ()))
+
+
+class _JaxSet:
+    """One set of inputs in JAX's memory."""
+
+    def __init__(self, jax: Any, given: Mapping[str, Any], updated: Sequence[str]) -> None:
+        arrays = {n: jax.numpy.array(_shared(jax, a), copy=n in updated) for n, a in given.items()}
+        self._updated = updated
+        self._new = {n: arrays.pop(n) for n in updated}
+        self._rest = arrays
+
+    def run(self, f: Callable[..., Any]) -> list[Any]:
+        """A call; its results, then what it updated."""
+        found = f(self._new, self._rest)
+        parts = list(found) if isinstance(found, (tuple, list)) else [found]
+        if self._updated:
+            self._new = dict(zip(self._updated, parts[-len(self._updated) :], strict=True))
+        return parts
+
+
+def _shared(jax: Any, a: Any) -> Any:
+    """A torch tensor as a JAX array in the same memory."""
+    return jax.dlpack.from_dlpack(a) if hasattr(a, "detach") else a
+
+
+def contenders(target: str) -> dict[str, Callable[[GpuCase, Inputs], Prepared]]:
+    """By label. In a rehearsal there is only polyfuse."""
+    found: dict[str, Callable[[GpuCase, Inputs], Prepared]] = {OURS: prepare_ours}
+    if target == "cuda":
+        for label in INDUCTOR:
+            found[label] = lambda case, inputs, label=label: prepare_torch(case, inputs, label)  # type: ignore[misc]
+        found["jax.jit"] = prepare_jax
+    return found
