@@ -15,12 +15,14 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
 BENCH := $(BENCH_VENV)/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
+# A machine with a GPU has no $(VENV): there its own Python runs, with what the pack adds to it.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
 TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
-STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples benchmarks grammars)
+STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples benchmarks grammars gpu)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench golden-update format clean
+.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench gpu-pack gpu golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +64,12 @@ docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
 
 bench: $(BENCH_VENV)/bench.stamp ## time the workloads against PyTorch and JAX (ARGS=... are passed on)
 	$(BENCH) -m benchmarks $(ARGS)
+
+gpu-pack: | $(VENV)/bin/python ## gather what a GPU machine without a network needs into build/gpu-pack
+	$(RUN) -m gpu.pack $(ARGS)
+
+gpu: ## there: test, compare, benchmark on the GPU (ARGS="--part bench"); without one: rehearse in the emulator
+	$(GPU_PYTHON) -m gpu $(ARGS)
 
 golden-update: $(VENV)/dev.stamp ## write the golden files anew; read the diff before you commit it
 	$(PYTEST) --golden-update

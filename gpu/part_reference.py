@@ -1,0 +1,60 @@
+"""Part "reference": standard operators, random programs and the benchmarks' operators against float64.
+
+An item is a group of calls; each is compiled fused and unfused, and every element must be within the bound
+of the reference evaluator.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gpu.job import Job
+from gpu.pack import ROOT
+
+RANDOM, QUICK_RANDOM = 400, 8
+TOGETHER, QUICK_TOGETHER = 10, 4
+QUICK_GROUPS = 2
+MOST_MESSAGES = 4
+
+
+def _helpers() -> Any:
+    """The tests' own helpers, which are not part of a package."""
+    for folder in (ROOT / "tests", ROOT / "tests" / "gpu"):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    import on_device
+
+    return on_device
+
+
+def items(job: Job) -> list[str]:
+    """`kind first-last`: groups of numbers into the lists of calls."""
+    together = QUICK_TOGETHER if job.quick else TOGETHER
+    counts = {"workloads": len(_helpers().workload_names()), "random": QUICK_RANDOM if job.quick else RANDOM}
+    if importlib.util.find_spec("scipy"):  # the cases of the library say what is expected with it
+        counts["stdlib"] = _helpers().stdlib_count()
+    found = []
+    for kind in ("workloads", "stdlib", "random"):
+        groups = [(a, min(a + together, counts[kind])) for a in range(0, counts.get(kind, 0), together)]
+        found += [f"{kind} {a}-{b - 1}" for a, b in (groups[:QUICK_GROUPS] if job.quick else groups)]
+    return job.selected(found)
+
+
+def run(item: str, job: Job) -> Mapping[str, Any]:
+    """Check a group."""
+    kind, _, numbers = item.partition(" ")
+    first, last = map(int, numbers.split("-"))
+    helpers = _helpers()
+    calls = [helpers.call_of(kind, k) for k in range(first, last + 1)]
+    outcomes = helpers.outcomes_on_device([c for c in calls if c is not None], job.target)
+    bad = [o for o in outcomes if o.message]
+    return {
+        "status": "failed" if bad else "ok",
+        "compared": len(outcomes),
+        "wrong": len(bad),
+        "worst_ratio": max((o.ratio for o in outcomes if o.ratio is not None), default=None),
+        "message": "\n".join(f"{o.name} ({o.how}): {o.message}" for o in bad[:MOST_MESSAGES]),
+    }

@@ -1,0 +1,302 @@
+"""`make gpu-pack` and `make gpu` without a network and without a GPU: what can be said about them here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT, ROOT / "tests" / "gpu"):
+    sys.path.insert(0, str(folder))  # none of these is part of the package
+
+from benchmarks import gpu_contenders, gpu_timing  # noqa: E402
+from benchmarks.gpu_arrays import POOL, Pool  # noqa: E402
+from benchmarks.gpu_cases import cases, small_calls  # noqa: E402
+from gpu import pack, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
+from gpu.__main__ import LATE, main  # noqa: E402
+from gpu.install import InstallError, chosen, install, missing, verify  # noqa: E402
+from gpu.job import Job  # noqa: E402
+from gpu.record import RESULTS, TABLE, Record  # noqa: E402
+from gpu.report import page  # noqa: E402
+from gpu.run import Setting, merged, run_part, split  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFUSE_VERIFY", "0")
+
+
+# --- the run ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu.__main__.sources_digest", lambda root: "1")  # somebody may be editing
+    base = ["--rehearse", "--out", str(tmp_path), "--workers", "1", "--only", "softmax 5x7", "workloads 4"]
+    parts = ["--part", "bench", "reference", "sanitize"]
+    assert main([*base, *parts, "--minutes", "0.01"]) == LATE
+    assert "There is more to do" in capfd.readouterr().out
+    assert main([*base, *parts]) == 0
+    printed = capfd.readouterr().out
+    assert "REHEARSAL" in printed and "reference: workloads 4-7: ok" in printed
+    data = json.loads((tmp_path / RESULTS).read_text())
+    assert data["about"]["target"] == "emulate"
+    checked = data["parts"]["reference"]["items"]["workloads 4-7"]
+    assert checked["compared"] == 4 * 4 and checked["wrong"] == 0 and 0 < checked["worst_ratio"] <= 1
+    bench = data["parts"]["bench"]["items"]
+    assert set(bench) == {"softmax 5x7 f32", "softmax 5x7 bf16"}
+    for r in bench.values():
+        entry = r["entries"]["polyfuse"]
+        assert entry["verdict"]["ok"] and entry["by"] == "wall" and entry["launches"] >= 1
+        assert "share_of_copy" not in r and r["best_peer"] is None
+    table = (tmp_path / TABLE).read_text()
+    assert "times mean nothing" in table and "| softmax 5x7 bf16 |" in table
+    assert main([*base, *parts]) == 0
+    assert "bench:" not in capfd.readouterr().out, "done items are done again"
+
+
+def _part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> Any:
+    """A part "fake" whose worker runs `body`; returns a function that runs items of it."""
+    package = tmp_path / "fake" / "gpu"
+    package.mkdir(parents=True)
+    for file in (ROOT / "gpu").glob("*.py"):
+        (package / file.name).write_text(file.read_text())
+    (package / "part_bench.py").write_text("import os, time\ndef run(item, job):\n" + body)
+    record = Record(tmp_path / "out", {"sources": "1"}, page)
+
+    def run(*items: str) -> dict[str, Any]:
+        setting = Setting(tmp_path / "out", [package.parent], time.monotonic() + 60)
+        monkeypatch.chdir(package.parent)
+        run_part("bench", list(items), Job("cpu", quick=True), setting, record)
+        found: dict[str, Any] = record.data["parts"]["bench"]["items"]
+        return found
+
+    return run
+
+
+def test_a_crash_is_one_items_result_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _part(
+        monkeypatch,
+        tmp_path,
+        "    if 'bad' in item: os._exit(7)\n    return {'status': 'ok', 'pid': os.getpid()}\n",
+    )
+    found = run("a", "b", "bad", "c")
+    assert [found[n]["status"] for n in ("a", "b", "bad", "c")] == ["ok", "ok", "crashed", "ok"]
+    assert "status 7" in found["bad"]["message"]
+    assert found["a"]["pid"] == found["b"]["pid"] != found["c"]["pid"]
+    assert json.loads((tmp_path / "out" / RESULTS).read_text())["parts"]["bench"]["items"] == found
+
+
+def test_a_group_that_crashes_is_made_again_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "    if item in ('g 0-2', 'g 1-1'): os._exit(1)\n    return {'status': 'ok', 'compared': 3}\n"
+    found = _part(monkeypatch, tmp_path, body)("g 0-2")["g 0-2"]
+    assert (found["status"], found["compared"], found["wrong"]) == ("failed", 6, 1)
+    assert found["message"].startswith("g 1-1: crashed")
+
+
+def test_an_exception_is_a_failure_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _part(monkeypatch, tmp_path, "    raise ValueError('no such ' + item)\n")("thing")["thing"]
+    assert found["status"] == "failed" and "no such thing" in found["message"]
+
+
+def test_groups() -> None:
+    assert split("stdlib 3-5") == ["stdlib 3-3", "stdlib 4-4", "stdlib 5-5"]
+    assert split("ln_fwd 5x7 f32") == ["ln_fwd 5x7 f32"]
+    assert merged([("a", {"status": "ok", "compared": 2})])["status"] == "ok"
+
+
+def test_other_sources_begin_again(tmp_path: Path) -> None:
+    first = Record(tmp_path, {"sources": "1"}, page)
+    assert first.plan("bench", ["a", "b"]) == ["a", "b"]
+    first.put("bench", "a", {"status": "ok"})
+    assert not first.complete(["bench"])
+    again = Record(tmp_path, {"sources": "1"}, page)
+    assert again.plan("bench", ["a", "b"]) == ["b"]
+    assert Record(tmp_path, {"sources": "2"}, page).plan("bench", ["a", "b"]) == ["a", "b"]
+    assert (tmp_path / "results-1.json").is_file()
+
+
+# --- the pack -----------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_taken_from_the_pack_and_nothing_else() -> None:
+    versions = {"numpy": "2.5.2", "lark": "1.1.9", "rich": "14.0"}
+    assert missing(["numpy>=2.0", "lark>=1.2", "islpy>=2025.1", "rich>=13"], versions.get) == [
+        "lark",
+        "islpy",
+    ]
+    names = ("numpy-2.5.5-x.whl", "lark-1.3.1-x.whl", "islpy-2026.2.2-x.whl", "ml_dtypes-0.6.0-x.whl")
+    found = chosen([Path(n) for n in names], ["lark", "islpy"], versions.get)
+    assert [w.name.split("-")[0] for w in found] == ["lark", "islpy", "ml_dtypes"]
+
+
+def test_a_pack_is_described_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "wheels" / "thing-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"x" * 1000)
+    manifest = pack.write_manifest(tmp_path, "sdist")
+    assert (
+        manifest["bytes"] == 1000 and len(manifest["files"][str(wheel.relative_to(tmp_path))]["sha256"]) == 64
+    )
+    verify(tmp_path)
+    wheel.write_bytes(b"y" * 1000)
+    with pytest.raises(InstallError, match="damaged"):
+        verify(tmp_path)
+    monkeypatch.setattr(pack, "LIMIT_MIB", 0.0005)
+    with pytest.raises(pack.PackError, match="largest: thing"):
+        pack.write_manifest(tmp_path, "sdist")
+
+
+def test_without_a_pack_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert install(tmp_path) == [ROOT], "everything is installed here"
+    monkeypatch.setattr("gpu.install.missing", lambda requirements: ["islpy"])
+    with pytest.raises(InstallError, match="make gpu-pack"):
+        install(tmp_path)
+
+
+def test_without_headers_the_pack_has_pycudas_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[tuple[str, ...]] = []
+
+    def pip(*arguments: str) -> None:
+        fetched.append(arguments)
+        if "--no-binary=pycuda" in arguments:
+            to = Path(arguments[arguments.index("--dest") + 1])
+            (to / "pycuda-2026.1.tar.gz").write_bytes(b"sources")
+
+    def refuse(sources: Path, to: Path) -> None:
+        raise pycuda_wheel.WheelError("there are no CUDA headers (cuda.h)")
+
+    monkeypatch.setattr(pack, "pip", pip)
+    monkeypatch.setattr(pack, "build_wheel", refuse)
+    (tmp_path / "wheels").mkdir()
+    assert "no CUDA headers" in pack.gather(tmp_path, None)
+    assert (tmp_path / "sdist" / "pycuda-2026.1.tar.gz").is_file()
+    assert "mako" in fetched[-1] and any("islpy" in a for a in fetched[0])
+
+
+def test_a_wheel_that_does_not_load_the_driver_is_told_from_one_that_does(tmp_path: Path) -> None:
+    for name, content in (("bad", b"libc.so.6"), ("good", b"libcuda.so.1\0libc.so.6")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("pycuda/_driver.cpython-312-x86_64-linux-gnu.so", content)
+    assert not pycuda_wheel.loads_driver(tmp_path / "bad")
+    assert pycuda_wheel.loads_driver(tmp_path / "good")
+
+
+# --- the parts ----------------------------------------------------------------------------------------
+
+
+def test_a_report_of_tests_is_counted() -> None:
+    xml = """<testsuites><testsuite><testcase name="a"/><testcase name="b"><failure message="no"/></testcase>
+        <testcase name="c"><skipped message="there is no GPU"/></testcase></testsuite></testsuites>"""
+    found = part_tests.counted(xml)
+    assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
+    assert found["status"] == "failed" and found["message"] == "b: no"
+
+
+def test_outputs_of_the_memory_checker() -> None:
+    good = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+    assert part_sanitize.judged(0, good)["status"] == "ok"
+    bad = "========= Invalid __global__ write of size 4\n========= ERROR SUMMARY: 2 errors\n"
+    found = part_sanitize.judged(99, bad)
+    assert found["status"] == "failed" and found["errors"] == 2 and "Invalid" in found["message"]
+    race = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+    assert part_sanitize.judged(99, race)["status"] == "failed"
+    assert part_sanitize.judged(1, "========= Error: Device not supported\n")["status"] == "skipped"
+    assert part_sanitize.judged(1, "Traceback\nImportError: torch")["status"] == "failed"
+
+
+def test_cases_have_different_labels_and_the_sizes_that_are_promised() -> None:
+    labels = [c.label for c in cases()]
+    assert len(set(labels)) == len(labels)
+    assert labels.index("adamw 300000000 f32") < labels.index("ln_fwd 65536x768 bf16"), "f32 comes first"
+    wanted = ("msoftmax 64x16x512x512 f32", "bn_train_relu 128x64x112x112 f32", "softmax 750000x32 f32")
+    assert set(wanted) <= set(labels)
+    assert {"softmax 64x30000 bf16", "softmax 8x1048576 f32", "ln_fwd 16384x768 f16"} <= set(labels)
+
+
+@pytest.mark.parametrize("case", small_calls(), ids=lambda c: c.label)
+def test_inputs_have_the_types_of_the_parameters(case: Any) -> None:
+    for name, a in case.inputs().items():
+        if isinstance(a, np.ndarray):
+            assert a.dtype == case.graph.tensor(name).dtype.numpy, name
+    again = case.inputs(1)
+    arrays = [n for n, a in case.inputs().items() if isinstance(a, np.ndarray)]
+    assert any(not np.array_equal(case.inputs()[n], again[n]) for n in arrays)
+
+
+def test_large_inputs_repeat_numbers_without_repeating_rows() -> None:
+    a = Pool(3).standard_normal((4000, 768), "f4")
+    assert a.dtype == np.float32 and len(np.unique(a[:, 0])) > 3000
+    assert np.array_equal(a.ravel()[:100], a.ravel()[POOL : POOL + 100])
+    assert Pool(3).integers(0, 9, 5).tolist() == Pool(3).integers(0, 9, 5).tolist()
+
+
+# --- timing -------------------------------------------------------------------------------------------
+
+
+def test_sets_do_not_fit_the_cache_together() -> None:
+    l2 = 50 << 20
+    assert gpu_timing.sets_for(1 << 30, l2) == 1
+    for nbytes in (20 << 20, 60 << 20, 149 << 20):
+        count = gpu_timing.sets_for(nbytes, l2)
+        assert (count - 1) * nbytes >= 2 * l2 and count > 1
+    assert gpu_timing.sets_for(1000, l2) == gpu_timing.MOST_SETS
+
+
+def test_spans_of_a_profile_belong_to_calls() -> None:
+    found = gpu_timing.per_call([(0, 1), (2, 4), (5, 6), (7, 9)], 2)
+    assert found is not None and found.kernels == 2 and found.seconds == pytest.approx((3e-6, 3e-6))
+    uneven = gpu_timing.per_call([(0, 1), (2, 4), (5, 6)], 2)
+    assert uneven is not None and uneven.kernels == 1.5 and uneven.seconds == pytest.approx((2e-6,))
+    assert gpu_timing.per_call([], 2) is None
+
+
+def test_everyone_has_a_turn_in_every_round() -> None:
+    turns: list[str] = []
+
+    def contender(label: str) -> gpu_contenders.Prepared:
+        return gpu_contenders.Prepared(label, 0.0, {}, [lambda: turns.append(label)], facts={"launches": 1})
+
+    found = gpu_timing.measure([contender("a"), contender("b")], 5, "emulate", lambda: None)
+    assert set(found) == {"a", "b"} and all(m.device.rounds == 5 and m.by == "wall" for m in found.values())
+    assert turns.count("a") > 5 and turns.count("b") > 5
+
+
+def test_the_table_of_a_gpu() -> None:
+    def entry(ms: float, by: str = "events", ok: bool = True) -> dict[str, Any]:
+        time = {"median": ms, "low": ms * 0.9, "high": ms * 1.1, "least": ms * 0.8, "rounds": 31}
+        return {
+            "ms": time,
+            "by": by,
+            "host_ms": 0.004,
+            "kernels": 1.0,
+            "first_call_s": 0.5,
+            "verdict": {"ok": ok, "error": 1e-7, "message": ""},
+        }
+
+    ours = {**entry(0.5), "kernels_of_ours": {"pf_k0": {"registers": 40}}, "call_host_ms": 0.02}
+    entries = {"polyfuse": ours, "torch.compile": entry(0.6), "jax.jit": entry(0.7, "cupti", ok=False)}
+    item = {"status": "ok", "entries": entries, "ratio": 1.2, "share_of_copy": 0.9, "failures": ["x failed"]}
+    about = {"device": "NVIDIA X", "target": "cuda", "date": "2026-01-01T00:00:00", "pycuda": "2026.1"}
+    text = page({"about": about, "parts": {"bench": {"total": 2, "items": {"ln_fwd": item}}}})
+    assert "1 of 2 done: 1 ok" in text and "x failed" in text and "mean nothing" not in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| ln_fwd")]
+    assert (
+        "0.5 (0.45-0.55)" in row and "by cupti WRONG" in row and "| 1.20 | 90% |" in row and "| 40 |" in row
+    )
+    assert "1.20 times the speed of the best peer, 90% of the copy bandwidth" in text
