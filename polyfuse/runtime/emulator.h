@@ -49,7 +49,7 @@ struct pf_emu_at {
 #define __shfl_xor_sync pf_emu_at{__LINE__}.shuffle_xor
 #define __activemask() pf_emu->active()
 
-// ---- atomics: one thread of the grid runs at a time. Taking the address of the element noted the update ------
+// ---- atomics: one thread runs at a time, and taking the address of the element has noted the update ------
 template <class T>
 struct pf_emu_same {
   typedef T type;

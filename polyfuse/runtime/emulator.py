@@ -43,6 +43,7 @@ class EmulatedKernels:
     resident   how many blocks the device holds at once; None: all
     count      count loads and stores of every element
     check      look at every access; without, only numbers come out, faster
+    time_out_s a launch that takes longer does not end
     """
 
     def __init__(

@@ -6,6 +6,7 @@ There is one engine in a process, and one run at a time.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from functools import lru_cache
 
@@ -86,6 +87,8 @@ class Engine:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
+            os.register_at_fork(after_in_child=self._new_lock)
         self._library = library
         library.pf_emu_start.restype = ctypes.c_void_p
         library.pf_emu_run_launch.restype = ctypes.c_int64
@@ -97,6 +100,9 @@ class Engine:
             if cls._instance is None:
                 cls._instance = cls(load_shared(emulator_source.engine(), extra_flags=ENGINE_FLAGS))
             return cls._instance
+
+    def _new_lock(self) -> None:
+        self.lock = threading.Lock()
 
     def kernels(self, source: str, *, check: bool) -> ctypes.CDLL:
         """The library of an emitted source, attached to this engine."""

@@ -1,10 +1,10 @@
 // Stacks and the switch between them: what a thread of a block needs only once it waits.
 //
-// A context is one word. On x86-64 it is the stack pointer, below which the six saved registers lie; elsewhere
-// it is the address of a ucontext_t at the low end of the stack (ten times slower: it calls the system).
+// A context is one word. On x86-64 it is the stack pointer, where the six saved registers lie; elsewhere it is
+// the address of a ucontext_t at the low end of the stack (ten times slower: it calls the system).
 
 #include <sys/mman.h>
-#if !defined(__x86_64__) || defined(PF_EMU_UCONTEXT)
+#if !defined(__x86_64__) || !defined(__ELF__) || defined(PF_EMU_UCONTEXT)
 #define PF_EMU_PORTABLE 1
 #include <ucontext.h>
 #endif
@@ -13,15 +13,19 @@ typedef void* Context;
 
 namespace {
 
-constexpr uint64_t kCanary = 0x5ca1ab1e0ddba11ull;
-constexpr size_t kColour = 9 * 64;  // so that the tops of neighbouring stacks meet different sets of a cache
-constexpr int kSlab = 64;           // stacks mapped at once
-constexpr size_t kGuard = 64 << 10; // below them, without access
+constexpr size_t kColour = 9 * 64;   // so that the tops of neighbouring stacks meet different sets of a cache
+constexpr int kSlab = 64;            // stacks mapped at once
+constexpr size_t kGuard = 64 << 10;  // below them, without access
+constexpr size_t kCanary = 64;       // at the low end of a stack: stays zero, and takes no memory to stay so
 
 struct Stack {
   char* low;
   char* top;
-  bool whole() const { return *(const uint64_t*)low == kCanary; }
+  bool whole() const {
+    uint64_t any = 0;
+    for (size_t k = 0; k < kCanary / 8; ++k) any |= ((const uint64_t*)low)[k];
+    return any == 0;
+  }
 };
 
 // All stacks of the process, of one size; they are kept for later launches.
@@ -43,7 +47,6 @@ class Stacks {
     if (free_.empty()) map();
     Stack s = free_.back();
     free_.pop_back();
-    *(uint64_t*)s.low = kCanary;
     return s;
   }
 
@@ -51,7 +54,8 @@ class Stacks {
 
  private:
   void map() {
-    void* slab = mmap(nullptr, slab_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* slab = mmap(nullptr, slab_bytes_, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (slab == MAP_FAILED) abort();
 #ifdef MADV_NOHUGEPAGE
     madvise(slab, slab_bytes_, MADV_NOHUGEPAGE);  // few pages of each stack are ever touched
@@ -114,7 +118,7 @@ inline Context fresh_context(Stack s, void (*run)()) {
 ucontext_t main_context;
 
 inline ucontext_t* place_of(Stack* s) {
-  return s ? (ucontext_t*)(((uintptr_t)s->low + 127) & ~(uintptr_t)63) : &main_context;
+  return s ? (ucontext_t*)(s->low + kCanary) : &main_context;
 }
 
 inline void switch_context(Stack* own, Context* from, Context to) {

@@ -111,7 +111,7 @@ def _given(b: PlanBuffer, array: Array, shape: tuple[int, ...]) -> Array:
             code="PF737",
         )
     if array.shape != shape:
-        array = array.reshape(shape, copy=False) if dense(array) else array
+        array = array.reshape(shape) if dense(array) else array
     if array.shape != shape or not (b.strided or dense(array)):
         raise EmulationError(f"the array of the buffer '{b.name}' has gaps or another order", code="PF737")
     return array

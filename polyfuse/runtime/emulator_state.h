@@ -1,5 +1,5 @@
-// What emitted kernels and the engine of the emulator (emulator.cpp) both know: two libraries, compiled apart.
-// The engine is compiled once per machine; a kernel reaches it through the pointer `pf_emu` alone.
+// What emitted kernels and the engine of the emulator (emulator.cpp) both know: two libraries, compiled
+// apart. The engine is compiled once per machine; a kernel reaches it through the pointer `pf_emu` alone.
 
 typedef __INT64_TYPE__ pf_emu_i64;
 typedef __UINT64_TYPE__ pf_emu_u64;

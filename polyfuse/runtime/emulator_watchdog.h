@@ -1,5 +1,5 @@
 // A limit of time for kernels that run for ever without waiting: a timer whose signal comes to this thread
-// alone, and whose handler leaves the kernel as a thread that fails does. Linux only; elsewhere there is none.
+// alone, and whose handler leaves the kernel as a thread that fails does. Linux only.
 
 #include <csignal>
 #include <ctime>

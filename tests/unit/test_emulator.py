@@ -350,6 +350,20 @@ def test_counts() -> None:
     assert not ran.report.stores["x"].any()
 
 
+def test_an_atomic_update_is_a_load_and_a_store() -> None:
+    x, p, y = numbers(96), numbers(7), zeros(14)
+    plan = GridPlan(
+        (buffer("x", x, Kind.INPUT), buffer("p", p, Kind.INPUT), buffer("y", y, Kind.INOUT)),
+        (launch("sum_f32", "x p y", 1, 96, 28),),
+    )
+    kernels = EmulatedKernels(CudaCode(ATOMICS, plan, ()), count=True)
+    kernels.run({"x": x, "p": p, "y": y})
+    each = np.bincount(np.arange(96) % 7)
+    assert np.array_equal(kernels.report.loads["y"][0], [*each, *[0] * 7])
+    assert np.array_equal(kernels.report.stores["y"][0], [*each, *[1] * 7])
+    assert np.array_equal(kernels.report.loads["x"][0], np.full(96, 2))
+
+
 def test_an_empty_grid_is_not_launched() -> None:
     x, y = numbers(0), zeros(0)
     ran = emulate(CORRECT, launch("in_place", "y", 0), {"x": x}, {"y": y})

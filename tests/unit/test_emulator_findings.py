@@ -249,6 +249,13 @@ def test_races(one: GridLaunch, text: str) -> None:
         assert any(d.code == "PF730" and text in d.message for d in error.diagnostics)
 
 
+def test_a_race_through_two_buffers_on_the_same_memory() -> None:
+    base = np.arange(40, dtype=np.float32)
+    t, y = base[:32], base[1:33]
+    error = found(lambda: emulate(WRONG, launch("copy", "t y"), {"t": t}, {"y": y}))
+    assert {d.code for d in error.diagnostics} == {"PF730"}
+
+
 def test_a_race_across_blocks_names_both() -> None:
     message = run_wrong(launch("across_blocks", "y", 2), 64).diagnostics[0].message
     assert "of block 0" in message and "of block 1" in message
