@@ -78,6 +78,12 @@ def _view(base: DeviceArray, offset: int = 0, **changes: Any) -> DeviceView:
     return DeviceView(**{**given, "address": view.address + offset})
 
 
+def _others_stream(native: NativeDriver) -> int:
+    """A stream as torch makes them: not ordered with the legacy default stream."""
+    with native.current():
+        return int(native.functions.cuStreamCreate(1))
+
+
 # --- arrays of NumPy --------------------------------------------------------------------------------------
 
 
@@ -212,10 +218,19 @@ def test_what_is_not_dense_is_copied_otherwise(driver: Driver) -> None:
     assert "argument 'y' is not dense: copied on every call" in f.describe()
 
 
+def test_strides_that_are_no_whole_elements(driver: Driver) -> None:
+    f = _made(helpers.scale_code(strided=True), driver)
+    pairs = np.zeros(SIZE, [("value", "<f4"), ("flag", "u1"), ("pad", "u1")])
+    pairs["value"] = _x()
+    base = _on(driver, pairs.view(np.uint8))
+    y = f.device_output(helpers.Y)
+    f.run({"x": _view(base, dtype=np.dtype("<f4"), shape=(SIZE,), strides=(6,)), "a": A3, "y": y})
+    assert np.array_equal(y.get(), 3 * _x())
+
+
 def test_an_owner_makes_the_dense_copy_if_it_can(native: NativeDriver) -> None:
     f = _made(helpers.scale_code(), native)
-    with native.current():
-        theirs = native.create_stream()
+    theirs = _others_stream(native)
     dense, y = _on(native, _x(), theirs), f.device_output(helpers.Y)
     asked = []
 
@@ -225,6 +240,9 @@ def test_an_owner_makes_the_dense_copy_if_it_can(native: NativeDriver) -> None:
 
     base = _on(native, _x(3 * SIZE))
     f.run({"x": _view(base, shape=(SIZE,), strides=(12,), compact=compact), "a": A3, "y": y})
+    with native.current():
+        native.fill(dense.address, 0, dense.nbytes, theirs)  # its owner uses the memory again
+        native.synchronize(theirs)
     assert np.array_equal(y.get(), 3 * _x())
     assert asked == [1]
 
@@ -449,6 +467,15 @@ def test_work_of_others_is_waited_for(native: NativeDriver) -> None:
     assert np.array_equal(y.get(), 3 * _x())
 
 
+def test_work_on_the_default_stream_is_waited_for(native: NativeDriver) -> None:
+    """PyCUDA's arrays say that there is nothing to wait for, and are filled on the default stream."""
+    f = _made(helpers.scale_code(), native)
+    x, y = _on(native, _x(), 0), f.device_output(helpers.Y)
+    f.run({"x": _view(x, stream=None), "a": A3, "y": y})
+    assert y.stream != 0
+    assert np.array_equal(y.get(), 3 * _x())
+
+
 def test_numbers_of_the_default_streams(recording: RecordingDriver) -> None:
     assert device_view(SimpleNamespace(__cuda_array_interface__=_interface(stream=1)), "x").stream == 0
     assert device_view(SimpleNamespace(__cuda_array_interface__=_interface(stream=2)), "x").stream == 2
@@ -622,8 +649,7 @@ def test_dlpack_there_and_back(recording: RecordingDriver, dtype: Any) -> None:
 
 def test_dlpack_orders_the_streams(native: NativeDriver) -> None:
     f = _made(helpers.scale_code(), native)
-    with native.current():
-        theirs = native.create_stream()
+    theirs = _others_stream(native)
     lender = _Lender(_on(native, _x(), theirs))
     y = np.zeros(SIZE, np.float32)
     f.run({"x": lender, "a": A3, "y": y})
