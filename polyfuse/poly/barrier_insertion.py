@@ -27,13 +27,16 @@ from polyfuse.poly.loop_regions import STRIDE, Place
 _END = STRIDE << 32  # a position after all nodes of a block
 
 
-def insert_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> tuple[Block, tuple[str, ...]]:
+def insert_barriers(
+    kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
+) -> tuple[Block, tuple[str, ...]]:
     """The block with the barriers that a launch with that many blocks needs, and the reason of each.
 
-    Barriers that are there already stay.  Raises ScheduleError: PF531 if one of these is not reached by all
+    Arguments are those of `check_barriers`; what it returns passes that check.  Barriers that are there
+    already stay.  Raises ScheduleError: PF531 if one of these is not reached by all
     threads, PF532 if blocks would have to wait for each other, PF533 if no barrier can help.
     """
-    found = events(kernel, block, blocks)
+    found = events(kernel, block, blocks, copied)
     if not found.waits and not found.accesses:
         return block, ()
     with isl_lock:

@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyfuse.ir.index_expr import IndexExpr, evaluate
 from polyfuse.ir.loop_ir import BarrierScope
-from polyfuse.poly.conflicts import Demand, own_names
+from polyfuse.poly.conflicts import Demand, dims_of, own_names
 from polyfuse.poly.loop_events import LANE, Access, Events
 
 
@@ -59,9 +59,8 @@ class Conflict:
 def witness(events: Events, d: Demand, pairs: isl.Set) -> Conflict:
     """One pair of a set that is not empty."""
     point = pairs.sample_point()
-    names = (own_names(d.first, "a", d.shared), own_names(d.second, "b", d.shared))
-    dims = list(dict.fromkeys((*names[0].values(), *names[1].values())))
-    values = {n: _at(point, isl.dim_type.set, k) for k, n in enumerate(dims)}
+    names = tuple(own_names(a, s, d.shared, events.ranges) for a, s in ((d.first, "a"), (d.second, "b")))
+    values = {n: _at(point, isl.dim_type.set, k) for k, n in enumerate(dims_of(*names))} | {"0": 0}
     sizes = {n: _at(point, isl.dim_type.param, k) for k, n in enumerate(events.sizes)}
     sides = [
         _touch(a, {v: values[n] for v, n in mine.items()} | sizes)

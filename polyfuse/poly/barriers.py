@@ -22,7 +22,7 @@ from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Combine
 from polyfuse.poly.barrier_witness import Conflict, witness
-from polyfuse.poly.conflicts import Conflicts, Demand, Names, before, demands, named, steady
+from polyfuse.poly.conflicts import Conflicts, Demand, Names, before, demands, dims_of, named, steady
 from polyfuse.poly.isl_bridge import isl_lock, params_prefix
 from polyfuse.poly.legality import Legal
 from polyfuse.poly.loop_events import Events, Wait, events
@@ -54,12 +54,15 @@ class Unneeded:
     diagnostic: Diagnostic
 
 
-def check_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> BarrierVerdict:
+def check_barriers(
+    kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
+) -> BarrierVerdict:
     """Legal if no two threads of a launch with that many blocks meet in an element without a barrier.
 
-    `block` is the loop IR as it is printed, loops over blocks included; tx and ty are free in it.
+    `block` is the loop IR as it is printed, loops over blocks included; tx and ty are free in it. `copied`
+    names the inout parameters that have memory apart from that of their new values.
     """
-    found = events(kernel, block, blocks)
+    found = events(kernel, block, blocks, copied)
     if not found.waits and not found.accesses:
         return Legal()
     with isl_lock:
@@ -75,9 +78,11 @@ def check_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> Bar
     return Legal()
 
 
-def unneeded_barriers(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> tuple[Unneeded, ...]:
+def unneeded_barriers(
+    kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
+) -> tuple[Unneeded, ...]:
     """The barriers of a legal kernel each of which could be deleted, by itself."""
-    found = events(kernel, block, blocks)
+    found = events(kernel, block, blocks, copied)
     with isl_lock:
         checker = Checker(found)
         if checker.any_divergent() is not None:
@@ -197,7 +202,7 @@ class Checker:
             (place, d.second.place, mine, sides[1]),
         ):
             terms.append(_order(first, second, left, right, d.scope))
-        dims = ", ".join(dict.fromkeys((*sides[0].values(), *sides[1].values())))
+        dims = ", ".join(dims_of(*sides))
         text = f"[{dims}] : exists ({', '.join(mine.values())} : {' and '.join(terms)})"
         prefix = params_prefix(self.events.sizes)
         return isl.Set.read_from_str(self.conflicts.context, f"{prefix}{{ {text} }}")

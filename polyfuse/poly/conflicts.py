@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from polyfuse.ir.index_expr import IndexExpr, IVar
+from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Scope
-from polyfuse.ir.linear import Linear, linear
+from polyfuse.ir.linear import Range
 from polyfuse.ir.loop_ir import BarrierScope
+from polyfuse.poly.index_digits import Facts, Side, determined, of_place
 from polyfuse.poly.isl_bridge import NotAffine, index_text, new_context, params_prefix, size_id
 from polyfuse.poly.loop_events import LANE, Access, Events
 from polyfuse.poly.loop_regions import BLOCK, DATA, STRIDE, THREAD, Nest, Place, Region
@@ -37,12 +38,20 @@ def named(text: str, names: Names) -> str:
     return _VARIABLE.sub(lambda m: names[m.group(1)], text)
 
 
-def own_names(access: Access, side: str, shared: frozenset[str]) -> dict[str, str]:
-    """Names of an access's variables in a pair; those in `shared` are the same on both sides."""
+def own_names(
+    access: Access, side: str, shared: frozenset[str], ranges: Mapping[str, Range]
+) -> dict[str, str]:
+    """Names of an access's variables in a pair; those in `shared` are the same on both sides, and what is
+    always 0 has no name."""
     mine = [r.name for r in access.place.regions if r.loop] + ["tx", "ty"]
     if access.count > 1:
         mine.append(LANE)
-    return {v: f"c_{v}" if v in shared else f"{side}_{v}" for v in mine}
+    return {v: "0" if ranges.get(v) == (0, 0) else f"{'c' if v in shared else side}_{v}" for v in mine}
+
+
+def dims_of(left: Names, right: Names) -> list[str]:
+    """The variables of a pair."""
+    return [n for n in dict.fromkeys((*left.values(), *right.values())) if n != "0"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +84,26 @@ def demands(events: Events, joined: frozenset[int]) -> Iterator[list[Demand]]:
     by_storage: dict[str, list[Access]] = {}
     for a in events.accesses:
         by_storage.setdefault(a.storage, []).append(a)
+    facts: dict[Place, Facts] = {}
     for accesses in by_storage.values():
         distinct = list(dict.fromkeys(accesses))
         for a, b in itertools.combinations_with_replacement(distinct, 2):
             if not (a.write or b.write) or (a.atomic and b.atomic):
                 continue
-            same = _determined(a, b, events)
+            blocks = _names(a.place.nest) if a.place.nest is b.place.nest else set()
+            left, right = (_side(x, facts, events.ranges) for x in (a, b))
+            same = determined(left, right, {"tx", "ty", *blocks})
             if not {"tx", "ty"} <= same:
                 yield list(_of_pair(a, b, BarrierScope.BLOCK, joined))
             elsewhere = a.scope is not Scope.SHARED and events.blocks != 1
-            if elsewhere and not _one_block(a.place.nest, b.place.nest, same):
+            if elsewhere and not (blocks and blocks <= same):
                 yield list(_of_pair(a, b, BarrierScope.GRID, joined))
 
 
-def _one_block(a: Nest | None, b: Nest | None, same: set[str]) -> bool:
-    """Does it follow from equal variables that the block is the same?"""
-    return a is not None and a is b and set(a.names) <= same
+def _side(a: Access, facts: dict[Place, Facts], ranges: Mapping[str, Range]) -> Side:
+    if a.place not in facts:
+        facts[a.place] = of_place(ranges, (r.test for r in a.place.regions if r.test is not None))
+    return Side(a.indices, a.count, facts[a.place])
 
 
 def _of_pair(a: Access, b: Access, scope: BarrierScope, joined: frozenset[int]) -> Iterator[Demand]:
@@ -125,68 +138,6 @@ def _names(nest: Nest | None) -> set[str]:
     return set() if nest is None else set(nest.names)
 
 
-# --- cheap exclusion ----------------------------------------------------------------------------------------
-
-
-def _determined(a: Access, b: Access, events: Events) -> set[str]:
-    """Coordinates that are equal wherever both access the same element, as far as digits tell.
-
-    In ``1024*k0 + 4*tx + k1`` with tx in 0..255 and k1 in 0..3 the value tells every variable.
-    """
-    coordinates = {"tx", "ty", *(_names(a.place.nest) & _names(b.place.nest))}
-    found = {v for v in coordinates if events.ranges.get(v) == (0, 0)}
-    for k, (i, j) in enumerate(zip(a.indices, b.indices, strict=True)):
-        if i is None or j is None:
-            continue
-        lanes = max(a.count, b.count) - 1 if k == len(a.indices) - 1 else 0
-        found |= _digits(linear(i), linear(j), lanes, coordinates, events)
-    return found
-
-
-def _digits(a: Linear, b: Linear, lanes: int, coordinates: set[str], events: Events) -> set[str]:
-    """Coordinates whose difference must be 0 where a + one of the lanes == b + one of the lanes."""
-    terms: list[tuple[int, int, str | None]] = []  # factor, largest difference, coordinate
-    left = dict(b.terms)
-    for x, c in a.terms:
-        span = events.ranges.get(x.name) if isinstance(x, IVar) else None
-        if span is None or not isinstance(x, IVar):
-            return set()
-        if x.name in coordinates:
-            if left.pop(x, None) != c:
-                return set()
-            terms.append((abs(c), span[1] - span[0], x.name))
-            continue
-        partner = _partner(x, c, left, coordinates)
-        other = events.ranges.get(partner.name) if partner is not None else None
-        if partner is None or other is None:
-            return set()
-        del left[partner]
-        terms.append((abs(c), max(span[1] - other[0], other[1] - span[0]), None))
-    return set() if left else _leading(terms, abs(a.constant - b.constant) + lanes)
-
-
-def _partner(x: IVar, c: int, left: Mapping[IndexExpr, int], coordinates: set[str]) -> IVar | None:
-    """The variable of the other access that stands where x does."""
-    if left.get(x) == c:
-        return x
-    return next(
-        (y for y, d in left.items() if d == c and isinstance(y, IVar) and y.name not in coordinates), None
-    )
-
-
-def _leading(terms: list[tuple[int, int, str | None]], rest: int) -> set[str]:
-    """From the largest factor down: a digit is fixed if all below cannot make up for one of it."""
-    terms.sort(key=lambda t: t[0])
-    below = list(itertools.accumulate((f * d for f, d, _ in terms), initial=rest))
-    found = set()
-    for (factor, _, name), sum_below in zip(reversed(terms), reversed(below[:-1]), strict=True):
-        if factor <= sum_below:
-            break
-        if name is not None:
-            found.add(name)
-    return found
-
-
 # --- conflicts as sets --------------------------------------------------------------------------------------
 
 
@@ -213,7 +164,7 @@ class Conflicts:
         return self.set(names, terms + self.order(d, *names, near))
 
     def set(self, names: tuple[Names, Names], terms: list[str]) -> isl.Set:
-        dims = ", ".join(dict.fromkeys((*names[0].values(), *names[1].values())))
+        dims = ", ".join(dims_of(*names))
         body = " and ".join(dict.fromkeys(terms)) or "true"
         if (dims, body) not in self.sets:
             text = f"{params_prefix(self.events.sizes)}{{ [{dims}] : {body} }}"
@@ -224,7 +175,8 @@ class Conflicts:
         self, a: Access, b: Access, shared: frozenset[str]
     ) -> tuple[tuple[dict[str, str], dict[str, str]], list[str]]:
         """Names of both sides, and: both happen, to one element."""
-        names = own_names(a, "a", shared), own_names(b, "b", shared)
+        ranges = self.events.ranges
+        names = own_names(a, "a", shared, ranges), own_names(b, "b", shared, ranges)
         terms = [f"{size_id(n)} >= 0" for n in self.events.sizes]
         for access, mine in zip((a, b), names, strict=True):
             terms += self.happens(access.place, mine)
@@ -234,7 +186,7 @@ class Conflicts:
         for k, (i, j) in enumerate(zip(a.indices, b.indices, strict=True)):
             last = k == len(a.indices) - 1
             texts = [_index(e, x, n, last) for e, x, n in ((i, a, names[0]), (j, b, names[1]))]
-            if None not in texts:
+            if None not in texts and texts[0] != texts[1]:
                 terms.append(f"{texts[0]} = {texts[1]}")
         return names, terms
 

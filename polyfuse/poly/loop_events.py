@@ -3,8 +3,7 @@
     Access   a read or write of a buffer that is written somewhere, with indices over canonical variables
     Wait     a barrier, or a combination of lanes: all threads concerned come together
 
-Scalars and the buffers of a single thread are left out, and so is what is only read.  Output tensors that
-alias a parameter are the same storage.
+Scalars and the buffers of a single thread are left out, and so is what is only read.
 """
 
 from __future__ import annotations
@@ -78,9 +77,15 @@ class Events:
     waits: tuple[Wait, ...]
 
 
-def events(kernel: Kernel, block: Block, blocks: IndexExpr | int) -> Events:
-    """The events of one launch of a kernel with `blocks` blocks."""
-    storage = {t.name: t.alias for t in kernel.graph.tensors if t.alias is not None}
+def events(
+    kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
+) -> Events:
+    """The events of one launch of a kernel with `blocks` blocks.
+
+    An output that aliases a parameter is the same storage, unless the parameter is in `copied`.
+    """
+    aliases = ((t.name, t.alias) for t in kernel.graph.tensors)
+    storage = {name: alias for name, alias in aliases if alias is not None and alias not in copied}
     written = {storage.get(n, n) for n in _written(block)}
     shared = (Scope.SHARED, Scope.GLOBAL, Scope.ARGUMENT)
     buffers = {

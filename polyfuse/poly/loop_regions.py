@@ -73,6 +73,7 @@ class Region:
     nest: bool = False
     var: str | None = None
     value: IndexExpr | None = None
+    test: tuple[Expr, bool] | None = None
 
     @property
     def name(self) -> str:
@@ -127,7 +128,7 @@ class Regions:
             varies |= {DATA}
         number = self.number()
         conditions = () if text is None else (text,)
-        return Region(number, conditions, _exact(test), varies, always=False)
+        return Region(number, conditions, _exact(test), varies, always=False, test=(test, positive))
 
     def number(self) -> int:
         self.count += 1

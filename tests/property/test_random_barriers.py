@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
-from thread_traces import Event, Launch, launch, race
+from thread_traces import Event, Launch, launch, race, truth
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import BOOL, F32, I64
-from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Barrier,
@@ -36,6 +37,7 @@ from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, Tenso
 from polyfuse.poly.barrier_insertion import insert_barriers
 from polyfuse.poly.barrier_witness import Conflict, Touch
 from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
+from polyfuse.poly.index_digits import Side, determined, of_place
 
 PROGRAMS = 60
 SEEDS = range(8)
@@ -247,3 +249,60 @@ def barriers(block: Block) -> list[Barrier]:
             case If(_, then, other):
                 found += [*barriers(then), *barriers(other)]
     return found
+
+
+# --- digits -------------------------------------------------------------------------------------------------
+
+
+def random_index(rng: random.Random, names: list[str]) -> IndexExpr:
+    total = as_index(rng.randint(0, 3))
+    for name in rng.sample(names, rng.randint(0, len(names))):
+        total = total + rng.choice((1, 1, 2, 3, 4, 6, 8, -1)) * IVar(name)
+    if rng.random() < 0.3:
+        total = total + rng.choice((1, 2)) * binary("//", IVar("tx"), 2)
+    return binary("//", total, 3) if rng.random() < 0.1 else total
+
+
+def random_tests(rng: random.Random, names: list[str]) -> list[tuple[Expr, bool]]:
+    found: list[tuple[Expr, bool]] = []
+    for _ in range(rng.randint(0, 2)):
+        e: IndexExpr = IVar(rng.choice(names))
+        e = rng.choice((e, e, binary("%", e, 2), rng.choice((2, -1)) * e + 1))
+        sides = (IndexValue(e, I64), IndexValue(as_index(rng.randint(-1, 3)), I64))
+        found.append(
+            (Apply(rng.choice(("lt", "le", "gt", "ge", "eq", "ne")), sides, BOOL), rng.random() < 0.7)
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_digits_tell_only_what_is_true(seed: int) -> None:
+    """Against all values of all variables."""
+    rng, told = random.Random(200 + seed), 0
+    for _ in range(150):
+        names = ["tx", "ty", "k0", "k1"]
+        ranges = {n: (low := rng.randint(0, 1), low + rng.randint(0, 3)) for n in names}
+        coordinates = {"tx", "ty"}
+        indices = [tuple(random_index(rng, names) for _ in range(2)) for _ in range(2)]
+        if rng.random() < 0.5:
+            e = random_index(rng, names)
+            indices[0] = binary("//", e, 4), binary("%", e, 4)
+            indices[1] = rng.choice((indices[0], indices[1]))
+        tests = [random_tests(rng, names) for _ in range(2)]
+        counts = [rng.choice((1, 1, 2, 4)) for _ in range(2)]
+        one, two = (Side(indices[s], counts[s], of_place(ranges, tests[s])) for s in range(2))
+        said = determined(one, two, coordinates)
+        told += bool(said)
+        elements: list[dict[tuple[int, ...], list[dict[str, int]]]] = [{}, {}]
+        for s in range(2):
+            for values in product(*(range(ranges[n][0], ranges[n][1] + 1) for n in names)):
+                env = dict(zip(names, values, strict=True))
+                if all(truth(t, env) == yes for t, yes in tests[s]):
+                    first, last = (evaluate(i, env) for i in indices[s])
+                    for lane in range(counts[s]):
+                        elements[s].setdefault((first, last + lane), []).append(env)
+        for element in elements[0].keys() & elements[1].keys():
+            for v in said:
+                seen = {env[v] for s in range(2) for env in elements[s][element]}
+                assert len(seen) == 1, f"{v} in {indices} with {ranges} under {tests} by {counts}"
+    assert told > 50

@@ -367,6 +367,7 @@ def test_a_parameter_in_place_is_the_same_memory() -> None:
     assert check_barriers(k, apart, 1)
     assert unsafe(same, apart, 1).code == "PF533"
     assert check_barriers(same, (put("p__out", tx, value=read("p", tx)),), 1)
+    assert check_barriers(same, apart, 1, copied=frozenset(["p"]))
 
 
 def test_open_sizes() -> None:
