@@ -188,6 +188,25 @@ def _shared(jax: Any, a: Any) -> Any:
     return jax.dlpack.from_dlpack(a) if hasattr(a, "detach") else a
 
 
+def warm_up(target: str) -> None:
+    """Load everybody's compilers with something trivial."""
+    text = "op warm(x: f32[N]) -> (y: f32[N]) { y[n] = 2.0 * x[n] }"
+    x = to_device(np.ones(1 << 10, np.float32), target)
+    pf.compile(pf.parse(text), target=target)(x)
+    if target != "cuda":
+        return
+    try:
+        import torch
+
+        torch.compile(lambda x: x * 2)(x)
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        import jax
+
+        jax.jit(lambda x: x * 2)(jax.numpy.ones(1 << 10)).block_until_ready()
+    except Exception as error:  # who fails here fails again at a case, and is named there
+        print(f"a peer could not be warmed up: {error}")
+
+
 def contenders(target: str) -> dict[str, Callable[[GpuCase, Inputs], Prepared]]:
     """By label. In a rehearsal there is only polyfuse."""
     found: dict[str, Callable[[GpuCase, Inputs], Prepared]] = {OURS: prepare_ours}

@@ -65,7 +65,7 @@ def _prepare(
         except Exception as error:  # compilers fail in many ways; only ours must not
             if label == OURS:
                 raise
-            failures.append(f"{label}: {type(error).__name__}: {str(error)[:300]}")
+            failures.append(f"{label}: {type(error).__name__}: {' '.join(str(error).split())[:250]}")
             continue
         verdict = judge(case, known, made.results) if target == "cuda" else judge_small(case, made.results)
         entries[label] = {"first_call_s": made.first_call_s, "verdict": verdict, **made.facts}

@@ -36,6 +36,9 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", nargs="+", choices=[*NAMES, "all"], default=["all"], help="default: all")
     parser.add_argument("--minutes", type=float, default=8, metavar="N", help="then stop, to go on later (8)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="items with one of these texts")
+    parser.add_argument(
+        "--keep", action="store_true", help="what was right before the sources changed is not made again"
+    )
     parser.add_argument("--rehearse", action="store_true", help="in the emulator, even if there is a GPU")
     parser.add_argument("--target", choices=["cuda", "emulate"], help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=31, metavar="N", help="turns of each contender (31)")
@@ -77,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"REHEARSAL in the emulator, {why}: times mean nothing.", flush=True)
     job = Job(target, target != "cuda", tuple(chosen.only), chosen.workers, chosen.rounds)
     parts = NAMES if "all" in chosen.part else tuple(p for p in NAMES if p in chosen.part)
-    identity = {"sources": sources_digest(ROOT), "target": target, "only": " ".join(chosen.only)}
-    record = Record(chosen.out.resolve(), identity, page)
+    identity = {"sources": sources_digest(ROOT), "target": target}
+    record = Record(chosen.out.resolve(), identity, page, keep=chosen.keep)
     record.describe(**facts, target=target)
     print(f"{facts['device'] or 'no device'}; PyCUDA: {facts.get('pycuda')}", flush=True)
     return run(parts, job, Setting(record.folder, search, deadline), record)
@@ -86,18 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(parts: Sequence[str], job: Job, setting: Setting, record: Record) -> int:
     """The parts in order, each with its share of the time."""
+    try:
+        items = listed(parts, job, setting)
+    except ItemsError as error:
+        print(error, file=sys.stderr)
+        return 2
     for name in parts:
         share = limits(name).share if len(parts) > 1 else 1.0
         own = Setting(setting.folder, setting.search, time.monotonic() + share * setting.left)
-        try:
-            items = listed(name, job, setting)
-        except ItemsError as error:
-            print(error, file=sys.stderr)
-            return 2
-        run_part(name, items, job, own, record)
+        run_part(name, items[name], job, own, record)
     for file in ("table.md", "results.json"):
         print(f"written: {record.folder / file}")
-    if not record.complete(parts):
+    if not record.complete():
         print("There is more to do: run the same again.")
         return LATE
     wrong = [s for p in parts for s in record.statuses(p) if s not in ("ok", "skipped")]
@@ -108,16 +111,14 @@ class ItemsError(Exception):
     """A part cannot say what it consists of."""
 
 
-def listed(part: str, job: Job, setting: Setting) -> list[str]:
-    """The items of a part, asked in a process that can import polyfuse."""
-    code = f"import json; from gpu.parts import load; from gpu.job import Job; \
-print(json.dumps(load({part!r}).items(Job.from_json({job.as_json()!r}))))"
+def listed(parts: Sequence[str], job: Job, setting: Setting) -> dict[str, list[str]]:
+    """The items of each part, asked in a process that can import polyfuse."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, setting.search))}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-m", "gpu.parts", job.as_json(), *parts]
     ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     if ended.returncode:
-        raise ItemsError(f"{part}: {ended.stderr.strip()[-600:]}")
-    found: list[str] = json.loads(ended.stdout.splitlines()[-1])
+        raise ItemsError(ended.stderr.strip()[-600:])
+    found: dict[str, list[str]] = json.loads(ended.stdout.splitlines()[-1])
     return found
 
 

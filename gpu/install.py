@@ -87,7 +87,10 @@ def install(pack: Path = PACK, site: Path = SITE) -> list[Path]:
         return [ROOT]
     if sys.version_info[:2] != (3, 12):
         if needed:
-            raise InstallError(f"the pack is for Python 3.12; this is {sys.version.split()[0]}")
+            raise InstallError(
+                f"the pack is for Python 3.12; this is {sys.version.split()[0]}, and lacks "
+                f"{', '.join(needed)}: name another one with `make gpu GPU_PYTHON=...`"
+            )
         return [ROOT]
     verify(pack)
     wheels = chosen(sorted((pack / "wheels").glob("*.whl")), needed)

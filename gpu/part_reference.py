@@ -43,13 +43,13 @@ def items(job: Job) -> list[str]:
     return job.selected(found)
 
 
-def run(item: str, job: Job) -> Mapping[str, Any]:
-    """Check a group."""
+def run(item: str, job: Job, *, api: bool = True) -> Mapping[str, Any]:
+    """Check a group; `api`: also through torch tensors."""
     kind, _, numbers = item.partition(" ")
     first, last = map(int, numbers.split("-"))
     helpers = _helpers()
     calls = [helpers.call_of(kind, k) for k in range(first, last + 1)]
-    outcomes = helpers.outcomes_on_device([c for c in calls if c is not None], job.target)
+    outcomes = helpers.outcomes_on_device(calls, job.target, api=api)
     bad = [o for o in outcomes if o.message]
     return {
         "status": "failed" if bad else "ok",

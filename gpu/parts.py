@@ -2,13 +2,19 @@
 
 A part is a module with `items(job)`, names in the order they are done, and `run(item, job)`, a result: a
 dict with "status" ("ok", "failed" or "skipped") and whatever else is worth keeping.
+
+`python -m gpu.parts JOB PART ...` prints the items of each part.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from dataclasses import dataclass
 from types import ModuleType
+
+from gpu.job import Job
 
 
 @dataclass(frozen=True)
@@ -39,3 +45,7 @@ def limits(name: str) -> Limits:
 def load(name: str) -> ModuleType:
     """The module of a part."""
     return importlib.import_module(f"gpu.part_{name}")
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: load(name).items(Job.from_json(sys.argv[1])) for name in sys.argv[2:]}))

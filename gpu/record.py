@@ -2,7 +2,8 @@
 
     {"about": {...}, "parts": {"bench": {"total": 40, "items": {"ln_fwd": {"status": "ok", ...}}}}}
 
-A run that was stopped goes on where it stopped, unless the sources or the target have changed since.
+A run that was stopped goes on where it stopped, unless the sources or the target have changed since.  With
+`keep`, results of earlier sources that were right stay, and say so; the others are made again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +34,36 @@ def sources_digest(root: Path) -> str:
 
 
 class Record:
-    """The results in `folder`; `table` makes the page of them. Used by several threads."""
+    """The results in `folder`; `table` makes the page of them. Used by several threads.
 
-    def __init__(self, folder: Path, identity: Mapping[str, str], table: Callable[[Data], str]) -> None:
+    `identity` is {"sources": ..., "target": ...}: what results are the results of.
+    """
+
+    def __init__(
+        self, folder: Path, identity: Mapping[str, str], table: Callable[[Data], str], *, keep: bool = False
+    ) -> None:
         self.folder = folder
         self._table = table
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        self.data = self._earlier(dict(identity))
+        self.data = self._earlier(dict(identity), keep)
+        self._planned: dict[str, set[str]] = {}
 
-    def _earlier(self, identity: dict[str, str]) -> Data:
+    def _earlier(self, identity: dict[str, str], keep: bool) -> Data:
         file = self.folder / RESULTS
         if file.is_file():
             data: Data = json.loads(file.read_text(encoding="utf-8"))
-            if data.get("identity") == identity:
+            before = data["identity"]
+            if before == identity:
                 return data
+            if keep and before["target"] == identity["target"]:
+                for part in data["parts"].values():
+                    part["items"] = {
+                        n: {"sources": before["sources"], **r}
+                        for n, r in part["items"].items()
+                        if r["status"] in ("ok", "skipped")
+                    }
+                return {**data, "identity": identity}
             number = 1
             while (aside := self.folder / f"results-{number}.json").exists():
                 number += 1
@@ -61,10 +77,11 @@ class Record:
             self._write()
 
     def plan(self, part: str, items: Sequence[str]) -> list[str]:
-        """Say what a part consists of; returns what has no result yet."""
+        """Say what is to be done of a part; returns what of it has no result yet."""
         with self._lock:
             kept = self.data["parts"].setdefault(part, {"total": 0, "items": {}})
-            kept["total"] = len(items)
+            kept["total"] = len(set(items) | set(kept["items"]))
+            self._planned[part] = set(items)
             self._write()
             return [name for name in items if name not in kept["items"]]
 
@@ -78,10 +95,9 @@ class Record:
         """Of the items that have a result."""
         return [r["status"] for r in self.data["parts"].get(part, {"items": {}})["items"].values()]
 
-    def complete(self, parts: Iterable[str]) -> bool:
-        """Has every item of these parts a result?"""
-        known = [self.data["parts"].get(p) for p in parts]
-        return all(k is not None and len(k["items"]) >= k["total"] for k in known)
+    def complete(self) -> bool:
+        """Has everything that was planned in this run a result?"""
+        return all(names <= set(self.data["parts"][p]["items"]) for p, names in self._planned.items())
 
     def _write(self) -> None:
         for name, text in (

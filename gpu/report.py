@@ -23,6 +23,10 @@ def page(data: Mapping[str, Any]) -> str:
     for part, kept in data["parts"].items():
         items = kept["items"]
         lines += ["", f"## {TITLES.get(part, part)}", "", _summary(part, kept), *_problems(items)]
+        if older := [name for name, r in items.items() if "sources" in r]:
+            lines += ["", f"{len(older)} of these are results of earlier sources, kept."]
+        if part == "reference" and "scipy" not in (data["about"].get("versions") or {}):
+            lines += ["", "SciPy is missing: the cases of the standard library were left out."]
         if part == "bench":
             timed = {name: r for name, r in items.items() if "entries" in r}
             lines += ["", *bench_table(timed, data["about"].get("target") == "cuda")]

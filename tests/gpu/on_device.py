@@ -24,7 +24,7 @@ from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import DeviceError, PolyfuseError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cuda import load
@@ -68,8 +68,10 @@ def ways(target: str) -> dict[str, tuple[GpuTarget, bool]]:
     return {"fused": (mine, True), "unfused": (mine, False), "split": (DEVICES["usual"], True)}
 
 
-def outcomes_on_device(calls: Sequence[DeviceCall], target: str = "cuda") -> list[Result]:
-    """Every call, every way; and as users call it."""
+def outcomes_on_device(
+    calls: Sequence[DeviceCall], target: str = "cuda", *, api: bool = True
+) -> list[Result]:
+    """Every call, every way; and, with `api`, as users call it."""
     how = ways(target)
     requests = [c.call.device_request(device, fused) for c in calls for device, fused in how.values()]
     codes = iter(emit_cuda_together(requests))
@@ -78,7 +80,8 @@ def outcomes_on_device(calls: Sequence[DeviceCall], target: str = "cuda") -> lis
         inputs = {n: a for n, a in c.call.memory().items() if n in c.call.graph.inputs}
         want = evaluate(c.call.graph, c.call.sizes, inputs)
         found += [_outcome(c, name, want, partial(_run, c, next(codes), target)) for name in how]
-        found.append(_outcome(c, "api", want, partial(by_api, c, inputs, target)))
+        if api:
+            found.append(_outcome(c, "api", want, partial(by_api, c, inputs, target)))
     return found
 
 

@@ -41,19 +41,19 @@ def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu.__main__.sources_digest", lambda root: "1")  # somebody may be editing
-    base = ["--rehearse", "--out", str(tmp_path), "--workers", "1", "--only", "softmax 5x7", "workloads 4"]
+    base = ["--rehearse", "--out", str(tmp_path), "--workers", "1", "--only", "softmax 5x7 bf16", "random 0"]
     parts = ["--part", "bench", "reference", "sanitize"]
     assert main([*base, *parts, "--minutes", "0.01"]) == LATE
     assert "There is more to do" in capfd.readouterr().out
     assert main([*base, *parts]) == 0
     printed = capfd.readouterr().out
-    assert "REHEARSAL" in printed and "reference: workloads 4-7: ok" in printed
+    assert "REHEARSAL" in printed and "reference: random 0-3: ok" in printed
     data = json.loads((tmp_path / RESULTS).read_text())
     assert data["about"]["target"] == "emulate"
-    checked = data["parts"]["reference"]["items"]["workloads 4-7"]
+    checked = data["parts"]["reference"]["items"]["random 0-3"]
     assert checked["compared"] == 4 * 4 and checked["wrong"] == 0 and 0 < checked["worst_ratio"] <= 1
     bench = data["parts"]["bench"]["items"]
-    assert set(bench) == {"softmax 5x7 f32", "softmax 5x7 bf16"}
+    assert set(bench) == {"softmax 5x7 bf16"}
     for r in bench.values():
         entry = r["entries"]["polyfuse"]
         assert entry["verdict"]["ok"] and entry["by"] == "wall" and entry["launches"] >= 1
@@ -122,11 +122,24 @@ def test_other_sources_begin_again(tmp_path: Path) -> None:
     first = Record(tmp_path, {"sources": "1"}, page)
     assert first.plan("bench", ["a", "b"]) == ["a", "b"]
     first.put("bench", "a", {"status": "ok"})
-    assert not first.complete(["bench"])
+    assert not first.complete()
     again = Record(tmp_path, {"sources": "1"}, page)
     assert again.plan("bench", ["a", "b"]) == ["b"]
+    assert again.plan("bench", ["a"]) == [] and again.complete(), "less was asked for"
     assert Record(tmp_path, {"sources": "2"}, page).plan("bench", ["a", "b"]) == ["a", "b"]
     assert (tmp_path / "results-1.json").is_file()
+
+
+def test_what_was_right_may_be_kept_when_sources_change(tmp_path: Path) -> None:
+    first = Record(tmp_path, {"sources": "1", "target": "cuda"}, page)
+    first.plan("tests", ["a", "b"])
+    first.put("tests", "a", {"status": "ok"})
+    first.put("tests", "b", {"status": "failed"})
+    kept = Record(tmp_path, {"sources": "2", "target": "cuda"}, page, keep=True)
+    assert kept.plan("tests", ["a", "b"]) == ["b"]
+    assert kept.data["parts"]["tests"]["items"]["a"] == {"status": "ok", "sources": "1"}
+    assert "1 of these are results of earlier sources" in (tmp_path / TABLE).read_text()
+    assert Record(tmp_path, {"sources": "2", "target": "emulate"}, page, keep=True).data["parts"] == {}
 
 
 # --- the pack -----------------------------------------------------------------------------------------
