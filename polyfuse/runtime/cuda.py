@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.launch_plan import GridPlan, PlanBuffer
 from polyfuse.options import Options
 from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.cuda_call import Job, Resolver, Step
+from polyfuse.runtime.cuda_call import Job, Resolver
 from polyfuse.runtime.cuda_compile import compile_cuda
 from polyfuse.runtime.cuda_driver import Driver
 from polyfuse.runtime.cuda_grids import Grids
@@ -67,7 +68,7 @@ class CudaExecutable:
         lines = [self.driver.describe()]
         for grid in self._grids.grids:
             f = grid.function
-            x, y = grid.threads
+            x, y = grid.launch.threads
             lines.append(
                 f"{f.name}: {grid.blocks} blocks of {x} x {y} threads, {f.registers} registers, "
                 f"{f.shared_bytes} bytes shared, {f.local_bytes} bytes spilled or local"
@@ -103,7 +104,10 @@ class CudaExecutable:
             except IndexError:  # other threads are calling
                 buffers = self._resolver.buffers()
             try:
-                self._resolver.resolve(arrays, buffers).run()
+                job = self._resolver.resolve(arrays, buffers)
+                job.run()
+                if job.held:
+                    self._memory.hold(job.held, job.stream)
             finally:
                 self._buffers.append(buffers)
 
@@ -115,13 +119,15 @@ class CudaExecutable:
         """
         with self.driver.current():
             job = self._resolver.resolve(arrays, self._resolver.buffers())
-            if graph and not job.on_host and job.launches:
+            if graph and not job.on_host and any(g.blocks for g in self._grids.grids):
                 job = self._captured(arrays)
-        current = self.driver.current
+        current, memory = self.driver.current, self._memory
 
         def bound() -> None:
             with current():
                 job.run()
+                if job.held:
+                    memory.hold(job.held, job.stream)
 
         return bound
 
@@ -130,26 +136,23 @@ class CudaExecutable:
         graph = Graph(self.driver)
         job = self._resolver.resolve(arrays, self._resolver.buffers(), graph.stream)
         graph.capture(job.steps)
-        job.keep.append(graph)
-        job.zero, job.before, job.after = None, [], []
-        job.launches = (graph.launch,)
+        job.graph = graph
         return job
 
     def profile(self, arrays: Mapping[str, object], repeat: int = 10) -> list[float]:
         """Seconds of each launch of the plan: the best of `repeat` rounds, each of all launches in order."""
         with self.driver.current():
-            job = self._resolver.resolve(arrays, self._resolver.buffers())
+            buffers = self._resolver.buffers()
+            job = self._resolver.resolve(arrays, buffers)
             job.run()  # fills what is copied at entry, and warms up
-            timed = iter(job.launches)
-            steps: list[Step | None] = [next(timed) if g.blocks else None for g in self._grids.grids]
-            best = [float("inf") if step else 0.0 for step in steps]
+            best = {grid: float("inf") for grid, _ in buffers.launches}
             for _ in range(repeat):
                 if job.zero is not None:
                     job.zero()
-                for k, step in enumerate(steps):
-                    if step is not None:
-                        best[k] = min(best[k], self._memory.measure(step, job.stream))
-        return best
+                for grid, parameters in buffers.launches:
+                    step = partial(job.launch, grid, parameters)
+                    best[grid] = min(best[grid], self._memory.measure(step, job.stream))
+        return [best.get(grid, 0.0) for grid in self._grids.grids]
 
     def _note(self, remark: str) -> None:
         if remark not in self.remarks:

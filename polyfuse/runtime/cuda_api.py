@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from polyfuse.diagnostics import DeviceError
-from polyfuse.runtime.cuda_errors import NO_DRIVER_HINT, NOT_READY, status_error
+from polyfuse.runtime.cuda_errors import NO_DRIVER_HINT, NOT_READY, is_lost, status_error
 
 Call = Callable[..., Any]
 
@@ -90,7 +90,12 @@ LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "li
 
 
 class Api(Protocol):
-    """The functions of `TABLE`, and the one that returns text."""
+    """The functions of `TABLE`, and the one that returns text.
+
+    `lost` is the status with which the context was lost, 0 while it lives.
+    """
+
+    lost: int
 
     @property
     def name(self) -> str: ...
@@ -110,6 +115,7 @@ class CtypesApi:
     def __init__(self, path: str | None = None) -> None:
         self._library = _load(path)
         self._made: dict[str, Call] = {}
+        self.lost = 0
 
     @property
     def name(self) -> str:
@@ -172,6 +178,7 @@ class CtypesApi:
 
     def _check(self, status: int, function: str) -> None:
         if status:
+            self.lost = self.lost or (status if is_lost(status) else 0)
             raise status_error(status, function, self._names(status))
 
     def _names(self, status: int) -> tuple[str, str] | None:

@@ -30,7 +30,8 @@ class DeviceView:
     """An array in the memory of a GPU; strides in bytes as NumPy has them.
 
     `stream` is None where there is nothing to wait for; `device` is None where the owner does not say.
-    `owner` keeps the memory alive; `compact` is its own way to a dense copy on the device, if it has one.
+    `owner` keeps the memory alive; with `hold` it must do so until kernels are done, as whoever gets the
+    memory next would not wait for them.  `compact` is its own way to a dense copy, if it has one.
     """
 
     address: int
@@ -41,6 +42,7 @@ class DeviceView:
     stream: int | None = None
     writeable: bool = True
     owner: object = None
+    hold: bool = False
     compact: Callable[[], DeviceView] | None = None
 
     @property
@@ -55,19 +57,25 @@ class DeviceView:
     @property
     def dense(self) -> bool:
         """Row-major without gaps."""
-        if not self.size:
-            return True
-        want = dense_strides(self.shape, self.dtype.itemsize)
-        return all(s == w for s, w, n in zip(self.strides, want, self.shape, strict=True) if n > 1)
+        step = self.dtype.itemsize
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1 and stride != step:
+                return not self.size
+            step *= n
+        return True
 
     @property
     def extent(self) -> tuple[int, int]:
         """The first address of the memory, and the one after the last."""
-        if not self.size:
-            return self.address, self.address
-        reach = [s * (n - 1) for s, n in zip(self.strides, self.shape, strict=True)]
-        low = self.address + sum(r for r in reach if r < 0)
-        return low, self.address + sum(r for r in reach if r > 0) + self.dtype.itemsize
+        low = high = self.address
+        for n, stride in zip(self.shape, self.strides, strict=True):
+            if not n:
+                return self.address, self.address
+            if stride < 0:
+                low += stride * (n - 1)
+            else:
+                high += stride * (n - 1)
+        return low, high + self.dtype.itemsize
 
 
 def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -98,6 +106,9 @@ def device_view(value: Any, name: str) -> DeviceView:
     """
     if isinstance(value, DeviceView):
         return value
+    own = getattr(value, "device_view", None)  # our own arrays say it at once
+    if isinstance(own, DeviceView):
+        return own
     try:
         interface: Any = getattr(value, "__cuda_array_interface__", None)
         # Without a stream the interface says nothing about order; DLPack does.
@@ -192,6 +203,7 @@ def _from_dlpack(value: Any) -> DeviceView:
         device=tensor.device_id,
         stream=0,
         owner=(capsule, value),
+        hold=True,
     )
 
 
@@ -221,8 +233,3 @@ def check_writeable(name: str, writeable: bool) -> None:
     """Raises ArgumentError PF418 for memory that a kernel writes and may not."""
     if not writeable:
         raise ArgumentError(f"argument '{name}' is written, and its memory is read-only", code="PF418")
-
-
-def meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Do two extents share an address?"""
-    return a[0] < b[1] and b[0] < a[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from polyfuse.diagnostics import DeviceError
 from polyfuse.runtime.cuda_api import QUERIES, Api, Call
-from polyfuse.runtime.cuda_errors import NO_DRIVER_HINT, NOT_READY, status_error
+from polyfuse.runtime.cuda_errors import NO_DRIVER_HINT, NOT_READY, is_lost, status_error
 
 # The bindings take no plain numbers where the header has an enumeration: (its name, which argument).
 _ENUMS = {
@@ -35,6 +35,7 @@ class BindingsApi:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._made: dict[str, Call] = {}
+        self.lost = 0
 
     @property
     def name(self) -> str:
@@ -89,6 +90,7 @@ class BindingsApi:
 
     def _fail(self, status: Any, function: str) -> None:
         number = int(status)
+        self.lost = self.lost or (number if is_lost(number) else 0)
         names = tuple(
             bytes(text).decode(errors="replace")
             for ask in (self._module.cuGetErrorName, self._module.cuGetErrorString)

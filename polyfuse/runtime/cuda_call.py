@@ -10,7 +10,7 @@ waits for theirs, and theirs wait for it.  Everything in between is ordered by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,18 +18,10 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.launch_plan import Kind, PlanBuffer
-from polyfuse.runtime.cuda_arguments import (
-    DeviceView,
-    check_view,
-    check_writeable,
-    dense_strides,
-    device_view,
-    meet,
-)
+from polyfuse.runtime.cuda_arguments import DeviceView, check_view, check_writeable, device_view
 from polyfuse.runtime.cuda_driver import Cells, Parameters
-from polyfuse.runtime.cuda_grids import Grids
-from polyfuse.runtime.cuda_memory import Block, DeviceMemory
+from polyfuse.runtime.cuda_grids import Grid, Grids, Owner
+from polyfuse.runtime.cuda_memory import Block, DeviceMemory, Graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[], None]
@@ -37,20 +29,21 @@ Report = Callable[[int], None]
 Note = Callable[[str], None]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Buffers:
-    """Argument memory of a call, made once and used by one call at a time."""
+    """Argument memory of a call, made once and used by one call at a time; and the launches on it."""
 
     cells: Cells
-    parameters: tuple[Parameters, ...]
+    launches: tuple[tuple[Grid, Parameters], ...]
 
 
 class Job:
     """A call with its arrays resolved; it may run more than once, in one thread at a time."""
 
-    def __init__(self, grids: Grids, memory: DeviceMemory, buffers: Buffers, stream: int) -> None:
+    def __init__(self, memory: DeviceMemory, buffers: Buffers, stream: int, others: tuple[int, ...]) -> None:
         self.stream = stream
-        self.others: tuple[int, ...] = ()
+        self.others = others
+        """Streams to join before and after."""
         self.zero: Step | None = None
         """Clears the status and the states of barriers."""
         self.before: list[Step] = []
@@ -58,18 +51,19 @@ class Job:
         self.on_host = False
         """Does a step work on the host? Then the call cannot be captured into a graph."""
         self.keep: list[object] = []
-        self._driver, self._memory, self._cells = memory.driver, memory, buffers.cells
-        self.launches: tuple[Step, ...] = tuple(
-            partial(memory.driver.launch, g.function, g.blocks, g.threads, 0, p, stream, g.launch.cooperative)
-            for g, p in zip(grids.grids, buffers.parameters, strict=True)
-            if g.blocks
-        )
+        self.held: list[DeviceView] = []
+        """What must not be given back before the launches are done: its owner does not know our stream."""
+        self.graph: Graph | None = None
+        self._memory, self._driver, self._buffers = memory, memory.driver, buffers
 
     def run(self) -> None:
         """All of it. The driver's context must be current."""
         for other in self.others:
             self._memory.order(other, self.stream)
-        self.steps()
+        if self.graph is not None:
+            self.graph.launch()
+        else:
+            self.steps()
         for other in self.others:
             self._memory.order(self.stream, other)
 
@@ -79,10 +73,16 @@ class Job:
             self.zero()
         for step in self.before:
             step()
-        for launch in self.launches:
-            launch()
+        for grid, parameters in self._buffers.launches:
+            self.launch(grid, parameters)
         for step in self.after:
             step()
+
+    def launch(self, grid: Grid, parameters: Parameters) -> None:
+        cooperative = grid.launch.cooperative
+        self._driver.launch(
+            grid.function, grid.blocks, grid.launch.threads, 0, parameters, self.stream, cooperative
+        )
 
 
 class Resolver:
@@ -91,78 +91,62 @@ class Resolver:
     def __init__(self, grids: Grids, memory: DeviceMemory, note: Note, report: Report | None) -> None:
         self._grids, self._memory, self._driver = grids, memory, memory.driver
         self._note, self._report = note, report
-        plan = grids.plan
-        self._owners = [b for b in plan.buffers if b.kind is not Kind.WORKSPACE and b.alias is None]
-        self._shared: dict[str, list[str]] = {b.name: [b.name] for b in self._owners}
-        for b in plan.buffers:
-            if b.alias is not None:
-                self._shared[b.alias].append(b.name)
+        self._device = memory.driver.properties.index
 
     def buffers(self) -> Buffers:
         cells = self._grids.cells()
-        return Buffers(cells, self._grids.parameters(cells))
+        both = zip(self._grids.grids, self._grids.parameters(cells), strict=True)
+        return Buffers(cells, tuple((g, p) for g, p in both if g.blocks))
 
     def resolve(self, arrays: Mapping[str, object], buffers: Buffers, own: int | None = None) -> Job:
         """Check the arrays, and put their addresses into the cells. `own` is the stream to use, if given.
 
         Raises ArgumentError PF401, PF402, PF405, PF417 or PF418 for one that does not fit.
         """
-        found = {b.name: self._look(b, arrays[b.name]) for b in self._owners}
-        streams = {v.stream for v in found.values() if isinstance(v, DeviceView) and v.stream is not None}
+        found = [(o, self._look(o, arrays[o.name])) for o in self._grids.owners]
+        streams = {v.stream for _, v in found if isinstance(v, DeviceView) and v.stream is not None}
         if own is None:
             own = next(iter(streams)) if len(streams) == 1 else self._memory.stream()
-        job = Job(self._grids, self._memory, buffers, own)
-        job.others = tuple(sorted(streams - {own}))
+        job = Job(self._memory, buffers, own, tuple(sorted(streams - {own})))
         self._workspace(job, buffers.cells)
-        place = _Placement(self._grids, self._memory, buffers.cells, own, self._note)
-        crowded = self._crowded(found)
-        for b in self._owners:
-            value, names = found[b.name], self._shared[b.name]
+        place = _Placement(self._memory, buffers.cells, own, self._note)
+        crowded = _crowded(found)
+        for o, value in found:
             if isinstance(value, DeviceView):
-                place.on_device(job, b, value, names, b.name in crowded)
+                place.on_device(job, o, value, o.name in crowded)
             else:
-                place.on_host(job, b, value, names)
+                place.on_host(job, o, value)
         return job
 
-    def _look(self, b: PlanBuffer, value: object) -> DeviceView | Array:
-        numbers = isinstance(value, (np.ndarray, np.generic))
-        array: DeviceView | Array = np.asarray(value) if numbers else self._view(b, value)
-        check_view(b, array, self._grids.shapes[b.name])
-        if b.kind is not Kind.INPUT:
-            writeable = array.flags.writeable if isinstance(array, np.ndarray) else array.writeable
-            check_writeable(b.name, writeable)
+    def _look(self, o: Owner, value: object) -> DeviceView | Array:
+        array: DeviceView | Array
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.asarray(value)
+            writeable = array.flags.writeable
+        else:
+            array = self._view(o, value)
+            writeable = array.writeable
+        if array.dtype != o.dtype or array.shape != o.shape:
+            check_view(o.buffer, array, o.shape)
+        if o.writes:
+            check_writeable(o.name, writeable)
         return array
 
-    def _view(self, b: PlanBuffer, value: object) -> DeviceView:
-        view = device_view(value, b.name)
-        mine = self._driver.properties.index
+    def _view(self, o: Owner, value: object) -> DeviceView:
+        view = device_view(value, o.name)
         device = view.device
-        if device is None and view.size:
+        if device == self._device or not view.size:
+            return view
+        if device is None:
             device = self._driver.device_of(view.address)
-        if view.size and device != mine:
+        if device != self._device:
             where = "memory that CUDA does not know" if device is None else f"device {device}"
             raise ArgumentError(
-                f"argument '{b.name}' lives on {where}, the kernels run on device {mine}",
+                f"argument '{o.name}' lives on {where}, the kernels run on device {self._device}",
                 code="PF417",
                 hint="move it to the same device, or pass a NumPy array",
             )
         return view
-
-    def _crowded(self, found: Mapping[str, DeviceView | Array]) -> set[str]:
-        """Inputs on the device that share memory with something written: kernels assume that they do not."""
-        views = [(b, v) for b in self._owners if isinstance(v := found[b.name], DeviceView)]
-        written = [(b.name, v.extent) for b, v in views if b.kind is not Kind.INPUT]
-        crowded = set()
-        for b, view in views:
-            for name, extent in written:
-                if name == b.name or not meet(view.extent, extent):
-                    continue
-                if b.kind is not Kind.INPUT:
-                    raise ArgumentError(
-                        f"arguments '{b.name}' and '{name}' are written and share memory", code="PF418"
-                    )
-                crowded.add(b.name)
-        return crowded
 
     def _workspace(self, job: Job, cells: Cells) -> None:
         if not self._grids.workspace_bytes:
@@ -184,93 +168,87 @@ class Resolver:
             report(int(status[0]))
 
 
+def _crowded(found: Sequence[tuple[Owner, DeviceView | Array]]) -> set[str]:
+    """Inputs on the device that share memory with something written: kernels assume that they do not."""
+    extents = [(o, v.extent) for o, v in found if isinstance(v, DeviceView)]
+    crowded = set()
+    for written, there in extents:
+        if not written.writes:
+            continue
+        for o, here in extents:
+            if o is written or here[0] >= there[1] or there[0] >= here[1]:
+                continue
+            if o.writes:
+                both = f"arguments '{written.name}' and '{o.name}'"
+                raise ArgumentError(f"{both} are written and share memory", code="PF418")
+            crowded.add(o.name)
+    return crowded
+
+
 class _Placement:
     """Puts the arrays of a job in their place.
 
     It refers to no job: the steps refer to it, and a circle would keep memory until Python looks for circles.
     """
 
-    def __init__(self, grids: Grids, memory: DeviceMemory, cells: Cells, stream: int, note: Note) -> None:
-        self._grids, self._memory, self._driver = grids, memory, memory.driver
+    def __init__(self, memory: DeviceMemory, cells: Cells, stream: int, note: Note) -> None:
+        self._memory, self._driver = memory, memory.driver
         self._cells, self._stream, self._note = cells, stream, note
-        self._copied = set(grids.plan.copied)
 
-    def on_host(self, job: Job, b: PlanBuffer, array: Array, names: list[str]) -> None:
+    def on_host(self, job: Job, o: Owner, array: Array) -> None:
         """A NumPy array: copied in if it is read, and back if it is written."""
         job.on_host = True
-        cell = self._grids.value(b.name)
-        if cell is not None:
-            cells = self._cells
+        if o.value is not None:
+            cell, cells = o.value, self._cells
             job.before.append(lambda: cells.put_bytes(cell, array.tobytes()))
-        if all(self._grids.pointer(n) is None for n in names):
+        if not o.needs_memory:
             return
         block = self._memory.pool.take(array.nbytes, self._stream)
         job.keep.append(block)
-        if b.kind is not Kind.OUTPUT:
+        if o.reads:
             job.before.append(partial(self._upload, array, block.address))
-        if b.kind is not Kind.INPUT:
+        if o.writes:
             job.after.append(partial(self._download, block.address, array))
-        self._put(job, b, names, block.address, dense_strides(array.shape, array.itemsize))
+        self._put(job, o, block.address, o.strides)
 
-    def on_device(self, job: Job, b: PlanBuffer, view: DeviceView, names: list[str], crowded: bool) -> None:
+    def on_device(self, job: Job, o: Owner, view: DeviceView, crowded: bool) -> None:
         """An array on the device: used as it lies where kernels can, else through a copy."""
         job.keep.append(view)
-        cell = self._grids.value(b.name)
-        if cell is not None:
+        if view.hold:
+            job.held.append(view)
+        if o.value is not None:
             job.on_host = True
-            job.before.append(partial(self._read_scalar, view, cell))
-        if all(self._grids.pointer(n) is None for n in names):
+            job.before.append(partial(self._read_scalar, view, o.value))
+        if not o.needs_memory:
             return
-        reason = "shares memory with what is written" if crowded else self._unusable(b, view)
+        reason = "shares memory with what is written" if crowded else _unusable(o, view)
         if reason is None:
-            self._put(job, b, names, view.address, view.strides)
+            self._put(job, o, view.address, view.strides)
             return
-        self._note(f"argument '{b.name}' {reason}: copied on every call")
+        self._note(f"argument '{o.name}' {reason}: copied on every call")
         block = self._memory.pool.take(view.nbytes, self._stream)
         job.keep.append(block)
         if not view.dense:
             job.on_host = True
-        if b.kind is not Kind.OUTPUT:
+        if o.reads:
             job.before.append(partial(self._gather, view, block.address))
-        if b.kind is not Kind.INPUT:
+        if o.writes:
             job.after.append(partial(self._scatter, block.address, view))
-        self._put(job, b, names, block.address, dense_strides(view.shape, view.dtype.itemsize))
+        self._put(job, o, block.address, o.strides)
 
-    def _unusable(self, b: PlanBuffer, view: DeviceView) -> str | None:
-        if not view.size:
-            return None
-        need = self._grids.alignment[b.name]
-        if view.address % need:
-            return f"is not at a multiple of {need} bytes"
-        if b.strided:
-            whole = all(s % view.dtype.itemsize == 0 for s in view.strides)
-            return None if whole else "has strides that are no whole elements"
-        return None if view.dense else "is not dense"
-
-    def _put(self, job: Job, b: PlanBuffer, names: list[str], address: int, strides: tuple[int, ...]) -> None:
+    def _put(self, job: Job, o: Owner, address: int, strides: tuple[int, ...]) -> None:
         """The address and strides of a buffer, and of those that share its memory; its entry copy."""
-        grids, cells = self._grids, self._cells
-        for name in names:
-            here = strides
-            if name in self._copied:
-                here = dense_strides(grids.shapes[name], b.dtype.bytes)
-                self._copy_entry(job, b, address, strides)
-            elif (cell := grids.pointer(name)) is not None:
-                cells.put(cell, address)
-            for dim, stride in enumerate(here):
-                if (cell := grids.stride(name, dim)) is not None:
-                    cells.put(cell, stride // b.dtype.bytes)
-
-    def _copy_entry(self, job: Job, b: PlanBuffer, address: int, strides: tuple[int, ...]) -> None:
-        """An inout parameter that is read after it was written: kernels read its entry value from a copy."""
-        cell = self._grids.pointer(b.name)
-        if cell is None:
-            return
-        to = self._cells.memory[cell]  # its place in the workspace
-        source = DeviceView(address, b.dtype.numpy, self._grids.shapes[b.name], strides)
-        if not source.dense:
-            job.on_host = True
-        job.before.append(partial(self._gather, source, to))
+        put = self._cells.put
+        for cell in o.pointers:
+            put(cell, address)
+        for cell, dim in o.runtime_strides:
+            put(cell, strides[dim] // o.dtype.itemsize)
+        if o.entry is not None:
+            # Read after it was written: kernels find the entry value in the workspace.
+            source = DeviceView(address, o.dtype, o.shape, strides)
+            if not source.dense:
+                job.on_host = True
+            job.before.append(partial(self._gather, source, self._cells.memory[o.entry]))
 
     # --- copies ------------------------------------------------------------------------------------------
 
@@ -326,3 +304,15 @@ class _Placement:
         span = np.empty(high - low, np.uint8)
         self._memory.staging.download(low, span, self._stream)
         return span, np.ndarray(view.shape, view.dtype, span, view.address - low, view.strides)
+
+
+def _unusable(o: Owner, view: DeviceView) -> str | None:
+    """Why kernels cannot use the memory as it lies, if so."""
+    if view.address % o.alignment and view.size:
+        return f"is not at a multiple of {o.alignment} bytes"
+    if view.strides == o.strides or view.dense:
+        return None
+    if not o.buffer.strided:
+        return "is not dense"
+    whole = all(s % o.dtype.itemsize == 0 for s in view.strides)
+    return None if whole else "has strides that are no whole elements"

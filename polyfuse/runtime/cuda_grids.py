@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from polyfuse.diagnostics import DeviceError
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
-from polyfuse.runtime.cuda_driver import POINTER, Cells, Dims, Driver, Function, Parameters, require_resident
+from polyfuse.runtime.cuda_arguments import dense_strides
+from polyfuse.runtime.cuda_driver import POINTER, Cells, Driver, Function, Parameters, require_resident
 from polyfuse.runtime.cuda_memory import ALIGNMENT
 
 NUMBER = "q"
@@ -30,7 +34,7 @@ def format_of(dtype: DType) -> str:
     return _FORMATS.get(dtype.name, _BITS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """A launch with its figures. `state` is the offset of its barrier state in the workspace block."""
 
@@ -41,9 +45,31 @@ class Grid:
     formats: tuple[str, ...]
     state: int
 
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A buffer of the arguments that has memory of its own, and the cells that speak of it.
+
+    Outputs written in place are not owners: their cells are among those of the inout parameter.
+    `entry` is the cell of the copy of the entry value, where the plan has one.
+    """
+
+    buffer: PlanBuffer
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # of the dense array, in bytes
+    alignment: int
+    reads: bool
+    writes: bool
+    pointers: tuple[int, ...]
+    entry: int | None
+    value: int | None
+    runtime_strides: tuple[tuple[int, int], ...]  # (cell, dim)
+
     @property
-    def threads(self) -> Dims:
-        return self.launch.threads
+    def needs_memory(self) -> bool:
+        return bool(self.pointers) or self.entry is not None
 
 
 class Grids:
@@ -66,7 +92,12 @@ class Grids:
         self.spaces, self.workspace_bytes = self._layout()
         self._cells: dict[tuple[Passing, str, int], int] = {}
         self.grids = self._grids(driver, module)
-        self.alignment = self._alignment()
+        needs = self._alignment()
+        self.owners = tuple(
+            self._owner(b, needs[b.name])
+            for b in plan.buffers
+            if b.kind is not Kind.WORKSPACE and b.alias is None
+        )
 
     def _layout(self) -> tuple[dict[str, int], int]:
         """Static offsets of workspace buffers (entry copies included)."""
@@ -114,25 +145,42 @@ class Grids:
             need[owner] = max(need[owner], nbytes)
         return need
 
-    # --- cells -------------------------------------------------------------------------------------------
+    def _owner(self, b: PlanBuffer, alignment: int) -> Owner:
+        copied = set(self.plan.copied)
+        names = [b.name, *(other.name for other in self.plan.buffers if other.alias == b.name)]
+        direct = [n for n in names if n not in copied]
+        shape = self.shapes[b.name]
+        strided = (
+            (self._cells.get((Passing.STRIDE, n, dim)), dim) for n in direct for dim in range(len(shape))
+        )
+        return Owner(
+            buffer=b,
+            name=b.name,
+            dtype=b.dtype.numpy,
+            shape=shape,
+            strides=dense_strides(shape, b.dtype.bytes),
+            alignment=alignment,
+            reads=b.kind is not Kind.OUTPUT,
+            writes=b.kind is not Kind.INPUT,
+            pointers=tuple(k for n in direct if (k := self._pointer(n)) is not None),
+            entry=self._pointer(b.name) if b.name in copied else None,
+            value=self._cells.get((Passing.VALUE, b.name, 0)),
+            runtime_strides=tuple((k, dim) for k, dim in strided if k is not None),
+        )
 
-    def pointer(self, name: str) -> int | None:
+    def _pointer(self, name: str) -> int | None:
         """The cell of a buffer's address, if a launch takes it."""
         return self._cells.get((Passing.POINTER, name, 0))
 
-    def value(self, name: str) -> int | None:
-        """The cell of a scalar that is passed by value."""
-        return self._cells.get((Passing.VALUE, name, 0))
-
-    def stride(self, name: str, dim: int) -> int | None:
-        return self._cells.get((Passing.STRIDE, name, dim))
-
     def cells(self) -> Cells:
-        """Cells for one call at a time: sizes are filled in."""
+        """Cells for one call at a time: what is the same in all calls is filled in."""
         made = Cells(len(self._cells))
-        for (passing, name, _), k in self._cells.items():
+        for (passing, name, dim), k in self._cells.items():
             if passing is Passing.SIZE:
                 made.put(k, self.sizes[name])
+            elif passing is Passing.STRIDE:
+                b = self.buffers[name]
+                made.put(k, dense_strides(self.shapes[name], b.dtype.bytes)[dim] // b.dtype.bytes)
         return made
 
     def fill_workspace(self, cells: Cells, base: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -240,6 +240,7 @@ class DeviceMemory:
         self._streams: list[int] = []
         self._turn = 0
         self._events: list[int] = []
+        self._held: deque[tuple[int, Sequence[object]]] = deque()
 
     @classmethod
     def get(cls, driver: Driver) -> DeviceMemory:
@@ -274,6 +275,15 @@ class DeviceMemory:
         self.driver.wait(then, event)  # what was recorded by now holds, even if the event is used again
         with self._lock:
             self._events.append(event)
+
+    def hold(self, objects: Sequence[object], stream: int) -> None:
+        """Keep objects alive until what is queued on the stream by now is done."""
+        with self._lock:
+            while self._held and self.driver.done(self._held[0][0]):
+                self._events.append(self._held.popleft()[0])
+            event = self._events.pop() if self._events else self.driver.create_event()
+            self.driver.record(event, stream)
+            self._held.append((event, objects))
 
     def measure(self, work: Callable[[], None], stream: int) -> float:
         """Seconds that the device takes for what `work` queues on the stream."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import AbstractContextManager
-from typing import Any
 
 from polyfuse.diagnostics import DeviceError
 from polyfuse.runtime.cuda_api import Api, Call
 from polyfuse.runtime.cuda_driver import DeviceProperties, Dims, Function, Parameters
-from polyfuse.runtime.cuda_errors import INVALID_VALUE, NO_DEVICE_HINT, is_lost, status_error
+from polyfuse.runtime.cuda_errors import INVALID_VALUE, NO_DEVICE_HINT, status_error
 
 _STREAM_DEFAULT = 0  # ordered with the legacy default stream, where libraries work that know no streams
 _EVENT_NO_TIMING = 2
@@ -42,20 +41,17 @@ _MAX_THREADS, _SHARED, _LOCAL, _REGISTERS = 0, 1, 3, 4
 class Scope:
     """Makes a context current for a `with` block, per thread; for blocks in one another as well."""
 
-    __slots__ = ("_context", "_functions", "_get", "_local", "_pid", "_pop", "_push")
+    __slots__ = ("_api", "_context", "_get", "_local", "_pid", "_pop", "_push")
 
-    def __init__(self, functions: _Functions, context: int) -> None:
-        self._functions, self._context = functions, context
-        self._get, self._push, self._pop = (
-            functions.cuCtxGetCurrent,
-            functions.cuCtxPushCurrent,
-            functions.cuCtxPopCurrent,
-        )
+    def __init__(self, api: Api, context: int) -> None:
+        self._api, self._context = api, context
+        self._get = api.function("cuCtxGetCurrent")
+        self._push, self._pop = api.function("cuCtxPushCurrent"), api.function("cuCtxPopCurrent")
         self._local = threading.local()
         self._pid = os.getpid()
 
     def __enter__(self) -> None:
-        check_usable(self._pid, self._functions.lost)
+        check_usable(self._pid, self._api.lost)
         pushed = self._get() != self._context
         if pushed:
             self._push(self._context)
@@ -66,7 +62,7 @@ class Scope:
             try:
                 self._pop()
             except DeviceError:
-                if not self._functions.lost:  # then the error under way says more
+                if not self._api.lost:  # then the error under way says more
                     raise
 
 
@@ -83,26 +79,15 @@ def check_usable(pid: int, lost: int) -> None:
 
 
 class _Functions:
-    """Functions of the API as attributes; they note when the context is lost."""
+    """Functions of the API as attributes."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self.lost = 0
-        """The status with which the context was lost, 0 while it lives."""
 
     def __getattr__(self, name: str) -> Call:
         call = self._api.function(name)
-
-        def guarded(*inputs: Any) -> Any:
-            try:
-                return call(*inputs)
-            except DeviceError as error:
-                if is_lost(error.status):
-                    self.lost = error.status
-                raise
-
-        setattr(self, name, guarded)
-        return guarded
+        setattr(self, name, call)
+        return call
 
 
 class NativeDriver:
@@ -112,7 +97,7 @@ class NativeDriver:
     """
 
     def __init__(self, api: Api, index: int = 0, remark: str = "") -> None:
-        self._api, self._remark = api, remark
+        self.api, self._remark = api, remark
         self.functions = _Functions(api)
         self.functions.cuInit(0)
         count = self.functions.cuDeviceGetCount()
@@ -134,7 +119,7 @@ class NativeDriver:
     def describe(self) -> str:
         version = self._properties.driver_version
         number = f"{version // 1000}.{version % 1000 // 10}"
-        return f"{self._properties}; driver API {number} through {self._api.name}{self._remark}"
+        return f"{self._properties}; driver API {number} through {self.api.name}{self._remark}"
 
     def current(self) -> AbstractContextManager[None]:
         return self._scope or self._first_scope()
@@ -142,14 +127,14 @@ class NativeDriver:
     def _first_scope(self) -> Scope:
         with self._lock:
             if self._scope is None:
-                self._scope = Scope(self.functions, self.functions.cuDevicePrimaryCtxRetain(self._device))
+                self._scope = Scope(self.api, self.functions.cuDevicePrimaryCtxRetain(self._device))
             return self._scope
 
     def close(self) -> None:
         with self._lock:
             if self._scope is not None:
                 self._scope = None
-                if not self.functions.lost:
+                if not self.api.lost:
                     self.functions.cuDevicePrimaryCtxRelease(self._device)
 
     # --- memory ------------------------------------------------------------------------------------------

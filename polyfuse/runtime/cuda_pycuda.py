@@ -39,19 +39,21 @@ def load_pycuda() -> tuple[Any | None, str]:
 class _PyScope:
     """Like `cuda_native.Scope`; pushed through PyCUDA, which keeps a stack of its own beside the driver's."""
 
-    __slots__ = ("_context", "_current", "_functions", "_handle", "_local", "_pid")
+    __slots__ = ("_context", "_current", "_handle", "_local", "_native", "_pid")
 
     def __init__(self, pycuda: Any, context: Any, native: NativeDriver) -> None:
         self._context, self._current = context, pycuda.Context.get_current
-        self._functions, self._handle = native.functions, context.handle
+        self._native, self._handle = native, context.handle
         self._local = threading.local()
         self._pid = os.getpid()
 
     def __enter__(self) -> None:
-        check_usable(self._pid, self._functions.lost)
+        check_usable(self._pid, self._native.api.lost)
         top = self._current()
         pushed = (
-            top is None or top.handle != self._handle or self._functions.cuCtxGetCurrent() != self._handle
+            top is None
+            or top.handle != self._handle
+            or self._native.functions.cuCtxGetCurrent() != self._handle
         )
         if pushed:
             self._context.push()
@@ -90,7 +92,7 @@ class PyCudaDriver:
             name, _, text = str(error).partition(" failed: ")
             status = status_of(text)
             if is_lost(status):
-                self._native.functions.lost = status
+                self._native.api.lost = status
             raise status_error(status, name) from error
 
     def _next(self) -> int:

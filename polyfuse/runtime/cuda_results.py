@@ -13,7 +13,14 @@ import numpy as np
 
 from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.dtypes import Kind as DTypeKind
-from polyfuse.runtime.cuda_arguments import CAPSULE, CUDA_DEVICE, DLTensor, dense_strides, stream_handle
+from polyfuse.runtime.cuda_arguments import (
+    CAPSULE,
+    CUDA_DEVICE,
+    DeviceView,
+    DLTensor,
+    dense_strides,
+    stream_handle,
+)
 from polyfuse.runtime.cuda_memory import Block, DeviceMemory
 
 _CODES = {DTypeKind.SIGNED: 0, DTypeKind.UNSIGNED: 1, DTypeKind.FLOAT: 2, DTypeKind.BOOL: 6}
@@ -87,6 +94,15 @@ class DeviceArray:
         with self._memory.driver.current():
             self._memory.staging.upload(flat, self.address, self.stream)
         return self
+
+    @property
+    def device_view(self) -> DeviceView:
+        """What the protocols say, for our own calls."""
+        strides = dense_strides(self.shape, self.dtype.itemsize)
+        index = self._memory.driver.properties.index
+        return DeviceView(
+            self.address, self.dtype, self.shape, strides, device=index, stream=self.stream, owner=self
+        )
 
     # --- protocols ---------------------------------------------------------------------------------------
 

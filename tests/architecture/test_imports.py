@@ -32,8 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": EVERYTHING,
     "api": EVERYTHING,
     "stages": EVERYTHING,
+    "targets": EVERYTHING,
     "compiled": EVERYTHING,
-    "interop": LOW | {"ir", "api"},
+    "interop": LOW | {"ir", "api", "runtime.cuda_arguments"},
     "cli": LOW | {"api", "runtime"},
     "library": set(),
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
