@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpu.pycuda_wheel import WheelError, build_wheel
+from gpu.pycuda_wheel import WheelError, build_wheel, loads_driver
 
 ROOT = Path(__file__).resolve().parents[1]
 PACK = ROOT / "build" / "gpu-pack"
@@ -72,6 +72,7 @@ def gather(folder: Path, earlier: Path | None) -> str:
         (sources,) = Path(scratch).iterdir()
         version = sources.name.removeprefix("pycuda-").removesuffix(".tar.gz")
         kept = sorted(earlier.glob(f"wheels/pycuda-{version}-cp312-*.whl")) if earlier else []
+        kept = [w for w in kept if loads_driver(w)]
         if kept:
             shutil.copy2(kept[0], wheels)
             found = "wheel, of the earlier pack"
