@@ -115,7 +115,8 @@ class CudaExecutable:
         """A prepared call on fixed memory and a fixed stream: nothing is checked or looked up again.
 
         `graph` makes one CUDA graph of it, where nothing has to be done on the host in between: arrays all on
-        the device, no scalars there, no checks. Not for two threads at a time.
+        the device, no scalars there, no checks; scalars keep the values that they have now. Not for two
+        threads at a time.
         """
         with self.driver.current():
             job = self._resolver.resolve(arrays, self._resolver.buffers())

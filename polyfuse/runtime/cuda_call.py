@@ -197,12 +197,12 @@ class _Placement:
 
     def on_host(self, job: Job, o: Owner, array: Array) -> None:
         """A NumPy array: copied in if it is read, and back if it is written."""
-        job.on_host = True
         if o.value is not None:
             cell, cells = o.value, self._cells
             job.before.append(lambda: cells.put_bytes(cell, array.tobytes()))
         if not o.needs_memory:
             return
+        job.on_host = True
         block = self._memory.pool.take(array.nbytes, self._stream)
         job.keep.append(block)
         if o.reads:

@@ -9,7 +9,7 @@ from polyfuse.diagnostics import DeviceError
 from polyfuse.runtime.cuda_api import Api, CtypesApi
 from polyfuse.runtime.cuda_bindings import bindings_api
 from polyfuse.runtime.cuda_driver import Driver
-from polyfuse.runtime.cuda_native import NativeDriver
+from polyfuse.runtime.cuda_native import NativeDriver, check_usable
 from polyfuse.runtime.cuda_pycuda import PyCudaDriver, load_pycuda
 
 _lock = threading.Lock()
@@ -18,7 +18,10 @@ _available: dict[int, bool] = {}
 
 
 def cuda_available() -> bool:
-    """Is there a driver with a device? Asked once per process; no context is made."""
+    """Is there a driver with a device? Asked once per process; no context is made.
+
+    The driver is initialised, so children that are forked later cannot use the GPU.
+    """
     pid = os.getpid()
     if pid not in _available:
         try:
@@ -34,10 +37,12 @@ def open_driver(index: int = 0) -> Driver:
     """The driver of a device, the same for every caller of this process.
 
     The context is made when it is first used.  Raises DeviceError PF740 without a driver, PF741 without a
-    device of this number.
+    device of this number, PF747 in a child of a process that opened one before it forked.
     """
     key = os.getpid(), index
     with _lock:
+        for pid, _ in _open:
+            check_usable(pid, 0)
         if key not in _open:
             _open[key] = make_driver(index)
         return _open[key]

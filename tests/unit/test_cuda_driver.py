@@ -485,7 +485,7 @@ def test_threads_have_streams_of_their_own(native: NativeDriver) -> None:
 # --- which way is taken -----------------------------------------------------------------------------------
 
 PROBE = """
-    import sys
+    import os, sys
     sys.path[:0] = {path!r}
     hidden = {hidden!r}
     for name in hidden:
@@ -497,6 +497,13 @@ PROBE = """
     assert cuda_available()
     driver = open_driver()
     assert open_driver() is driver
+    if not (child := os.fork()):
+        try:
+            open_driver()
+        except Exception as error:
+            os._exit(error.code != "PF747")
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
     print(driver.describe())
     x = np.arange(1000, dtype=np.float32)
     for code, name, want in (

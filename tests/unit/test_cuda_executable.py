@@ -571,6 +571,17 @@ def test_a_graph_clears_barrier_states(driver: Driver) -> None:
             assert device.get().tolist() == [2 * calls, 4]
 
 
+def test_a_graph_has_the_scalars_of_its_time(driver: Driver, stub: helpers.Stub) -> None:
+    f = _made(helpers.scale_code(), driver)
+    x, y, a = _on(driver, _x()), f.device_output(helpers.Y), np.array(3, np.float32)
+    bound = f.bind({"x": x, "a": a, "y": y}, graph=True)
+    a[()] = 5
+    bound()
+    assert np.array_equal(y.get(), 3 * _x())
+    if isinstance(driver, NativeDriver):
+        assert "cuGraphLaunch" in stub.calls()
+
+
 def test_what_needs_the_host_is_no_graph(native: NativeDriver, stub: helpers.Stub) -> None:
     f = _made(helpers.workspace_code(), native)
     y = np.zeros(SIZE, np.float32)
