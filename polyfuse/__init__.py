@@ -30,6 +30,7 @@ _WHERE = {
     "PolyfuseWarning": "polyfuse.api",
     "Compiled": "polyfuse.compiled",
     "LoopFusion": "polyfuse.layers.loop_fusion",
+    "Stitching": "polyfuse.layers.stitching",
     "Options": "polyfuse.options",
     "Decision": "polyfuse.decisions",
     "PolyfuseError": "polyfuse.diagnostics",
@@ -61,6 +62,7 @@ __all__ = [
     "ScheduleError",
     "Scheduled",
     "Specialized",
+    "Stitching",
     "ToolchainError",
     "__version__",
     "compare",
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
         ToolchainError,
     )
     from polyfuse.layers.loop_fusion import LoopFusion
+    from polyfuse.layers.stitching import Stitching
     from polyfuse.options import Options
 
     stdlib: Program

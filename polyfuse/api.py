@@ -31,6 +31,7 @@ from polyfuse.frontend_dsl.signature import Signature, signature
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
 from polyfuse.library import read, source_files
 from polyfuse.options import Options
 from polyfuse.pipeline import fixed_graph
@@ -60,6 +61,7 @@ __all__ = [
     "Program",
     "Scheduled",
     "Specialized",
+    "Stitching",
     "check_program",
     "compare",
     "compile",
@@ -73,7 +75,7 @@ __all__ = [
     "stdlib",
 ]
 
-LAYERS = ("loop",)
+LAYERS = ("loop", "stitch")
 
 
 class PolyfuseWarning(UserWarning):
@@ -247,14 +249,16 @@ def compile(
     target: Target = "auto",
     layers: tuple[str, ...] = LAYERS,
     fusion: LoopFusion | None = None,
+    stitching: Stitching | None = None,
     options: Options | None = None,
     **switches: Any,
 ) -> Compiled:
     """A function for one operator of a program (the last one, if `op` is not given).
 
-    target    "auto" (the CPU), "cpu", or "interpret" (no compiler needed; slow, checks every index)
-    layers    those to apply: ("loop",) or ()
-    fusion    layer I with options of its own
+    target    "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "interpret" (no compiler
+              needed; slow, checks every index) or "emulate" (CUDA on the CPU, looking for races)
+    layers    those to apply, of "loop" (I: loop fusion) and "stitch" (II: kernels stitched)
+    fusion    layer I with options of its own, stitching layer II
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
@@ -274,13 +278,15 @@ def compile(
         names = ", ".join(f.name for f in fields(Options))
         raise ArgumentError(f"there is no option '{unknown[0]}'", code="PF490", hint=f"options: {names}")
     settings = options or Options(**switches)
-    applied = (fusion or LoopFusion()) if "loop" in layers else None
+    loops = (fusion or LoopFusion()) if "loop" in layers else None
+    stitches = (stitching or Stitching()) if "stitch" in layers else None
     operator = chosen.op(op)
     return Compiled(
         chosen.programs,
         operator.signature,
         target=resolve_target(target),
-        fusion=applied,
+        fusion=loops,
+        stitching=stitches,
         options=settings,
     )
 

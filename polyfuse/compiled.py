@@ -23,6 +23,7 @@ from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
 from polyfuse.runtime.arena import Arena
@@ -73,6 +74,7 @@ class Compiled:
         *,
         target: str,
         fusion: LoopFusion | None,
+        stitching: Stitching | None,
         options: Options,
     ) -> None:
         self.signature = signature
@@ -80,6 +82,7 @@ class Compiled:
         self.options = options
         self._programs = programs
         self._fusion = fusion
+        self._stitching = stitching
         self._instances: dict[object, _Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
@@ -209,6 +212,7 @@ class Compiled:
             sizes,
             target=self.target,
             fusion=fusion,
+            stitching=self._stitching,
             options=self.options,
             strided=strided if self.target != "interpret" else frozenset(),
         )

@@ -1,6 +1,6 @@
 """The way of the data, top to bottom.
 
-    text --frontend_dsl--> TensorGraph --LoopFusion--> ScheduledGraph --form_kernels--> KernelGraph
+    text --frontend_dsl--> TensorGraph --LoopFusion--> ScheduledGraph --Stitching, form_kernels--> KernelGraph
          --emit--> CpuCode --CpuExecutable--> NumPy arrays in and out
 
 Between two steps one callback sees what came out: it verifies, dumps and times.
@@ -24,10 +24,11 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
-from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -103,8 +104,8 @@ class Compilation:
     fusion: LoopFusion | None
     options: Options
     strided: frozenset[str] = frozenset()
-
     target: str = "cpu"
+    stitching: Stitching | None = None
 
     @cached_property
     def machine(self) -> int | GpuTarget:
@@ -120,6 +121,7 @@ class Compilation:
                 ("graph", repr(self.graph)),
                 ("sizes", repr(sorted(self.sizes.items()))),
                 ("fusion", repr(self.fusion)),
+                ("stitching", repr(self.stitching)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
                 ("strided", ",".join(sorted(self.strided))),
@@ -139,8 +141,8 @@ class Compilation:
         fixed = step("graph", lambda: fixed_graph(self.graph, self.sizes))
         # TensorGraph -> ScheduledGraph (layer I)
         scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
-        # ScheduledGraph -> KernelGraph (mapped, storage planned, proved legal)
-        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.machine))
+        # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
+        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.machine, self.stitching))
         # inout parameters: in place, or copied first
         copied, in_place = step("in_place", lambda: entry_copies(kernels))
         return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place))
@@ -190,12 +192,13 @@ def build(
     *,
     target: str = "cpu",
     fusion: LoopFusion | None,
+    stitching: Stitching | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
 ) -> Built:
-    """Compile a graph at known sizes for a target (`TARGETS` less "auto"); no fusion without `fusion`."""
+    """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     step = Watch(options)
-    compilation = Compilation(graph, sizes, fusion, options, strided, target)
+    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)

@@ -25,6 +25,7 @@ from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
 from polyfuse.layers.rewrites import cache_read, inlinable, inline
+from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pictures import before_after_svg, tree_svg
 from polyfuse.poly.domains import build_model
@@ -170,10 +171,12 @@ class Scheduled:
 
     def lower(self, options: Options | None = None, *, target: Target = "auto") -> Kernels:
         """Kernels of one phase each, mapped for the target and proved legal."""
-        chosen, resolved = options or Options(), resolve_target(target)
-        kernels, decisions = form_kernels(self.ir, mapped_for(resolved, chosen))
+        return self._formed(options or Options(), resolve_target(target), None)
+
+    def _formed(self, options: Options, target: str, stitching: Stitching | None) -> Kernels:
+        kernels, decisions = form_kernels(self.ir, mapped_for(target, options), stitching)
         _, in_place = entry_copies(kernels)
-        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), chosen, resolved)
+        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), options, target)
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,14 @@ class Kernels:
     decisions: tuple[Decision, ...]
     options: Options
     target: str = "cpu"
+
+    def apply(self, layer: Stitching) -> Kernels:
+        """The kernels after layer II: dependent ones stitched."""
+        if not isinstance(layer, Stitching):
+            raise ArgumentError(
+                f"{type(layer).__name__} is not a pass on kernels", code="PF413", hint="use Stitching()"
+            )
+        return self.scheduled._formed(self.options, self.target, layer)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

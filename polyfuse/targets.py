@@ -15,7 +15,7 @@ from polyfuse.codegen.cpu import CpuCode
 from polyfuse.codegen.cuda import CudaCode
 from polyfuse.cost.device import DEFAULT, Device, device, device_for_arch
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
@@ -38,7 +38,9 @@ def resolve_target(target: str) -> str:
             f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
         )
     if target == "auto":
-        return "cpu"
+        from polyfuse.runtime.cuda_open import cuda_available  # only where it is asked for
+
+        return "cuda" if cuda_available() else "cpu"
     return target
 
 

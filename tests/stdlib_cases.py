@@ -921,6 +921,7 @@ _PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
         {"x": normal(3, 5), "w": normal(5, 4), "bias": normal(4)},
         lambda x, w, bias: gelu(x @ w + bias),
     ),
+    "softmax": ({"x": normal(4, 7)}, lambda x: special.softmax(x, axis=-1)),
     "msoftmax": ({"x": normal(2, 3, 5, 7), "mask": normal(2, 1, 1, 7)}, msoftmax),
     "res_ln": (_normed, bias_residual_layer_norm),
     "residual_chain": ({**{n: normal(3, 7) for n in "xabc"}, **_rows}, residual_chain),

@@ -17,10 +17,11 @@ from polyfuse.diagnostics import EmulationError
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, Scheduler
+from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import fixed_graph, schedule
 from polyfuse.poly.scheduler import ScheduleTimeout
 from polyfuse.runtime.agreement import agrees
@@ -55,20 +56,26 @@ class Call:
         return arrays
 
     def requests(self) -> list[Request]:
-        """Kernels with layer I and without."""
+        """Kernels with each choice of layers."""
         fixed = fixed_graph(self.graph, self.sizes)
         made = []
-        for fusion in (LoopFusion(scheduler=self.scheduler), None):
-            kernels, _ = form_kernels(self._schedule(fixed, fusion), 2)
+        for fusion, stitching in self.ways():
+            kernels, _ = form_kernels(self._schedule(fixed, fusion), 2, stitching)
             copied, _ = entry_copies(kernels)
             made.append(Request(kernels, copied=copied))
         return made
 
-    def device_request(self, device: GpuTarget, fused: bool = True) -> Request:
+    def ways(self) -> list[tuple[LoopFusion | None, Stitching | None]]:
+        """The layers of `WAYS`."""
+        loops, stitching = LoopFusion(scheduler=self.scheduler), Stitching(rows=1)
+        return [(loops, None), (None, None), (loops, stitching), (None, stitching)]
+
+    def device_request(self, device: GpuTarget, fused: bool = True, stitched: bool = False) -> Request:
         """Kernels for a GPU."""
         fixed = fixed_graph(self.graph, self.sizes)
         fusion = LoopFusion(scheduler=self.scheduler) if fused else None
-        kernels, _ = form_kernels(self._schedule(fixed, fusion), device)
+        stitching = Stitching(rows=1) if stitched else None
+        kernels, _ = form_kernels(self._schedule(fixed, fusion), device, stitching)
         return Request(kernels, copied=entry_copies(kernels)[0])
 
     def _schedule(self, fixed: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
@@ -80,6 +87,7 @@ class Call:
 
 # Devices of different shapes: one that fills blocks as a real one does, but splits small reductions; one of
 # scalars and few threads; one whose rows have a number of threads that is no multiple of a warp.
+WAYS = ("layer I", "no layer", "layers I and II", "layer II")
 DEVICES = {
     "usual": GpuTarget(sms=4, parallel=256),
     "narrow": GpuTarget(sms=2, threads=32, longest=64, vector=1, parallel=1 << 30),
@@ -93,20 +101,22 @@ def check_emulated(
     *,
     devices: Sequence[str] = tuple(DEVICES),
     fused: Sequence[bool] = (True,),
+    stitched: Sequence[bool] = (False,),
     orders: Sequence[Any] = ORDERS,
 ) -> None:
     """Assert that every call agrees with the reference in the emulator, without a race, on several devices
     and in several orders of threads."""
-    ways = [(d, f) for d in devices for f in fused]
-    requests = [[call.device_request(DEVICES[d], f) for d, f in ways] for call in calls]
+    ways = [(d, f, s) for d in devices for f in fused for s in stitched]
+    requests = [[call.device_request(DEVICES[d], f, s) for d, f, s in ways] for call in calls]
     codes = iter(emit_cuda_together([r for mine in requests for r in mine]))
     for call in calls:
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
         want = evaluate(call.graph, call.sizes, inputs)
-        for (device, is_fused), code in [(way, next(codes)) for way in ways]:
+        for (device, loops, phases), code in [(way, next(codes)) for way in ways]:
             for order in orders:
                 arrays = call.memory()
-                how = f"{'fused' if is_fused else 'unfused'}, emulated, {device}, {order}"
+                layers = WAYS[(0 if loops else 1) + (2 if phases else 0)]
+                how = f"{layers}, emulated, {device}, {order}"
                 try:
                     EmulatedKernels(code, order=order).run(arrays)
                 except EmulationError as e:
@@ -121,8 +131,8 @@ def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:
     for k, call in enumerate(calls):
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
         want = evaluate(call.graph, call.sizes, inputs)
-        for way, name in enumerate(("fused", "unfused")):
-            request, code = requests[k][way], codes[2 * k + way]
+        for way, name in enumerate(WAYS):
+            request, code = requests[k][way], codes[len(WAYS) * k + way]
             machines: list[Any] = [CpuExecutable(code, {})]
             if interpret:
                 machines.append(InterpretedKernels(request.kernels, checked=True, copied=request.copied))

@@ -23,7 +23,7 @@ def run(
     target: Annotated[
         str, typer.Option(metavar="TARGET", help="auto, cpu, or interpret (no compiler needed, slow).")
     ] = "auto",
-    layers: settings.Layers = "loop",
+    layers: settings.Layers = "loop,stitch",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; else all cores.")] = None,

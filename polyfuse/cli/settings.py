@@ -34,13 +34,16 @@ Ranks = Annotated[
         "--rank", "-r", metavar="NAME=N", help="How many axes B... stands for, as B=2; 1 if not given."
     ),
 ]
-Layers = Annotated[str, typer.Option(metavar="LAYERS", help="What fuses: loop (layer I), or none.")]
+Layers = Annotated[
+    str,
+    typer.Option(metavar="LAYERS", help="What fuses: loop (I), stitch (II), both (loop,stitch), or none."),
+]
 Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of the terminal."),
 ]
 
-_NOT_BUILT_LAYERS = ("stitch", "pack")
+_NOT_BUILT_LAYERS = ("pack",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +108,18 @@ def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
 
 
 def layers_of(text: str) -> tuple[str, ...]:
-    """`loop` or `none` as the layers of a compilation."""
+    """`loop,stitch`, `loop`, `stitch` or `none` as the layers of a compilation."""
+    from polyfuse.cli.compiler import LAYERS
+
     names = tuple(x.strip() for x in text.split(",") if x.strip())
     if names == ("none",) or not names:
         return ()
+    known = f"there are {', '.join(LAYERS)} and none"
     for name in names:
         if name in _NOT_BUILT_LAYERS:
-            raise typer.BadParameter(f"the layer {name} is not built yet; there are loop and none")
-        if name != "loop":
-            raise typer.BadParameter(f"there is no layer '{name}'; there are loop and none")
+            raise typer.BadParameter(f"the layer {name} is not built yet; {known}")
+        if name not in LAYERS:
+            raise typer.BadParameter(f"there is no layer '{name}'; {known}")
     return names
 
 

@@ -25,7 +25,7 @@ def emit(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
-    layers: settings.Layers = "loop",
+    layers: settings.Layers = "loop,stitch",
     checked: Annotated[
         bool, typer.Option("--checked", metavar="", help="Check indices from data (stages plan, cpp).")
     ] = False,
@@ -92,7 +92,7 @@ def lowered(
     operator: Operator, choice: settings.Choice, layers: tuple[str, ...], checked: bool = False
 ) -> Kernels:
     """The kernels at known sizes; sizes not given are chosen, with a note."""
-    from polyfuse.cli.compiler import Options
+    from polyfuse.cli.compiler import Options, Stitching
     from polyfuse.runtime.inputs import default_sizes
 
     graph = operator.graph(choice.dtypes, choice.ranks)
@@ -102,7 +102,7 @@ def lowered(
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
     specialized = operator.specialize(choice.dtypes, choice.ranks, **sizes)
     kernels: Kernels = schedule(specialized, layers).lower(Options(checked=checked))  # type: ignore[attr-defined]
-    return kernels
+    return kernels.apply(Stitching()) if "stitch" in layers else kernels
 
 
 def _tree(node: object, indent: str, label: str = "") -> Iterator[str]:

@@ -102,8 +102,10 @@ class Addresses:
     def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
         """Store the number of the check in the status cell if the index is out of range; then clamp."""
         self.checks.append((e.span, str(extent)))
-        number = len(self.checks)
         value = printer.cast(printer.expr(e), e.dtype, I64)
-        bound = printer.index(extent)
+        return self.reported(printer, value, printer.index(extent), len(self.checks))
+
+    def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
+        """The index within its bounds; the number of the check goes to the status cell if it was not."""
         clamped = printer.call("pf_min_i64", [printer.call("pf_max_i64", ["q", "0"]), f"{bound} - 1"])
         return f"({{ const pf_i64 q = {value}; if (q < 0 || q >= {bound}) *status = {number}; {clamped}; }})"

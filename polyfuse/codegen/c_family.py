@@ -125,7 +125,7 @@ class Printer:
         lower, upper = self.index(loop.lower), self.index(loop.upper)
         step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
         head = f"{indent}for ({self.index_type} {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
-        body = self._fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
+        body = self.fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
             return [
                 f"{indent}{{",
@@ -142,7 +142,7 @@ class Printer:
         """
         return [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
 
-    def _fence(self, body: Block, indent: str) -> list[str]:
+    def fence(self, body: Block, indent: str) -> list[str]:
         """gcc 12 vectorises loads under a condition wrongly where few lanes are used: such loops stay scalar.
 
         Layer I turns guards into loop bounds (`layers.split_guards`), so few remain.
@@ -169,7 +169,7 @@ class Printer:
             lines.append(f"{i1}{u.value.dtype.c_name} {arrays[name]}[{lanes}];")
             lines.append(f"{i1}for (int l = 0; l < {lanes}; ++l) {arrays[name]}[l] = {zero};")
         inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions, self.lazy)
-        body = self._fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
+        body = self.fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -217,7 +217,7 @@ class Printer:
             case Select():
                 return self._select(e)
             case Apply("pow", (base, Const(2.0 | 2))):
-                return self._square(base)
+                return self.square(base)
             case Apply(op, args):
                 return self.operation(op, [self.expr(a) for a in args], args[0].dtype)
             case _:
@@ -235,7 +235,7 @@ class Printer:
         c = e.dtype.c_name
         return f"({{ const {c} q0 = {then}; const {c} q1 = {other}; {cond} ? q0 : q1; }})"
 
-    def _square(self, base: Expr) -> str:
+    def square(self, base: Expr) -> str:
         c = base.dtype.c_name
         product = self.operation("mul", ["q", "q"], base.dtype)
         return f"({{ const {c} q = {self.expr(base)}; {product}; }})"

@@ -22,6 +22,7 @@ from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import (
     Barrier,
     BarrierScope,
+    Block,
     Combine,
     Declare,
     For,
@@ -30,10 +31,20 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
 )
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr
 from polyfuse.source import Span
 
 # Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
 MOST_UNROLLED = 16
+
+
+_CHECKED = """\
+// The index within its bounds; the number of the check goes to the status cell if it was not.
+PF_INLINE pf_i64 pf_checked(pf_i64 index, pf_i64 bound, pf_i64 number, pf_i64* status) {
+  if (index < 0 || index >= bound) *status = number;
+  return index < 0 ? 0 : index >= bound ? bound - 1 : index;
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,8 @@ def emit_cuda_together(requests: Sequence[Request]) -> tuple[CudaCode, ...]:
     used: set[str] = set()
     parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
     functions = [text for texts, _, _ in parts for text in texts]
-    source = prelude(used, target="cuda") + "\n" + "\n".join(functions)
+    head = [prelude(used, target="cuda"), *([_CHECKED] if any(r.checked for r in requests) else [])]
+    source = "\n".join([*head, *functions])
     return tuple(CudaCode(source, plan, checks) for _, plan, checks in parts)
 
 
@@ -88,6 +100,9 @@ class DeviceAddresses(Addresses):
 
     def by_value(self, b: Buffer) -> bool:
         return super().by_value(b) and self.buffers[b.tensor].kind is Kind.INPUT
+
+    def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
+        return f"pf_checked({bare(value)}, {bare(bound)}, {number}, status)"
 
 
 @dataclass(slots=True)
@@ -194,6 +209,12 @@ class CudaPrinter(Printer):
 
     places: DeviceAddresses = field(kw_only=True)
     ranges: Mapping[str, Range] = field(kw_only=True)
+
+    def fence(self, body: Block, indent: str) -> list[str]:
+        return []  # that is against a bug of a CPU compiler
+
+    def square(self, base: Expr) -> str:
+        return self.call(f"pf_square_{base.dtype.name}", [self.expr(base)])
 
     def pragma(self, loop: For, indent: str) -> list[str]:
         if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):

@@ -20,9 +20,10 @@ from polyfuse.codegen.lower import Task, accumulated, tasks
 from polyfuse.codegen.vector_access import VectorAccess
 from polyfuse.codegen.vector_sums import keep_sums
 from polyfuse.codegen.windows import at_most
+from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import (
@@ -39,6 +40,8 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read
+from polyfuse.poly.barrier_insertion import insert_barriers
+from polyfuse.poly.barriers import Unsafe, check_barriers
 
 WARP = 32
 TX, TY = IVar("tx"), IVar("ty")
@@ -92,6 +95,7 @@ class _Spmd:
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
         kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
+        body = _with_barriers(kernel, task.loops, body)
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
 
@@ -280,6 +284,24 @@ class _Spmd:
         reason = "the warps of a row combine their parts"
         self.shared.append(Buffer(name, dtype, Scope.SHARED, extents, extents, reason))
         return name
+
+
+def _with_barriers(kernel: Kernel, loops: tuple[For, ...], body: Block) -> Block:
+    """The body with the barriers that it needs; proved to be enough."""
+    whole = body
+    for loop in reversed(loops):
+        whole = (replace(loop, body=whole),)
+    blocks = product(tuple(binary("-", x.upper, x.lower) for x in loops))
+    whole, added = insert_barriers(kernel, whole, blocks)
+    if added:
+        verdict = check_barriers(kernel, whole, blocks)
+        if isinstance(verdict, Unsafe):
+            raise ScheduleError([verdict.diagnostic])
+    for _ in loops:
+        (node,) = whole
+        assert isinstance(node, For)
+        whole = node.body
+    return whole
 
 
 def _identity(node: Combine) -> Const:

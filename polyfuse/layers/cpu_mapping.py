@@ -27,6 +27,7 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.layers.nest import (
     has_band,
+    heavy,
     innermost,
     is_free,
     push,
@@ -148,12 +149,13 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
     """
     names = statements(phase)
+    worth = heavy(graph, names)
     free = [m for m in phase.members if is_free(graph, m, names)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
-    best = max(free, key=lambda m: _contiguity(graph, m), default=None)
+    best = max(free, key=lambda m: _contiguity(graph, m, worth), default=None)
     if best is None or best in inner or not has_band(phase.child):
         return phase
-    if _contiguity(graph, best) <= max((_contiguity(graph, m) for m in inner), default=0):
+    if _contiguity(graph, best, worth) <= max((_contiguity(graph, m, worth) for m in inner), default=0):
         return phase
     trip = trip_of(graph, best)
     strip = _strips(best, SUNK_STRIP) if trip is None or trip > SUNK_STRIP else None
@@ -167,11 +169,11 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     return Band(members, child, True) if members else child
 
 
-def _contiguity(graph: TensorGraph, m: Member) -> int:
-    """Accesses that walk contiguous memory along a loop, less those that stride."""
+def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
+    """Accesses of some statements that walk contiguous memory along a loop, less those that stride."""
     score = 0
     for n, e in m.exprs:
-        if not isinstance(e, IVar):
+        if n not in names or not isinstance(e, IVar):
             continue
         s = graph.statement(n)
         for indices in (s.write, *(r.indices for r in statement_reads(s))):

@@ -14,18 +14,29 @@ Sources: AStitch (ASPLOS'22) section 4.3, task packing and splitting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
-from polyfuse.ir.linear import Range, interval, linear
+from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
-from polyfuse.ir.tensor_graph import Statement, TensorGraph
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.gpu_rows import (
+    GpuTarget,
+    ceil,
+    derived,
+    extent,
+    packed,
+    row_shape,
+    shareable,
+    spread_innermost,
+    spreads,
+    trips,
+    with_coordinate,
+)
 from polyfuse.layers.nest import (
     Nest,
-    has_band,
+    heavy,
     innermost,
     is_free,
     push,
@@ -37,30 +48,8 @@ from polyfuse.layers.nest import (
 from polyfuse.layers.rfactor import rfactor
 from polyfuse.layers.strides import contiguity, vector_width
 
-WARP = 32
 # A reduction over fewer iterations stays inside one thread.
 SHORTEST_SHARED = 16
-# Iterations that one warp takes of a row before the row gets a block of its own.
-ROUNDS_OF_A_WARP = 8
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTarget:
-    """What mapping must know of a GPU, and what it may be told.
-
-    sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
-    one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
-    number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
-    blocks.
-    """
-
-    sms: int = 132
-    threads: int = 256
-    longest: int = 1024
-    shared_bytes: int = 48 * 1024
-    row_threads: int | None = None
-    vector: int | None = None
-    parallel: int = 32 * 1024
 
 
 def map_phase(
@@ -81,10 +70,6 @@ def map_phase(
         return graph, [_points(graph, phase, free, gpu, atomic, decisions)]
     decisions.append(Decision("map", _what(phase), True, "no loop is free: one thread runs it in order"))
     return graph, [Nest(phase)]
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def _what(tree: Tree) -> str:
@@ -138,7 +123,7 @@ def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
     worth = False
     for inner in innermost(below):
-        best = _shareable(graph, inner)
+        best = shareable(graph, inner)
         if best is None:
             continue
         names = statements(inner)
@@ -158,19 +143,6 @@ def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
 
 def _as_band(tree: Tree) -> Band:
     return tree if isinstance(tree, Band) else Band((), tree, True)
-
-
-def _shareable(graph: TensorGraph, inner: Band) -> Member | None:
-    """The loop of an innermost band that threads may share: one along contiguous memory if there is one."""
-    names = statements(inner)
-    movable = inner.members if inner.permutable else inner.members[-1:]
-    able = [m for m in movable if m.coincident and _plain(graph, m, names)]
-    return max(able, key=lambda m: contiguity(graph, m, names), default=None)
-
-
-def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
-    """Is a loop a dim of its own, of every statement, none of them adding to what data finds?"""
-    return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
 
 
 def _replaced(tree: Tree, old: Band, new: Band) -> Tree:
@@ -196,156 +168,20 @@ def _rows(
     """Rows of threads, each with its own iteration of the free loops."""
     rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    loops = [(b.members[-1], statements(b)) for b in innermost(below) if _spreads(graph, b)]
+    loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
-    longest = max(_extent(graph, m) for m, _ in loops)
-    tx, ty = row_shape(_ceil(longest, width), prod(_trips(graph, rows)), gpu)
+    longest = max(extent(graph, m) for m, _ in loops)
+    tx, ty = row_shape(ceil(longest, width), prod(trips(graph, rows)), gpu)
     if rows:
-        ty = min(ty, _trips(graph, rows)[-1])
+        ty = min(ty, trips(graph, rows)[-1])
     decisions.append(
         Decision(
             "map", _what(phase), True, f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
         )
     )
-    blocks, packed = _packed(rows, ty if rows else 1)
-    spread = _spread_innermost(graph, below, tx, width)
-    return Nest(band([*blocks, *packed], spread, True), (tx, ty if rows else 1), width, atomic)
-
-
-def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
-    """(threads along a row, rows of a block) for rows of `lanes` vectors.
-
-    Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
-    """
-    if gpu.row_threads is not None:
-        fits = gpu.row_threads <= WARP and gpu.row_threads & (gpu.row_threads - 1) == 0
-        return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
-    if lanes <= WARP:
-        tx = 1 << max(0, lanes - 1).bit_length()
-        return tx, max(1, gpu.threads // tx)
-    warps_per_block = gpu.threads // WARP
-    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
-        return WARP, warps_per_block
-    rounds = _ceil(lanes, gpu.longest)
-    return min(gpu.longest, _ceil(_ceil(lanes, rounds), WARP) * WARP), 1
-
-
-def _extent(graph: TensorGraph, m: Member) -> int:
-    """Iterations of a shared loop at most, counted from where its statements start."""
-    found = 1
-    for n, e in m.exprs:
-        assert isinstance(e, IVar)
-        dim = next(d for d in graph.statement(n).dims if d.name == e.name)
-        ranges = _ranges(graph.statement(n))
-        bound = interval(linear(_within(dim.upper, dim.lower)).expr(), ranges)
-        found = max(found, bound[1] if bound is not None else 1024)
-    return found
-
-
-def _within(upper: IndexExpr, lower: IndexExpr) -> IndexExpr:
-    """upper - lower; a minimum is taken apart, so that what both have in common goes away."""
-    match upper:
-        case IBin("min", left, right):
-            return binary("min", _within(left, lower), _within(right, lower))
-        case _:
-            return linear(binary("-", upper, lower)).expr()
-
-
-def _ranges(s: Statement) -> dict[str, Range]:
-    """What the dims of a statement can be."""
-    ranges: dict[str, Range] = {}
-    for d in s.dims:
-        low, high = interval(d.lower, ranges), interval(d.upper, ranges)
-        if low is not None and high is not None:
-            ranges[d.name] = low[0], max(low[0], high[1] - 1)
-    return ranges
-
-
-def _trips(graph: TensorGraph, members: tuple[Member, ...]) -> list[int]:
-    return [max(1, t) if (t := trip_of(graph, m)) is not None else 1024 for m in members]
-
-
-def _packed(rows: tuple[Member, ...], ty: int) -> tuple[list[Member], list[Member]]:
-    """Block loops, and the loop over the rows of a block."""
-    if not rows:
-        return [], []
-    last = rows[-1]
-    if ty == 1:
-        return [_as(m, Coordinate.BLK) for m in rows], []
-    outer = _derived(last, f"{last.name}_blk", lambda e: binary("//", e, ty), Coordinate.BLK)
-    row = _derived(last, last.name, lambda e: binary("%", e, ty), Coordinate.ROW)
-    return [*(_as(m, Coordinate.BLK) for m in rows[:-1]), outer], [row]
-
-
-def _as(m: Member, coordinate: Coordinate) -> Member:
-    return replace(m, coordinate=coordinate)
-
-
-def _derived(
-    m: Member, name: str, change: Callable[[IndexExpr], IndexExpr], coordinate: Coordinate
-) -> Member:
-    return replace(m, name=name, exprs=tuple((n, change(e)) for n, e in m.exprs), coordinate=coordinate)
-
-
-def _spread_innermost(graph: TensorGraph, tree: Tree, tx: int, width: int) -> Tree:
-    """The last loop of every innermost band in rounds, threads and vectors."""
-    match tree:
-        case Band(members, child, permutable) if _spreads(graph, tree):
-            return Band((*members[:-1], *spread(graph, members[-1], tx, width)), child, permutable)
-        case Band(members, child, permutable) if has_band(child):
-            return Band(members, _spread_innermost(graph, child, tx, width), permutable)
-        case Sequence(children):
-            return Sequence(tuple(_spread_innermost(graph, c, tx, width) for c in children))
-        case _:
-            return tree
-
-
-def _spreads(graph: TensorGraph, tree: Band) -> bool:
-    """Do threads share the last loop of an innermost band? Else the first of them runs it alone."""
-    return not has_band(tree.child) and _shareable(graph, replace(tree, permutable=False)) is not None
-
-
-def _rows_together(wanted: int, rows: int, phases: bool) -> int:
-    """Rows of a block. With several phases threads may wait for each other, so that all must have a row."""
-    together = max(1, min(wanted, rows))
-    while phases and rows % together:
-        together -= 1
-    return together
-
-
-def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, ...]:
-    """A loop as rounds of `tx` threads with vectors of `width` elements.
-
-        h     ->     h // (tx width): rnd,  h // width % tx: thr,  h % width: vec
-
-    Divisions are kept as they stand, so that `ir.kernel.sequential` finds the loop again.
-    """
-    starts = {n: _start(graph, n, e, tx * width) for n, e in m.exprs}
-
-    def part(suffix: str, coordinate: Coordinate, divisor: int, modulus: int | None) -> Member:
-        rows = []
-        for n, e in m.exprs:
-            value: IndexExpr = IBin("//", binary("-", e, starts[n]), IConst(divisor))
-            rows.append((n, value if modulus is None else IBin("%", value, IConst(modulus))))
-        return replace(m, name=m.name + suffix, exprs=tuple(rows), coordinate=coordinate)
-
-    return (
-        part("_rnd", Coordinate.ROUND, tx * width, None),
-        part("", Coordinate.THREAD, width, tx),
-        part("_vec", Coordinate.VECTOR, 1, width),
-    )
-
-
-def _start(graph: TensorGraph, name: str, e: IndexExpr, step: int) -> IndexExpr:
-    """Where a loop starts, if that is a multiple of `step`: a chunk of a factored reduction."""
-    if not isinstance(e, IVar):
-        return IConst(0)
-    dim = next((d for d in graph.statement(name).dims if d.name == e.name), None)
-    if dim is None or not variables(dim.lower):
-        return IConst(0)
-    form = linear(dim.lower)
-    plain = all(isinstance(a, IVar) for a, _ in form.terms)
-    return dim.lower if plain and form.divisible(step) else IConst(0)
+    blocks, rows_of_block = packed(rows, ty if rows else 1)
+    spread = spread_innermost(graph, below, tx, width)
+    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty if rows else 1), width, atomic)
 
 
 # --- points: each thread has its own iterations -------------------------------------------------------------
@@ -362,30 +198,29 @@ def _points(
     names = statements(phase)
     members = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names))
+    worth = heavy(graph, names)
+    axis = max(reversed(members), key=lambda m: contiguity(graph, m, worth))
     others = tuple(m for m in members if m is not axis)
     width = gpu.vector or vector_width(graph, axis, names)
     span = span_of(graph, axis)
     base = span.start // width * width if span is not None else 0
-    lanes = max(1, _ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
+    lanes = max(1, ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
     tx = min(gpu.row_threads or gpu.threads, lanes)
-    ty = min(max(1, gpu.threads // tx), _trips(graph, others)[-1]) if others else 1
-    blocks, packed = _packed(others, ty)
-    vectors = _derived(
-        axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD
-    )
+    ty = min(max(1, gpu.threads // tx), trips(graph, others)[-1]) if others else 1
+    blocks, rows_of_block = packed(others, ty)
+    vectors = derived(axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD)
     threads = [vectors]
     if lanes > tx:
-        blocks.append(_derived(vectors, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK))
-        threads = [_derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
+        blocks.append(derived(vectors, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK))
+        threads = [derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
     if width > 1:
-        vec = _derived(
+        vec = derived(
             axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
         )
         below = push(vec, below)
     how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
-    return Nest(band([*blocks, *packed, *threads], below, True), (tx, ty), width, atomic)
+    return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
 
 
 # --- factored: a reduction over blocks ---------------------------------------------------------------
@@ -409,19 +244,19 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
     if shared is not None:
         loop = shared.members[-1] if shared.members[free:] else None
         width = vector_width(graph, loop, names) if loop is not None else 1
-        unit, fewest = gpu.threads * width, prod(_trips(graph, phase.members[:free]))
+        unit, fewest = gpu.threads * width, prod(trips(graph, phase.members[:free]))
     else:
         loop = phase.members[free]
-        fewest = prod(_trips(graph, phase.members[:free])) // gpu.threads
+        fewest = prod(trips(graph, phase.members[:free])) // gpu.threads
     span = span_of(graph, loop) if loop is not None else None
     if loop is None or span is None or fewest >= gpu.sms or not loop.coincident:
         return None
     reductions = racing(graph, loop, names)
     if any(graph.statement(n).accumulate or not isinstance(loop.of(n), IVar) for n in reductions):
         return None
-    wanted = _ceil(2 * gpu.sms, max(1, fewest))
-    chunk = _ceil(_ceil(len(span), wanted), unit) * unit
-    chunks = _ceil(len(span), max(1, chunk))
+    wanted = ceil(2 * gpu.sms, max(1, fewest))
+    chunk = ceil(ceil(len(span), wanted), unit) * unit
+    chunks = ceil(len(span), max(1, chunk))
     if chunks < 2 or chunk < SHORTEST_SHARED:
         return None
     return _Split(loop, reductions, chunk, chunks, span.start)
@@ -449,4 +284,4 @@ def _unmapped(tree: Tree) -> Tree:
         inner = tree.child
         tree = Band((*tree.members, *inner.members), inner.child, tree.permutable and inner.permutable)
     assert isinstance(tree, Band)
-    return replace(tree, members=tuple(_as(m, Coordinate.SEQ) for m in tree.members))
+    return replace(tree, members=tuple(with_coordinate(m, Coordinate.SEQ) for m in tree.members))

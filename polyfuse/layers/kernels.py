@@ -32,10 +32,11 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping, gpu_mapping
-from polyfuse.layers.gpu_mapping import GpuTarget
+from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
+from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
 from polyfuse.poly.footprint import Window, private_to_blocks, window
@@ -49,9 +50,9 @@ _EXCLUSIVE = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
 def form_kernels(
-    scheduled: ScheduledGraph, target: int | GpuTarget
+    scheduled: ScheduledGraph, target: int | GpuTarget, stitching: Stitching | None = None
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
-    """One kernel per phase, mapped for a number of CPU workers or for a GPU.
+    """Kernels, mapped for a number of CPU workers or for a GPU: one per phase, or stitched (layer II).
 
     Raises ScheduleError PF513 for sizes that must be known, PF501-PF503 if the result is not legal.
     """
@@ -61,7 +62,11 @@ def form_kernels(
     decisions: list[Decision] = []
     with isl_lock:
         graph, nests = scheduled.graph, list[Nest]()
-        for phase in cut_phases(scheduled.tree):
+        phases = cut_phases(scheduled.tree)
+        if stitching is not None:
+            wide, few = _filling(target)
+            phases = stitching.groups(build_model(graph), phases, wide, few, decisions)
+        for phase in phases:
             graph, mapped = _mapped(graph, phase, target, decisions)
             nests += mapped
         graph, trees = explicit_reductions(graph, [n.tree for n in nests])
@@ -70,6 +75,13 @@ def form_kernels(
         _verify(model, nests)
         kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
+
+
+def _filling(target: int | GpuTarget) -> tuple[int, int]:
+    """(iterations that fill the target, instances below which it does not matter)."""
+    if isinstance(target, GpuTarget):
+        return target.sms, target.parallel
+    return 2 * target, cpu_mapping.SMALLEST_PARALLEL
 
 
 def _mapped(

@@ -95,6 +95,13 @@ def volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
     return largest
 
 
+def heavy(graph: TensorGraph, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements that matter for time: those with an eighth or more of the largest one's instances."""
+    counts = {n: volume(graph, (n,)) for n in names}
+    most = max(counts.values(), default=0)
+    return tuple(n for n, count in counts.items() if count * 8 >= most)
+
+
 def push(m: Member, tree: Tree) -> Tree:
     """Put a loop inside everything below."""
     match tree:

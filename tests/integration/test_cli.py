@@ -218,7 +218,7 @@ def test_stdlib() -> None:
         (("run", "norm.pf", "--dtype", "F=f16"), "no generic type 'F'"),
         (("run", "stdlib:softmax", "--dtype", "F=float"), "a type is one of f64"),
         (("run", "norm.pf", "--target", "soup"), "there is no target 'soup'"),
-        (("run", "norm.pf", "--layers", "loop,stitch"), "not built yet"),
+        (("run", "norm.pf", "--layers", "loop,pack"), "not built yet"),
         (("run", "norm.pf", "--layers", "warp"), "no layer 'warp'"),
         (("run", "norm.pf", "--denormals", "maybe"), "PF490"),
         (("run", "norm.pf", "--op", "nothing"), "PF411"),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from programs import random_program
 from stdlib_cases import CASES, StdlibCase
 from targets import Call, check_emulated
 from test_stdlib_targets import chosen, groups
-
-from polyfuse.layers.loop_fusion import LoopFusion
 
 
 def calls(cases: list[StdlibCase]) -> list[Call]:

@@ -54,5 +54,5 @@ def test_copied_entry_values_have_a_pointer_of_their_own() -> None:
     copied = entry_copies(made)[0]
     assert copied == {"p"}
     source = emit(made, copied=copied).source
-    assert "b_p__out[c0] = (b_p[" in source
+    assert "b_p__out[c0] = b_p[" in source
     assert "b_p = " not in emit(made).source

@@ -1,0 +1,46 @@
+"""Where producers and consumers run: subset tests on relations.
+
+Do two loops have the same value at both ends of everything that goes from one statement to another?  Then
+what goes between them stays inside one iteration, and with it inside a worker, a block or a thread.
+
+Source: the schemes of AStitch (ASPLOS'22) section 3.2, as tests on relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import islpy as isl
+
+from polyfuse.ir.schedule_tree import Member
+from polyfuse.poly.dependences import ordering, shared_reads
+from polyfuse.poly.domains import PolyModel
+from polyfuse.poly.tree_convert import member_map
+
+
+class Links:
+    """What ties statements of a graph: what goes from one to another, and inputs that two read."""
+
+    def __init__(self, model: PolyModel) -> None:
+        self.model = model
+        self._flow = ordering(model)
+        self._sharing = shared_reads(model)
+
+    def flow(self, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
+        """Instances of the first statements -> instances of the second that must follow them."""
+        return self._between(self._flow, first, second)
+
+    def sharing(self, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
+        """Pairs of instances that read one element of an input."""
+        return self._between(self._sharing, first, second)
+
+    def _between(self, relation: isl.UnionMap, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
+        here, there = self.model.domain(sorted(first)), self.model.domain(sorted(second))
+        return relation.intersect_domain(here).intersect_range(there)
+
+    def agree(self, pairs: isl.UnionMap, a: Member, b: Member) -> bool:
+        """Has loop `a` at the first end of every pair the value of loop `b` at the second?"""
+        there, here = member_map(self.model, a), member_map(self.model, b)
+        same = there.apply_range(here.reverse())
+        ends = pairs.intersect_domain(there.domain()).intersect_range(here.domain())
+        return bool(ends.is_subset(same))

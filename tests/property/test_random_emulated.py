@@ -1,0 +1,34 @@
+"""Random programs as CUDA in the emulator: three devices, three orders of threads, no race, the reference's
+numbers.
+
+120 programs in a run; `make test-all` runs many more.
+"""
+
+from __future__ import annotations
+
+import pytest
+from targets import check_emulated
+from test_random_programs import MORE_GROUPS, TOGETHER, call_of
+
+GROUPS = range(6)
+
+
+def check_group(group: int) -> None:
+    check_emulated([call_of(group * TOGETHER + k) for k in range(TOGETHER)])
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_emulated_kernels_agree(group: int) -> None:
+    check_group(group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", MORE_GROUPS)
+def test_emulated_kernels_agree_on_many(group: int) -> None:
+    check_group(group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_unfused_kernels_agree(group: int) -> None:
+    check_emulated([call_of(group * TOGETHER + k) for k in range(TOGETHER)], fused=(False,))
