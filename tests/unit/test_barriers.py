@@ -32,6 +32,8 @@ from polyfuse.ir.tensor_graph import Expr, Role, Tensor, TensorGraph
 from polyfuse.poly.barrier_insertion import insert_barriers
 from polyfuse.poly.barrier_witness import Conflict, Touch
 from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
+from polyfuse.poly.conflicts import demands
+from polyfuse.poly.loop_events import events
 
 tx, ty, row, w, h = (IVar(n) for n in ("tx", "ty", "row", "w", "h"))
 BLOCK_BARRIER = Barrier(BarrierScope.BLOCK, "a reason")
@@ -218,6 +220,29 @@ def test_barriers_in_every_other_iteration() -> None:
     assert unsafe(k, block(odd), 1).code == "PF530"
 
 
+def test_a_barrier_after_every_other_iteration() -> None:
+    odd = op("eq", number(binary("%", h, 2)), number(1))
+    k = kernel(buffer("s", Scope.SHARED, 64))
+    body = (put("s", tx), BLOCK_BARRIER, get("s", 63 - tx))
+    assert unsafe(k, (loop("h", 4, *body, when(odd, BLOCK_BARRIER)),), 1).code == "PF530"
+    even = op("eq", number(binary("%", h, 2)), number(0))
+    assert check_barriers(k, (loop("h", 4, when(even, BLOCK_BARRIER), *body, when(even, BLOCK_BARRIER)),), 1)
+
+
+def test_iterations_that_are_not_neighbours() -> None:
+    k = kernel(buffer("s", Scope.SHARED, 64))
+
+    def block(*barrier_at: int) -> Block:
+        first, third = (op("eq", number(h), number(n)) for n in (0, 2))
+        barriers = (when(op("eq", number(h), number(n)), BLOCK_BARRIER) for n in barrier_at)
+        return (loop("h", 4, when(first, put("s", tx)), when(third, get("s", 63 - tx)), *barriers),)
+
+    for there in ((0,), (1,), (2, 1)):
+        assert check_barriers(k, block(*there), 1)
+    for missing in ((), (2,), (3,), (2, 3)):
+        assert unsafe(k, block(*missing), 1).code == "PF530"
+
+
 def test_a_barrier_in_a_loop_that_may_not_run() -> None:
     k = kernel(buffer("s", Scope.SHARED, 64))
 
@@ -235,8 +260,11 @@ def test_masks_tell_threads_apart() -> None:
     low, high = (op(o, number(tx), number(32)) for o in ("lt", "ge"))
     assert check_barriers(k, (when(low, put("s", tx)), when(high, get("s", tx))), 1)
     assert unsafe(k, (when(low, put("s", tx)), when(high, get("s", tx - 32))), 1).code == "PF530"
-    guarded = Declare("%v", F32, where(high, read("s", tx), VALUE))
-    assert check_barriers(k, (when(low, put("s", tx)), guarded), 1)
+    choice = (where(low, read("s", 63 - tx), VALUE), where(high, VALUE, read("s", 63 - tx)))
+    for value in choice:
+        assert check_barriers(k, (when(low, put("s", tx)), Declare("%v", F32, value)), 1)
+    other = Declare("%v", F32, where(high, read("s", 63 - tx), VALUE))
+    assert unsafe(k, (when(low, put("s", tx)), other), 1).code == "PF530"
 
 
 def test_private_storage_is_nobody_elses_business() -> None:
@@ -298,6 +326,54 @@ def test_vectors_touch_all_their_elements() -> None:
     near = VectorStore("s", (2 * tx,), "%w", 4)
     assert unsafe(k, (near,), 1).code == "PF533"
     assert unsafe(k, (stores[0], get("s", 4 * tx - 1)), 1).code == "PF530"
+
+
+def eq(e: IndexExpr, value: int) -> Expr:
+    return op("eq", number(e), number(value))
+
+
+WARP, FIRST_ROW = binary("//", tx, 32), eq(ty, 0)
+FIRST_LANE, SECOND_LANE = (op("and", eq(binary("%", tx, 32), n), FIRST_ROW) for n in (0, 1))
+ONE = as_index(1)
+
+# (index of one write, its condition, index of another, its condition, does one thread alone write each element?)
+CONDITIONS: dict[str, tuple[IndexExpr, Expr, IndexExpr, Expr, bool]] = {
+    "the same lane": (WARP, FIRST_LANE, WARP, FIRST_LANE, True),
+    "different lanes": (WARP, FIRST_LANE, WARP, SECOND_LANE, False),
+    "a lane of every row": (WARP, eq(binary("%", tx, 32), 0), WARP, FIRST_LANE, False),
+    "a row that is 0": (tx + 2 * ty, FIRST_ROW, tx, FIRST_ROW, True),
+    "a row that is not 0": (tx + 2 * ty, eq(ty, 1), tx, FIRST_ROW, False),
+    "a row as a number": (tx + 2, eq(ty, 1), tx + 2 * ty, eq(ty, 1), True),
+    "a number as a row": (tx + 2 * ty, eq(ty, 1), tx + 2, eq(ty, 1), True),
+    "another number": (4 * tx - 2 * ty, op("and", eq(ty, 1), op("gt", number(tx), number(0))), 4 * tx + 2,
+                       eq(ty, 1), False),
+    "one of two": (ONE, op("and", op("or", eq(tx, 0), eq(tx, 5)), FIRST_ROW), tx, FIRST_LANE, False),
+    "neither of two": (ONE, op("not", op("or", op("ne", number(tx), number(5)), eq(ty, 0))), ONE,
+                       op("and", eq(tx, 5), eq(ty, 1)), True),
+    "below": (tx, op("and", op("lt", number(tx), number(32)), FIRST_ROW), 32 + ty, eq(tx, 0), True),
+    "not above": (tx, op("and", op("le", number(tx), number(32)), FIRST_ROW), 32 + ty, eq(tx, 0), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONDITIONS)
+def test_what_conditions_tell_of_an_index(case: str) -> None:
+    one, test, two, other, alone = CONDITIONS[case]
+    k = kernel(buffer("red", Scope.SHARED, 256), threads=(64, 2))
+    block = (when(test, put("red", one)), when(other, put("red", two)))
+    assert (next(launch(k, block, 1).races(), None) is None) == alone
+    assert bool(check_barriers(k, block, 1)) == alone
+
+
+def test_no_isl_where_digits_tell() -> None:
+    """A kernel without shared memory is checked without a question to isl."""
+    k = kernel(buffer("y", Scope.ARGUMENT, 32, 1024), threads=(64, 4))
+    body = VectorStore("y", (4 * row + ty, 256 * h + 4 * tx), "%w", 4)
+    block = (
+        loop("row", 8, loop("h", 4, when(op("lt", number(4 * row + ty), number(30)), body)), kind="blk"),
+    )
+    assert not list(demands(events(k, block, 8), frozenset()))
+    wide = (loop("row", 8, loop("h", 4, replace(body, count=8)), kind="blk"),)
+    assert list(demands(events(k, wide, 8), frozenset()))
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
