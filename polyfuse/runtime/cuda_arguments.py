@@ -217,12 +217,16 @@ def _plain_dtype(code: int, bits: int) -> np.dtype[Any]:
 
 
 def check_view(b: PlanBuffer, view: DeviceView | np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
-    """Refuse an array that does not fit its buffer: ArgumentError PF402 (dtype), PF401 or PF405 (shape)."""
+    """Refuse an array that does not fit its buffer: ArgumentError PF402 (dtype), PF401 or PF405 (shape).
+
+    Dims that are always used together are one dim in the plan, so another shape with as many elements fits,
+    unless strides are passed.
+    """
     if view.dtype != b.dtype.numpy:
         raise ArgumentError(
             f"argument '{b.name}' has dtype {view.dtype}, the operator takes {b.dtype}", code="PF402"
         )
-    if tuple(view.shape) != shape:
+    if tuple(view.shape) != shape and (b.strided or math.prod(view.shape) != math.prod(shape)):
         raise ArgumentError(
             f"argument '{b.name}' has shape {tuple(view.shape)}, the operator takes {shape} here",
             code="PF401" if len(view.shape) != len(shape) else "PF405",

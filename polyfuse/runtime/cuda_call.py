@@ -223,7 +223,7 @@ class _Placement:
             return
         reason = "shares memory with what is written" if crowded else _unusable(o, view)
         if reason is None:
-            self._put(job, o, view.address, view.strides)
+            self._put(job, o, view.address, view.strides if o.buffer.strided else o.strides)
             return
         self._note(f"argument '{o.name}' {reason}: copied on every call")
         block = self._memory.pool.take(view.nbytes, self._stream)

@@ -43,7 +43,7 @@ SMALL_DEVICE = DeviceProperties(
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """A launch as it was asked for; `values` are its arguments in order."""
+    """A launch as it was asked for: `values` are its arguments in order, `formats` letters as in `struct`."""
 
     function: str
     grid: int
@@ -52,6 +52,7 @@ class LaunchRecord:
     values: tuple[Any, ...]
     stream: int
     cooperative: bool
+    formats: str
 
 
 Execute = Callable[[LaunchRecord], None]
@@ -214,7 +215,8 @@ class RecordingDriver:
         stream: int,
         cooperative: bool = False,
     ) -> None:
-        record = LaunchRecord(function.name, grid, block, shared, parameters.values(), stream, cooperative)
+        values, formats = parameters.values(), parameters.formats
+        record = LaunchRecord(function.name, grid, block, shared, values, stream, cooperative, formats)
         self._note("launch", record)
         if stream in self._capturing:
             self._capturing[stream].append(record)

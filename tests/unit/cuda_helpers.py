@@ -95,14 +95,10 @@ def native_driver() -> NativeDriver:
     return NativeDriver(CtypesApi(str(stub_path())))
 
 
-def execute(record: LaunchRecord) -> None:
-    """Run a launch of the recording driver with the kernels on the host."""
-    library = ctypes.CDLL(str(kernels_path()))
-    symbol = ctypes.c_char.in_dll(library, f"{record.function}_parameters")
-    letters = ctypes.string_at(ctypes.addressof(symbol))
-    assert len(letters) == len(record.values)
-    cells = np.zeros(len(letters), np.uint64)
-    formats = {
+def argument_table(record: LaunchRecord) -> tuple[Any, Any]:
+    """Addresses of the arguments of a launch, in the form of the driver; and what keeps them alive."""
+    cells = np.zeros(max(1, len(record.values)), np.uint64)
+    kinds = {
         "Q": "u8",
         "q": "i8",
         "d": "f8",
@@ -113,11 +109,19 @@ def execute(record: LaunchRecord) -> None:
         "b": "i1",
         "B": "u1",
     }
-    for k, (letter, value) in enumerate(zip(letters.decode(), record.values, strict=True)):
-        cells[k : k + 1].view(formats[letter])[0] = value
-    table = (ctypes.c_void_p * len(letters))(*(cells.ctypes.data + 8 * k for k in range(len(letters))))
-    dims = (ctypes.c_uint * 7)(record.grid, 1, 1, *record.block, 1, record.shared)
-    library[record.function](table, dims)
+    for k, (letter, value) in enumerate(zip(record.formats, record.values, strict=True)):
+        cells[k : k + 1].view(kinds[letter])[0] = value
+    table = (ctypes.c_void_p * len(cells))(*(cells.ctypes.data + 8 * k for k in range(len(cells))))
+    return table, cells
+
+
+def execute(record: LaunchRecord) -> None:
+    """Run a launch of the recording driver with the kernels on the host."""
+    library = ctypes.CDLL(str(kernels_path()))
+    symbol = ctypes.c_char.in_dll(library, f"{record.function}_parameters")
+    assert ctypes.string_at(ctypes.addressof(symbol)).decode() == record.formats
+    table, _keep = argument_table(record)
+    library[record.function](table, (ctypes.c_uint * 7)(record.grid, 1, 1, *record.block, 1, record.shared))
 
 
 def recording_driver(**options: Any) -> RecordingDriver:

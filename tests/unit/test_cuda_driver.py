@@ -352,7 +352,7 @@ def test_the_record_decodes_launches() -> None:
         cells.put(0, 77)
         cells.put_bytes(1, np.float32(1.5).tobytes())
         driver.launch(function, 5, (64, 2), 0, Parameters(cells, (1, 0), "fq"), 3, cooperative=True)
-    assert driver.launches == [LaunchRecord("f", 5, (64, 2), 0, (1.5, 77), 3, True)]
+    assert driver.launches == [LaunchRecord("f", 5, (64, 2), 0, (1.5, 77), 3, True, "fq")]
 
 
 def test_failures_are_injected() -> None:

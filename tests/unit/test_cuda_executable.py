@@ -288,7 +288,7 @@ def test_results_that_share_memory_are_refused(recording: RecordingDriver) -> No
     [
         ({"x": np.zeros(SIZE)}, "PF402"),
         ({"x": np.zeros(SIZE - 1, np.float32)}, "PF405"),
-        ({"x": np.zeros((SIZE, 1), np.float32)}, "PF401"),
+        ({"x": np.zeros((SIZE, 2), np.float32)}, "PF401"),
         ({"x": 5}, "PF417"),
         ({"x": [1.0, 2.0]}, "PF417"),
         ({"x": SimpleNamespace(__cuda_array_interface__={"typestr": "<c8"})}, "PF417"),
@@ -312,6 +312,27 @@ def test_device_arrays_that_do_not_fit(recording: RecordingDriver) -> None:
         with pytest.raises(ArgumentError) as refused:
             f.run({"x": _on(recording, array), "a": A3, "y": np.zeros(SIZE, np.float32)})
         assert refused.value.code == code
+
+
+def test_dims_that_the_plan_made_one(driver: Driver) -> None:
+    f, in_place = _made(helpers.scale_code(), driver), _made(helpers.inout_code(), driver)
+    table = np.ascontiguousarray(_x().reshape(4, -1).T)
+    on_device = _on(driver, table)
+    for given in (
+        np.asfortranarray(table),
+        on_device,
+        _view(on_device, shape=(2, SIZE // 2), strides=(200, 4)),
+    ):
+        y = np.zeros_like(table)
+        f.run({"x": given, "a": A3, "y": y})
+        assert np.array_equal(y, 3 * table)
+    want = table + table[::-1, ::-1]
+    in_place.run({"p": on_device, "q": on_device})
+    assert np.array_equal(on_device.get(), want)
+    in_place.run({"p": table, "q": table})
+    assert np.array_equal(table, want)
+    with pytest.raises(ArgumentError, match="PF401"):
+        _made(helpers.scale_code(strided=True), driver).run({"x": table, "a": A3, "y": _x()})
 
 
 def test_read_only_results_are_refused(recording: RecordingDriver) -> None:
