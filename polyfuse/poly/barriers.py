@@ -174,7 +174,7 @@ class Checker:
         for w in enough:
             if rest.is_empty():
                 return None
-            covered = self.between(demand, w)
+            covered = self.between(demand, w) if _at_times(demand, w.place) else None
             if covered is not None:
                 rest = rest.subtract(covered)
         return None if rest.is_empty() else rest
@@ -253,6 +253,21 @@ def _passed(d: Demand, place: Place) -> bool:
         return after or ahead
     common = max(place.common(d.first.place), place.common(d.second.place))
     return d.first.place < place and place < d.second.place and _surely(place, common)
+
+
+def _at_times(d: Demand, place: Place) -> bool:
+    """May a barrier come between some pairs of a demand, when its place alone does not tell?
+
+    Not if it stands outside of what happens between the two, or is reached once in each iteration.
+    """
+    depth = d.depth
+    if not place.inside(d.first.place, depth):
+        return False
+    here, ends = place.positions[depth], (d.first.place.positions[depth], d.second.place.positions[depth])
+    if d.carried is None and not ends[0] <= here <= ends[1]:
+        return False
+    inner = place.regions[depth : max(place.common(d.first.place), place.common(d.second.place))]
+    return not _surely(place, depth) or any(r.loop for r in inner)
 
 
 def _every(d: Demand, barriers: Sequence[Wait]) -> bool:

@@ -336,7 +336,7 @@ WARP, FIRST_ROW = binary("//", tx, 32), eq(ty, 0)
 FIRST_LANE, SECOND_LANE = (op("and", eq(binary("%", tx, 32), n), FIRST_ROW) for n in (0, 1))
 ONE = as_index(1)
 
-# (index of one write, its condition, index of another, its condition, does one thread alone write each element?)
+# (index of one write, its condition, index of another, its condition, is each element written by one thread?)
 CONDITIONS: dict[str, tuple[IndexExpr, Expr, IndexExpr, Expr, bool]] = {
     "the same lane": (WARP, FIRST_LANE, WARP, FIRST_LANE, True),
     "different lanes": (WARP, FIRST_LANE, WARP, SECOND_LANE, False),
