@@ -83,7 +83,7 @@ def _print(
     launches: list[GridLaunch] = []
     aligned: dict[str, int] = {}
     for kernel in kernels.kernels:
-        for k, task in enumerate(lower_device(kernel, request.strided)):
+        for k, task in enumerate(lower_device(kernel, request.strided, request.copied)):
             places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
             function = _Function(f"{prefix}{kernel.name}_{k}", task, places, used, kernels.graph.sizes)
             functions.append(function.text())

@@ -60,17 +60,21 @@ class DeviceTask:
     aligned: Mapping[str, int]
 
 
-def lower_device(kernel: Kernel, strided: frozenset[str] = frozenset()) -> list[DeviceTask]:
-    """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors."""
+def lower_device(
+    kernel: Kernel, strided: frozenset[str] = frozenset(), copied: frozenset[str] = frozenset()
+) -> list[DeviceTask]:
+    """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
+    inout parameters whose entry values have memory of their own."""
     numbers = itertools.count()
     block = accumulated(kernel, numbers)
-    return [_Spmd(kernel, strided, numbers).task(t) for t in tasks(kernel, block)]
+    return [_Spmd(kernel, strided, copied, numbers).task(t) for t in tasks(kernel, block)]
 
 
 @dataclass(slots=True)
 class _Spmd:
     kernel: Kernel
     strided: frozenset[str]
+    copied: frozenset[str]
     numbers: itertools.count[int]
     ranges: dict[str, Range] = field(default_factory=dict)
     known: bool = True
@@ -95,7 +99,7 @@ class _Spmd:
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
         kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
-        body = _with_barriers(kernel, task.loops, body)
+        body = _with_barriers(kernel, task.loops, body, self.copied)
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
 
@@ -286,15 +290,15 @@ class _Spmd:
         return name
 
 
-def _with_barriers(kernel: Kernel, loops: tuple[For, ...], body: Block) -> Block:
+def _with_barriers(kernel: Kernel, loops: tuple[For, ...], body: Block, copied: frozenset[str]) -> Block:
     """The body with the barriers that it needs; proved to be enough."""
     whole = body
     for loop in reversed(loops):
         whole = (replace(loop, body=whole),)
     blocks = product(tuple(binary("-", x.upper, x.lower) for x in loops))
-    whole, added = insert_barriers(kernel, whole, blocks)
+    whole, added = insert_barriers(kernel, whole, blocks, copied)
     if added:
-        verdict = check_barriers(kernel, whole, blocks)
+        verdict = check_barriers(kernel, whole, blocks, copied)
         if isinstance(verdict, Unsafe):
             raise ScheduleError([verdict.diagnostic])
     for _ in loops:

@@ -36,6 +36,7 @@ from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
+from polyfuse.layers.row_cache import cache_rows
 from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
@@ -88,7 +89,10 @@ def _mapped(
     graph: TensorGraph, phase: Tree, target: int | GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Nest]]:
     if isinstance(target, GpuTarget):
-        return gpu_mapping.map_phase(graph, phase, target, decisions)
+        graph, nests = gpu_mapping.map_phase(graph, phase, target, decisions)
+        for k, nest in enumerate(nests):
+            graph, nests[k] = cache_rows(graph, nest, target, decisions)
+        return graph, nests
     graph, trees = cpu_mapping.map_phase(graph, phase, target, decisions)
     return graph, [Nest(t) for t in trees]
 

@@ -1,4 +1,4 @@
-"""CUDA kernels in the emulator: every standard operator and random programs, no race, the reference's numbers."""
+"""CUDA kernels in the emulator: every standard operator, no race, the numbers of the reference."""
 
 from __future__ import annotations
 
