@@ -208,7 +208,8 @@ def build(
     if kept is None:
         low = made = compilation.lowered(step)
         if options.dump is not None:
-            step("loops", lambda: loops_text(low.kernels))  # emit() goes through them without keeping them
+            # emitting goes through them without keeping them
+            step("loops", lambda: loops_text(low.kernels, target in ON_GPU))
         request = Request(low.kernels, strided, low.copied, options.checked)
         # KernelGraph -> C++ or CUDA C++, and launch plan
         kept = _emitted(step, request, target), low.decisions

@@ -31,12 +31,15 @@ from polyfuse.pictures import before_after_svg, tree_svg
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
+from polyfuse.resources import ResourceTable, resource_table
 from polyfuse.runtime.arguments import Array, check_array, dense, usable
+from polyfuse.runtime.cuda_compile import Cubin, compile_cuda
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.targets import (
     ON_GPU,
     Machine,
     Target,
+    chip,
     load,
     mapped_for,
     resolve_target,
@@ -266,6 +269,35 @@ class Kernels:
         copied, _ = entry_copies(self.ir)
         request = Request(self.ir, copied=copied, checked=self.options.checked)
         return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
+
+    def ptx(self, device: str | None = None) -> str:
+        """PTX for a GPU ("A100", "sm_80"; None: the options' one); no GPU is needed, only a compiler.
+
+        Raises ArgumentError PF414 for kernels of another target, ToolchainError PF720 to PF725.
+        """
+        return self._compiled(chip(self._for_device(device)).arch).ptx
+
+    def resources(self, device: str | None = None) -> ResourceTable:
+        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU.
+
+        Raises as `ptx` does, and ScheduleError PF513 while sizes are open.
+        """
+        self._require_sizes()
+        found = chip(self._for_device(device))
+        return resource_table(self._gpu_code().plan, self._compiled(found.arch), found)
+
+    def _for_device(self, device: str | None) -> Options:
+        return self.options if device is None else replace(self.options, device=device)
+
+    def _gpu_code(self) -> CudaCode:
+        code = self.code()
+        if not isinstance(code, CudaCode):
+            message = f"these kernels are made for '{self.target}', not for a GPU"
+            raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
+        return code
+
+    def _compiled(self, arch: str) -> Cubin:
+        return compile_cuda(self._gpu_code().source, arch, options=self.options)
 
     def build(self, target: Target | None = None) -> Executable:
         """Loaded kernels, for the target that they were lowered for if not told otherwise.

@@ -1,4 +1,4 @@
-"""The names of the compiler that the commands use, all through the Python API.
+"""The names of the compiler that the commands use, through the Python API but for the table of targets.
 
 Only this module knows where they come from; commands import it when they run.
 """
@@ -26,10 +26,13 @@ from polyfuse.api import (
     standard_programs,
     stdlib,
 )
+from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime.cache import package_version
+from polyfuse.targets import ON_GPU, chip
 
 __all__ = [
     "LAYERS",
+    "ON_GPU",
     "TARGETS",
     "ArgumentError",
     "Diagnostics",
@@ -40,7 +43,9 @@ __all__ = [
     "PolyfuseWarning",
     "Program",
     "Stitching",
+    "ToolchainError",
     "check_program",
+    "chip",
     "compile",
     "format_program",
     "load",

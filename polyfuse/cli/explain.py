@@ -22,6 +22,9 @@ def explain(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    layers: settings.Layers = "loop,stitch",
+    target: settings.Target = "auto",
+    device: settings.Device = None,
 ) -> None:
     """Say what the compiler decided and why; for two statements, which loops they share and why no more.
 
@@ -32,7 +35,12 @@ def explain(
       polyfuse explain stdlib:layer_norm --size B_0=4096 --size H=768
 
       polyfuse explain stdlib:layer_norm mu__sum y
+
+      polyfuse explain stdlib:softmax --target cuda --device A100
     """
+    from polyfuse.cli.compiler import Options
+
+    made_for, applied = settings.target_of(target, device), settings.layers_of(layers)
     if first is not None and second is None:
         raise typer.BadParameter("give two statements, or none")
     operator = files.open_operator(file, op)
@@ -41,9 +49,9 @@ def explain(
     settings.check_sizes(operator, choice.sizes, graph.sizes)
     if first is not None and second is not None:
         specialized = operator.specialize(choice.dtypes, choice.ranks, **choice.sizes)
-        screen.show(stages.schedule(specialized, ("loop",)).explain(first, second))  # type: ignore[attr-defined]
+        screen.show(stages.schedule(specialized, applied).explain(first, second))  # type: ignore[attr-defined]
         return
-    kernels = stages.lowered(operator, choice, ("loop",))
+    kernels = stages.lowered(operator, choice, applied, made_for, Options(device=device))
     screen.show(f"{kernels.scheduled.shape}\n{kernels.explain()}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,6 +18,8 @@ def compare(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
+    target: settings.Target = "cpu",
+    device: settings.Device = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
     no_check: Annotated[
@@ -29,10 +31,15 @@ def compare(
     Examples:
 
       polyfuse compare stdlib:softmax --size B_0=4096 --size H=1024
+
+      polyfuse compare stdlib:softmax --target cuda
     """
+    from polyfuse.cli.compiler import Options
     from polyfuse.decisions import format_bytes
     from polyfuse.runtime import report
 
+    chosen = settings.target_of(target, device)
+    options = Options(device=device, seed=seed)
     operator = files.open_operator(file, op)
     case = running.prepare(operator, size, dtype, rank, seed)
     columns = [
@@ -42,7 +49,8 @@ def compare(
     table = screen.table(running.title(case), [*columns, ("result", "left")])
     slowest, good = 0.0, True
     for layers in SUBSETS:
-        done, seconds = _run(case, operator, layers, repeat)
+        done = running.execute(case, operator, chosen, layers, options)
+        seconds = _seconds(case, done, repeat)
         figures = report.kernel_figures(done.built.kernels, done.built.executable)
         slowest = slowest or seconds
         word = "not checked" if no_check else _verdict(case, done)
@@ -52,8 +60,8 @@ def compare(
             str(len(figures)),
             format_bytes(sum(k.bytes for k in figures)),
             format_bytes(max((k.on_chip for k in figures), default=0)),
-            screen.duration(seconds),
-            f"{slowest / seconds:.2f}x",
+            screen.duration(seconds) if seconds else "-",
+            f"{slowest / seconds:.2f}x" if seconds else "-",
             word,
         )
     screen.out().print(table)
@@ -61,17 +69,18 @@ def compare(
         raise typer.Exit(1)
 
 
-def _run(
-    case: running.Case, operator: Any, layers: tuple[str, ...], repeat: int
-) -> tuple[running.Done, float]:
-    from polyfuse.cli.compiler import Options
+def _seconds(case: running.Case, done: running.Done, repeat: int) -> float:
+    """Of a call on the CPU, of the kernels on a GPU; 0 where time says nothing."""
     from polyfuse.runtime import report
 
-    done = running.execute(case, operator, "cpu", layers, Options())
-    executable = done.built.executable
+    executable, target = done.built.executable, done.built.compilation.target
+    if target not in ("cpu", "cuda"):
+        return 0.0
+    arrays = report.memory(executable, case.inputs)
     with screen.working("measuring"):
-        bound = executable.bind(report.memory(executable, case.inputs))
-        return done, report.best_time(bound, repeat)
+        if target == "cuda":
+            return float(sum(executable.profile(arrays, repeat)))
+        return report.best_time(executable.bind(arrays), repeat)
 
 
 def _verdict(case: running.Case, done: running.Done) -> str:

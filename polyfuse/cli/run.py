@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyfuse.cli import files, screen, settings
+from polyfuse.cli import files, screen, settings, times
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Operator, Options
@@ -20,11 +20,13 @@ def run(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
-    target: Annotated[
-        str, typer.Option(metavar="TARGET", help="auto, cpu, or interpret (no compiler needed, slow).")
-    ] = "auto",
+    target: settings.Target = "auto",
+    device: settings.Device = None,
     layers: settings.Layers = "loop,stitch",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
+    ] = 0,
+    resident: settings.Resident = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; else all cores.")] = None,
     checked: Annotated[
@@ -42,32 +44,56 @@ def run(
     Results are compared with a float64 reference, element by element. Bytes count each buffer of a kernel
     once; the share is of the bandwidth that this machine reaches on as many bytes (above 100 % where a
     kernel finds in a cache what the one before left there). NumPy runs the same statements one by one.
+    On a GPU the share is of the bandwidth of its memory. The emulator runs CUDA kernels on the CPU, thread by
+    thread, and what it finds (races, accesses out of bounds) is an error.
 
     Examples:
 
       polyfuse run stdlib:layer_norm --size B_0=4096 --size H=768
 
       polyfuse run norms.pf --op rms_norm --dtype F=f16 --target interpret
+
+      polyfuse run stdlib:softmax --target emulate --seed 7 --resident 2
     """
     from polyfuse.cli.compiler import Options
 
-    chosen = settings.target_of(target)
+    chosen = settings.target_of(target, device, resident)
     applied = settings.layers_of(layers)
     operator = files.open_operator(file, op)
-    options = Options(checked=checked, denormals=denormals, threads=threads)  # type: ignore[arg-type]
-    if threads is not None and chosen != "interpret":
+    options = Options(
+        checked=checked,
+        denormals=denormals,  # type: ignore[arg-type]
+        threads=threads,
+        device=device,
+        seed=seed,
+        resident=resident,
+    )
+    if threads is not None and chosen in ("auto", "cpu"):
         from polyfuse.runtime.pool import Pool
 
         Pool.get().set_threads(threads)
     case = prepare(operator, size, dtype, rank, seed)
     done = execute(case, operator, chosen, applied, options)
     screen.out().print(title(case), style="bold", soft_wrap=True)
-    if chosen == "interpret":
-        screen.out().print(f"interpreted in {screen.duration(done.seconds)} (no compiler; times say nothing)")
-    else:
-        _show_times(case, done, repeat)
+    _show(case, done, repeat)
     if not no_check and not compare_results(case, done.results):
         raise typer.Exit(1)
+
+
+def _show(case: Case, done: Done, repeat: int) -> None:
+    """Where the time goes, on a target on which it says something."""
+    executable, took = done.built.executable, screen.duration(done.seconds)
+    match done.built.compilation.target:
+        case "interpret":
+            screen.out().print(f"interpreted in {took} (no compiler; times say nothing)")
+        case "emulate":
+            r = executable.report
+            what = f"{times.kernels(r.launches)}, {r.blocks} blocks, nothing wrong found"
+            screen.out().print(f"emulated in {took} (times say nothing): {what}")
+        case "cuda":
+            times.show_gpu(case, done, repeat)
+        case _:
+            times.show_cpu(case, done, repeat)
 
 
 @dataclass(frozen=True)
@@ -131,78 +157,6 @@ def title(case: Case) -> str:
     """The operator and its sizes, as a heading."""
     sizes = ", ".join(f"{n}={v}" for n, v in case.sizes.items())
     return f"{case.name}({sizes})"
-
-
-# --- times --------------------------------------------------------------------------------------------
-
-
-def _show_times(case: Case, done: Done, repeat: int) -> None:
-    from polyfuse.decisions import format_bytes
-    from polyfuse.runtime import machine, report
-
-    executable = done.built.executable
-    arrays = report.memory(executable, case.inputs)
-    with screen.working("measuring the kernels"):
-        seconds = executable.profile(arrays, repeat)
-        whole = report.best_time(executable.bind(arrays), repeat)
-    figures = report.kernel_figures(done.built.kernels, executable)
-    columns = [("kernel", "left"), ("statements", "left")]
-    table = screen.table("", columns + [(c, "right") for c in ("time", "bytes", "GB/s", "share")])
-    read, written = sum(k.read for k in figures), sum(k.written for k in figures)
-    held = report.working_set(executable)
-    with screen.working("measuring the machine (once; then it is known)"):
-        for k in figures:
-            took = sum(seconds[i] for i in k.launches)
-            table.add_row(k.name, _names(k.statements), *_row(took, k.read, k.written, k.bytes))
-        table.add_section()
-        table.add_row("one call", _kernels(len(figures)), *_row(whole, read, written, held))
-        rates = machine.measure(held)
-    out = screen.out()
-    out.print(table)
-    most = f"{report.rate_for(rates, read, written):.3g} GB/s on {format_bytes(held)}"
-    threads = f"{rates.threads} thread{'s' if rates.threads != 1 else ''}"
-    out.print(f"this machine: {most} with {threads}; best of {repeat} runs", soft_wrap=True)
-    _show_numpy(case, whole)
-
-
-def _row(seconds: float, read: int, written: int, held: int) -> tuple[str, str, str, str]:
-    """Time, bytes, rate, and its share of what the machine reaches on `held` bytes with this mix."""
-    from polyfuse.decisions import format_bytes
-    from polyfuse.runtime.machine import measure
-    from polyfuse.runtime.report import rate_for
-
-    rate = (read + written) / seconds / 1e9 if seconds > 0 else 0.0
-    share = f"{rate / rate_for(measure(held), read, written):.0%}"
-    return screen.duration(seconds), format_bytes(read + written), f"{rate:.3g}", share
-
-
-def _kernels(count: int) -> str:
-    return f"{count} kernel{'s' if count != 1 else ''}"
-
-
-def _names(statements: tuple[str, ...], most: int = 5) -> str:
-    more = len(statements) - most
-    shown = list(statements[:most]) + ([f"and {more} more"] if more > 0 else [])
-    return ", ".join(shown)
-
-
-def _show_numpy(case: Case, ours: float) -> None:
-    from polyfuse.runtime.numpy_baseline import baseline
-    from polyfuse.runtime.numpy_text import Unsupported
-    from polyfuse.runtime.report import best_time
-
-    try:
-        with screen.working("running NumPy"):
-            function = baseline(case.graph, case.sizes)
-            theirs = best_time(lambda: function(case.inputs))
-    except Unsupported as why:
-        screen.out().print(f"NumPy: n/a ({why})")
-        return
-    except (ValueError, IndexError, TypeError, MemoryError) as why:
-        screen.out().print(f"NumPy: n/a ({type(why).__name__})")
-        return
-    speed = f"{theirs / ours:.1f}x faster" if theirs >= ours else f"{ours / theirs:.1f}x slower"
-    screen.out().print(f"NumPy: {screen.duration(theirs)}; polyfuse is {speed}")
 
 
 # --- the check ----------------------------------------------------------------------------------------

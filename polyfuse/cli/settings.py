@@ -38,6 +38,24 @@ Layers = Annotated[
     str,
     typer.Option(metavar="LAYERS", help="What fuses: loop (I), stitch (II), both (loop,stitch), or none."),
 ]
+Target = Annotated[
+    str,
+    typer.Option(
+        metavar="TARGET",
+        help="auto (a GPU if there is one, else the CPU), cpu, cuda, emulate (CUDA on the CPU, looking for "
+        "races), or interpret (no compiler needed, slow).",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="GPU", help="The GPU that kernels are made for, as H200, A100, or sm_90."),
+]
+Resident = Annotated[
+    int | None,
+    typer.Option(
+        "--resident", metavar="N", min=1, help="Blocks that the emulator's device holds at once; else all."
+    ),
+]
 Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of the terminal."),
@@ -123,10 +141,26 @@ def layers_of(text: str) -> tuple[str, ...]:
     return names
 
 
-def target_of(text: str) -> str:
-    """A target of this version."""
-    from polyfuse.cli.compiler import TARGETS
+def target_of(text: str, device: str | None = None, resident: int | None = None) -> str:
+    """A target, and whether the options that only some targets have are right for it."""
+    from polyfuse.cli.compiler import ON_GPU, TARGETS
 
     if text not in TARGETS:
         raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(TARGETS)}")
+    if device is not None and text not in ON_GPU:
+        raise typer.BadParameter(f"--device is for kernels of a GPU, --target {' or '.join(ON_GPU)}")
+    if resident is not None and text != "emulate":
+        raise typer.BadParameter("--resident is for --target emulate")
+    if device is not None:
+        _require_device(device)
     return text
+
+
+def _require_device(text: str) -> None:
+    from polyfuse.cli.compiler import Options, ToolchainError, chip
+
+    try:
+        chip(Options(device=text))
+    except ToolchainError as error:
+        (found,) = error.diagnostics
+        raise typer.BadParameter(f"--device {text}: {found.message}; {found.hint}") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from polyfuse.codegen.lower import lower
+from polyfuse.codegen.lower import Task, lower
+from polyfuse.codegen.spmd import DeviceTask, lower_device
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind
@@ -120,12 +121,14 @@ def best_time(call: Callable[[], object], repeat: int | None = None) -> float:
     return best
 
 
-def loops_text(kernels: KernelGraph) -> str:
-    """The loop IR of every kernel, one function after the other."""
+def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
+    """The loop IR of every kernel, one function after the other; `on_gpu`: what each thread does."""
     parts = []
     for k in kernels.kernels:
-        for number, task in enumerate(lower(k).tasks):
+        found: Sequence[Task | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
+        word = "blocks" if on_gpu else "parallel"
+        for number, task in enumerate(found):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in task.loops)
-            head = f"function pf_{k.name}_{number}" + (f" parallel over {over}" if over else "")
+            head = f"function pf_{k.name}_{number}" + (f" {word} over {over}" if over else "")
             parts.append(f"{head}:\n{format_block(task.body, '  ')}")
     return "\n\n".join(parts)

@@ -32,10 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": EVERYTHING,
     "api": EVERYTHING,
     "stages": EVERYTHING,
+    "resources": LOW | {"ir", "cost", "runtime"},
     "targets": EVERYTHING,
     "compiled": EVERYTHING,
     "interop": LOW | {"ir", "api", "runtime.cuda_arguments"},
-    "cli": LOW | {"api", "runtime"},
+    "cli": LOW | {"api", "targets", "runtime"},
     "library": set(),
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},

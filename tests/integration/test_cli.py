@@ -6,12 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from polyfuse.cli import app
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.runtime.cuda_find import find_cuda_compiler
 
 NORM = """\
 op add_norm(x: f32[T, H], r: f32[T, H], eps: f32 = 1e-5) -> (y: f32[T, H]) {
@@ -21,6 +28,17 @@ op add_norm(x: f32[T, H], r: f32[T, H], eps: f32 = 1e-5) -> (y: f32[T, H]) {
 }
 """
 SMALL = ("--size", "T=6", "--size", "H=10")
+
+
+def _no_cuda_compiler() -> bool:
+    try:
+        find_cuda_compiler()
+    except ToolchainError:
+        return True
+    return False
+
+
+needs_cuda_compiler = pytest.mark.skipif(_no_cuda_compiler(), reason="no compiler for CUDA")
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +104,57 @@ def test_run_standard_input() -> None:
     assert "y: agrees" in done.stdout
 
 
+@pytest.fixture
+def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an H200 whose kernels are emulated, and take 2 ms each."""
+    from polyfuse import pipeline
+    from polyfuse.runtime.cuda_recording import SMALL_DEVICE
+    from polyfuse.runtime.emulator import EmulatedKernels
+
+    class Gpu(EmulatedKernels):
+        driver = SimpleNamespace(properties=replace(SMALL_DEVICE, name="NVIDIA H200"))
+
+        def profile(self, arrays: dict[str, Any], repeat: int) -> list[float]:
+            return [2e-3 for _ in self.plan.launches]
+
+        def output(self, b: Any) -> Any:
+            return np.empty([evaluate(e, {}) for e in b.shape], b.dtype.numpy)
+
+    monkeypatch.setattr(pipeline, "load", lambda code, target, options: Gpu(code))
+
+
+def test_run_in_the_emulator(norm: str) -> None:
+    done = call("run", norm, *SMALL, "--target", "emulate", "--seed", "3", "--resident", "1")
+    assert "emulated in " in done.stdout and ", nothing wrong found\n" in done.stdout
+    assert "y: agrees" in done.stdout and done.stderr == ""
+
+
+def test_what_the_emulator_finds_is_an_error(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfuse import pipeline
+
+    right = pipeline.load
+
+    def without_barriers(code: Any, target: str, options: Any) -> Any:
+        return right(replace(code, source=code.source.replace("__syncthreads();  //", "//")), target, options)
+
+    monkeypatch.setattr(pipeline, "load", without_barriers)
+    done = call("run", norm, "-s", "T=2,H=1024", "--target", "emulate", code=1)
+    assert "error PF730: pf_k0_0: race: thread" in done.stderr
+    assert "hint: a barrier is missing between the two" in done.stderr
+    assert "docs/errors.md#pf730" in done.stderr and "y:" not in done.stdout
+
+
+def test_run_on_a_gpu(norm: str, slow_gpu: None) -> None:
+    done = call("run", norm, *SMALL, "--target", "cuda", "--layers", "loop")
+    assert "GB/s" in done.stdout and "4 ms" in done.stdout and "4800 GB/s" in done.stdout
+    assert "copies to and from the GPU included" in done.stdout and "y: agrees" in done.stdout
+
+
+def test_a_gpu_is_needed(norm: str) -> None:
+    done = process("run", norm, *SMALL, "--target", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1 and "error PF74" in done.stderr and "hint:" in done.stderr
+
+
 def test_a_wrong_result_exits_with_1(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from polyfuse.compiled import Compiled
 
@@ -117,10 +186,42 @@ def test_several_operators_take_the_last(workplace: Path) -> None:
         ("plan", "launches\n  0. pf_k0_0"),
         ("loops", "function pf_k0_0"),
         ("cpp", "void pf_k0_0"),
+        ("cuda", "__global__ void __launch_bounds__("),
     ],
 )
 def test_emit(norm: str, stage: str, text: str) -> None:
     assert text in call("emit", norm, "--stage", stage).stdout
+
+
+@pytest.mark.parametrize(
+    ("stage", "cpu", "gpu"),
+    [
+        ("kernels", "kernel k0\n", " threads, vectors of "),
+        ("plan", "parallel over", " blocks of "),
+        ("loops", "parallel over", "tx"),
+    ],
+)
+def test_emit_for_a_target(norm: str, stage: str, cpu: str, gpu: str) -> None:
+    one = call("emit", norm, "--stage", stage, "--target", "cpu").stdout
+    other = call("emit", norm, "--stage", stage, "--target", "cuda", "--device", "A100").stdout
+    assert cpu in one and gpu in other and gpu not in one
+    assert call("emit", norm, "--stage", stage, "--target", "emulate", "--device", "sm_80").stdout == other
+
+
+@needs_cuda_compiler
+def test_emit_ptx(norm: str) -> None:
+    assert ".target sm_80" in call("emit", norm, "--stage", "ptx", "--device", "a100").stdout
+    text = call("emit", norm, "--stage", "ptx", "--layers", "none").stdout
+    assert ".target sm_90" in text and ".entry pf_k0_0(" in text
+
+
+@needs_cuda_compiler
+def test_emit_resources(norm: str) -> None:
+    done = call("emit", norm, "--stage", "resources", "-s", "T=4096,H=1024", "--device", "H100")
+    head, columns, *rows = done.stdout.splitlines()
+    assert head.startswith("H100 (sm_90, 132 multiprocessors of 64 warps), ")
+    assert columns.split()[:3] == ["kernel", "blocks", "threads"]
+    assert rows and all(r.startswith("pf_k") and " 0/0 " in r for r in rows)
 
 
 def test_emit_into_a_file(norm: str, workplace: Path) -> None:
@@ -147,6 +248,16 @@ def test_compare(norm: str) -> None:
     done = call("compare", norm, *SMALL, "--repeat", "1")
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [r[0] for r in rows if r and r[-1] == "agrees"] == ["none", "loop"]
+
+
+def test_compare_in_the_emulator(norm: str) -> None:
+    rows = [r.split() for r in call("compare", norm, *SMALL, "--target", "emulate").stdout.splitlines()]
+    assert [r[-3:] for r in rows if r and r[0] in ("none", "loop")] == [["-", "-", "agrees"]] * 2
+
+
+def test_explain_for_a_gpu(norm: str) -> None:
+    text = call("explain", norm, "-s", "T=6,H=100", "--target", "cuda", "--device", "B200").stdout
+    assert "+ map " in text and " threads share a row" in text
 
 
 def test_passes() -> None:
@@ -221,8 +332,17 @@ def test_stdlib() -> None:
         (("run", "norm.pf", "--layers", "loop,pack"), "not built yet"),
         (("run", "norm.pf", "--layers", "warp"), "no layer 'warp'"),
         (("run", "norm.pf", "--denormals", "maybe"), "PF490"),
+        (("run", "norm.pf", "--device", "H200"), "--device is for kernels of a GPU"),
+        (("run", "norm.pf", "--target", "emulate", "--device", "G1"), "no figures of a GPU called 'G1'"),
+        (("run", "norm.pf", "--resident", "2"), "--resident is for --target emulate"),
+        (("run", "norm.pf", "--target", "emulate", "--resident", "0"), "greater than or equal to 1"),
+        (("compare", "norm.pf", "--target", "soup"), "there is no target 'soup'"),
+        (("explain", "norm.pf", "--device", "H200"), "--device is for kernels of a GPU"),
         (("run", "norm.pf", "--op", "nothing"), "PF411"),
-        (("emit", "norm.pf", "--stage", "ptx"), "not built yet"),
+        (("emit", "norm.pf", "--stage", "micro"), "not built yet"),
+        (("emit", "norm.pf", "--stage", "cpp", "--target", "cuda"), "the stage cpp is of --target cpu"),
+        (("emit", "norm.pf", "--stage", "ptx", "--target", "cpu"), "the stage ptx is of --target cuda"),
+        (("emit", "norm.pf", "--stage", "ptx", "--device", "sm_35"), "architecture 'sm_35'; known are H200"),
         (("emit", "norm.pf", "--stage", "soup"), "no stage 'soup'"),
         (("nothing",), "No such command"),
         (("check", "stdlib:softmax"), "is not a file"),
