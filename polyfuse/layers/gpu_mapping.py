@@ -20,7 +20,7 @@ from math import prod
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import Read, TensorGraph, statement_reads
 from polyfuse.layers.gpu_rows import (
     GpuTarget,
     ceil,
@@ -36,6 +36,7 @@ from polyfuse.layers.gpu_rows import (
 )
 from polyfuse.layers.nest import (
     Nest,
+    has_band,
     heavy,
     innermost,
     is_free,
@@ -45,7 +46,7 @@ from polyfuse.layers.nest import (
     trip_of,
     volume,
 )
-from polyfuse.layers.rfactor import rfactor
+from polyfuse.layers.rfactor import rfactor, written_back
 from polyfuse.layers.strides import contiguity, vector_width
 
 # A reduction over fewer iterations stays inside one thread.
@@ -117,7 +118,7 @@ def _free_count(graph: TensorGraph, phase: Band, atomic: frozenset[str]) -> int:
 def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
     """The nest with the loops that threads share innermost, or None if each thread had better run its own.
 
-    Threads share the innermost loops under the free ones where one of them reduces along contiguous memory.
+    Threads share the innermost loops under the free ones where one of them walks contiguous memory.
     """
     rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
@@ -130,8 +131,7 @@ def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
         rivals = [contiguity(graph, m, names) for m in rows]
         trip = trip_of(graph, best)
         long = trip is None or trip >= SHORTEST_SHARED
-        reduces = bool(racing(graph, best, names))
-        worth |= long and reduces and contiguity(graph, best, names) > max(rivals, default=-1)
+        worth |= long and contiguity(graph, best, names) > max(rivals, default=-1)
         rest = tuple(m for m in inner.members if m is not best)
         below = _replaced(below, inner, replace(inner, members=(*rest, best)))
     if not worth:
@@ -244,7 +244,8 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
     if shared is not None:
         loop = shared.members[-1] if shared.members[free:] else None
         width = vector_width(graph, loop, names) if loop is not None else 1
-        unit, fewest = gpu.threads * width, prod(trips(graph, phase.members[:free]))
+        inner = not has_band(shared.child)
+        unit, fewest = gpu.threads * width if inner else 1, prod(trips(graph, phase.members[:free]))
     else:
         loop = phase.members[free]
         fewest = prod(trips(graph, phase.members[:free])) // gpu.threads
@@ -271,11 +272,19 @@ def _factored(
     what = f"{split.chunks} chunks of {split.chunk} iterations of {split.loop.name}"
     why = f"partial results over {what} fill the device"
     decisions.append(Decision("rfactor", ", ".join(split.reductions), True, why))
+    parts = frozenset(r.tensor for t in trees[1:] for n in statements(t) for r in _reads(graph, n))
+    first = trees[0]
+    assert isinstance(first, Band)
+    graph, trees[0] = written_back(graph, first, parts)
     nests: list[Nest] = []
     for t in trees:
         graph, mapped = map_phase(graph, _unmapped(t), gpu, decisions)
         nests += mapped
     return graph, nests
+
+
+def _reads(graph: TensorGraph, statement: str) -> tuple[Read, ...]:
+    return statement_reads(graph.statement(statement))
 
 
 def _unmapped(tree: Tree) -> Tree:

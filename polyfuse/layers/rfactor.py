@@ -5,6 +5,10 @@ becomes, for chunks of C iterations of t,
     g__part[p, h] = sum[t in C*p..min(C*p+C, T)](e)    B(p)B(t, h)(g__part, others)    p = t // C
     g[h]          = sum[p](g__part[p, h])              B(h)B(p)(g)
 
+`written_back` gives the partial results a temporary of their own, which is copied after the chunk:
+    g__acc[p, h] = sum[t in ...](e)                    B(p)[B(t, h)(g__acc, others); B(h)(g__part)]
+    g__part[p, h] = g__acc[p, h]
+
 Where t begins at S, so do the chunks: p = (t - S) // C.  The loop over p may run in parallel: no two of
 its iterations update one element.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.ir.index_expr import IConst, IVar, binary
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph
 from polyfuse.layers.fresh import fresh_name
 
@@ -32,7 +36,7 @@ def rfactor(
     block = f"{outer.name}_blk"
     number = fresh_name(graph, "p__")
     parts: dict[str, str] = {}
-    combine: list[Tree] = []
+    finals: list[Statement] = []
     statements: list[Statement] = []
     tensors = list(graph.tensors)
     for s in graph.statements:
@@ -43,7 +47,7 @@ def rfactor(
         parts[s.name] = part.name
         statements += [part, final]
         tensors.append(tensor)
-        combine.append(_combine_nest(final))
+        finals.append(final)
     graph = replace(graph, statements=tuple(statements), tensors=tuple(tensors))
     renamed = _rename(nest, parts)
     assert isinstance(renamed, Band)
@@ -52,7 +56,7 @@ def rfactor(
         for n, e in renamed.members[0].exprs
     ]
     blocks = Member(block, tuple(sorted(rows)), coincident=True, coordinate=Coordinate.BLK)
-    return graph, [Band((blocks,), renamed, permutable=True), *combine]
+    return graph, [Band((blocks,), renamed, permutable=True), *_combine_nests(finals)]
 
 
 def _split(
@@ -79,12 +83,23 @@ def _split(
     return part, tensor, final
 
 
-def _combine_nest(final: Statement) -> Tree:
-    """Loops of the combination: chunks outside, so that the inner loop is contiguous."""
-    kept = [d.name for d in final.dims if not d.reduce]
-    over = [d.name for d in final.dims if d.reduce]
-    loops = [Member(d, ((final.name, IVar(d)),), coincident=True) for d in over + kept]
-    return band(loops, Leaf(final.name), permutable=True)
+def _combine_nests(finals: list[Statement]) -> list[Tree]:
+    """Loops of the combinations: chunks outside, so that the inner loop is contiguous.
+
+    Combinations with the same bounds share their loops.
+    """
+    alike: dict[object, list[Statement]] = {}
+    for s in finals:
+        alike.setdefault(tuple((d.lower, d.upper, d.reduce) for d in s.dims), []).append(s)
+    nests: list[Tree] = []
+    for group in alike.values():
+        places = sorted(range(len(group[0].dims)), key=lambda k: not group[0].dims[k].reduce)
+        loops = [
+            Member(group[0].dims[k].name, tuple(sorted((s.name, IVar(s.dims[k].name)) for s in group)), True)
+            for k in places
+        ]
+        nests.append(band(loops, sequence([Leaf(s.name) for s in group]), permutable=True))
+    return nests
 
 
 def _rename(tree: Tree, names: dict[str, str]) -> Tree:
@@ -98,3 +113,36 @@ def _rename(tree: Tree, names: dict[str, str]) -> Tree:
             return Band(renamed, _rename(child, names), permutable)
         case _:
             return replace(tree, children=tuple(_rename(c, names) for c in tree.children))
+
+
+def written_back(graph: TensorGraph, nest: Band, outside: frozenset[str]) -> tuple[TensorGraph, Band]:
+    """Partial results of a nest whose first loop runs over chunks in temporaries, copied at the end.
+
+    `outside` are the tensors of partial results that other nests read.
+    """
+    chunks = nest.members[0]
+    statements: list[Statement] = []
+    tensors = list(graph.tensors)
+    copies: list[Statement] = []
+    for s in graph.statements:
+        if s.target not in outside or s.reduction is None or s.name not in dict(chunks.exprs):
+            statements.append(s)
+            continue
+        part = graph.tensor(s.target)
+        name = fresh_name(graph, part.name.removesuffix("__part") + "__acc")
+        tensors.append(replace(part, name=name))
+        kept = tuple(d for d in s.dims if not d.reduce)
+        copy = Statement(
+            fresh_name(graph, f"{s.name}__out"), part.name, kept, s.write, Read(name, s.write, part.dtype)
+        )
+        copies.append(replace(copy, span=s.span))
+        statements += [replace(s, target=name), copies[-1]]
+    rows = [*chunks.exprs, *((c.name, IVar(c.dims[0].name)) for c in copies)]
+    first = replace(chunks, exprs=tuple(sorted(rows, key=lambda row: row[0])))
+    inner = band(list(nest.members[1:]), nest.child, nest.permutable)
+    last = [
+        band([Member(d.name, ((c.name, IVar(d.name)),), True) for d in c.dims[1:]], Leaf(c.name), True)
+        for c in copies
+    ]
+    graph = replace(graph, statements=tuple(statements), tensors=tuple(tensors))
+    return graph, Band((first,), sequence([inner, *last]), True)

@@ -30,6 +30,7 @@ from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget, ceil
 from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS
 from polyfuse.layers.nest import Nest, innermost
+from polyfuse.poly.footprint import common_loops
 
 # Elements of cached rows that one thread keeps in registers, all together.
 MOST_KEPT = 96
@@ -135,9 +136,10 @@ def _plain_indices(s: Statement, tensor: str) -> tuple[str, ...] | None:
 def _length(tree: Tree, row: _Row) -> int | None:
     """Elements of the row, if its only loop inside the common ones is spread over threads."""
     shared: set[str] = set()
+    common = common_loops(tree, list(row.readers))
     for n in row.readers:
         way = [m for m in path(tree, n) if isinstance(m, Member)]
-        if any(m.coordinate is Coordinate.SEQ for m in way):
+        if any(m.coordinate is Coordinate.SEQ and m not in common for m in way):
             return None
         spread = [m for m in way if m.coordinate is Coordinate.THREAD]
         if len(spread) != 1 or not any(m.coordinate is Coordinate.ROUND for m in way):
