@@ -205,13 +205,17 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
     before: list[Node] = []
     after: list[Node] = []
     for update, guards in _hoistable(loop):
-        if update.buffer.startswith("%"):
-            continue  # an outer loop made a scalar of it already
+        ways = _sharing(loop, update)
+        if update.buffer.startswith("%") or len(ways) > 1:
+            continue  # an outer loop made a scalar of it already; or only some of the updates are shared
         buffer = kernel.buffer(update.buffer)
         name = f"%acc{next(numbers)}"
         zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
         before.append(Declare(name, buffer.dtype, zero))
-        if _is_shared(loop):
+        (shared,) = ways
+        if Coordinate.STEP in shared:
+            after.append(Combine(name, update.op, buffer.dtype, 0, rows=True))
+        if Coordinate.ROUND in shared:
             after.append(Combine(name, update.op, buffer.dtype, 0))
         total = Read(name, (), buffer.dtype)
         whole: Node = replace(update, value=total)
@@ -226,14 +230,27 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
     return [*before, replace(loop, body=inner), *after]
 
 
-def _is_shared(loop: For) -> bool:
-    """Do the threads of a row share the iterations of a loop, or of one inside?"""
-    if loop.coordinate is Coordinate.ROUND:
-        return True
-    inside = [
-        n for node in loop.body for n in ((*node.then, *node.other) if isinstance(node, If) else (node,))
-    ]
-    return any(isinstance(n, For) and _is_shared(n) for n in inside)
+def _sharing(loop: For, update: Update) -> set[frozenset[Coordinate]]:
+    """How threads share the loops around an update: by ROUND, by STEP; one set for each place of it."""
+    found: set[frozenset[Coordinate]] = set()
+
+    def go(node: Node, around: frozenset[Coordinate]) -> None:
+        match node:
+            case For():
+                mine = {node.coordinate} & {Coordinate.ROUND, Coordinate.STEP}
+                for n in node.body:
+                    go(n, around | mine)
+            case If():
+                for n in (*node.then, *node.other):
+                    go(n, around)
+            case Update():
+                if (node.buffer, node.indices, node.op) == (update.buffer, update.indices, update.op):
+                    found.add(around)
+            case _:
+                pass
+
+    go(loop, frozenset())
+    return found
 
 
 def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:

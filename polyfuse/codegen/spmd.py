@@ -1,6 +1,7 @@
 """Loop IR of a GPU kernel: what every thread does.
 
 threads      loops over threads and rows become masks on `tx` and `ty`
+steps        a loop that the rows of a block share:  k = step TY + ty
 rounds       a loop that the threads of a row share becomes rounds:  h = (round TX + tx) V + v
 vectors      loops over the elements of a vector have constant bounds, whole vectors apart from masked ones
 one thread   what stands outside of these loops is done by every thread, but memory is written by the first
@@ -124,6 +125,8 @@ class _Spmd:
         match node:
             case For(coordinate=Coordinate.ROUND):
                 return self.rounds(node, rowed)
+            case For(coordinate=Coordinate.STEP):
+                return self.steps(node, threaded)
             case For(coordinate=Coordinate.THREAD):
                 return self.place(node, TX, True, rowed)
             case For(coordinate=Coordinate.ROW):
@@ -161,7 +164,20 @@ class _Spmd:
     def place(self, loop: For, mine: IVar, threaded: bool, rowed: bool) -> Block:
         """A loop over threads: the thread whose place is the value of the loop runs the iteration."""
         body = self.block(substituted(loop.body, {loop.var: mine}), threaded, rowed)
-        return _guarded(self.within(mine, loop.lower, loop.upper, loop.step), body)
+        conditions = self.within(mine, loop.lower, loop.upper, loop.step)
+        if any(isinstance(n, Combine) and n.rows for n in loop.body):
+            return _each_guarded(conditions, body)  # all threads must come to the barriers in between
+        return _guarded(conditions, body)
+
+    def steps(self, loop: For, threaded: bool) -> Block:
+        """A loop that the rows of a block share: row ty takes the iterations lower + step TY + ty."""
+        extent = simplify(binary("-", loop.upper, loop.lower), self.ranges)
+        count = binary("//", extent + (self.ty - 1), self.ty)
+        head = For(f"s{loop.var[1:]}", as_index(0), count, 1, ())
+        self._learn(head)
+        mine = simplify(loop.lower + IVar(head.var) * self.ty + TY, self.ranges)
+        body = self.block(substituted(loop.body, {loop.var: mine}), threaded, True)
+        return (replace(head, body=_guarded(self.within(mine, loop.lower, loop.upper), body)),)
 
     def rounds(self, loop: For, rowed: bool) -> Block:
         """A loop that the threads of a row share."""
@@ -240,6 +256,8 @@ class _Spmd:
     # --- combining ----------------------------------------------------------------------------------------
 
     def combine(self, node: Combine) -> Block:
+        if node.rows:
+            return self.combine_rows(node)
         if self.tx == 1:
             return ()
         if self.tx <= WARP and self.tx & (self.tx - 1) == 0:
@@ -248,6 +266,7 @@ class _Spmd:
             return self.combine_anyhow(node)
         warps = self.tx // WARP
         width = 1 << (warps - 1).bit_length()
+        assert self.ty == 1, "rows that threads of several warps share have a block of their own"
         red = self.scratch(node.dtype, warps)
         total = f"%t{next(self.numbers)}"
         lane = binary("%", TX, width)
@@ -262,6 +281,19 @@ class _Spmd:
             Declare(total, node.dtype, _identity(node)),
             *_guarded(self.holds("lt", lane, as_index(warps)), (mine,)),
             *((Combine(total, node.op, node.dtype, width),) if width > 1 else ()),
+            Store(node.name, (), Read(total, (), node.dtype)),
+        )
+
+    def combine_rows(self, node: Combine) -> Block:
+        """Over the rows of a block: every thread adds up the values of its column, in order."""
+        red = self.scratch(node.dtype, self.tx * self.ty)
+        total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
+        self.ranges[j] = (0, self.ty - 1)
+        one = Update(total, (), node.op, Read(red, (IVar(j) * self.tx + TX,), node.dtype))
+        return (
+            Store(red, (TY * self.tx + TX,), Read(node.name, (), node.dtype)),
+            Declare(total, node.dtype, _identity(node)),
+            For(j, as_index(0), as_index(self.ty), 1, (one,)),
             Store(node.name, (), Read(total, (), node.dtype)),
         )
 
@@ -280,7 +312,6 @@ class _Spmd:
 
     def scratch(self, dtype: DType, count: int) -> str:
         """A shared array for values of the threads of a block."""
-        assert self.ty == 1, "rows that threads of several warps share have a block of their own"
         name = f"red{len(self.shared)}"
         while any(b.tensor == name for b in self.kernel.buffers):
             name += "_"
@@ -321,6 +352,14 @@ def _all(conditions: list[Expr]) -> Expr:
     for c in conditions[1:]:
         result = Apply("and", (result, c), BOOL)
     return result
+
+
+def _each_guarded(conditions: list[Expr], body: Block) -> Block:
+    """Every node under the conditions by itself; declarations stay visible to all."""
+    guarded: list[Node] = []
+    for node in body:
+        guarded += [node] if isinstance(node, Declare) else _guarded(conditions, (node,))
+    return tuple(guarded)
 
 
 def _guarded(conditions: list[Expr], body: Block) -> Block:

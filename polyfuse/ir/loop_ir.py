@@ -102,13 +102,15 @@ class Barrier:
 class Combine:
     """The scalar `name` of each of `width` neighbouring lanes becomes op over all of them, in all of them.
 
-    `width` is a power of two up to 32 and divides the number of threads along x.
+    `width` is a power of two up to 32 and divides the number of threads along x.  Before the threads'
+    code is made it is 0, for all threads along x, or along y with `rows`.
     """
 
     name: str
     op: str
     dtype: DType
     width: int
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

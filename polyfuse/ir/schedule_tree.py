@@ -30,6 +30,7 @@ class Coordinate(Enum):
     SEQ = "seq"
     BLK = "blk"
     ROW = "row"  # a group of neighbouring threads: threadIdx.y
+    STEP = "stp"  # a loop that the rows of a block share: each takes every TY-th iteration
     ROUND = "rnd"
     THREAD = "thr"
     VECTOR = "vec"

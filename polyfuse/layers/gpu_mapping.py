@@ -6,6 +6,8 @@ points     the loop along contiguous memory is free: its iterations go to neighb
 rows       the loop along contiguous memory reduces: the threads of a row share its iterations (rounds
            of TX threads with V elements each) and combine what they have
                B(t)B(h)(sum)   ->  B(t // TY: blk, t % TY: row)B(h: rnd, thr, vec)(sum)
+columns    sums along other memory, too few to fill the device: the rows of a block share each of them
+               B(k)B(h)(sum)   ->  B(h // TX: blk, h % TX: thr)B(k: stp)(sum)
 factored   too few free iterations to fill the device: the reduction is split over blocks (rfactor)
 serial     nothing is free: one thread
 
@@ -22,6 +24,7 @@ from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.tensor_graph import Read, TensorGraph, statement_reads
 from polyfuse.layers.gpu_rows import (
+    WARP,
     GpuTarget,
     ceil,
     derived,
@@ -67,6 +70,8 @@ def map_phase(
         return _factored(graph, phase, split, gpu, decisions)
     if shared is not None:
         return graph, [_rows(graph, shared, free, gpu, atomic, decisions)]
+    if free and _columns_pay(graph, phase, free, gpu):
+        return graph, [_columns(graph, phase, free, gpu, decisions)]
     if free:
         return graph, [_points(graph, phase, free, gpu, atomic, decisions)]
     decisions.append(Decision("map", _what(phase), True, "no loop is free: one thread runs it in order"))
@@ -221,6 +226,42 @@ def _points(
     how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
     return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
+
+
+# --- columns: the rows of a block share a reduction -------------------------------------------------------
+
+
+def _columns_pay(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget) -> bool:
+    """Is a nest one of long sums, too few to fill the device with a thread for each?"""
+    if free == len(phase.members) or has_band(phase.child) or not phase.permutable:
+        return False
+    names = statements(phase)
+    step = phase.members[free]
+    shared = step.coincident and set(racing(graph, step, names)) == set(names)
+    few = prod(trips(graph, phase.members[:free])) < gpu.sms * gpu.threads
+    trip = trip_of(graph, step)
+    plain = not any(graph.statement(n).accumulate for n in names)
+    return shared and few and plain and trip is not None and trip >= 2 * SHORTEST_SHARED
+
+
+def _columns(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget, decisions: list[Decision]) -> Nest:
+    """A warp for 32 neighbouring sums; the warps of a block share the iterations.
+
+    B(k)B(h)(sum)     ->     B(h // 32: blk, h % 32: thr)B(k: stp)(sum)
+    """
+    names = statements(phase)
+    members = phase.members[:free]
+    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names))
+    others = [with_coordinate(m, Coordinate.BLK) for m in members if m is not axis]
+    tx = min(gpu.row_threads or WARP, trips(graph, (axis,))[0])
+    ty = max(1, gpu.threads // tx)
+    blocks = derived(axis, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK)
+    threads = derived(axis, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)
+    steps = with_coordinate(phase.members[free], Coordinate.STEP)
+    below = Band((steps, *phase.members[free + 1 :]), phase.child, True)
+    how = f"{tx} threads along {axis.name}, {ty} rows of them share {steps.name}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    return Nest(band([*others, blocks, threads], below, True), (tx, ty), 1)
 
 
 # --- factored: a reduction over blocks ---------------------------------------------------------------

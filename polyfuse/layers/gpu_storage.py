@@ -187,7 +187,8 @@ def _round(tree: Tree, statement: str) -> Member | None:
 def _way(tree: Tree, statement: str) -> str | None:
     """The loop that threads share around a statement, by the names and positions on the way to it."""
     way = list(path(tree, statement))
-    shared = [k for k, m in enumerate(way) if isinstance(m, Member) and m.coordinate is Coordinate.ROUND]
+    kinds = (Coordinate.ROUND, Coordinate.STEP)
+    shared = [k for k, m in enumerate(way) if isinstance(m, Member) and m.coordinate in kinds]
     if not shared:
         return None
     return "/".join(str(x) if isinstance(x, int) else x.name for x in way[: shared[-1] + 1])
