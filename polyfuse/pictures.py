@@ -14,15 +14,13 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
-from xml.sax.saxutils import escape, quoteattr
 
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
+from polyfuse.svg import EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
 
-MONO = "'DejaVu Sans Mono', Menlo, Consolas, ui-monospace, monospace"
-SANS = "'DejaVu Sans', Verdana, system-ui, Arial, sans-serif"
 CHAR = 7.5  # width of one monospaced character at 12 px, rounded up
 LINE = 17
 PAD = 10
@@ -31,8 +29,6 @@ RAIL = 26  # room for the numbers of a sequence
 PILL = 22
 WRAP = 62
 MOST_LINES = 5
-
-INK, FAINT, EDGE, PAPER = "#1f2328", "#57606a", "#c4ccd4", "#ffffff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +117,10 @@ class _Card:
         return len(self.lines) * LINE + PAD
 
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
-        yield _rect(x, y, width, self.height, PAPER, EDGE, 4)
+        yield rect(x, y, width, self.height, PAPER, EDGE, 4)
         for k, line in enumerate(self.lines):
             indent = (len(line) - len(line.lstrip())) * CHAR
-            yield _text(x + PAD + indent, y + PAD + 8 + k * LINE, line.lstrip(), family="m")
+            yield text(x + PAD + indent, y + PAD + 8 + k * LINE, line.lstrip(), family="m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +140,10 @@ class _Column:
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
         middle = x + 8
         length = self.height - self.children[-1].height
-        yield f'<path class="rail" d="M{_n(middle)} {_n(y + 14)}v{_n(length)}"/>'
+        yield f'<path class="rail" d="M{num(middle)} {num(y + 14)}v{num(length)}"/>'
         for k, child in enumerate(self.children):
-            yield f'<circle cx="{_n(middle)}" cy="{_n(y + 14)}" r="8" fill="{PAPER}" stroke="{EDGE}"/>'
-            yield _text(middle, y + 17.5, str(k + 1), family="n", fill=FAINT)
+            yield f'<circle cx="{num(middle)}" cy="{num(y + 14)}" r="8" fill="{PAPER}" stroke="{EDGE}"/>'
+            yield text(middle, y + 17.5, str(k + 1), family="n", fill=FAINT)
             yield from child.draw(x + RAIL, y, width - RAIL)
             y += child.height + GAP
 
@@ -169,9 +165,9 @@ class _Loop:
         return self.pill + PAD + len(self.note) * CHAR
 
     def draw(self, x: float, y: float) -> Iterator[str]:
-        yield _rect(x, y, self.pill, PILL - 2, self.colour.strong, self.colour.strong, 10)
-        yield _text(x + 8, y + 14, f"for {self.name}", family="b", fill=PAPER)
-        yield _text(x + self.pill + PAD, y + 14, self.note, family="m", fill=FAINT)
+        yield rect(x, y, self.pill, PILL - 2, self.colour.strong, self.colour.strong, 10)
+        yield text(x + 8, y + 14, f"for {self.name}", family="b", fill=PAPER)
+        yield text(x + self.pill + PAD, y + 14, self.note, family="m", fill=FAINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +188,7 @@ class _Loops:
     def draw(self, x: float, y: float, width: float) -> Iterator[str]:
         colours = {loop.colour for loop in self.loops}
         colour = self.loops[0].colour if len(colours) == 1 else MIXED
-        yield _rect(x, y, width, self.height, colour.soft, colour.strong, 6)
+        yield rect(x, y, width, self.height, colour.soft, colour.strong, 6)
         y += PAD
         for loop in self.loops:
             yield from loop.draw(x + PAD, y)
@@ -283,43 +279,27 @@ class _Panel:
         return max(self.box.width, len(self.heading) * CHAR)
 
 
-_MARGIN, _TITLE, _HEADING, _BETWEEN, _LEGEND = 24, 44, 26, 56, 44
+_TITLE, _HEADING, _BETWEEN, _LEGEND = 44, 26, 56, 44
 _LEGEND_WIDTH = 560
 
 
 def _page(title: str, panels: list[_Panel]) -> str:
     heading = _HEADING if any(p.heading for p in panels) else 0
     inner = sum(p.width for p in panels) + _BETWEEN * (len(panels) - 1)
-    width = 2 * _MARGIN + max(inner, _LEGEND_WIDTH, len(title) * 10.5)
-    top = _MARGIN + _TITLE + heading
-    height = top + max(p.box.height for p in panels) + _LEGEND + _MARGIN
-    parts = [*_head(title, width, height)]
-    x: float = _MARGIN
+    width = 2 * MARGIN + max(inner, _LEGEND_WIDTH, len(title) * 10.5)
+    top = MARGIN + _TITLE + heading
+    height = top + max(p.box.height for p in panels) + _LEGEND + MARGIN
+    parts = [*head(title, width, height)]
+    x: float = MARGIN
     for k, p in enumerate(panels):
         if k:
             parts += _arrow(x - _BETWEEN + 10, top + 14, _BETWEEN - 20)
         if p.heading:
-            parts.append(_text(x, top - 12, p.heading, family="h"))
+            parts.append(text(x, top - 12, p.heading, family="h"))
         parts += p.box.draw(x, top, p.width)
         x += p.width + _BETWEEN
-    parts += _legend(_MARGIN, height - _MARGIN - 6)
+    parts += _legend(MARGIN, height - MARGIN - 6)
     return "\n".join([*parts, "</svg>", ""])
-
-
-def _head(title: str, width: float, height: float) -> Iterator[str]:
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
-        f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={quoteattr(_clean(title))}>'
-    )
-    yield f"<title>{escape(_clean(title))}</title>"
-    yield (
-        f"<style>text{{font:12px {MONO};fill:{INK}}} .b{{font-weight:600}} "
-        f".t{{font:600 18px {SANS}}} .h{{font:600 14px {SANS}}} .s{{font:12px {SANS}}} "
-        f".n{{font:10px {SANS};text-anchor:middle}} .rail{{stroke:{EDGE};stroke-width:1.5}} "
-        f".arrow{{fill:none;stroke:{FAINT};stroke-width:2}}</style>"
-    )
-    yield f'<rect width="100%" height="100%" fill="{PAPER}"/>'
-    yield _text(_MARGIN, _MARGIN + 14, title, family="t")
 
 
 def _legend(x: float, y: float) -> Iterator[str]:
@@ -327,33 +307,10 @@ def _legend(x: float, y: float) -> Iterator[str]:
         (PARALLEL, "parallel: no iteration needs another", 270),
         (ORDERED, "ordered: one iteration after the other", 250),
     ):
-        yield _rect(x, y - 10, 12, 12, colour.strong, colour.strong, 3)
-        yield _text(x + 18, y, words, family="s", fill=FAINT)
+        yield rect(x, y - 10, 12, 12, colour.strong, colour.strong, 3)
+        yield text(x + 18, y, words, family="s", fill=FAINT)
         x += width
 
 
 def _arrow(x: float, y: float, length: float) -> Iterator[str]:
-    yield f'<path class="arrow" d="M{_n(x)} {_n(y)}h{_n(length)}m-7 -6l7 6l-7 6"/>'
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str, stroke: str, radius: int) -> str:
-    return (
-        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{radius}" '
-        f'fill="{fill}" stroke="{stroke}"/>'
-    )
-
-
-def _text(x: float, y: float, text: str, *, family: str, fill: str = "") -> str:
-    """`family` is a class of the style sheet: m mono, b bold, h heading, t title, s small, n number."""
-    style = f' style="fill:{fill}"' if fill else ""
-    return f'<text class="{family}" x="{_n(x)}" y="{_n(y)}"{style}>{escape(_clean(text))}</text>'
-
-
-def _clean(text: str) -> str:
-    """What XML cannot hold, and line breaks, as a replacement character."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _n(value: float) -> str:
-    """A coordinate with at most one decimal."""
-    return f"{value:.1f}".removesuffix(".0")
+    yield f'<path class="arrow" d="M{num(x)} {num(y)}h{num(length)}m-7 -6l7 6l-7 6"/>'

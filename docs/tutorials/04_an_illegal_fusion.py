@@ -223,3 +223,6 @@ def run(tree: Tree) -> np.ndarray:
 results = [run(tree) for tree in (steps.tree, skewed, wavefront, tiled)]
 for other in results[1:]:
     np.testing.assert_allclose(other, results[0], rtol=1e-6)
+
+# %% [markdown]
+# Next: [from schedule to CUDA](05_from_schedule_to_cuda.py), what becomes of a schedule on a GPU.

@@ -59,7 +59,12 @@ def _size(b: Buffer) -> int:
 
 
 def _read_bytes(kernel: Kernel, b: Buffer) -> int:
-    """A buffer counts once, with no more elements than are read: a gather may see only some."""
+    """A buffer counts once, with no more elements than are read: a gather may see only some.
+
+    What the kernel itself has written is still in a register or a cache.
+    """
+    if any(s.target == b.tensor for s in kernel.graph.statements):
+        return 0
     reads = [s.name for s in kernel.graph.statements for r in statement_reads(s) if r.tensor == b.tensor]
     return min(_size(b), sum(_instances(kernel, name) for name in reads) * b.dtype.bytes)
 

@@ -9,14 +9,19 @@ from xml.etree import ElementTree
 
 import graphs
 import pytest
+from equivalence import fixed_graph_of
 
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, map_members
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.pictures import CHAR, before_after_svg, count_nests, tree_svg
 from polyfuse.poly.axis_planner import plan
 from polyfuse.poly.tree_edit import distribute, split
+from polyfuse.thread_pictures import thread_places, thread_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = "a" * 90
@@ -163,3 +168,16 @@ def test_text_is_escaped() -> None:
 def test_long_names_and_titles_fit() -> None:
     tree = Band((Member(LONG, ((LONG, IVar(LONG)),)),), Leaf(LONG))
     check_layout(tree_svg(tree, LONG))
+
+
+def test_elements_on_threads(golden: Callable[[str, str], None]) -> None:
+    text = "op total(x: f32[T, H]) -> (y: f32[T]) { y[t] = sum[h](x[t, h]) }"
+    scheduled = LoopFusion().schedule(fixed_graph_of(text, T=4096, H=256))
+    kernels, _ = form_kernels(scheduled, GpuTarget())
+    (kernel,) = kernels.kernels
+    assert (kernel.threads, kernel.vector) == ((32, 8), 4)
+    places = thread_places(kernel, "y", 9, 256)
+    assert places[0] == ((1,), 1, 0, 0, 0)  # the second block, its second row
+    assert places[6] == ((1,), 1, 0, 1, 2) and places[128] == ((1,), 1, 1, 0, 0)
+    assert len(set(places)) == 256
+    golden("pictures/threads.svg", thread_svg(kernel, "y"))
