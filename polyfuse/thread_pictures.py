@@ -64,7 +64,8 @@ def thread_svg(kernel: Kernel, statement: str, *, thread: int = 5, rows: int = 2
             top += _LINE
         top += _LINE // 2
     width = 2 * MARGIN + _LABEL + min(x, MOST_THREADS) * (kernel.vector * _CELL + 4) + 40
-    note = f"green: what thread tx = {thread}, ty = 0 of block 0 touches; a box: {kernel.vector} elements at once"
+    what = f"what thread tx = {thread}, ty = 0 of block 0 touches"
+    note = f"green: {what}; a box: {kernel.vector} elements at once"
     foot = text(MARGIN, top + 16, note, family="s", fill=FAINT)
     return "\n".join([*head(title, width, top + _FOOT), *lines, foot, "</svg>", ""])
 
