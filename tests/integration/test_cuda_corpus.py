@@ -1,0 +1,71 @@
+"""Every standard operator through the CUDA compiler, for three architectures: nothing spills, nothing is
+indexed at run time in a thread's own memory, and shared memory is what the plan says.
+
+No GPU is needed, only NVRTC or nvcc.
+"""
+
+from __future__ import annotations
+
+import pytest
+from stdlib_cases import CASES, StdlibCase
+from targets import DEVICES
+from test_emulated import calls
+from test_stdlib_targets import chosen, groups
+
+from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.runtime.cuda_compile import compile_cuda
+from polyfuse.runtime.cuda_find import find_cuda_compiler
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+H200 = GpuTarget(sms=132)
+SPLITTING = DEVICES["usual"]  # small reductions are factored over blocks, as large ones are on the H200
+
+
+def _has_compiler() -> bool:
+    try:
+        find_cuda_compiler()
+    except ToolchainError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(
+    not _has_compiler(), reason="neither NVRTC (pip install nvidia-cuda-nvrtc-cu12) nor nvcc is here"
+)
+
+
+def check_compiles(cases: list[StdlibCase], *, fused: bool = True, stitched: bool = False) -> None:
+    devices = (H200, SPLITTING)
+    requests = [c.device_request(d, fused, stitched) for c in calls(cases) for d in devices]
+    codes = emit_cuda_together(requests)
+    launches = [
+        (f"{case} ({launch.kernel})", launch)
+        for case, code in zip((c for c in cases for _ in devices), codes, strict=True)
+        for launch in code.plan.launches
+    ]
+    for arch in ARCHITECTURES:
+        found = compile_cuda(codes[0].source, arch, timeout_s=120).resources
+        for name, launch in launches:
+            taken = found[launch.function]
+            own = taken.spill_stores, taken.spill_loads, taken.stack
+            assert own == (0, 0, 0), f"{name}, {arch}: {taken}"
+            assert taken.shared == launch.shared_bytes, f"{name}, {arch}: {taken}"
+
+
+@pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+def test_operators_compile(cases: list[StdlibCase]) -> None:
+    check_compiles(cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", groups(CASES), ids=lambda g: f"{g[0]}..")
+def test_all_cases_compile(cases: list[StdlibCase]) -> None:
+    check_compiles(cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+def test_unfused_operators_compile(cases: list[StdlibCase]) -> None:
+    check_compiles(cases, fused=False)
