@@ -71,6 +71,7 @@ print(scheduled)
 # | `rnd` | rounds: what a row of threads does again and again, one round after the other |
 # | `thr` | threads of a row, `tx` |
 # | `vec` | the elements of a vector, which a thread accesses at once |
+# | `stp` | steps: a loop that the rows of a block share, each row taking every `TY`-th iteration |
 # | `seq` | nowhere: a thread runs them in order |
 
 # %%
