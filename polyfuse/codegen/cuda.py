@@ -36,6 +36,8 @@ from polyfuse.source import Span
 
 # Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
 MOST_UNROLLED = 16
+# Of every shared array, as `PF_SHARED` says.
+SHARED_ALIGNMENT = 16
 
 
 _CHECKED = """\
@@ -197,9 +199,11 @@ class _Function:
     def launch(self) -> GridLaunch:
         kernel = self.task.kernel
         blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
-        shared = sum(
-            evaluate(b.elements, {}) * b.dtype.bytes for b in kernel.buffers if b.scope is Scope.SHARED
-        )
+        shared = 0
+        for b in kernel.buffers:
+            if b.scope is Scope.SHARED:
+                begin = -(-shared // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+                shared = begin + evaluate(b.elements, {}) * b.dtype.bytes
         return GridLaunch(self.name, kernel.name, blocks, kernel.threads, shared, tuple(self.arguments))
 
 

@@ -286,7 +286,7 @@ class _Spmd:
 
     def combine_rows(self, node: Combine) -> Block:
         """Over the rows of a block: every thread adds up the values of its column, in order."""
-        red = self.scratch(node.dtype, self.tx * self.ty)
+        red = self.scratch(node.dtype, self.tx * self.ty, "the rows of a block combine their parts")
         total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
         self.ranges[j] = (0, self.ty - 1)
         one = Update(total, (), node.op, Read(red, (IVar(j) * self.tx + TX,), node.dtype))
@@ -310,13 +310,14 @@ class _Spmd:
             Store(node.name, (), Read(total, (), node.dtype)),
         )
 
-    def scratch(self, dtype: DType, count: int) -> str:
+    def scratch(
+        self, dtype: DType, count: int, reason: str = "the warps of a row combine their parts"
+    ) -> str:
         """A shared array for values of the threads of a block."""
         name = f"red{len(self.shared)}"
         while any(b.tensor == name for b in self.kernel.buffers):
             name += "_"
         extents = (as_index(count),)
-        reason = "the warps of a row combine their parts"
         self.shared.append(Buffer(name, dtype, Scope.SHARED, extents, extents, reason))
         return name
 

@@ -54,6 +54,8 @@ from polyfuse.layers.strides import contiguity, vector_width
 
 # A reduction over fewer iterations stays inside one thread.
 SHORTEST_SHARED = 16
+# Iterations of a sum that a thread takes before it is better split over blocks.
+MOST_STEPS = 128
 
 
 def map_phase(
@@ -65,17 +67,28 @@ def map_phase(
     phase, atomic = _free_first(graph, phase)
     free = _free_count(graph, phase, atomic)
     shared = _shared_loop(graph, phase, free)
+    columns = shared is None and free > 0 and _columns_pay(graph, phase, free, gpu)
+    if columns and _steps(graph, phase, free, gpu) <= MOST_STEPS:
+        return graph, [_columns(graph, phase, free, gpu, decisions)]
     split = _split(graph, phase, free, shared, gpu)
     if split is not None:
         return _factored(graph, phase, split, gpu, decisions)
     if shared is not None:
         return graph, [_rows(graph, shared, free, gpu, atomic, decisions)]
-    if free and _columns_pay(graph, phase, free, gpu):
+    if columns:
         return graph, [_columns(graph, phase, free, gpu, decisions)]
     if free:
         return graph, [_points(graph, phase, free, gpu, atomic, decisions)]
     decisions.append(Decision("map", _what(phase), True, "no loop is free: one thread runs it in order"))
     return graph, [Nest(phase)]
+
+
+def threads_of_rows(graph: TensorGraph, rows: tuple[Member, ...], nest: Tree, gpu: GpuTarget) -> int:
+    """Threads that a nest under the given rows keeps busy: one for each row, or a block where threads share
+    the loops inside.  Rows that reduce count as well: they can be split."""
+    count = prod(trips(graph, rows))
+    alone = not isinstance(nest, Band) or _shared_loop(graph, nest, len(rows)) is None
+    return count if alone else count * gpu.threads
 
 
 def _what(tree: Tree) -> str:
@@ -207,6 +220,8 @@ def _points(
     axis = max(reversed(members), key=lambda m: contiguity(graph, m, worth))
     others = tuple(m for m in members if m is not axis)
     width = gpu.vector or vector_width(graph, axis, names)
+    while has_band(below) and width > 1 and prod(trips(graph, members)) // width < gpu.sms * gpu.threads:
+        width //= 2  # long work in each thread: more of them rather than wider ones
     span = span_of(graph, axis)
     base = span.start // width * width if span is not None else 0
     lanes = max(1, ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
@@ -242,6 +257,11 @@ def _columns_pay(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget) -> 
     trip = trip_of(graph, step)
     plain = not any(graph.statement(n).accumulate for n in names)
     return shared and few and plain and trip is not None and trip >= 2 * SHORTEST_SHARED
+
+
+def _steps(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget) -> int:
+    """Iterations that one of the rows of a block would take."""
+    return ceil(trip_of(graph, phase.members[free]) or 0, gpu.threads // WARP)
 
 
 def _columns(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget, decisions: list[Decision]) -> Nest:
@@ -281,27 +301,40 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
     names = statements(phase)
     if volume(graph, names) < gpu.parallel or not phase.permutable or free == len(phase.members):
         return None
-    unit, fewest = (1, 1)
-    if shared is not None:
-        loop = shared.members[-1] if shared.members[free:] else None
-        width = vector_width(graph, loop, names) if loop is not None else 1
-        inner = not has_band(shared.child)
-        unit, fewest = gpu.threads * width if inner else 1, prod(trips(graph, phase.members[:free]))
-    else:
+    rows = prod(trips(graph, phase.members[:free]))
+    if shared is None:
         loop = phase.members[free]
-        fewest = prod(trips(graph, phase.members[:free])) // gpu.threads
-    span = span_of(graph, loop) if loop is not None else None
-    if loop is None or span is None or fewest >= gpu.sms or not loop.coincident:
+        if (trip_of(graph, loop) or 0) <= MOST_STEPS:
+            return None
+        return _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
+    # Loops around the one that threads share are split first: what they share stays whole.
+    outer = shared.members[free:] if has_band(shared.child) else shared.members[free:-1]
+    for loop in outer:
+        found = _chunks(graph, loop, names, 1, rows, gpu)
+        if found is not None:
+            return found
+    if has_band(shared.child) or not shared.members[free:]:
         return None
+    loop = shared.members[-1]
+    return _chunks(graph, loop, names, gpu.threads * vector_width(graph, loop, names), rows, gpu)
+
+
+def _chunks(
+    graph: TensorGraph, loop: Member, names: tuple[str, ...], unit: int, rows: int, gpu: GpuTarget
+) -> _Split | None:
+    """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel."""
+    span = span_of(graph, loop)
     reductions = racing(graph, loop, names)
+    if span is None or rows >= gpu.sms or not loop.coincident or not reductions:
+        return None
     if any(graph.statement(n).accumulate or not isinstance(loop.of(n), IVar) for n in reductions):
         return None
-    wanted = ceil(2 * gpu.sms, max(1, fewest))
-    chunk = ceil(ceil(len(span), wanted), unit) * unit
-    chunks = ceil(len(span), max(1, chunk))
-    if chunks < 2 or chunk < SHORTEST_SHARED:
-        return None
-    return _Split(loop, reductions, chunk, chunks, span.start)
+    each = max(1, volume(graph, names) // max(1, len(span)))
+    least = ceil(gpu.least, each)  # a block must have some work
+    wanted = ceil(2 * gpu.sms, max(1, rows))
+    chunk = ceil(max(least, ceil(len(span), wanted)), unit) * unit
+    chunks = ceil(len(span), chunk)
+    return _Split(loop, reductions, chunk, chunks, span.start) if chunks > 1 else None
 
 
 def _factored(
@@ -313,10 +346,12 @@ def _factored(
     what = f"{split.chunks} chunks of {split.chunk} iterations of {split.loop.name}"
     why = f"partial results over {what} fill the device"
     decisions.append(Decision("rfactor", ", ".join(split.reductions), True, why))
-    parts = frozenset(r.tensor for t in trees[1:] for n in statements(t) for r in _reads(graph, n))
     first = trees[0]
     assert isinstance(first, Band)
-    graph, trees[0] = written_back(graph, first, parts)
+    if not (isinstance(first.child, Band) and not has_band(first.child.child)):
+        # In a perfect nest each thread keeps its sums anyway.
+        parts = frozenset(r.tensor for t in trees[1:] for n in statements(t) for r in _reads(graph, n))
+        graph, trees[0] = written_back(graph, first, parts)
     nests: list[Nest] = []
     for t in trees:
         graph, mapped = map_phase(graph, _unmapped(t), gpu, decisions)

@@ -29,7 +29,7 @@ class GpuTarget:
     sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
     one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
     number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
-    blocks.
+    blocks; least: instances that a block of a split reduction has at least.
     """
 
     sms: int = 132
@@ -39,6 +39,7 @@ class GpuTarget:
     row_threads: int | None = None
     vector: int | None = None
     parallel: int = 32 * 1024
+    least: int = 4 * 1024
 
 
 def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
@@ -132,8 +133,10 @@ def spreads(graph: TensorGraph, tree: Band) -> bool:
     return not has_band(tree.child) and shareable(graph, replace(tree, permutable=False)) is not None
 
 
-def rows_together(wanted: int, rows: int, phases: bool) -> int:
+def rows_together(wanted: int, rows: int | None, phases: bool) -> int:
     """Rows of a block. With several phases threads may wait for each other, so that all must have a row."""
+    if rows is None:
+        return 1 if phases else wanted
     together = max(1, min(wanted, rows))
     while phases and rows % together:
         together -= 1

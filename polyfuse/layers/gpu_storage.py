@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes, variables
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
@@ -62,7 +62,7 @@ class GpuStorage:
         if found.scalar:
             return self._make(name, Scope.REGISTER, found.extents, "one element lives in a thread at a time")
         count = _count(found.extents)
-        if count is None or count > LARGEST_LOCAL:
+        if count is None or count > LARGEST_LOCAL or self._picked(name, found.extents):
             return None
         reason = f"{count} elements live in a thread at a time"
         return self._make(name, Scope.LOCAL, found.extents, reason)
@@ -136,6 +136,21 @@ class GpuStorage:
         written = {inside[s.name] for s in self.graph.writers(name) if s.name in inside}
         read = {inside[s.name] for s in self.graph.readers(name) if s.name in inside}
         return written != {None} and bool(written) and (len(written) > 1 or not read <= written)
+
+    def _picked(self, name: str, extents: tuple[IndexExpr, ...]) -> bool:
+        """Does data, or a thread's part of a shared loop, choose among the elements of a small array?
+
+        Registers have no addresses: the array would be in memory.
+        """
+        for statement, indices in self._accesses(name):
+            shared = [m for m in path(self.tree, statement) if isinstance(m, Member)]
+            shared = [m for m in shared if m.coordinate in (Coordinate.ROUND, Coordinate.STEP)]
+            moving = {v for m in shared for v in variables(m.of(statement))}
+            for i, extent in zip(indices, extents, strict=True):
+                chosen = isinstance(i, EXPR_TYPES) or moving & set(variables(i))
+                if extent != IConst(1) and chosen:
+                    return True
+        return False
 
     def _spread_dim(self, name: str, spread: Member) -> int | None:
         """The dim of a tensor along which all accesses follow the shared loop."""

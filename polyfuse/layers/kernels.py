@@ -32,12 +32,13 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping, gpu_mapping
+from polyfuse.layers.gpu_mapping import threads_of_rows
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
-from polyfuse.layers.nest import Nest
+from polyfuse.layers.nest import Nest, iterations
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.row_cache import cache_rows
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.stitching import Filling, Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
 from polyfuse.poly.footprint import Window, private_to_blocks, window
@@ -65,8 +66,7 @@ def form_kernels(
         graph, nests = scheduled.graph, list[Nest]()
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
-            wide, few = _filling(target)
-            phases = stitching.groups(build_model(graph), phases, wide, few, decisions)
+            phases = stitching.groups(build_model(graph), phases, _filling(graph, target), decisions)
         for phase in phases:
             graph, mapped = _mapped(graph, phase, target, decisions)
             nests += mapped
@@ -78,11 +78,12 @@ def form_kernels(
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
 
 
-def _filling(target: int | GpuTarget) -> tuple[int, int]:
-    """(iterations that fill the target, instances below which it does not matter)."""
+def _filling(graph: TensorGraph, target: int | GpuTarget) -> Filling:
     if isinstance(target, GpuTarget):
-        return target.sms, target.parallel
-    return 2 * target, cpu_mapping.SMALLEST_PARALLEL
+        gpu = target
+        needed = gpu.sms * gpu.threads
+        return Filling(needed, gpu.parallel, lambda rows, t: threads_of_rows(graph, rows, t, gpu))
+    return Filling(2 * target, cpu_mapping.SMALLEST_PARALLEL, lambda rows, _: iterations(graph, rows))
 
 
 def _mapped(

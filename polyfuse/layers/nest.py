@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, statements
@@ -77,6 +78,11 @@ def trip_of(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim with constant bounds, else None."""
     span = span_of(graph, m)
     return None if span is None else len(span)
+
+
+def iterations(graph: TensorGraph, members: tuple[Member, ...]) -> int:
+    """Iterations of several loops; one that is not known counts as many."""
+    return prod(t if (t := trip_of(graph, m)) is not None else 1024 for m in members)
 
 
 def dim_of(s: Statement, name: str) -> IterDim | None:

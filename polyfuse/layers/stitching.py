@@ -12,8 +12,8 @@ Sources: AStitch (ASPLOS'22) sections 3 and 4, FusionStitching (2020) section 4.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate, product
@@ -26,30 +26,36 @@ from polyfuse.ir.schedule_tree import (
     statements,
 )
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.layers.nest import trip_of, volume
+from polyfuse.layers.nest import iterations, volume
 from polyfuse.poly.domains import PolyModel
 from polyfuse.poly.placement import Links
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """What fills a target: so much of what `width` gives for rows and the nest they are around; below
+    `small` instances nothing has to."""
+
+    needed: int
+    small: int
+    width: Callable[[tuple[Member, ...], Tree], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stitching:
     """Layer II as a pass.
 
-    rows    a kernel is not stitched if fewer iterations of its rows are left to run in parallel than the
-            target needs; this many are always enough (None: what the target needs).
+    rows    so many iterations of the rows are always enough to run in parallel (None: what the target
+            needs; where fewer are left, kernels are not stitched).
     """
 
     rows: int | None = None
 
     def groups(
-        self, model: PolyModel, nests: list[Tree], needed: int, small: int, decisions: list[Decision]
+        self, model: PolyModel, nests: list[Tree], filling: Filling, decisions: list[Decision]
     ) -> list[Tree]:
-        """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences.
-
-        `needed` iterations of the rows fill the target; below `small` instances nothing has to.
-        """
-        wanted = self.rows if self.rows is not None else needed
-        stitcher = _Stitcher(model, wanted, small, decisions)
+        """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences."""
+        stitcher = _Stitcher(model, self, filling, decisions)
         for nest in nests:
             stitcher.add(nest)
         return [g.tree() for g in stitcher.groups]
@@ -74,11 +80,13 @@ class _Group:
 
 
 class _Stitcher:
-    def __init__(self, model: PolyModel, needed: int, small: int, decisions: list[Decision]) -> None:
+    def __init__(
+        self, model: PolyModel, options: Stitching, filling: Filling, decisions: list[Decision]
+    ) -> None:
         self.model = model
         self.graph: TensorGraph = model.graph
-        self.needed = needed
-        self.small = small
+        self.options = options
+        self.filling = filling
         self.decisions = decisions
         self.groups: list[_Group] = []
         self.links = Links(model)
@@ -133,17 +141,19 @@ class _Stitcher:
 
     def too_narrow(self, joined: _Group, *parts: _Group) -> str | None:
         """Why the rows of a joined group would leave the target idle, if they would."""
-        if volume(self.graph, joined.names) < self.small:
+        if volume(self.graph, joined.names) < self.filling.small:
+            return None
+        rows = iterations(self.graph, joined.rows)
+        if self.options.rows is not None and rows >= self.options.rows:
             return None
         width = self.width(joined)
-        if width >= self.needed or width >= min(self.width(p) for p in parts):
+        if width >= self.filling.needed or width >= min(self.width(p) for p in parts):
             return None
-        rows = ", ".join(m.name for m in joined.rows) or "no loop"
-        return f"only {width} iterations of {rows} would run in parallel"
+        loops = ", ".join(m.name for m in joined.rows) or "no loop"
+        return f"only {rows} iterations of {loops} would run in parallel"
 
     def width(self, group: _Group) -> int:
-        """Iterations that may run in parallel: rows that reduce can be split as well."""
-        return prod(t if (t := trip_of(self.graph, m)) is not None else 1024 for m in group.rows)
+        return self.filling.width(group.rows, group.tree())
 
     def refuse(self, what: str, reason: str) -> None:
         self.decisions.append(Decision("stitch", what, False, reason))
