@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import Diagnostics, DslError
+from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
@@ -206,13 +206,16 @@ def build(
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
-        low = made = compilation.lowered(step)
-        if options.dump is not None:
-            # emitting goes through them without keeping them
-            step("loops", lambda: loops_text(low.kernels, target in ON_GPU))
-        request = Request(low.kernels, strided, low.copied, options.checked)
-        # KernelGraph -> C++ or CUDA C++, and launch plan
-        kept = _emitted(step, request, target), low.decisions
+        try:
+            made, code = _emitted(step, compilation)
+        except ScheduleError as refused:
+            if stitching is None:
+                raise
+            # Stitching is an offer: kernels that cannot be kept in order inside a launch stay apart.
+            note = Decision("stitch", graph.name, False, refused.diagnostics[0].message)
+            made, code = _emitted(step, replace(compilation, stitching=None))
+            made = replace(made, decisions=(*made.decisions, note))
+        kept = code, made.decisions
         if compilation.kept:
             keep_plan(compilation.key, *kept, graph.name)
     code, decisions = kept
@@ -221,10 +224,18 @@ def build(
     return Built(compilation, code, executable, decisions, step.seconds, made)
 
 
-def _emitted(step: Watch, request: Request, target: str) -> CpuCode | CudaCode:
-    if target in ON_GPU:
-        return step("cuda", lambda: emit_cuda(request))
-    return step("cpp", lambda: emit_together([request])[0])
+def _emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+    """The way from the graph to source text and launch plan."""
+    low = compilation.lowered(step)
+    on_gpu = compilation.target in ON_GPU
+    if compilation.options.dump is not None:
+        # emitting goes through them without keeping them
+        step("loops", lambda: loops_text(low.kernels, on_gpu))
+    request = Request(low.kernels, compilation.strided, low.copied, compilation.options.checked)
+    # KernelGraph -> C++ or CUDA C++, and launch plan
+    if on_gpu:
+        return low, step("cuda", lambda: emit_cuda(request))
+    return low, step("cpp", lambda: emit_together([request])[0])
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:

@@ -31,6 +31,7 @@ from polyfuse.layers.gpu_rows import (
     extent,
     packed,
     row_shape,
+    rows_together,
     shareable,
     spread_innermost,
     spreads,
@@ -190,16 +191,13 @@ def _rows(
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
     longest = max(extent(graph, m) for m, _ in loops)
     tx, ty = row_shape(ceil(longest, width), prod(trips(graph, rows)), gpu)
-    if rows:
-        ty = min(ty, trips(graph, rows)[-1])
-    decisions.append(
-        Decision(
-            "map", _what(phase), True, f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
-        )
-    )
-    blocks, rows_of_block = packed(rows, ty if rows else 1)
+    several = not (isinstance(below, Band) and not has_band(below.child))
+    ty = rows_together(ty, trip_of(graph, rows[-1]), several) if rows else 1
+    how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    blocks, rows_of_block = packed(rows, ty)
     spread = spread_innermost(graph, below, tx, width)
-    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty if rows else 1), width, atomic)
+    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic)
 
 
 # --- points: each thread has its own iterations -------------------------------------------------------------
