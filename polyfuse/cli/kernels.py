@@ -9,7 +9,7 @@ import typer
 from polyfuse.cli import files, screen, settings
 from polyfuse.cli import run as running
 
-SUBSETS: tuple[tuple[str, ...], ...] = ((), ("loop",))
+SUBSETS: tuple[tuple[str, ...], ...] = ((), ("loop",), ("stitch",), ("loop", "stitch"))
 
 
 def compare(

@@ -247,7 +247,7 @@ def test_explain(norm: str) -> None:
 def test_compare(norm: str) -> None:
     done = call("compare", norm, *SMALL, "--repeat", "1")
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert [r[0] for r in rows if r and r[-1] == "agrees"] == ["none", "loop"]
+    assert [r[0] for r in rows if r and r[-1] == "agrees"] == ["none", "loop", "stitch", "loop,"]
 
 
 def test_compare_in_the_emulator(norm: str) -> None:
