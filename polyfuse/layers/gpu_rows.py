@@ -151,6 +151,8 @@ def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, 
     Divisions are kept as they stand, so that `ir.kernel.sequential` finds the loop again.
     """
     starts = {n: _start(graph, n, e, tx * width) for n, e in m.exprs}
+    if IConst(0) in starts.values():  # all of them must take an iteration in the same round
+        starts = dict.fromkeys(starts, IConst(0))
 
     def part(suffix: str, coordinate: Coordinate, divisor: int, modulus: int | None) -> Member:
         rows = []

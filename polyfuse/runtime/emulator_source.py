@@ -29,7 +29,7 @@ def kernels(source: str) -> dict[str, int]:
     That is twice the private arrays, as if all were alive at once.
     """
     starts = [*_KERNEL.finditer(source)]
-    ends = [m.start() for m in starts[1:]] + [len(source)]
+    ends = [*(m.start() for m in starts), len(source)][1:]  # none in a source without kernels
     return {m[1]: _stack(source, m.end(), end) for m, end in zip(starts, ends, strict=True)}
 
 
