@@ -206,15 +206,7 @@ def build(
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
-        try:
-            made, code = _emitted(step, compilation)
-        except ScheduleError as refused:
-            if stitching is None:
-                raise
-            # Stitching is an offer: kernels that cannot be kept in order inside a launch stay apart.
-            note = Decision("stitch", graph.name, False, refused.diagnostics[0].message)
-            made, code = _emitted(step, replace(compilation, stitching=None))
-            made = replace(made, decisions=(*made.decisions, note))
+        made, code = _offered(step, compilation)
         kept = code, made.decisions
         if compilation.kept:
             keep_plan(compilation.key, *kept, graph.name)
@@ -222,6 +214,26 @@ def build(
     # C++ or CUDA C++ -> loaded kernels
     executable = step("build", lambda: load(code, target, options))
     return Built(compilation, code, executable, decisions, step.seconds, made)
+
+
+def _offered(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+    """`_emitted` with as much of layer II as can be kept in order: it is an offer.
+
+    What cannot be done with barriers of the grid is tried without, then without layer II.
+    """
+    stitching = compilation.stitching
+    if stitching is None:
+        return _emitted(step, compilation)
+    less = [replace(stitching, barriers=False)] if stitching.barriers is not False else []
+    notes: list[Decision] = []
+    for attempt in (stitching, *less):
+        try:
+            made, code = _emitted(step, replace(compilation, stitching=attempt))
+            return replace(made, decisions=(*made.decisions, *notes)), code
+        except ScheduleError as refused:
+            notes.append(Decision("stitch", compilation.graph.name, False, refused.diagnostics[0].message))
+    made, code = _emitted(step, replace(compilation, stitching=None))
+    return replace(made, decisions=(*made.decisions, *notes)), code
 
 
 def _emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:

@@ -70,11 +70,13 @@ class Call:
         loops, stitching = LoopFusion(scheduler=self.scheduler), Stitching(rows=1)
         return [(loops, None), (None, None), (loops, stitching), (None, stitching)]
 
-    def device_request(self, device: GpuTarget, fused: bool = True, stitched: bool = False) -> Request:
+    def device_request(
+        self, device: GpuTarget, fused: bool = True, stitched: bool = False, barriers: bool | None = False
+    ) -> Request:
         """Kernels for a GPU."""
         fixed = fixed_graph(self.graph, self.sizes)
         fusion = LoopFusion(scheduler=self.scheduler) if fused else None
-        stitching = Stitching(rows=1) if stitched else None
+        stitching = Stitching(rows=1, barriers=barriers) if stitched else None
         kernels, _ = form_kernels(self._schedule(fixed, fusion), device, stitching)
         return Request(kernels, copied=entry_copies(kernels)[0])
 
@@ -103,11 +105,12 @@ def check_emulated(
     fused: Sequence[bool] = (True,),
     stitched: Sequence[bool] = (False,),
     orders: Sequence[Any] = ORDERS,
+    barriers: bool | None = False,
 ) -> None:
     """Assert that every call agrees with the reference in the emulator, without a race, on several devices
     and in several orders of threads."""
     ways = [(d, f, s) for d in devices for f in fused for s in stitched]
-    requests = [[call.device_request(DEVICES[d], f, s) for d, f, s in ways] for call in calls]
+    requests = [[call.device_request(DEVICES[d], f, s, barriers) for d, f, s in ways] for call in calls]
     codes = iter(emit_cuda_together([r for mine in requests for r in mine]))
     for call in calls:
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}

@@ -15,7 +15,7 @@ from polyfuse.codegen.cpu import Request, plan_buffers
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask, lower_device
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary, evaluate, product
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing
 from polyfuse.ir.linear import Range, interval
@@ -122,7 +122,6 @@ class _Function:
         printer = CudaPrinter(
             self.places.element, 0, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
         )
-        x, y = self.task.kernel.threads
         parameters = ",\n    ".join(self.parameters())
         body = [*self.storage(), "  const int tx = threadIdx.x, ty = threadIdx.y;", "  (void)tx; (void)ty;"]
         body += self.decode(printer)
@@ -130,13 +129,19 @@ class _Function:
         return "\n".join(
             [
                 *self.heading(),
-                f'extern "C" __global__ void __launch_bounds__({x * y}) {self.name}(',
+                f'extern "C" __global__ void __launch_bounds__({self.bounds()}) {self.name}(',
                 f"    {parameters}) {{",
                 *body,
                 "}",
                 "",
             ]
         )
+
+    def bounds(self) -> str:
+        """Threads of a block; with grid barriers also how many blocks a multiprocessor must hold."""
+        kernel = self.task.kernel
+        x, y = kernel.threads
+        return f"{x * y}, {kernel.per_sm}" if kernel.parts else str(x * y)
 
     def heading(self) -> list[str]:
         """What the function computes, and why its storage is where it is."""
@@ -166,6 +171,8 @@ class _Function:
                 add(f"const pf_i64 st_{b.tensor}_{k}", Passing.STRIDE, b.tensor, k)
         if self.places.checked:
             add("pf_i64* const status", Passing.STATUS)
+        if self.task.kernel.parts:
+            add("pf_u32* const grid_state", Passing.BARRIER)
         return found
 
     def storage(self) -> list[str]:
@@ -199,12 +206,16 @@ class _Function:
     def launch(self) -> GridLaunch:
         kernel = self.task.kernel
         blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
+        if kernel.parts:
+            blocks = as_index(kernel.resident)
         shared = 0
         for b in kernel.buffers:
             if b.scope is Scope.SHARED:
                 begin = -(-shared // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
                 shared = begin + evaluate(b.elements, {}) * b.dtype.bytes
-        return GridLaunch(self.name, kernel.name, blocks, kernel.threads, shared, tuple(self.arguments))
+        return GridLaunch(
+            self.name, kernel.name, blocks, kernel.threads, shared, tuple(self.arguments), bool(kernel.parts)
+        )
 
 
 @dataclass(slots=True)
@@ -226,6 +237,30 @@ class CudaPrinter(Printer):
         known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
         few = known and loop.upper.value - loop.lower.value <= MOST_UNROLLED  # type: ignore[union-attr]
         return [f"{indent}#pragma unroll"] if few else []
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        if loop.coordinate is Coordinate.BLK and self.places.kernel.parts:
+            return self.grid_stride(loop, indent)
+        return Printer.loop(self, loop, indent)
+
+    def grid_stride(self, loop: For, indent: str) -> list[str]:
+        """Block loops whose iterations the blocks of the grid take in turn."""
+        loops, body = [loop], loop.body
+        while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
+            loops.append(body[0])
+            body = body[0].body
+        count = self.index(product(tuple(binary("-", x.upper, x.lower) for x in loops)))
+        kind, inner = self.index_type, indent + "  "
+        head = f"{indent}for ({kind} block = blockIdx.x; block < {count}; block += gridDim.x) {{"
+        lines = [head, f"{inner}{kind} rest = block;", f"{inner}(void)rest;"]
+        for k in range(len(loops) - 1, -1, -1):
+            x = loops[k]
+            low = f"{self.index(x.lower)} + " if x.lower != IConst(0) else ""
+            extent = self.index(binary("-", x.upper, x.lower))
+            lines.append(f"{inner}const {kind} {x.var} = {low}rest{f' % {extent}' if k else ''};")
+            if k:
+                lines.append(f"{inner}rest /= {extent};")
+        return [*lines, *self.block(body, inner), f"{indent}}}"]
 
     def device_node(self, node: Barrier | Combine | VectorLoad | VectorStore, indent: str) -> list[str]:
         match node:

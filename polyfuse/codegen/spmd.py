@@ -28,6 +28,8 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, pr
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import (
+    Barrier,
+    BarrierScope,
     Block,
     Combine,
     Declare,
@@ -67,8 +69,72 @@ def lower_device(
     """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
     inout parameters whose entry values have memory of their own."""
     numbers = itertools.count()
-    block = accumulated(kernel, numbers)
-    return [_Spmd(kernel, strided, copied, numbers).task(t) for t in tasks(kernel, block)]
+    if kernel.parts:
+        return [_joined(kernel, strided, copied, numbers)]
+    found = []
+    for t in tasks(kernel, accumulated(kernel, numbers)):
+        task = _Spmd(kernel, strided, copied, numbers).task(t)
+        count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
+        whole = _with_barriers(task.kernel, _nest(task.loops, task.body), count, copied)
+        for _ in task.loops:
+            (node,) = whole
+            assert isinstance(node, For)
+            whole = node.body
+        found.append(replace(task, body=whole))
+    return found
+
+
+def _joined(
+    kernel: Kernel, strided: frozenset[str], copied: frozenset[str], numbers: itertools.count[int]
+) -> DeviceTask:
+    """One function for all parts of a kernel, with barriers of the grid between them."""
+    threads = kernel.threads[0]
+    nests: list[Node] = []
+    ranges: dict[str, Range] | None = {}
+    aligned: dict[str, int] = {}
+    shared: list[Buffer] = []
+    for part in kernel.parts:
+        x = part.threads[0]
+        shaped = replace(part, threads=(x, threads // x))
+        for t in tasks(part, accumulated(part, numbers)):
+            before = len(shared)
+            task = _Spmd(shaped, strided, copied, numbers, shared=shared).task(t)
+            waits = len(shared) > before or any(b.scope is Scope.SHARED for b in part.buffers)
+            if not waits and part.threads[1] < threads // x:
+                # Threads that the part has no row for do nothing, not even read.
+                mine = _compare("lt", TY, as_index(part.threads[1]))
+                task = replace(task, body=_guarded([mine], task.body))
+            if nests:
+                nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))
+            alone = For(f"z{len(nests)}", as_index(0), as_index(1), 1, (), Coordinate.BLK)
+            nest = _nest(task.loops or (alone,), task.body)
+            if x != threads:
+                nest = substituted(nest, {"tx": binary("%", TX, x), "ty": binary("//", TX, x)})
+            nests += nest
+            ranges = _united(ranges, task.ranges)
+            aligned |= {n: max(b, aligned.get(n, 0)) for n, b in task.aligned.items()}
+    whole = replace(kernel, buffers=(*kernel.buffers, *shared))
+    if ranges is not None:
+        ranges |= {"tx": (0, threads - 1), "ty": (0, 0)}
+    body = _with_barriers(whole, tuple(nests), as_index(kernel.resident), copied)
+    return DeviceTask(whole, (), body, ranges, aligned)
+
+
+def _nest(loops: tuple[For, ...], body: Block) -> Block:
+    """Loops around a body."""
+    for loop in reversed(loops):
+        body = (replace(loop, body=body),)
+    return body
+
+
+def _united(a: Mapping[str, Range] | None, b: Mapping[str, Range] | None) -> dict[str, Range] | None:
+    """What variables can be in two nests; a name may stand for a loop in both."""
+    if a is None or b is None:
+        return None
+    both = {**a, **b}
+    for name in a.keys() & b.keys():
+        both[name] = min(a[name][0], b[name][0]), max(a[name][1], b[name][1])
+    return both
 
 
 @dataclass(slots=True)
@@ -100,7 +166,6 @@ class _Spmd:
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
         kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
-        body = _with_barriers(kernel, task.loops, body, self.copied)
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
 
@@ -266,15 +331,15 @@ class _Spmd:
             return self.combine_anyhow(node)
         warps = self.tx // WARP
         width = 1 << (warps - 1).bit_length()
-        assert self.ty == 1, "rows that threads of several warps share have a block of their own"
-        red = self.scratch(node.dtype, warps)
+        red = self.scratch(node.dtype, warps * self.ty)
         total = f"%t{next(self.numbers)}"
         lane = binary("%", TX, width)
+        row = TY * warps if self.ty > 1 else as_index(0)
         first = If(
             _compare("eq", binary("%", TX, WARP), as_index(0)),
-            (Store(red, (binary("//", TX, WARP),), Read(node.name, (), node.dtype)),),
+            (Store(red, (row + binary("//", TX, WARP),), Read(node.name, (), node.dtype)),),
         )
-        mine = Store(total, (), Read(red, (lane,), node.dtype))
+        mine = Store(total, (), Read(red, (row + lane,), node.dtype))
         return (
             replace(node, width=WARP),
             first,
@@ -299,12 +364,13 @@ class _Spmd:
 
     def combine_anyhow(self, node: Combine) -> Block:
         """For a number of threads that shuffles cannot serve: every thread adds up all values, in order."""
-        red = self.scratch(node.dtype, self.tx)
+        red = self.scratch(node.dtype, self.tx * self.ty)
         total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
         self.ranges[j] = (0, self.tx - 1)
-        one = Update(total, (), node.op, Read(red, (IVar(j),), node.dtype))
+        row = TY * self.tx if self.ty > 1 else as_index(0)
+        one = Update(total, (), node.op, Read(red, (row + IVar(j),), node.dtype))
         return (
-            Store(red, (TX,), Read(node.name, (), node.dtype)),
+            Store(red, (row + TX,), Read(node.name, (), node.dtype)),
             Declare(total, node.dtype, _identity(node)),
             For(j, as_index(0), as_index(self.tx), 1, (one,)),
             Store(node.name, (), Read(total, (), node.dtype)),
@@ -322,21 +388,13 @@ class _Spmd:
         return name
 
 
-def _with_barriers(kernel: Kernel, loops: tuple[For, ...], body: Block, copied: frozenset[str]) -> Block:
-    """The body with the barriers that it needs; proved to be enough."""
-    whole = body
-    for loop in reversed(loops):
-        whole = (replace(loop, body=whole),)
-    blocks = product(tuple(binary("-", x.upper, x.lower) for x in loops))
+def _with_barriers(kernel: Kernel, whole: Block, blocks: IndexExpr, copied: frozenset[str]) -> Block:
+    """The nests with the barriers of a block that they need; proved to be enough."""
     whole, added = insert_barriers(kernel, whole, blocks, copied)
-    if added:
+    if added or kernel.parts:
         verdict = check_barriers(kernel, whole, blocks, copied)
         if isinstance(verdict, Unsafe):
             raise ScheduleError([verdict.diagnostic])
-    for _ in loops:
-        (node,) = whole
-        assert isinstance(node, For)
-        whole = node.body
     return whole
 
 

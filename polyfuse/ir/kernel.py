@@ -1,7 +1,9 @@
 """The kernel IR: what layers I to III pass on.
 
     Kernel = name, graph, stages, buffers; on a GPU the threads (x, y) of a block, the elements of a
-             vector, and the statements whose updates are atomic
+             vector, the statements whose updates are atomic; and where one launch runs several
+             kernels with grid barriers between, these parts, and the blocks
+             that are launched, all of them resident, at least `per_sm` on a multiprocessor
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -109,6 +111,9 @@ class Kernel:
     threads: tuple[int, int] = (1, 1)
     vector: int = 1
     atomic: frozenset[str] = frozenset()
+    parts: tuple[Kernel, ...] = ()
+    resident: int = 0
+    per_sm: int = 1
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

@@ -29,7 +29,8 @@ class GpuTarget:
     sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
     one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
     number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
-    blocks; least: instances that a block of a split reduction has at least.
+    blocks; least: instances that a block of a split reduction has at least.  resident_threads, registers:
+    of a multiprocessor.  bandwidth: bytes per second; launch_s: what a launch takes.
     """
 
     sms: int = 132
@@ -40,6 +41,10 @@ class GpuTarget:
     vector: int | None = None
     parallel: int = 32 * 1024
     least: int = 4 * 1024
+    resident_threads: int = 2048
+    registers: int = 64 * 1024
+    bandwidth: float = 4.8e12
+    launch_s: float = 2.5e-6
 
 
 def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:

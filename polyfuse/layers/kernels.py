@@ -35,6 +35,7 @@ from polyfuse.layers import cpu_mapping, gpu_mapping
 from polyfuse.layers.gpu_mapping import threads_of_rows
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
+from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest, iterations
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.row_cache import cache_rows
@@ -75,7 +76,10 @@ def form_kernels(
         model = build_model(graph)
         _verify(model, nests)
         kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
-    return KernelGraph(graph, tuple(kernels)), tuple(decisions)
+    made = KernelGraph(graph, tuple(kernels))
+    if isinstance(target, GpuTarget) and stitching is not None and stitching.barriers is not False:
+        made = join_kernels(made, target, stitching.barriers is True, decisions)
+    return made, tuple(decisions)
 
 
 def _filling(graph: TensorGraph, target: int | GpuTarget) -> Filling:

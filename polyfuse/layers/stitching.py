@@ -47,9 +47,12 @@ class Stitching:
 
     rows    so many iterations of the rows are always enough to run in parallel (None: what the target
             needs; where fewer are left, kernels are not stitched).
+    barriers  kernels in one launch with barriers of the grid between: wherever it can be done (True),
+            nowhere (False), or where it pays (None).
     """
 
     rows: int | None = None
+    barriers: bool | None = None
 
     def groups(
         self, model: PolyModel, nests: list[Tree], filling: Filling, decisions: list[Decision]
