@@ -1,0 +1,167 @@
+"""Random programs with several reductions under layer II, against the float64 reference.
+
+Each of 200 programs is compiled with two of the eight pairs of {none, I, II, I and II} x {cpu, emulate},
+drawn by its seed; `make test-all` runs all eight, and more programs.  A failure names its seed, so that
+`check([(call_of(seed), way)])` runs it alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from stitching_programs import stitching_program
+from targets import DEVICES, Call
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.diagnostics import PolyfuseError
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.tensor_graph import Role
+from polyfuse.layers import cpu_mapping
+from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import fixed_graph, schedule
+from polyfuse.runtime import cpu
+from polyfuse.runtime.agreement import agrees
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.emulator import EmulatedKernels
+from polyfuse.runtime.reference import evaluate
+
+TOGETHER = 25
+GROUPS = range(8)
+MORE_GROUPS = range(8, 24)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Layers, and where the kernels run: "cpu", or the name of an emulated device."""
+
+    loops: bool
+    stitched: bool
+    target: str
+
+    def __str__(self) -> str:
+        layers = [name for name, on in (("I", self.loops), ("II", self.stitched)) if on]
+        return f"layers {' and '.join(layers) or 'none'}, {self.target}"
+
+    @property
+    def pair(self) -> tuple[bool, bool, bool]:
+        return self.loops, self.stitched, self.target == "cpu"
+
+    def request(self, call: Call) -> Request:
+        scheduled = schedule(fixed_graph(call.graph, call.sizes), LoopFusion() if self.loops else None)
+        machine = 2 if self.target == "cpu" else DEVICES[self.target]
+        kernels, _ = form_kernels(scheduled, machine, Stitching(rows=1) if self.stitched else None)
+        return Request(kernels, copied=entry_copies(kernels)[0])
+
+
+def call_of(seed: int) -> Call:
+    p = stitching_program(seed)
+    return Call(f"seed {seed}", p.text, instantiate(parse_text(p.text), p.op), p.sizes, p.inputs)
+
+
+def all_ways(seed: int) -> list[Way]:
+    device = random.Random(seed).choice(list(DEVICES))
+    return [Way(i, ii, t) for i in (False, True) for ii in (False, True) for t in ("cpu", device)]
+
+
+def drawn_ways(seed: int) -> list[Way]:
+    """Two of them, one with layer II at least."""
+    rng, ways = random.Random(f"ways of {seed}"), all_ways(seed)
+    first = rng.choice([w for w in ways if w.stitched])
+    return [first, rng.choice([w for w in ways if w != first])]
+
+
+def check(chosen: list[tuple[Call, Way]]) -> None:
+    """Kernels of all calls, in one translation unit for each target, give the reference's numbers."""
+    for on_cpu in (True, False):
+        mine = [(c, w) for c, w in chosen if (w.target == "cpu") == on_cpu]
+        for (call, way), code in zip(mine, _emitted(mine, on_cpu), strict=True):
+            machine = CpuExecutable(code, {}) if on_cpu else EmulatedKernels(code, seed=len(call.text))
+            _agree(call, way, machine)
+
+
+def _emitted(chosen: list[tuple[Call, Way]], on_cpu: bool) -> list[Any]:
+    """The code of each call, or the name of the first that is refused."""
+    emit: Callable[[list[Request]], Any] = emit_together if on_cpu else emit_cuda_together
+    requests = []
+    for call, way in chosen:
+        with _named(call, way):
+            requests.append(way.request(call))
+    try:
+        return list(emit(requests))
+    except PolyfuseError:
+        for (call, way), request in zip(chosen, requests, strict=True):
+            with _named(call, way):
+                emit([request])
+        raise
+
+
+@contextmanager
+def _named(call: Call, way: Way) -> Iterator[None]:
+    """Errors say for which program."""
+    try:
+        yield
+    except PolyfuseError as e:
+        raise AssertionError(f"{call.name} ({way}): {e}\n{call.text}\n{call.sizes}") from e
+
+
+def _agree(call: Call, way: Way, machine: CpuExecutable | EmulatedKernels) -> None:
+    arrays = call.memory()
+    want = evaluate(call.graph, call.sizes, {n: arrays[n] for n in call.graph.inputs})
+    with _named(call, way):
+        machine.run(arrays)
+    for t in call.graph.tensors:
+        if t.role is Role.OUTPUT:
+            outcome = agrees(arrays[t.name], want[t.name], t.dtype)
+            assert outcome, f"{call.name} ({way}), {t.name}: {outcome.message}\n{call.text}\n{call.sizes}"
+
+
+def test_all_pairs_are_drawn() -> None:
+    seeds = range(len(GROUPS) * TOGETHER)
+    assert len(seeds) >= 200
+    times = Counter(w.pair for s in seeds for w in drawn_ways(s))
+    assert len(times) == 8 and min(times.values()) >= 10
+    assert {w.target for s in seeds for w in drawn_ways(s)} == {"cpu", *DEVICES}
+
+
+def test_programs_are_varied() -> None:
+    programs = [stitching_program(s) for s in range(len(GROUPS) * TOGETHER)]
+    reductions = Counter(sum(p.text.count(f"{r}[") for r in ("sum", "mean", "max", "min")) for p in programs)
+    assert set(range(1, 6)) <= set(reductions)
+    assert {len(p.sizes) for p in programs} == {2, 3, 4}
+    assert sum("id" in p.text for p in programs) >= 10
+    assert sum(max(p.sizes.values()) > 128 for p in programs) >= 10
+    assert sum(p.text.split("{")[0].count(": f32", p.text.index("->")) > 1 for p in programs) >= 40
+    assert stitching_program(3).text == stitching_program(3).text
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if group % 2:  # blocks, strips and partial sums of a few iterations each, as large programs have
+        for name, value in (
+            ("SMALLEST_PARALLEL", 4),
+            ("FEWEST_FACTORED", 3),
+            ("STRIP", 3),
+            ("SUNK_STRIP", 2),
+        ):
+            monkeypatch.setattr(cpu_mapping, name, value)
+        monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+    seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
+    check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [*GROUPS, *MORE_GROUPS])
+def test_all_layers_agree(group: int) -> None:
+    seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
+    check([(call, w) for s in seeds for call in [call_of(s)] for w in all_ways(s)])
