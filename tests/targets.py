@@ -13,7 +13,7 @@ import numpy as np
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
-from polyfuse.diagnostics import EmulationError
+from polyfuse.diagnostics import EmulationError, ScheduleError
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
@@ -78,7 +78,13 @@ class Call:
         fusion = LoopFusion(scheduler=self.scheduler) if fused else None
         stitching = Stitching(rows=1, barriers=barriers) if stitched else None
         kernels, _ = form_kernels(self._schedule(fixed, fusion), device, stitching)
-        return Request(kernels, copied=entry_copies(kernels)[0])
+        request = Request(kernels, copied=entry_copies(kernels)[0])
+        if barriers:
+            try:
+                emit_cuda_together([request])
+            except ScheduleError:  # as in the pipeline: what cannot be kept in order stays apart
+                return self.device_request(device, fused, stitched)
+        return request
 
     def _schedule(self, fixed: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
         try:

@@ -48,7 +48,9 @@ def _refusal(parts: list[Kernel], k: Kernel, gpu: GpuTarget, always: bool) -> st
     threads = _threads([*parts, k])
     if threads is None:
         return "the numbers of threads along rows do not fit into one block"
-    if not always and min(_bytes(parts[-1]), _bytes(k)) > gpu.bandwidth * gpu.launch_s:
+    if threads > gpu.resident_threads:
+        return f"a multiprocessor does not hold a block of {threads} threads"
+    if not always and min(sum(map(_bytes, parts)), _bytes(k)) > gpu.bandwidth * gpu.launch_s:
         return "each of the two takes longer than a launch: a cut costs little"
     return None
 

@@ -28,6 +28,13 @@ def test_emulated_kernels_agree_on_many(group: int) -> None:
     check_group(group)
 
 
+@pytest.mark.parametrize("group", range(20, 22))
+def test_joined_kernels_agree(group: int) -> None:
+    """Layers I and II with barriers of the grid wherever they can be."""
+    calls = [call_of(group * TOGETHER + k) for k in range(TOGETHER)]
+    check_emulated(calls, stitched=(True,), barriers=True, orders=("random",))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_unfused_kernels_agree(group: int) -> None:
