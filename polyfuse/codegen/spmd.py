@@ -43,7 +43,7 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read
-from polyfuse.poly.barrier_insertion import insert_barriers
+from polyfuse.poly.barrier_insertion import insert_barriers, without_unneeded
 from polyfuse.poly.barriers import Unsafe, check_barriers
 
 WARP = 32
@@ -87,7 +87,7 @@ def lower_device(
 def _joined(
     kernel: Kernel, strided: frozenset[str], copied: frozenset[str], numbers: itertools.count[int]
 ) -> DeviceTask:
-    """One function for all parts of a kernel, with barriers of the grid between them."""
+    """One function for all parts of a kernel, with barriers of the grid where blocks wait for others."""
     threads = kernel.threads[0]
     nests: list[Node] = []
     ranges: dict[str, Range] | None = {}
@@ -97,10 +97,8 @@ def _joined(
         x = part.threads[0]
         shaped = replace(part, threads=(x, threads // x))
         for t in tasks(part, accumulated(part, numbers)):
-            before = len(shared)
             task = _Spmd(shaped, strided, copied, numbers, shared=shared).task(t)
-            waits = len(shared) > before or any(b.scope is Scope.SHARED for b in part.buffers)
-            if not waits and part.threads[1] < threads // x:
+            if part.threads[1] < threads // x and not _waits(task, part.threads, copied):
                 # Threads that the part has no row for do nothing, not even read.
                 mine = _compare("lt", TY, as_index(part.threads[1]))
                 task = replace(task, body=_guarded([mine], task.body))
@@ -116,8 +114,16 @@ def _joined(
     whole = replace(kernel, buffers=(*kernel.buffers, *shared))
     if ranges is not None:
         ranges |= {"tx": (0, threads - 1), "ty": (0, 0)}
-    body = _with_barriers(whole, tuple(nests), as_index(kernel.resident), copied)
+    blocks = as_index(kernel.resident)
+    body = _with_barriers(whole, without_unneeded(whole, tuple(nests), blocks, copied), blocks, copied)
     return DeviceTask(whole, (), body, ranges, aligned)
+
+
+def _waits(task: DeviceTask, threads: tuple[int, int], copied: frozenset[str]) -> bool:
+    """Do threads of a block wait for each other in a task, if there are just so many of them?"""
+    count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
+    alone = replace(task.kernel, threads=threads, parts=())
+    return bool(insert_barriers(alone, _nest(task.loops, task.body), count, copied)[1])
 
 
 def _nest(loops: tuple[For, ...], body: Block) -> Block:

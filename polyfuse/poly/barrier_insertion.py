@@ -52,6 +52,45 @@ def insert_barriers(
     return _rebuilt(block, (), by_place), reasons
 
 
+def without_unneeded(
+    kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
+) -> Block:
+    """The block less those of its outermost barriers of the grid that no two blocks need.
+
+    Arguments are those of `check_barriers`.  The reason of each that stays names what goes wrong without it.
+    """
+    found = events(kernel, block, blocks, copied)
+    with isl_lock:
+        checker = Checker(found)
+        if checker.any_divergent() is not None:
+            return block  # `insert_barriers` says so
+        todo = [d for d in checker.demands() if d.scope is BarrierScope.GRID]
+        kept = list(checker.barriers)
+        for wait in checker.barriers:
+            others = [w for w in kept if w is not wait]
+            if _is_grid(wait) and all(checker.uncovered(d, others) is None for d in todo):
+                kept = others
+        reasons: dict[tuple[int, ...], str | None] = {
+            w.place.positions: None for w in checker.barriers if _is_grid(w)
+        }
+        for wait in filter(_is_grid, kept):
+            others = [w for w in kept if w is not wait]
+            needing = [d for d in todo if checker.uncovered(d, others) is not None]
+            reasons[wait.place.positions] = _reason(needing)
+    result: list[Node] = []
+    for k, node in enumerate(block):
+        reason = reasons.get((STRIDE * k + 2,), "")
+        if isinstance(node, Barrier) and reason:
+            node = Barrier(node.scope, reason)
+        if reason is not None:
+            result.append(node)
+    return tuple(result)
+
+
+def _is_grid(wait: Wait) -> bool:
+    return isinstance(wait.node, Barrier) and wait.node.scope is BarrierScope.GRID
+
+
 def _chosen(checker: Checker) -> list[Wait]:
     """Enough new barriers, none too many."""
     # What one iteration needs first: its barriers often serve the next one as well.
