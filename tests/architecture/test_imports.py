@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "svg": set(),
     "pictures": LOW | {"ir", "svg"},
     "thread_pictures": LOW | {"ir", "svg"},
+    "placement_pictures": LOW | {"ir", "svg"},
     "pipeline": EVERYTHING,
     "api": EVERYTHING,
     "stages": EVERYTHING,
