@@ -79,7 +79,7 @@ class Call:
         stitching = Stitching(rows=1, barriers=barriers) if stitched else None
         kernels, _ = form_kernels(self._schedule(fixed, fusion), device, stitching)
         request = Request(kernels, copied=entry_copies(kernels)[0])
-        if barriers:
+        if stitched and barriers is not False:
             try:
                 emit_cuda_together([request])
             except ScheduleError:  # as in the pipeline: what cannot be kept in order stays apart

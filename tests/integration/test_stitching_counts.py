@@ -62,7 +62,7 @@ CASES = (
         }""",
     ),
     Case(
-        "layer_norm_backward", 2, (2, 3, 2, 3),  # without layer I: 3, xhat on its own
+        "layer_norm_backward", 2, (2, 3, 1, 2),  # without layer I: xhat on its own
         {"T": 4096, "H": 768}, {"T": 9, "H": 37},
         """op f(dy: f32[T, H], x: f32[T, H], gamma: f32[H], mu: f32[T], rstd: f32[T])
             -> (dx: f32[T, H], dgamma: f32[H], dbeta: f32[H]) {
@@ -99,7 +99,7 @@ CASES = (
         }""",
     ),
     Case(
-        "lstm_cell", 1, (1, 4, 1, 4),  # without layer I: 4, gates share no element
+        "lstm_cell", 1, (1, 4, 1, 2),  # without layer I: gates share no element
         {"B": 256, "H": 1024}, {"B": 3, "H": 13},
         """op f(gx: f32[B, 4*H], gh: f32[B, 4*H], bias: f32[4*H], c: f32[B, H])
             -> (h_next: f32[B, H], c_next: f32[B, H]) {
@@ -147,7 +147,7 @@ CASES = (
         }""",
     ),
     Case(
-        "cross_entropy_and_gradient", 1, (3, 3, 3, 3),  # the mean over rows (CPU: in parts), its division
+        "cross_entropy_and_gradient", 1, (3, 3, 1, 1),  # CPU: the mean over rows in parts, its division
         {"T": 512, "C": 30522}, {"T": 7, "C": 41},
         """op f(x: f32[T, C], target: i64[T]) -> (loss: f32, dx: f32[T, C]) {
           m[t] = max[c](x[t, c])
@@ -159,7 +159,7 @@ CASES = (
         high=41,
     ),
     Case(
-        "group_norm_silu", 1, (1, 1, 2, 2),  # GPU: what is read back agrees on n alone
+        "group_norm_silu", 1, (1, 1, 1, 1),
         {"N": 32, "G": 8, "K": 8, "S": 1024},
         {"N": 2, "G": 3, "K": 2, "S": 15},
         """op f(x: f32[N, G*K, S], gamma: f32[G, K], beta: f32[G, K], eps: f32 = 1e-5)
@@ -172,7 +172,7 @@ CASES = (
         }""",
     ),
     Case(
-        "lamb", 1, (7, 7, 7, 7),  # three totals of the whole tensor
+        "lamb", 1, (7, 7, 3, 3),  # three totals of the whole tensor
         {"N": 2362368}, {"N": 301},
         """op f(inout p: f32[N], g: f32[N], inout m: f32[N], inout v: f32[N], lr: f32 = 1e-3,
             beta1: f32 = 0.9, beta2: f32 = 0.999, eps: f32 = 1e-6, wd: f32 = 0.01, clip: f32 = 1.0) {
@@ -194,9 +194,8 @@ CASES = (
 # (kernels on a GPU, on a CPU, of the issue) where both layers together take more than the issue asks for.
 ABOVE = {
     "batch_norm_train": (4, 1, 1),
-    "cross_entropy_and_gradient": (3, 3, 1),
-    "group_norm_silu": (2, 1, 1),
-    "lamb": (7, 7, 1),
+    "cross_entropy_and_gradient": (1, 3, 1),
+    "lamb": (3, 7, 1),
 }
 
 

@@ -58,9 +58,10 @@ class Way:
         return self.loops, self.stitched, self.target == "cpu"
 
     def request(self, call: Call) -> Request:
+        if self.target != "cpu":
+            return call.device_request(DEVICES[self.target], self.loops, self.stitched, None)
         scheduled = schedule(fixed_graph(call.graph, call.sizes), LoopFusion() if self.loops else None)
-        machine = 2 if self.target == "cpu" else DEVICES[self.target]
-        kernels, _ = form_kernels(scheduled, machine, Stitching(rows=1) if self.stitched else None)
+        kernels, _ = form_kernels(scheduled, 2, Stitching(rows=1) if self.stitched else None)
         return Request(kernels, copied=entry_copies(kernels)[0])
 
 
