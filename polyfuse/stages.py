@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
+from polyfuse.cost.figures import Estimate
+from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, ScheduleError
+from polyfuse.estimates import this_cpu
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
@@ -277,6 +280,21 @@ class Kernels:
         """
         return self._compiled(chip(self._for_device(device)).arch).ptx
 
+    def estimate(self, device: str | None = None) -> Estimate:
+        """What the cost model says of each kernel: bytes, operations, parallelism, time. Nothing runs.
+
+        Kernels of a GPU are estimated on `device` (None: the options' one), those of a CPU on this machine.
+        Raises ScheduleError PF513 while sizes are open, ArgumentError PF414 for a device that they are not
+        made for, ToolchainError PF725 for one that is not in the table.
+        """
+        self._require_sizes()
+        if self.target in ON_GPU:
+            return estimate(self.ir, chip(self._for_device(device)))
+        if device is not None:
+            message = f"these kernels are made for '{self.target}', not for a GPU"
+            raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
+        return estimate(self.ir, this_cpu(self.options.threads))
+
     def resources(self, device: str | None = None) -> ResourceTable:
         """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU.
 
@@ -355,8 +373,8 @@ class Executable:
 
 
 def compare(*stages: Kernels) -> str:
-    """Figures of several kernel sets side by side, as a text table."""
-    rows = [("", "launches", "global", "on chip", "barriers", "library calls")]
+    """Figures of several kernel sets side by side, as a text table; times are the cost model's."""
+    rows = [("", "launches", "global", "on chip", "barriers", "library calls", "estimated us")]
     for k, s in enumerate(stages):
         rows.append(
             (
@@ -366,6 +384,7 @@ def compare(*stages: Kernels) -> str:
                 format_bytes(s.shared_bytes),
                 str(s.barriers),
                 str(s.library_calls),
+                f"{s.estimate().seconds * 1e6:.1f}",
             )
         )
     widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]

@@ -225,13 +225,10 @@ def can_measure(findings: Sequence[Finding]) -> bool:
 
 def measurements() -> list[dict[str, float]]:
     """Rates for working sets in each cache and in memory (see `machine.BandwidthReport`)."""
-    from polyfuse.runtime.machine import cache_sizes, measure
+    from polyfuse.runtime.machine import level_sets, measure
     from polyfuse.runtime.pool import Pool
 
-    sizes = cache_sizes()
-    threads = Pool.get().threads
-    wanted = (sizes.l1 // 2 * threads, sizes.l2 // 2 * threads, sizes.l3 // 2, max(4 * sizes.l3, 256 << 20))
-    reports = {r.working_set_bytes: r for r in map(measure, wanted)}
+    reports = {r.working_set_bytes: r for r in map(measure, level_sets(Pool.get().threads))}
     return [asdict(reports[size]) for size in sorted(reports)]
 
 

@@ -211,12 +211,12 @@ def working_set_class(nbytes: int) -> int:
     return min(max(SMALLEST, 1 << max(0, nbytes - 1).bit_length()), limit)
 
 
-def _stored(size: int, pool: Pool, refresh: bool) -> BandwidthReport:
-    key = cache_key(
+def _key(size: int, threads: int) -> str:
+    return cache_key(
         [
             ("what", "bandwidth"),
             ("size", str(size)),
-            ("threads", str(pool.threads)),
+            ("threads", str(threads)),
             ("cores", str(os.cpu_count())),
             ("cpu", cpu_identity()),
             ("host", platform.node()),
@@ -224,6 +224,22 @@ def _stored(size: int, pool: Pool, refresh: bool) -> BandwidthReport:
             ("polyfuse", package_version()),
         ]
     )
+
+
+def known(nbytes: int, threads: int) -> BandwidthReport | None:
+    """What `measure` would give for so many threads, if that was measured before; measures nothing."""
+    entry = Cache.open_default().get(_key(working_set_class(nbytes), threads))
+    return None if entry is None else BandwidthReport(**json.loads((entry / "bandwidth.json").read_bytes()))
+
+
+def level_sets(threads: int) -> tuple[int, ...]:
+    """Working sets that fit half of L1, of L2 and of L3, and one that fits none."""
+    sizes = cache_sizes()
+    return sizes.l1 // 2 * threads, sizes.l2 // 2 * threads, sizes.l3 // 2, max(4 * sizes.l3, 256 << 20)
+
+
+def _stored(size: int, pool: Pool, refresh: bool) -> BandwidthReport:
+    key = _key(size, pool.threads)
 
     def build() -> Built:
         text = json.dumps(asdict(_measure(size, pool)), indent=1)

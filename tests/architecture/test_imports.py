@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": EVERYTHING,
     "stages": EVERYTHING,
     "resources": LOW | {"ir", "cost", "runtime"},
+    "estimates": LOW | {"cost", "runtime"},
     "targets": EVERYTHING,
     "compiled": EVERYTHING,
     "interop": LOW | {"ir", "api", "runtime.cuda_arguments"},

@@ -1,0 +1,52 @@
+"""What a CPU can do, as the cost model sees it: levels of memory, operations, what a call costs.
+
+The defaults are those of a server core with 512-bit vectors; `polyfuse.estimates.this_cpu` has the figures of
+the machine, where they were measured (`polyfuse doctor --measure`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Memory of one kind: bytes that fit (of a core if it is private, else of all), bytes a second of all
+    threads together."""
+
+    name: str
+    capacity: float
+    bandwidth: float
+    private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDevice:
+    """Rates are those of all threads; `operations` counts single precision lanes (a fused multiply-add is
+    one), `lanes` of them at a time.
+
+    call_s: from the call to the first kernel.  step_s: from one parallel kernel to the next.
+    """
+
+    name: str = "CPU"
+    threads: int = 2
+    levels: tuple[Level, ...] = (
+        Level("L1", 48 * KIB, 700 * GB, True),
+        Level("L2", 2 * MIB, 250 * GB, True),
+        Level("L3", 32 * MIB, 60 * GB),
+        Level("memory", float("inf"), 30 * GB),
+    )
+    operations: float = 200e9
+    lanes: int = 16
+    call_s: float = 1.0e-6
+    step_s: float = 0.7e-6
+    measured: bool = False
+
+    def level(self, nbytes: float) -> int:
+        """The nearest level that holds so many bytes of one thread."""
+        for k, level in enumerate(self.levels[:-1]):
+            if nbytes * (1 if level.private else self.threads) <= level.capacity:
+                return k
+        return len(self.levels) - 1

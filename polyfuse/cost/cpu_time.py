@@ -1,0 +1,73 @@
+"""The time of a kernel on a CPU.
+
+    max over levels (bytes from it or from beyond / bandwidth), operations / rate of the lanes
+
+All rates are those of the threads that have work, less what the last round of blocks leaves idle.  A nest
+whose innermost loop is not in vector lanes computes one element where a vector has many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.figures import KernelEstimate, by_level, terms
+from polyfuse.cost.nests import Nest
+from polyfuse.cost.operations import Operations, operations
+from polyfuse.cost.traffic import Keeping, traffic
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.schedule_tree import Coordinate
+
+# What an access takes of the lanes: of one element in a vector, of one far from its neighbours.
+ACCESS, STRIDED = 0.5, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Figures of kernels on one CPU."""
+
+    machine: CpuDevice
+    barrier_s: float = 0.0
+
+    def of(self, kernel: Kernel, found: tuple[Nest, ...], since: Mapping[str, float]) -> KernelEstimate:
+        """One kernel; `since` is its row of `traffic.distances`."""
+        m = self.machine
+        blocks = max(1.0, max((n.block_count for n in found), default=1.0))
+        threads = min(m.threads, ceil(blocks))
+        keeping = Keeping(lambda b: m.level(b / m.threads), m.level, m.level, True)
+        moved = traffic(found, since, keeping)
+        # Rates count for all threads; the last round of blocks may leave some of them idle.
+        share = threads / m.threads * blocks / (ceil(blocks / threads) * threads)
+        times = [t / share for t in by_level(moved.by_level, [x.bandwidth for x in m.levels])]
+        work = sum((operations(n.timed, "cpu") for n in found), Operations())
+        lanes = sum(self._lanes(n) for n in found)
+        names = [x.name for x in m.levels]
+        nbytes = (*moved.by_level, *[0.0] * len(names))
+        return KernelEstimate(
+            name=kernel.name,
+            read=moved.read,
+            written=moved.written,
+            levels=tuple(zip(names, nbytes, strict=False)),
+            work=work,
+            blocks=ceil(blocks),
+            threads=threads,
+            waves=blocks / threads,
+            occupancy=None,
+            block_barriers=0,
+            grid_barriers=0,
+            terms=terms(
+                memory=times[-1],
+                cache=max(times[:-1], default=0.0),
+                operations=lanes / m.operations / share,
+                latency=0.0,
+                overhead=m.step_s if threads > 1 else 0.0,
+            ),
+        )
+
+    def _lanes(self, n: Nest) -> float:
+        """What a nest takes of the lanes."""
+        one = operations(n.timed, "cpu").weighted + n.loads * ACCESS
+        vectors = any(m.coordinate is Coordinate.VECTOR for m in n.loops)
+        return one * (1 if vectors else self.machine.lanes) + n.strided() * STRIDED

@@ -1,0 +1,161 @@
+"""How much a statement touches: lengths of its dims, instances, elements of a tensor.
+
+Ranges are intervals, so that what is counted is a box around what is touched: exact for plain accesses and
+for halves of an axis, more than the truth for strides and guards.
+
+    x[t, h], x[t, h + H]   for t in 0..8, h in 0..H        two boxes of 8 H elements
+    the same in one iteration of a loop over t // 4        two boxes of 4 H elements
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, variables
+from polyfuse.ir.linear import Range, interval, linear
+from polyfuse.ir.schedule_tree import Member
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Values of a dim (`high` included), and its iterations on average over those of the dims outside."""
+
+    low: int
+    high: int
+    length: float
+
+
+Extents = Mapping[str, Extent]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Elements of a tensor inside a box, one range for each of its dims."""
+
+    box: tuple[Range, ...]
+    count: float
+
+
+def extents(s: Statement) -> dict[str, Extent]:
+    """Of every dim of a statement whose sizes are known."""
+    found: dict[str, Extent] = {}
+    for d in s.dims:
+        hull = {n: (e.low, e.high) for n, e in found.items()}
+        low, high = interval(d.lower, hull), interval(d.upper, hull)
+        if low is None or high is None:
+            raise ValueError(f"the range of {d.name} in {s.name} is not known")
+        length = max(0.0, _mean(_distance(d.upper, d.lower), hull))
+        found[d.name] = Extent(low[0], max(low[0], high[1] - 1), min(length, high[1] - low[0]))
+    return found
+
+
+def _distance(upper: IndexExpr, lower: IndexExpr) -> IndexExpr:
+    """upper - lower; a minimum is taken apart, so that what both have in common goes away."""
+    if isinstance(upper, IBin) and upper.op == "min":
+        return binary("min", _distance(upper.left, lower), _distance(upper.right, lower))
+    return linear(binary("-", upper, lower)).expr()
+
+
+def _mean(e: IndexExpr, hull: Mapping[str, Range]) -> float:
+    """The middle of what an expression may be: half a square for `t in 0..s + 1`."""
+    if isinstance(e, IBin) and e.op == "min":
+        return min(_mean(e.left, hull), _mean(e.right, hull))
+    found = interval(e, hull)
+    return 0.0 if found is None else (max(0, found[0]) + found[1]) / 2
+
+
+def instances(found: Extents) -> float:
+    return prod(e.length for e in found.values())
+
+
+# --- one iteration of some loops ---------------------------------------------------------------------------
+
+
+def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
+    """The extents that are left in one iteration of `loops`."""
+    found = extents(s)
+    fixed: dict[str, float] = {}
+    for m in loops:
+        if s.name not in dict(m.exprs):
+            continue
+        names = variables(m.of(s.name))
+        digits = _digits(m.of(s.name))
+        if len(names) == 1 and digits is not None and names[0] in found:
+            divisor, modulus = digits
+            length = ceil(found[names[0]].length / divisor)
+            fixed[names[0]] = fixed.get(names[0], 1) * min(length, modulus or length)
+    return {n: _narrowed(e, fixed.get(n, 1)) for n, e in found.items()}
+
+
+def _narrowed(e: Extent, parts: float) -> Extent:
+    length = max(min(e.length, 1.0), e.length / max(1.0, parts))
+    if length >= e.high - e.low + 1:
+        return e
+    return Extent(0, max(0, ceil(length) - 1), length)
+
+
+def _digits(e: IndexExpr) -> tuple[int, int | None] | None:
+    """(divisor, modulus) of an expression like ``v // 4 % 32``, None for another."""
+    match e:
+        case IVar():
+            return 1, None
+        case IBin("+" | "-", left, right) if not variables(right):
+            return _digits(left)
+        case IBin("//", left, IConst(c)) if c > 0:
+            below = _digits(left)
+            return None if below is None else (below[0] * c, None if below[1] is None else -(-below[1] // c))
+        case IBin("%", left, IConst(c)) if c > 0:
+            below = _digits(left)
+            return None if below is None else (below[0], min(c, below[1] or c))
+        case _:
+            return None
+
+
+def trips(m: Member, statements: Mapping[str, Statement]) -> float:
+    """Iterations of a loop: of that statement, among these, that has most."""
+    most = 0.0
+    for n, e in m.exprs:
+        if n not in statements:
+            continue
+        found = extents(statements[n])
+        if isinstance(e, IVar) and e.name in found:
+            most = max(most, found[e.name].length)
+            continue
+        values = interval(e, {d: (x.low, x.high) for d, x in found.items()})
+        most = max(most, 1.0 if values is None else values[1] - values[0] + 1)
+    return most
+
+
+# --- elements -----------------------------------------------------------------------------------------------
+
+
+def touched(indices: Sequence[Index], shape: Sequence[IndexExpr], found: Extents) -> Touched:
+    """What an access touches while the dims take the values of `found`; data may point anywhere."""
+    hull = {n: (e.low, e.high) for n, e in found.items()}
+    box: list[Range] = []
+    count = 1.0
+    for i, full in zip(indices, shape, strict=True):
+        last = evaluate(full, {}) - 1
+        values = None if isinstance(i, EXPR_TYPES) else interval(i, hull)
+        low, high = (0, last) if values is None else (max(0, values[0]), min(last, values[1]))
+        box.append((low, max(low, high)))
+        size = float(max(0, high - low + 1))
+        if not isinstance(i, EXPR_TYPES):
+            size = min(size, prod(found[n].high - found[n].low + 1 for n in variables(i) if n in found))
+        count *= size
+    return Touched(tuple(box), min(count, instances(found)))
+
+
+def union(parts: Iterable[Touched]) -> float:
+    """Elements of all together: equal boxes once, different ones within the box around them."""
+    boxes: dict[tuple[Range, ...], float] = {}
+    for p in parts:
+        boxes[p.box] = max(boxes.get(p.box, 0.0), p.count)
+    if not boxes:
+        return 0.0
+    sides = zip(*boxes, strict=True)
+    around = prod(max(h for _, h in side) - min(low for low, _ in side) + 1 for side in sides)
+    return min(sum(boxes.values()), float(around))

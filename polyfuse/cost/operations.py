@@ -1,0 +1,121 @@
+"""What statements compute: operations, weighted by what they take of a processor's lanes.
+
+A weight of 1 is an addition, a multiplication or a fused pair in single precision.  On a GPU a special
+function takes one of the 16 units per multiprocessor that 128 lanes share, and a few operations around it;
+on a CPU it is a polynomial (`codegen.vector_math`), and a division takes its unit for so many cycles.
+What does not depend on a loop is counted outside of it, and equal expressions in a nest once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from polyfuse.cost.extents import Extents
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    IndexValue,
+    Read,
+    Select,
+    Statement,
+    walk,
+)
+
+Machine = Literal["cpu", "gpu"]
+
+_SPECIAL: dict[Machine, dict[str, float]] = {
+    "gpu": {
+        "exp": 10, "log": 10, "sqrt": 10, "rsqrt": 8, "tanh": 20, "sigmoid": 20, "erf": 25,
+        "sin": 20, "cos": 20, "pow": 30, "div": 10, "floordiv": 20, "mod": 20,
+    },
+    "cpu": {
+        "exp": 12, "log": 16, "sqrt": 10, "rsqrt": 8, "tanh": 20, "sigmoid": 22, "erf": 28,
+        "sin": 20, "cos": 20, "pow": 32, "div": 8, "floordiv": 20, "mod": 20,
+    },
+}  # fmt: skip
+# Double precision takes two lanes of a CPU's vectors; of GPUs it is the data-centre ones' half rate.
+_DOUBLE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """plain: additions and the like; special: functions and divisions; weighted: both in lanes."""
+
+    plain: float = 0.0
+    special: float = 0.0
+    weighted: float = 0.0
+
+    def __add__(self, other: Operations) -> Operations:
+        return Operations(
+            self.plain + other.plain, self.special + other.special, self.weighted + other.weighted
+        )
+
+
+def operations(nest: Iterable[tuple[Statement, Extents]], machine: Machine) -> Operations:
+    """Of all instances of the statements of one nest."""
+    seen: set[tuple[Expr, float]] = set()
+    total = Operations()
+    for s, found in nest:
+        for e in _expressions(s):
+            times = prod(found[n].length for n in _dims(e) if n in found)
+            if (e, times) not in seen:
+                seen.add((e, times))
+                total += _scaled(e, times, machine)
+        if s.reduction is not None:
+            each = prod(x.length for x in found.values())
+            total += Operations(each, 0, each * _width(s.expr))
+    return total
+
+
+def _expressions(s: Statement) -> Iterable[Expr]:
+    yield from walk(s.expr)
+    for i in s.write:
+        if isinstance(i, EXPR_TYPES):
+            yield from walk(i)
+
+
+def _dims(e: Expr) -> set[str]:
+    """Dims that a value depends on."""
+    found: set[str] = set()
+    for x in walk(e):
+        if isinstance(x, IndexValue):
+            found.update(variables(x.index))
+        elif isinstance(x, Read):
+            for i in x.indices:
+                if not isinstance(i, EXPR_TYPES):
+                    found.update(variables(i))
+    return found
+
+
+def _width(e: Expr) -> float:
+    return _DOUBLE if str(e.dtype) == "f64" else 1.0
+
+
+def _scaled(e: Expr, times: float, machine: Machine) -> Operations:
+    plain, special, weight = _of(e, machine)
+    return Operations(plain * times, special * times, weight * times * _width(e))
+
+
+def _of(e: Expr, machine: Machine) -> tuple[float, float, float]:
+    """(plain, special, weight) of one node."""
+    match e:
+        case Apply("pow", (_, Const(value))) if value in (2, 2.0):
+            return 1, 0, 1
+        case Apply("div", (_, Const(value))) if value and math.frexp(abs(value))[0] == 0.5:
+            return 1, 0, 1  # by a power of two: a multiplication
+        case Apply(op, _) if op in _SPECIAL[machine]:
+            return 0, 1, _SPECIAL[machine][op]
+        case Apply() | Select():
+            return 1, 0, 1
+        case Cast(arg, dtype) if arg.dtype != dtype and not isinstance(arg, Const):
+            return 1, 0, 1
+        case _:
+            return 0, 0, 0

@@ -1,0 +1,40 @@
+"""How long kernels would take if the machine did its best: an estimate without running anything.
+
+    time of a kernel = overhead + max(memory, caches, operations, latency) + barriers
+
+memory, caches   for each level, the bytes that come from it or from beyond, over its bandwidth; which level
+                 that is, `cost.traffic` says
+operations       weighted operations over the rate of the lanes (`cost.operations`)
+latency          on a GPU, waves times the time of a warp (`cost.gpu_time`)
+overhead         a launch of a GPU, a step of a CPU's plan; a CPU's call comes on top, once
+barriers         those of the grid; those of a block are part of the latency
+
+Figures are those of repeated calls: what fits a cache is found there.  Sources: PAI ("SOL" of V1: traffic and
+operations over the specification; "PROJ" of V2: registers -> occupancy -> waves), FusionStitching (2020)
+section 5.
+"""
+
+from __future__ import annotations
+
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.cpu_time import CpuTime
+from polyfuse.cost.device import Device
+from polyfuse.cost.figures import Estimate, joined
+from polyfuse.cost.gpu_time import GpuTime
+from polyfuse.cost.nests import nests
+from polyfuse.cost.traffic import distances, footprints
+from polyfuse.ir.kernel import KernelGraph
+
+
+def estimate(kernels: KernelGraph, machine: Device | CpuDevice) -> Estimate:
+    """Of kernels whose sizes are known (else ValueError or KeyError)."""
+    split = [k.parts or (k,) for k in kernels.kernels]
+    sections = [[nests(p) for p in parts] for parts in split]
+    since = iter(distances([footprints(s) for found in sections for s in found]))
+    time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine)
+    result = []
+    for k, parts, found in zip(kernels.kernels, split, sections, strict=True):
+        each = [time.of(p, s, next(since)) for p, s in zip(parts, found, strict=True)]
+        result.append(each[0] if len(each) == 1 else joined(k.name, each, time.barrier_s))
+    call = machine.call_s if isinstance(machine, CpuDevice) else 0.0
+    return Estimate(machine.name, tuple(result), call)

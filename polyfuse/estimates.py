@@ -1,0 +1,40 @@
+"""The cost model's figures of this machine, and which machine kernels are estimated on."""
+
+from __future__ import annotations
+
+from polyfuse.cost.cpu_device import CpuDevice, Level
+from polyfuse.runtime.machine import BandwidthReport, cache_sizes, known, level_sets
+from polyfuse.runtime.pool import default_threads
+from polyfuse.runtime.toolchain import cpu_features
+
+_NAMES = ("L1", "L2", "L3", "memory")
+_LANES = (("avx512f", 16), ("avx2", 8))
+
+
+def this_cpu(threads: int | None = None) -> CpuDevice:
+    """This machine's processor: sizes of its caches as the system tells them; rates where they were measured
+    for so many threads (`polyfuse doctor --measure`), else those of a common server, by the threads."""
+    count = threads or default_threads()
+    default, sizes = CpuDevice(), cache_sizes()
+    reports = [known(size, count) for size in level_sets(count)]
+    levels = []
+    for name, usual, report, capacity in zip(
+        _NAMES, default.levels, reports, (sizes.l1, sizes.l2, sizes.l3, float("inf")), strict=True
+    ):
+        rate = _rate(report) if report is not None else usual.bandwidth * count / default.threads
+        levels.append(Level(name, capacity, rate, usual.private))
+    fma = next((r.fma_gflops for r in reports if r is not None), None)
+    lanes = next((n for feature, n in _LANES if feature in cpu_features()), 4)
+    return CpuDevice(
+        name=f"CPU, {count} threads" + ("" if fma else ", assumed rates"),
+        threads=count,
+        levels=tuple(levels),
+        operations=fma / 2 * 1e9 if fma else default.operations * count / default.threads * lanes / 16,
+        lanes=lanes,
+        measured=all(r is not None for r in reports),
+    )
+
+
+def _rate(report: BandwidthReport) -> float:
+    """Bytes a second of kernels that read and write alike."""
+    return max(report.map, report.map_nt, report.copy) * 1e9
