@@ -45,6 +45,17 @@ op f(x: f32[T, H], mask: f32[H], scale: f32 = 0.125) -> (y: f32[T, H]) {
   d[t] = sum[h](e[t, h])
   y[t, h] = e[t, h] / d[t]
 }"""
+GRADIENT = """
+op f(dy: f32[T, H], x: f32[T, H], gamma: f32[H], mu: f32[T], rstd: f32[T])
+    -> (dx: f32[T, H], dgamma: f32[H], dbeta: f32[H]) {
+  xhat[t, h] = (x[t, h] - mu[t]) * rstd[t]
+  g[t, h] = dy[t, h] * gamma[h]
+  c1[t] = mean[h](g[t, h])
+  c2[t] = mean[h](g[t, h] * xhat[t, h])
+  dx[t, h] = rstd[t] * (g[t, h] - c1[t] - xhat[t, h] * c2[t])
+  dgamma[h] = sum[t](dy[t, h] * xhat[t, h])
+  dbeta[h] = sum[t](dy[t, h])
+}"""
 OPERATORS = {"layer_norm": LAYER_NORM, "masked_softmax": MASKED_SOFTMAX}
 WIDE = GpuTarget(sms=2)  # blocks of up to 1024 threads, vectors of 4
 NARROW = GpuTarget(sms=2, longest=64, vector=1)  # 1024 elements of a row in the registers of a block
@@ -75,11 +86,13 @@ def inputs_of(graph: TensorGraph) -> dict[str, Array]:
 
 
 @cache
-def stitched(text: str, rows: int, length: int, gpu: GpuTarget, fused: bool = True) -> Outcome:
+def stitched(
+    text: str, rows: int, length: int, gpu: GpuTarget, fused: bool = True, barriers: bool | None = None
+) -> Outcome:
     """Run in the emulator; asserts that the result is the reference's."""
     graph = fixed_graph(instantiate(parse_text(text), "f"), {"T": rows, "H": length})
     scheduled = schedule(graph, LoopFusion() if fused else None)
-    kernels, decisions = form_kernels(scheduled, gpu, Stitching(rows=1))
+    kernels, decisions = form_kernels(scheduled, gpu, Stitching(rows=1, barriers=barriers))
     machine = EmulatedKernels(emit_cuda(Request(kernels)), count=True)
     inputs = inputs_of(graph)
     outputs = {t.name: t for t in graph.tensors if t.role is Role.OUTPUT}
@@ -158,6 +171,18 @@ def test_explain_says_it() -> None:
     kernels = pf.parse(LAYER_NORM).op().specialize(T=4096, H=100_000).schedule().apply(pf.LoopFusion())
     lines = kernels.lower(target="cuda").apply(pf.Stitching()).explain()
     assert "- cache row x: a row of 100000 elements fits neither registers nor shared memory" in lines
+
+
+@pytest.mark.parametrize(("rows", "length"), ((64, 768), (66, 516)))
+def test_rows_and_columns_are_summed_in_one_pass(rows: int, length: int) -> None:
+    """Rows, and columns in parts, of the same two inputs; then the parts are added up.
+
+    Where vectors are possible: a vector is loaded once for all statements of an iteration.
+    """
+    found = stitched(GRADIENT, rows, length, GpuTarget(sms=4), barriers=False)
+    assert found.kernels == 2
+    assert found.loads_of("x") == found.loads_of("dy") == {1}
+    assert found.loads_of("dgamma__part") == {1}
 
 
 # --- ten rows at once ---------------------------------------------------------------------------------
