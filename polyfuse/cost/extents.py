@@ -10,7 +10,7 @@ for halves of an axis, more than the truth for strides and guards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, variables
@@ -81,12 +81,9 @@ def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
     for m in loops:
         if s.name not in dict(m.exprs):
             continue
-        names = variables(m.of(s.name))
         digits = _digits(m.of(s.name))
-        if len(names) == 1 and digits is not None and names[0] in found:
-            divisor, modulus = digits
-            length = ceil(found[names[0]].length / divisor)
-            fixed[names[0]] = fixed.get(names[0], 1) * min(length, modulus or length)
+        if digits is not None and digits.dim in found:
+            fixed[digits.dim] = fixed.get(digits.dim, 1) * digits.count(found[digits.dim].length)
     return {n: _narrowed(e, fixed.get(n, 1)) for n, e in found.items()}
 
 
@@ -97,32 +94,49 @@ def _narrowed(e: Extent, parts: float) -> Extent:
     return Extent(0, max(0, ceil(length) - 1), length)
 
 
-def _digits(e: IndexExpr) -> tuple[int, int | None] | None:
-    """(divisor, modulus) of an expression like ``v // 4 % 32``, None for another."""
+@dataclass(frozen=True, slots=True)
+class _Digits:
+    """``dim // divisor % modulus``, from wherever the dim starts."""
+
+    dim: str
+    divisor: int = 1
+    modulus: int | None = None
+
+    def count(self, length: float) -> float:
+        """Values that it takes."""
+        values = ceil(length / self.divisor)
+        return min(values, self.modulus or values)
+
+
+def _digits(e: IndexExpr) -> _Digits | None:
+    """An expression like ``v``, ``v // 4 % 32`` or ``(v - start) // 128``; None for another."""
     match e:
-        case IVar():
-            return 1, None
+        case IVar(name):
+            return _Digits(name)
         case IBin("+" | "-", left, right) if not variables(right):
             return _digits(left)
-        case IBin("//", left, IConst(c)) if c > 0:
+        case IBin("//" | "%" as op, IBin("-", left, _) | left, IConst(c)) if c > 0:
             below = _digits(left)
-            return None if below is None else (below[0] * c, None if below[1] is None else -(-below[1] // c))
-        case IBin("%", left, IConst(c)) if c > 0:
-            below = _digits(left)
-            return None if below is None else (below[0], min(c, below[1] or c))
+            if below is None:
+                return None
+            old = below.modulus
+            if op == "%":
+                return replace(below, modulus=min(c, old or c))
+            return _Digits(below.dim, below.divisor * c, None if old is None else -(-old // c))
         case _:
             return None
 
 
-def trips(m: Member, statements: Mapping[str, Statement]) -> float:
-    """Iterations of a loop: of that statement, among these, that has most."""
+def trips(m: Member, statements: Mapping[str, Statement], outer: Sequence[Member] = ()) -> float:
+    """Iterations of a loop in one of those outside of it: of that statement, among these, that has most."""
     most = 0.0
     for n, e in m.exprs:
         if n not in statements:
             continue
-        found = extents(statements[n])
-        if isinstance(e, IVar) and e.name in found:
-            most = max(most, found[e.name].length)
+        found = inside(statements[n], outer)
+        digits = _digits(e)
+        if digits is not None and digits.dim in found:
+            most = max(most, digits.count(found[digits.dim].length))
             continue
         values = interval(e, {d: (x.low, x.high) for d, x in found.items()})
         most = max(most, 1.0 if values is None else values[1] - values[0] + 1)

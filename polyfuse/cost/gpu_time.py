@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from polyfuse.cost.device import MAX_REGISTERS_PER_THREAD, WARP, Device, occupancy
+from polyfuse.cost.device import MAX_REGISTERS_PER_THREAD, WARP, Device, Multiprocessor, occupancy
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import Nest, on_chip
 from polyfuse.cost.operations import Operations, operations
@@ -53,8 +53,10 @@ class GpuTime:
     def of(self, kernel: Kernel, found: tuple[Nest, ...], since: Mapping[str, float]) -> KernelEstimate:
         """One kernel; `since` is its row of `traffic.distances`."""
         m = self.machine
-        blocks = kernel.resident or ceil(max(1.0, max((n.block_count for n in found), default=1.0)))
-        fits = occupancy(m, prod(kernel.threads), registers(kernel, found), on_chip(kernel, Scope.SHARED))
+        blocks = ceil(max(1.0, max((n.block_count for n in found), default=1.0)))
+        blocks = min(blocks, kernel.resident or blocks)
+        taken = registers(kernel, found, m.sm)
+        fits = occupancy(m, prod(kernel.threads), taken, on_chip(kernel, Scope.SHARED))
         resident = max(1, fits.blocks_per_sm) * m.sms
         l2, live = m.l2_bytes * USABLE, min(blocks, resident)
         fits_l2: Holds = lambda b: int(b > l2)  # noqa: E731
@@ -108,15 +110,19 @@ def _lanes(n: Nest) -> float:
     return operations(n.timed, "gpu").weighted + accesses
 
 
-def registers(kernel: Kernel, found: Sequence[Nest]) -> int:
-    """Of a thread, assumed: what it keeps, one vector of each tensor that a nest reads, and some more."""
+def registers(kernel: Kernel, found: Sequence[Nest], sm: Multiprocessor) -> int:
+    """Of a thread, assumed: what it keeps, one vector of each tensor that a nest reads, and some more.
+
+    A launch that promises its threads gets no more than fit.
+    """
     kept = sum(
         evaluate(b.elements, {}) * max(4, b.dtype.bytes) // 4
         for b in kernel.buffers
         if b.scope in (Scope.REGISTER, Scope.LOCAL)
     )
     reads = max((sum(not a.written for a in n.accesses) for n in found), default=0)
-    return min(MAX_REGISTERS_PER_THREAD, BASE_REGISTERS + kept + reads * kernel.vector)
+    fitting = sm.registers // prod(kernel.threads) // 8 * 8
+    return min(MAX_REGISTERS_PER_THREAD, fitting, BASE_REGISTERS + kept + reads * kernel.vector)
 
 
 def block_barriers(kernel: Kernel, found: Sequence[Nest]) -> int:

@@ -70,7 +70,13 @@ class Nest:
 
     def count(self, *kinds: Coordinate) -> float:
         """Iterations of the loops of some kinds."""
-        return prod((trips(m, self.names) for m in self.loops if m.coordinate in kinds), start=1.0)
+        return prod(
+            (n for m, n in zip(self.loops, self._trips, strict=True) if m.coordinate in kinds), start=1.0
+        )
+
+    @cached_property
+    def _trips(self) -> tuple[float, ...]:
+        return tuple(trips(m, self.names, self.loops[:k]) for k, m in enumerate(self.loops))
 
     @cached_property
     def timed(self) -> tuple[tuple[Statement, Extents], ...]:

@@ -16,6 +16,8 @@ section 5.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.cpu_time import CpuTime
 from polyfuse.cost.device import Device
@@ -28,7 +30,7 @@ from polyfuse.ir.kernel import KernelGraph
 
 def estimate(kernels: KernelGraph, machine: Device | CpuDevice) -> Estimate:
     """Of kernels whose sizes are known (else ValueError or KeyError)."""
-    split = [k.parts or (k,) for k in kernels.kernels]
+    split = [tuple(replace(p, resident=k.resident) for p in k.parts) or (k,) for k in kernels.kernels]
     sections = [[nests(p) for p in parts] for parts in split]
     since = iter(distances([footprints(s) for found in sections for s in found]))
     time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine)

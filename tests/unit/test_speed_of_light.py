@@ -11,9 +11,12 @@ import pytest
 import polyfuse as pf
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.device import DEVICES, Device, device
+from polyfuse.cost.extents import instances
 from polyfuse.cost.figures import Estimate
+from polyfuse.cost.nests import nests
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import NestFigures, StitchingCost, gain
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.stages import Kernels
 
 MB = 1e6
@@ -114,6 +117,17 @@ def test_a_reduction_over_chunks_reads_each_element_once() -> None:
         found = estimate(stages(COLUMN.op(), target, T=8192, H=64)[0].ir, machine)
         assert found.kernels[0].read == 8192 * 64 * 4
         assert found.kernels[0].work.plain == 8192 * 64
+
+
+def test_loops_inside_others_have_what_those_leave() -> None:
+    for kernels in stages(pf.stdlib.op("layer_norm_backward"), "cuda", B_0=4096, H=768):
+        for kernel in kernels.kernels:
+            for part in kernel.parts or (kernel,):
+                for nest in nests(part):
+                    runs = nest.count(*Coordinate)
+                    most = max(instances(found) for _, found in nest.timed)
+                    # Threads and vectors beyond the end of a row do nothing.
+                    assert most <= runs <= 1.5 * most + 1024
 
 
 def test_a_triangle_is_half_a_square() -> None:
