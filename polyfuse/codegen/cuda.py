@@ -79,13 +79,14 @@ def _print(
     """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
     kernels = request.kernels
     buffers = plan_buffers(kernels, request.strided, request.copied)
+    strided = frozenset(b.name for b in buffers if b.strided)
     table = {b.name: b for b in buffers}
     checks: list[tuple[Span, str]] = []
     functions: list[str] = []
     launches: list[GridLaunch] = []
     aligned: dict[str, int] = {}
     for kernel in kernels.kernels:
-        for k, task in enumerate(lower_device(kernel, request.strided, request.copied)):
+        for k, task in enumerate(lower_device(kernel, strided, request.copied)):
             places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
             function = _Function(f"{prefix}{kernel.name}_{k}", task, places, used, kernels.graph.sizes)
             functions.append(function.text())

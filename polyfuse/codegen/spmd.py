@@ -24,7 +24,7 @@ from polyfuse.codegen.windows import at_most
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import (
@@ -38,11 +38,12 @@ from polyfuse.ir.loop_ir import (
     Node,
     Store,
     Update,
+    map_nodes,
     map_values,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, walk
 from polyfuse.poly.barrier_insertion import insert_barriers, without_unneeded
 from polyfuse.poly.barriers import Unsafe, check_barriers
 
@@ -167,7 +168,7 @@ class _Spmd:
             self._learn(loop)
         body = keep_sums(self.kernel, task.body, self.numbers) if self.kernel.vector > 1 else task.body
         body = self.block(body, False, False)
-        body = merge_initial(body)
+        body = map_nodes(merge_initial(body), _mask_outside)
         body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
@@ -425,6 +426,19 @@ def _each_guarded(conditions: list[Expr], body: Block) -> Block:
     for node in body:
         guarded += [node] if isinstance(node, Declare) else _guarded(conditions, (node,))
     return tuple(guarded)
+
+
+def _mask_outside(node: Node) -> Node:
+    """A condition around all of a vector loop's body that does not ask for the element goes outside."""
+    match node:
+        case For(var, coordinate=Coordinate.VECTOR, body=(If(cond, then, ()),)) if not _asks(cond, var):
+            return If(cond, (replace(node, body=then),))
+        case _:
+            return node
+
+
+def _asks(cond: Expr, var: str) -> bool:
+    return any(isinstance(x, IndexValue) and var in variables(x.index) for x in walk(cond))
 
 
 def _guarded(conditions: list[Expr], body: Block) -> Block:

@@ -17,6 +17,7 @@ from math import lcm, prod
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.layers.gpu_rows import GpuTarget, ceil
 
 MOST_THREADS = 1024
@@ -58,9 +59,14 @@ def _refusal(parts: list[Kernel], k: Kernel, gpu: GpuTarget, always: bool) -> st
 def _threads(parts: list[Kernel]) -> int | None:
     """Threads of a block that every part can be laid on."""
     unit = lcm(32, *(p.threads[0] for p in parts))
-    wanted = max(prod(p.threads) for p in parts)
+    wanted = max(prod(p.threads) if _has_rows(p) else p.threads[0] for p in parts)
     threads = ceil(wanted, unit) * unit
     return threads if threads <= MOST_THREADS else None
+
+
+def _has_rows(k: Kernel) -> bool:
+    """Has each row of a block an iteration of its own? Rows that share a loop may be any number."""
+    return any(m.coordinate is Coordinate.ROW for stage in k.stages for m in stage.band)
 
 
 def _bytes(k: Kernel) -> int:
