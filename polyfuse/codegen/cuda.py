@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
+from polyfuse.codegen.device_tasks import lower_device
 from polyfuse.codegen.index_width import fits_32
-from polyfuse.codegen.spmd import DeviceTask, lower_device
+from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Scope
