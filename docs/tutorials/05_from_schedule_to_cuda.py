@@ -17,7 +17,7 @@ import numpy as np
 import polyfuse as pf
 from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
-from polyfuse.codegen.spmd import lower_device
+from polyfuse.codegen.device_tasks import lower_device
 from polyfuse.cost.device import device, occupancy
 from polyfuse.ir.index_expr import binary, product
 from polyfuse.ir.kernel import placement

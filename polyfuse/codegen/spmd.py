@@ -17,19 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.initial import merge_initial
-from polyfuse.codegen.lower import Task, accumulated, tasks
+from polyfuse.codegen.lower import Task
 from polyfuse.codegen.vector_access import VectorAccess
 from polyfuse.codegen.vector_sums import keep_sums
 from polyfuse.codegen.windows import at_most
-from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.loop_ir import (
-    Barrier,
-    BarrierScope,
     Block,
     Combine,
     Declare,
@@ -44,8 +41,6 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, walk
-from polyfuse.poly.barrier_insertion import insert_barriers, without_unneeded
-from polyfuse.poly.barriers import Unsafe, check_barriers
 
 WARP = 32
 TX, TY = IVar("tx"), IVar("ty")
@@ -64,88 +59,8 @@ class DeviceTask:
     aligned: Mapping[str, int]
 
 
-def lower_device(
-    kernel: Kernel, strided: frozenset[str] = frozenset(), copied: frozenset[str] = frozenset()
-) -> list[DeviceTask]:
-    """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
-    inout parameters whose entry values have memory of their own."""
-    numbers = itertools.count()
-    if kernel.parts:
-        return [_joined(kernel, strided, copied, numbers)]
-    found = []
-    for t in tasks(kernel, accumulated(kernel, numbers)):
-        task = _Spmd(kernel, strided, copied, numbers).task(t)
-        count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
-        whole = _with_barriers(task.kernel, _nest(task.loops, task.body), count, copied)
-        for _ in task.loops:
-            (node,) = whole
-            assert isinstance(node, For)
-            whole = node.body
-        found.append(replace(task, body=whole))
-    return found
-
-
-def _joined(
-    kernel: Kernel, strided: frozenset[str], copied: frozenset[str], numbers: itertools.count[int]
-) -> DeviceTask:
-    """One function for all parts of a kernel, with barriers of the grid where blocks wait for others."""
-    threads = kernel.threads[0]
-    nests: list[Node] = []
-    ranges: dict[str, Range] | None = {}
-    aligned: dict[str, int] = {}
-    shared: list[Buffer] = []
-    for part in kernel.parts:
-        x = part.threads[0]
-        shaped = replace(part, threads=(x, threads // x))
-        for t in tasks(part, accumulated(part, numbers)):
-            task = _Spmd(shaped, strided, copied, numbers, shared=shared).task(t)
-            if part.threads[1] < threads // x and not _waits(task, part.threads, copied):
-                # Threads that the part has no row for do nothing, not even read.
-                mine = _compare("lt", TY, as_index(part.threads[1]))
-                task = replace(task, body=_guarded([mine], task.body))
-            if nests:
-                nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))
-            alone = For(f"z{len(nests)}", as_index(0), as_index(1), 1, (), Coordinate.BLK)
-            nest = _nest(task.loops or (alone,), task.body)
-            if x != threads:
-                nest = substituted(nest, {"tx": binary("%", TX, x), "ty": binary("//", TX, x)})
-            nests += nest
-            ranges = _united(ranges, task.ranges)
-            aligned |= {n: max(b, aligned.get(n, 0)) for n, b in task.aligned.items()}
-    whole = replace(kernel, buffers=(*kernel.buffers, *shared))
-    if ranges is not None:
-        ranges |= {"tx": (0, threads - 1), "ty": (0, 0)}
-    blocks = as_index(kernel.resident)
-    body = _with_barriers(whole, without_unneeded(whole, tuple(nests), blocks, copied), blocks, copied)
-    return DeviceTask(whole, (), body, ranges, aligned)
-
-
-def _waits(task: DeviceTask, threads: tuple[int, int], copied: frozenset[str]) -> bool:
-    """Do threads of a block wait for each other in a task, if there are just so many of them?"""
-    count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
-    alone = replace(task.kernel, threads=threads, parts=())
-    return bool(insert_barriers(alone, _nest(task.loops, task.body), count, copied)[1])
-
-
-def _nest(loops: tuple[For, ...], body: Block) -> Block:
-    """Loops around a body."""
-    for loop in reversed(loops):
-        body = (replace(loop, body=body),)
-    return body
-
-
-def _united(a: Mapping[str, Range] | None, b: Mapping[str, Range] | None) -> dict[str, Range] | None:
-    """What variables can be in two nests; a name may stand for a loop in both."""
-    if a is None or b is None:
-        return None
-    both = {**a, **b}
-    for name in a.keys() & b.keys():
-        both[name] = min(a[name][0], b[name][0]), max(a[name][1], b[name][1])
-    return both
-
-
 @dataclass(slots=True)
-class _Spmd:
+class Spmd:
     kernel: Kernel
     strided: frozenset[str]
     copied: frozenset[str]
@@ -226,10 +141,10 @@ class _Spmd:
         """Memory is written by one thread where all of them come by."""
         conditions = []
         if not threaded and self.tx > 1:
-            conditions.append(_compare("eq", TX, as_index(0)))
+            conditions.append(compare("eq", TX, as_index(0)))
         if not rowed and self.ty > 1:
-            conditions.append(_compare("eq", TY, as_index(0)))
-        return _guarded(conditions, (node,))
+            conditions.append(compare("eq", TY, as_index(0)))
+        return guarded(conditions, (node,))
 
     # --- loops --------------------------------------------------------------------------------------------
 
@@ -239,7 +154,7 @@ class _Spmd:
         conditions = self.within(mine, loop.lower, loop.upper, loop.step)
         if any(isinstance(n, Combine) and n.rows for n in loop.body):
             return _each_guarded(conditions, body)  # all threads must come to the barriers in between
-        return _guarded(conditions, body)
+        return guarded(conditions, body)
 
     def steps(self, loop: For, threaded: bool) -> Block:
         """A loop that the rows of a block share: row ty takes the iterations lower + step TY + ty."""
@@ -249,7 +164,7 @@ class _Spmd:
         self._learn(head)
         mine = simplify(loop.lower + IVar(head.var) * self.ty + TY, self.ranges)
         body = self.block(substituted(loop.body, {loop.var: mine}), threaded, True)
-        return (replace(head, body=_guarded(self.within(mine, loop.lower, loop.upper), body)),)
+        return (replace(head, body=guarded(self.within(mine, loop.lower, loop.upper), body)),)
 
     def rounds(self, loop: For, rowed: bool) -> Block:
         """A loop that the threads of a row share."""
@@ -277,7 +192,7 @@ class _Spmd:
         """The iterations start .. start + width of a shared loop, as far as they exist."""
         if width == 1:
             body = self.block(substituted(loop.body, {loop.var: start}), True, rowed)
-            return _guarded(self.within(start, loop.lower, loop.upper), body)
+            return guarded(self.within(start, loop.lower, loop.upper), body)
         name = f"v{loop.var[1:]}"
         one = binary("+", start, IVar(name))
         self.ranges[name] = (0, width - 1)
@@ -289,8 +204,8 @@ class _Spmd:
         ]
         if linear(loop.lower).divisible(width) and linear(loop.upper).divisible(width):
             whole = self.within(start, loop.lower, loop.upper)
-            return _guarded(whole, (vector,))
-        masked = replace(vector, body=_guarded(self.within(one, loop.lower, loop.upper), body))
+            return guarded(whole, (vector,))
+        masked = replace(vector, body=guarded(self.within(one, loop.lower, loop.upper), body))
         return (If(_all(whole), (vector,), (masked,)),) if whole else (vector,)
 
     def vector(self, loop: For, threaded: bool, rowed: bool) -> Block:
@@ -306,13 +221,13 @@ class _Spmd:
         if not missing:
             return (whole,)
         inside = self.within(IVar(loop.var), loop.lower, loop.upper)
-        return (If(_all(missing), (whole,), (replace(whole, body=_guarded(inside, body)),)),)
+        return (If(_all(missing), (whole,), (replace(whole, body=guarded(inside, body)),)),)
 
     def within(self, value: IndexExpr, lower: IndexExpr, upper: IndexExpr, step: int = 1) -> list[Expr]:
         """What must be asked for lower <= value < upper, in steps from lower."""
         found = [*self.holds("le", lower, value), *self.holds("lt", value, upper)]
         if step != 1:
-            found.append(_compare("eq", binary("%", binary("-", value, lower), step), as_index(0)))
+            found.append(compare("eq", binary("%", binary("-", value, lower), step), as_index(0)))
         return found
 
     def holds(self, op: str, left: IndexExpr, right: IndexExpr) -> list[Expr]:
@@ -323,7 +238,7 @@ class _Spmd:
         arms = [a for a in at_most(right) if a != right]
         if arms:  # below a minimum: below each of its arms
             return [c for a in arms for c in self.holds(op, left, a)]
-        return [_compare(op, left, right)]
+        return [compare(op, left, right)]
 
     # --- combining ----------------------------------------------------------------------------------------
 
@@ -343,7 +258,7 @@ class _Spmd:
         lane = binary("%", TX, width)
         row = TY * warps if self.ty > 1 else as_index(0)
         first = If(
-            _compare("eq", binary("%", TX, WARP), as_index(0)),
+            compare("eq", binary("%", TX, WARP), as_index(0)),
             (Store(red, (row + binary("//", TX, WARP),), Read(node.name, (), node.dtype)),),
         )
         mine = Store(total, (), Read(red, (row + lane,), node.dtype))
@@ -351,7 +266,7 @@ class _Spmd:
             replace(node, width=WARP),
             first,
             Declare(total, node.dtype, _identity(node)),
-            *_guarded(self.holds("lt", lane, as_index(warps)), (mine,)),
+            *guarded(self.holds("lt", lane, as_index(warps)), (mine,)),
             *((Combine(total, node.op, node.dtype, width),) if width > 1 else ()),
             Store(node.name, (), Read(total, (), node.dtype)),
         )
@@ -395,21 +310,11 @@ class _Spmd:
         return name
 
 
-def _with_barriers(kernel: Kernel, whole: Block, blocks: IndexExpr, copied: frozenset[str]) -> Block:
-    """The nests with the barriers of a block that they need; proved to be enough."""
-    whole, added = insert_barriers(kernel, whole, blocks, copied)
-    if added or kernel.parts:
-        verdict = check_barriers(kernel, whole, blocks, copied)
-        if isinstance(verdict, Unsafe):
-            raise ScheduleError([verdict.diagnostic])
-    return whole
-
-
 def _identity(node: Combine) -> Const:
     return Const(identity(node.op, node.dtype), node.dtype)
 
 
-def _compare(op: str, left: IndexExpr, right: IndexExpr) -> Expr:
+def compare(op: str, left: IndexExpr, right: IndexExpr) -> Expr:
     return Apply(op, (IndexValue(left, I64), IndexValue(right, I64)), BOOL)
 
 
@@ -422,10 +327,10 @@ def _all(conditions: list[Expr]) -> Expr:
 
 def _each_guarded(conditions: list[Expr], body: Block) -> Block:
     """Every node under the conditions by itself; declarations stay visible to all."""
-    guarded: list[Node] = []
+    nodes: list[Node] = []
     for node in body:
-        guarded += [node] if isinstance(node, Declare) else _guarded(conditions, (node,))
-    return tuple(guarded)
+        nodes += [node] if isinstance(node, Declare) else guarded(conditions, (node,))
+    return tuple(nodes)
 
 
 def _mask_outside(node: Node) -> Node:
@@ -441,5 +346,5 @@ def _asks(cond: Expr, var: str) -> bool:
     return any(isinstance(x, IndexValue) and var in variables(x.index) for x in walk(cond))
 
 
-def _guarded(conditions: list[Expr], body: Block) -> Block:
+def guarded(conditions: list[Expr], body: Block) -> Block:
     return (If(_all(conditions), body),) if conditions and body else body
