@@ -26,21 +26,26 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
     Raises ArgumentError: PF402 for a dtype, PF401 for a rank, PF405 for an extent.
     """
     array = as_array(value, t.dtype) if not t.shape else np.asarray(value)
-    if from_numpy(array.dtype) != t.dtype and from_numpy(array.dtype.newbyteorder("=")) != t.dtype:
+    check_fits(t, array.dtype, array.shape, sizes)
+    return array
+
+
+def check_fits(t: Tensor, dtype: np.dtype[Any], shape: tuple[int, ...], sizes: Mapping[str, int]) -> None:
+    """Refuse a dtype or shape that is not the tensor's, wherever the array lies; raises as `check_array`."""
+    if from_numpy(dtype) != t.dtype and from_numpy(dtype.newbyteorder("=")) != t.dtype:
         raise ArgumentError(
-            f"argument '{t.name}' has dtype {array.dtype}, the operator takes {t.dtype}",
+            f"argument '{t.name}' has dtype {dtype}, the operator takes {t.dtype}",
             code="PF402",
             span=t.span,
             hint=f"convert it: {t.name}.astype('{t.dtype.numpy}')",
         )
     want = tuple(evaluate(e, sizes) for e in t.shape)
-    if array.shape != want:
+    if shape != want:
         raise ArgumentError(
-            f"argument '{t.name}' has shape {array.shape}, the operator takes {want} here",
-            code="PF401" if array.ndim != len(want) else "PF405",
+            f"argument '{t.name}' has shape {shape}, the operator takes {want} here",
+            code="PF401" if len(shape) != len(want) else "PF405",
             span=t.span,
         )
-    return array
 
 
 def as_array(value: object, dtype: DType) -> Array:

@@ -89,7 +89,13 @@ class CudaExecutable:
 
     def device_output(self, b: PlanBuffer, stream: int | None = None) -> DeviceArray:
         """Fresh memory on the device for a result, for use on a stream (None: this thread's own)."""
-        return DeviceArray.empty(self._memory, self._grids.shapes[b.name], b.dtype.numpy, stream)
+        return self.device_array(self._grids.shapes[b.name], b.dtype.numpy, stream)
+
+    def device_array(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None = None
+    ) -> DeviceArray:
+        """The same in another shape: dims that are always used together are one in the plan."""
+        return DeviceArray.empty(self._memory, shape, dtype, stream)
 
     def run(self, arrays: Mapping[str, object]) -> None:
         """Run on the given arrays (name -> memory, for every buffer that is not workspace).

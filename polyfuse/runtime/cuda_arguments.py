@@ -151,6 +151,25 @@ def stream_handle(number: int | None) -> int | None:
     return 0 if number == _LEGACY else number
 
 
+class _Described:
+    """A view in the words of NumPy."""
+
+    def __init__(self, view: DeviceView) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (view.address, True),
+            "shape": view.shape,
+            "strides": view.strides,
+            "typestr": f"|V{view.dtype.itemsize}",
+        }
+
+
+def shadow(view: DeviceView) -> np.ndarray[Any, np.dtype[Any]]:
+    """An array with the address and strides of a view, to ask NumPy what shares memory. Its elements are not
+    there: nobody may look at them."""
+    return np.asarray(_Described(view))
+
+
 # --- DLPack ----------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.runtime.cuda_arguments import DeviceView, check_view, check_writeable, device_view
+from polyfuse.runtime.arguments import share_elements
+from polyfuse.runtime.cuda_arguments import DeviceView, check_view, check_writeable, device_view, shadow
 from polyfuse.runtime.cuda_driver import Cells, Parameters
 from polyfuse.runtime.cuda_grids import Grid, Grids, Owner
 from polyfuse.runtime.cuda_memory import Block, DeviceMemory, Graph
@@ -170,14 +171,16 @@ class Resolver:
 
 def _crowded(found: Sequence[tuple[Owner, DeviceView | Array]]) -> set[str]:
     """Inputs on the device that share memory with something written: kernels assume that they do not."""
-    extents = [(o, v.extent) for o, v in found if isinstance(v, DeviceView)]
+    extents = [(o, v, v.extent) for o, v in found if isinstance(v, DeviceView)]
     crowded = set()
-    for written, there in extents:
+    for written, its, there in extents:
         if not written.writes:
             continue
-        for o, here in extents:
+        for o, view, here in extents:
             if o is written or here[0] >= there[1] or there[0] >= here[1]:
                 continue
+            if not (view.dense and its.dense) and not share_elements(shadow(view), shadow(its)):
+                continue  # columns beside one another
             if o.writes:
                 both = f"arguments '{written.name}' and '{o.name}'"
                 raise ArgumentError(f"{both} are written and share memory", code="PF418")
