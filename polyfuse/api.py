@@ -17,7 +17,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from polyfuse.compiled import Compiled
-from polyfuse.diagnostics import ArgumentError, Diagnostics
+from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import statement_exprs, walk
 from polyfuse.frontend_dsl.bind import check_constraints
@@ -44,7 +44,7 @@ from polyfuse.stages import (
     compare,
     later_stage,
 )
-from polyfuse.targets import TARGETS, Target, resolve_target
+from polyfuse.targets import TARGETS, Target, require_target
 
 __all__ = [
     "LAYERS",
@@ -76,10 +76,6 @@ __all__ = [
 ]
 
 LAYERS = ("loop", "stitch")
-
-
-class PolyfuseWarning(UserWarning):
-    """A finding that does not stop compilation."""
 
 
 def parse(text_or_path: str | os.PathLike[str]) -> Program:
@@ -255,8 +251,9 @@ def compile(
 ) -> Compiled:
     """A function for one operator of a program (the last one, if `op` is not given).
 
-    target    "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "interpret" (no compiler
-              needed; slow, checks every index) or "emulate" (CUDA on the CPU, looking for races)
+    target    "auto" (a GPU where one can be used, else the CPU; decided by the first call), "cpu", "cuda",
+              "interpret" (no compiler needed; slow, checks every index) or "emulate" (CUDA on the CPU,
+              looking for races)
     layers    those to apply, of "loop" (I: loop fusion) and "stitch" (II: kernels stitched)
     fusion    layer I with options of its own, stitching layer II
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
@@ -284,7 +281,7 @@ def compile(
     return Compiled(
         chosen.programs,
         operator.signature,
-        target=resolve_target(target),
+        target=require_target(target),
         fusion=loops,
         stitching=stitches,
         options=settings,

@@ -1,4 +1,4 @@
-"""A compiled operator as a Python function: NumPy (or torch) in and out, one executable per shape.
+"""A compiled operator as a Python function: arrays in and out, one executable per shape.
 
 A call binds arguments to parameters, infers generics and sizes, and looks up the executable for this
 combination of dtypes, shapes and layouts; the first call of a combination compiles.
@@ -8,51 +8,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from polyfuse.calls import CallMemory, Given, Instance, given_on_host
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.signature import Signature, infer_generics
-from polyfuse.interop.arrays import to_numpy
 from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
-from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
-from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.arguments import (
-    Array,
-    check_array,
-    dense,
-    meets_itself,
-    overlaps,
-    share_elements,
-    usable,
-)
+from polyfuse.runtime.arguments import dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.cuda_arguments import DeviceView
 from polyfuse.runtime.quick import QuickCall, layout
+from polyfuse.targets import resolve_target
 
-Back = Callable[[Array], object]
 MOST_LAYOUTS = 64
 """Layouts of one operator that are remembered for the short way."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """One executable with what a call needs to know about its tensors."""
-
-    built: Built
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[tuple[Tensor, tuple[int, ...]], ...]
-    in_place: tuple[tuple[str, str], ...]  # (written tensor, inout parameter)
-    sizes: Mapping[str, int]
 
 
 class Compiled:
@@ -62,6 +43,9 @@ class Compiled:
     have defaults.  `out=` takes an array, or a tuple or dict of arrays, for the results.  Results are
     NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an operator
     with inout parameters only returns None.
+
+    On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
+    arrays among the arguments are there, by their library.
 
     Raises ArgumentError (PF4xx) for arguments that do not fit, DslError for sizes at which the program
     reads out of range, ToolchainError (PF7xx) without a compiler.
@@ -78,37 +62,42 @@ class Compiled:
         options: Options,
     ) -> None:
         self.signature = signature
-        self.target = target
+        self._target = target
         self.options = options
         self._programs = programs
         self._fusion = fusion
         self._stitching = stitching
-        self._instances: dict[object, _Instance] = {}
+        self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
         self._quick: dict[object, QuickCall] = {}
         self._defaults = tuple(p.default for p in signature.params)
 
     def __repr__(self) -> str:
-        return f"<polyfuse {self.signature} for {self.target}>"
+        return f"<polyfuse {self.signature} for {self._target}>"
+
+    @property
+    def target(self) -> str:
+        """What it is compiled for; "auto" is decided here, when it is asked for or called first."""
+        if self._target == "auto":
+            self._target = resolve_target("auto")
+        return self._target
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
-        if out is None and not kwargs and len(args) <= len(self._defaults):
+        if self._quick and out is None and not kwargs and len(args) <= len(self._defaults):
             given = args + self._defaults[len(args) :]
             key = layout(given)
             quick = self._quick.get(key) if key else None
             results = quick(given) if quick else None
             if results is not None:
                 return None if not results else results[0] if len(results) == 1 else tuple(results)
-        values, back = self._values(args, kwargs)
-        instance = self._instance(values)
-        arrays, finish = self._arrays(instance, values, out)
-        if out is None and not finish:
-            self._learn(instance, list(values.values()))
-        instance.built.executable.run(arrays)
-        for store in finish:
+        call = self._call(args, kwargs, out)
+        if out is None and not call.finish:
+            self._learn(call.instance, list(call.given.values.values()))
+        call.instance.built.executable.run(call.arrays)
+        for store in call.finish:
             store()
-        return self._results(instance, arrays, back, out)
+        return call.results()
 
     def bind(self, /, *args: object, out: object = None, **kwargs: object) -> Callable[[], object]:
         """A prepared call on fixed memory: `g = f.bind(x, out=y); g()`.
@@ -116,28 +105,36 @@ class Compiled:
         Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
         returns the results.  Use it from one thread at a time.
         """
-        values, back = self._values(args, kwargs)
-        instance = self._instance(values)
-        arrays, finish = self._arrays(instance, values, out)
-        if finish or any(_is_copied(v, arrays[n]) for n, v in values.items()):
+        call = self._call(args, kwargs, out)
+        if not call.bindable:
             raise ArgumentError(
                 "these arrays cannot be bound: the kernels cannot use their memory directly "
                 "(byte order, alignment, layout of out=, or out= overlapping an input)",
                 code="PF418",
                 hint="pass dense, aligned arrays that do not overlap",
             )
-        run = instance.built.executable.bind(arrays)
-        results = self._results(instance, arrays, back, out)
-        scalars = any(not shape for _, shape in instance.outputs)
+        run = call.instance.built.executable.bind(call.arrays)
+        results = call.results()
+        scalars = any(not shape for _, shape in call.instance.outputs)
 
         def bound() -> object:
             run()
             # A result of rank 0 is a number, made anew; the others are the same arrays each time.
-            return self._results(instance, arrays, back, out) if scalars else results
+            return call.results() if scalars else results
 
         return bound
 
-    def _learn(self, instance: _Instance, values: list[object]) -> None:
+    def _call(self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object) -> CallMemory:
+        """The executable of these arguments, with the memory of the call."""
+        given = self._given(args, kwargs)
+        instance = self._instance(given.values)
+        if self._target != "cuda":
+            return CallMemory(instance, given, out)
+        from polyfuse.device_calls import GpuCallMemory  # only where there are kernels on a GPU
+
+        return GpuCallMemory(instance, given, out)
+
+    def _learn(self, instance: Instance, values: list[object]) -> None:
         """Remember a layout that has passed all checks for the short way (`runtime.quick`)."""
         executable = instance.built.executable
         key = layout(values)
@@ -151,7 +148,7 @@ class Compiled:
 
     def built(self, /, *args: object, **kwargs: object) -> Built:
         """What was compiled for these arguments (schedule, kernels, source, decisions, seconds)."""
-        return self._instance(self._values(args, kwargs)[0]).built
+        return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
         """Every decision of the compiler for these arguments, one a line."""
@@ -159,10 +156,17 @@ class Compiled:
 
     # --- arguments ---------------------------------------------------------------------------------------
 
-    def _values(
-        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Back | None]:
-        """Parameter name -> NumPy value, in order of the signature; and how results go back."""
+    def _given(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Given:
+        """Arguments by parameter, as kernels of the target can have them."""
+        values = self._named(args, kwargs)
+        if self.target != "cuda":
+            return given_on_host(values)
+        from polyfuse.device_calls import given_on_gpu  # only where there are kernels on a GPU
+
+        return given_on_gpu(values)
+
+    def _named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameter name -> value, in order of the signature."""
         params = self.signature.params
         if len(args) > len(params):
             raise ArgumentError(
@@ -178,17 +182,12 @@ class Compiled:
                     f"{self.signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
                 )
             given[name] = value
-        back: Back | None = None
-        values: dict[str, Any] = {}
         for p in params:
             if p.name not in given and not p.has_default:
                 raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
-            value = given.get(p.name, p.default)
-            values[p.name], mine = to_numpy(value, p.name)
-            back = back or mine
-        return values, back
+        return {p.name: given.get(p.name, p.default) for p in params}
 
-    def _instance(self, values: Mapping[str, Any]) -> _Instance:
+    def _instance(self, values: Mapping[str, Any]) -> Instance:
         key = tuple(map(_layout, values.values()))
         found = self._instances.get(key)
         if found is None:
@@ -197,13 +196,11 @@ class Compiled:
                 self._instances[key] = found
         return found
 
-    def _compile(self, values: Mapping[str, Any]) -> _Instance:
+    def _compile(self, values: Mapping[str, Any]) -> Instance:
         graph = self._graph(values)
         shapes = {n: np.shape(v) for n, v in values.items()}
         sizes = bind_sizes(graph, shapes)
-        strided = frozenset(
-            n for n, v in values.items() if isinstance(v, np.ndarray) and not dense(v) and usable(v)
-        )
+        strided = frozenset(n for n, v in values.items() if self._is_strided(v))
         fusion = self._fusion
         if fusion is not None and strided:
             fusion = replace(fusion, strided=tuple(sorted(strided)))
@@ -220,17 +217,26 @@ class Compiled:
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )
         pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
-        return _Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes)
+        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes)
+
+    def _is_strided(self, value: object) -> bool:
+        """Do kernels take an argument's own strides? Host memory becomes dense on its way to a GPU."""
+        if isinstance(value, DeviceView):
+            return not value.dense and all(s % value.dtype.itemsize == 0 for s in value.strides)
+        if not isinstance(value, np.ndarray) or self.target == "cuda":
+            return False
+        return not dense(value) and usable(value)
 
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
         dtypes: dict[str, DType] = {}
-        arrays = {p.dtype for p in self.signature.params if isinstance(values[p.name], np.ndarray)}
+        kinds = (np.ndarray, DeviceView)
+        arrays = {p.dtype for p in self.signature.params if isinstance(values[p.name], kinds)}
         generics_names = {n for n, _ in self.signature.generics}
         for p in self.signature.params:
             name, value = p.name, values[p.name]
             # A NumPy scalar says what a generic is only where no array does; else it is like a Python number.
             strong = p.dtype in generics_names and p.dtype not in arrays
-            if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and strong):
+            if isinstance(value, kinds) or (isinstance(value, np.generic) and strong):
                 found = from_numpy(value.dtype.newbyteorder("="))
                 if found is None:
                     raise ArgumentError(
@@ -241,7 +247,7 @@ class Compiled:
         generics = infer_generics(
             self.signature,
             dtypes,
-            {n: np.ndim(v) for n, v in values.items()},
+            {n: len(np.shape(v)) for n, v in values.items()},
         )
         key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()))
         if key not in self._graphs:
@@ -250,141 +256,14 @@ class Compiled:
             )
         return self._graphs[key]
 
-    # --- memory --------------------------------------------------------------------------------------------
-
-    def _arrays(
-        self, instance: _Instance, values: Mapping[str, Any], out: object
-    ) -> tuple[dict[str, Array], list[Callable[[], None]]]:
-        """Memory of every argument and result, and what to copy back after the run."""
-        arrays: dict[str, Array] = {}
-        finish: list[Callable[[], None]] = []
-        for t in instance.inputs:
-            array = check_array(t, values[t.name], instance.sizes)
-            if t.role is Role.INOUT:
-                array = self._inout(t, values[t.name], array, finish)
-            elif not usable(array):
-                array = np.array(array, dtype=t.dtype.numpy, order="C")
-            arrays[t.name] = array
-        _separate(instance.inputs, arrays)
-        given = _given_outputs(out, [t for t, _ in instance.outputs])
-        for t, shape in instance.outputs:
-            arrays[t.name] = self._output(t, shape, given.get(t.name), arrays, finish)
-        for written, parameter in instance.in_place:
-            arrays[written] = arrays[parameter]
-        return arrays, finish
-
-    def _inout(self, t: Tensor, value: object, array: Array, finish: list[Callable[[], None]]) -> Array:
-        if not isinstance(value, np.ndarray) or not value.flags.writeable:
-            raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF418")
-        if meets_itself(array):
-            raise ArgumentError(f"elements of the inout argument '{t.name}' share memory", code="PF418")
-        if usable(array):
-            return array
-        copy = np.array(array, dtype=t.dtype.numpy, order="C")
-        finish.append(lambda: np.copyto(value, copy))
-        return copy
-
-    def _output(
-        self,
-        t: Tensor,
-        shape: tuple[int, ...],
-        given: Array | None,
-        arrays: Mapping[str, Array],
-        finish: list[Callable[[], None]],
-    ) -> Array:
-        if given is None:
-            return Arena.get().empty(shape, t.dtype.numpy)
-        if given.shape != shape or given.dtype != t.dtype.numpy or not given.flags.writeable:
-            raise ArgumentError(
-                f"out= for '{t.name}' must be a writable array of shape {shape} and dtype {t.dtype}, "
-                f"not {given.dtype}{list(given.shape)}",
-                code="PF418",
-            )
-        if dense(given) and usable(given) and not any(overlaps(given, a) for a in arrays.values()):
-            return given
-        fresh = Arena.get().empty(shape, t.dtype.numpy)
-        finish.append(lambda: np.copyto(given, fresh))
-        return fresh
-
-    def _results(
-        self, instance: _Instance, arrays: Mapping[str, Array], back: Back | None, out: object
-    ) -> object:
-        given = _named_outputs(out, [t for t, _ in instance.outputs])
-        results = []
-        for t, _ in instance.outputs:
-            array = arrays[t.name]
-            if given.get(t.name) is not None:
-                results.append(given[t.name])  # what came in goes out, the same object
-            else:
-                results.append(back(array) if back else array if t.shape else array[()])
-        return None if not results else results[0] if len(results) == 1 else tuple(results)
-
-
-def _is_copied(value: object, array: Array) -> bool:
-    """Does an argument live elsewhere than in the caller's array?"""
-    if not isinstance(value, np.ndarray):
-        return False
-    here, there = (a.__array_interface__["data"][0] for a in (value, array))
-    return bool(here != there)
-
 
 def _layout(value: Any) -> object:
     """What an executable depends on: dtype, shape, and whether memory is dense."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.flags.c_contiguous, value.flags.aligned
+    if isinstance(value, DeviceView):
+        whole = value.dense or all(s % value.dtype.itemsize == 0 for s in value.strides)
+        return value.dtype, value.shape, value.dense, whole
     if isinstance(value, np.generic):
         return value.dtype, ()
     return np.shape(value)
-
-
-def _separate(inputs: tuple[Tensor, ...], arrays: dict[str, Array]) -> None:
-    """Copy inputs that share memory with an inout parameter: kernels assume that nothing else changes.
-
-    Raises ArgumentError PF418 where two inout parameters overlap: the result would have no meaning.
-    """
-    for t in inputs:
-        if t.role is not Role.INOUT:
-            continue
-        for other in inputs:
-            if other.name == t.name or not overlaps(arrays[t.name], arrays[other.name]):
-                continue
-            if other.role is Role.INOUT:
-                if not share_elements(arrays[t.name], arrays[other.name]):
-                    continue
-                both = f"inout arguments '{t.name}' and '{other.name}'"
-                raise ArgumentError(f"{both} share memory", code="PF418", span=other.span)
-            arrays[other.name] = arrays[other.name].copy(order="K")
-
-
-def _named_outputs(out: object, outputs: list[Tensor]) -> dict[str, Any]:
-    """`out=` as name -> what was given. Raises ArgumentError PF418 if it does not fit the results."""
-    if out is None:
-        return {}
-    if isinstance(out, Mapping):
-        pairs = dict(out)
-    elif isinstance(out, (tuple, list)):
-        if len(out) != len(outputs):
-            raise ArgumentError(f"out= has {len(out)} arrays for {len(outputs)} results", code="PF418")
-        pairs = {t.name: a for t, a in zip(outputs, out, strict=True)}
-    elif len(outputs) == 1:
-        pairs = {outputs[0].name: out}
-    else:
-        raise ArgumentError(f"out= must be a tuple or dict: there are {len(outputs)} results", code="PF418")
-    known = {t.name for t in outputs}
-    for name in pairs:
-        if name not in known:
-            raise ArgumentError(f"out= names '{name}', which is no result", code="PF418")
-    return pairs
-
-
-def _given_outputs(out: object, outputs: list[Tensor]) -> dict[str, Array]:
-    """`out=` as name -> NumPy array."""
-    result: dict[str, Array] = {}
-    for name, value in _named_outputs(out, outputs).items():
-        if value is None:
-            continue
-        array, _ = to_numpy(value, name)
-        if not isinstance(array, np.ndarray):
-            raise ArgumentError(f"out= for '{name}' must be an array", code="PF418")
-        result[name] = array
-    return result

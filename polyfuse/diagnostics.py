@@ -127,6 +127,10 @@ class EmulationError(PolyfuseError):
     default_code = "PF730"
 
 
+class PolyfuseWarning(UserWarning):
+    """A finding that does not stop compilation."""
+
+
 class CacheError(PolyfuseError):
     """The on-disk cache cannot be used (PF8xx)."""
 

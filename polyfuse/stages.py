@@ -278,7 +278,7 @@ class Kernels:
 
         Raises ArgumentError PF414 for kernels of another target, ToolchainError PF720 to PF725.
         """
-        return self._compiled(chip(self._for_device(device)).arch).ptx
+        return self._compiled(chip(self._for_device(device), self.target).arch).ptx
 
     def estimate(self, device: str | None = None) -> Estimate:
         """What the cost model says of each kernel: bytes, operations, parallelism, time. Nothing runs.
@@ -289,7 +289,7 @@ class Kernels:
         """
         self._require_sizes()
         if self.target in ON_GPU:
-            return estimate(self.ir, chip(self._for_device(device)))
+            return estimate(self.ir, chip(self._for_device(device), self.target))
         if device is not None:
             message = f"these kernels are made for '{self.target}', not for a GPU"
             raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
@@ -301,7 +301,7 @@ class Kernels:
         Raises as `ptx` does, and ScheduleError PF513 while sizes are open.
         """
         self._require_sizes()
-        found = chip(self._for_device(device))
+        found = chip(self._for_device(device), self.target)
         return resource_table(self._gpu_code().plan, self._compiled(found.arch), found)
 
     def _for_device(self, device: str | None) -> Options:

@@ -4,17 +4,21 @@ cpu        C++ through the system's compiler
 interpret  no compiler: the kernels of the CPU, statement by statement, every index checked
 emulate    CUDA C++ run on the CPU by an emulator that looks for races
 cuda       CUDA C++ on a GPU
-auto       cuda where there is a GPU, else cpu
+auto       cuda where a GPU can be used, else cpu
 """
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.codegen.cuda import CudaCode
-from polyfuse.cost.device import DEFAULT, Device, device, device_for_arch
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_for_arch
+from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime.cpu import CpuExecutable
@@ -23,6 +27,7 @@ from polyfuse.runtime.pool import default_threads
 
 if TYPE_CHECKING:  # loaded where they are asked for
     from polyfuse.runtime.cuda import CudaExecutable
+    from polyfuse.runtime.cuda_driver import DeviceProperties
     from polyfuse.runtime.emulator import EmulatedKernels
 
 Target = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
@@ -31,32 +36,119 @@ ON_GPU = ("emulate", "cuda")
 Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable"
 
 
-def resolve_target(target: str) -> str:
-    """A target that is not "auto"; anything unknown is an ArgumentError PF414."""
+_usable: dict[int, bool] = {}
+
+
+def require_target(target: str) -> str:
+    """The target itself; anything unknown is an ArgumentError PF414."""
     if target not in TARGETS:
         raise ArgumentError(
             f"there is no target '{target}'", code="PF414", hint=f"one of {', '.join(TARGETS)}"
         )
-    if target == "auto":
-        from polyfuse.runtime.cuda_open import cuda_available  # only where it is asked for
-
-        return "cuda" if cuda_available() else "cpu"
     return target
 
 
-def chip(options: Options) -> Device:
-    """The GPU that kernels are made for: the one named by the options, or the one in the table that comes
-    nearest to the machine's, or the default."""
-    if options.device is None:
-        return DEFAULT
-    return device_for_arch(options.device) if options.device.startswith("sm_") else device(options.device)
+def resolve_target(target: str) -> str:
+    """A target that is not "auto"; anything unknown is an ArgumentError PF414.
+
+    For "auto" the driver is initialised, so children that are forked later cannot use the GPU.
+    """
+    if require_target(target) != "auto":
+        return target
+    return "cuda" if _gpu_is_usable() else "cpu"
+
+
+def _gpu_is_usable() -> bool:
+    """Is there a GPU, with all that kernels need? Asked once per process; a GPU that cannot be used is a
+    PolyfuseWarning."""
+    pid = os.getpid()
+    if pid not in _usable:
+        _usable[pid] = False
+        from polyfuse.runtime.cuda_open import cuda_available  # only where it is asked for
+
+        if cuda_available():
+            try:
+                _open_gpu()
+                _usable[pid] = True
+            except (DeviceError, ToolchainError) as error:
+                found = error.diagnostics[0]
+                remedy = f"; {found.hint}" if found.hint else ""
+                text = f"kernels run on the CPU, the GPU cannot be used: {found.message}{remedy}"
+                warnings.warn(text, PolyfuseWarning, stacklevel=6)
+    return _usable[pid]
+
+
+def _open_gpu() -> None:
+    """Open the device and look for a compiler. Raises DeviceError PF74x, ToolchainError PF720 or PF722."""
+    from polyfuse.runtime.cuda_compile import require_arch
+    from polyfuse.runtime.cuda_find import find_cuda_compiler
+    from polyfuse.runtime.cuda_open import open_driver
+
+    driver = open_driver()
+    require_arch(driver.properties.arch)
+    find_cuda_compiler()
+    with driver.current():  # makes the context, which fails where others have the device to themselves
+        pass
+
+
+def chip(options: Options, target: str = "emulate") -> Device:
+    """The GPU that kernels are made for: the one named by the options; else the machine's for the target
+    "cuda", if it has one; else the default.
+
+    Raises ToolchainError PF725 for one that is named and not in the table.
+    """
+    if options.device is not None:
+        by_arch = options.device.startswith("sm_")
+        return device_for_arch(options.device) if by_arch else device(options.device)
+    if target == "cuda":
+        from polyfuse.runtime.cuda_open import cuda_available, open_driver
+
+        if cuda_available():
+            return described(open_driver().properties)
+    return DEFAULT
+
+
+def described(p: DeviceProperties) -> Device:
+    """A GPU as its driver describes it. Clock and bandwidth are from the table: of the GPU of this name, else
+    of the one that stands for the nearest older architecture."""
+    base = next((d for d in DEVICES if re.search(rf"\b{d.name}\b", p.name, re.IGNORECASE)), None)
+    if base is None or base.arch != p.arch:
+        base = _nearest(p.capability)
+    sm = replace(
+        base.sm,
+        arch=p.arch,
+        max_warps=p.max_threads_per_multiprocessor // p.warp,
+        max_blocks=p.max_blocks_per_multiprocessor,
+        shared=p.shared_bytes_per_multiprocessor,
+        shared_per_block=p.shared_bytes_per_block,
+        shared_per_block_optin=p.shared_bytes_per_block_optin,
+        registers=p.registers_per_multiprocessor,
+        max_threads_per_block=p.max_threads_per_block,
+    )
+    return replace(base, name=p.name, sm=sm, sms=p.multiprocessors, l2_bytes=p.l2_bytes)
+
+
+def _nearest(capability: tuple[int, int]) -> Device:
+    """The first GPU of the table with the newest architecture that is not newer."""
+    number = 10 * capability[0] + capability[1]
+    older = [d for d in DEVICES if int(d.arch[3:]) <= number]
+    return max(older or DEVICES, key=lambda d: int(d.arch[3:]))
 
 
 def mapped_for(target: str, options: Options) -> int | GpuTarget:
     """What kernels are mapped for: so many CPU workers, or a GPU."""
-    if target in ON_GPU:
-        return GpuTarget(sms=chip(options).sms)
-    return options.threads or default_threads()
+    if target not in ON_GPU:
+        return options.threads or default_threads()
+    d = chip(options, target)
+    return GpuTarget(
+        sms=d.sms,
+        longest=d.sm.max_threads_per_block,
+        shared_bytes=d.sm.shared_per_block,
+        resident_threads=d.sm.max_warps * WARP,
+        registers=d.sm.registers,
+        bandwidth=d.memory_bandwidth,
+        launch_s=d.launch_overhead_s,
+    )
 
 
 def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:

@@ -1,7 +1,7 @@
 """Arrays of other libraries on the CPU: in without copies where possible, out as they came.
 
-NumPy arrays pass as they are.  Anything with DLPack or the array interface (torch, cupy on the host,
-jax) becomes a NumPy view; results go back through the library of the first such argument.
+NumPy arrays pass as they are.  Anything with DLPack or the array interface (torch, jax) becomes a NumPy
+view; results go back through the library of the first such argument.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.runtime.cuda_arguments import on_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,12 +27,22 @@ def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object
         return value, None
     if _is_torch(value):
         return _torch_view(value, name), _to_torch
+    if on_device(value):
+        raise _elsewhere(name, "a GPU", "copy it first, as with cupy.asnumpy or .get()")
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value), None
         except (BufferError, RuntimeError, TypeError) as error:
             raise ArgumentError(f"argument '{name}': {error}", code="PF417") from error
     return np.asarray(value), None
+
+
+def _elsewhere(name: str, where: str, remedy: str) -> ArgumentError:
+    return ArgumentError(
+        f"argument '{name}' lives on {where}; this operator is compiled for the CPU",
+        code="PF417",
+        hint=f'compile it with target="cuda", or {remedy}',
+    )
 
 
 def _is_torch(value: object) -> bool:
@@ -44,11 +55,7 @@ def _torch_view(tensor: Any, name: str) -> Array:
 
     torch = sys.modules["torch"]
     if tensor.device.type != "cpu":
-        raise ArgumentError(
-            f"argument '{name}' lives on {tensor.device}; this operator is compiled for the CPU",
-            code="PF417",
-            hint="move it: tensor.cpu()",
-        )
+        raise _elsewhere(name, str(tensor.device), "move it: tensor.cpu()")
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         view: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimates": LOW | {"cost", "runtime"},
     "targets": EVERYTHING,
     "compiled": EVERYTHING,
+    "calls": EVERYTHING,
+    "device_calls": EVERYTHING,
     "interop": LOW | {"ir", "api", "runtime.cuda_arguments"},
     "cli": LOW | {"api", "targets", "runtime"},
     "library": set(),

@@ -1,0 +1,215 @@
+"""Memory of a call: arguments and results by name, as kernels get them and as the caller has them.
+
+`CallMemory` places what lies on the host; `device_calls` adds what lies on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.interop.arrays import to_numpy
+from polyfuse.interop.device_arrays import ResultKind
+from polyfuse.ir.tensor_graph import Role, Tensor
+from polyfuse.pipeline import Built
+from polyfuse.runtime.arena import Arena
+from polyfuse.runtime.arguments import (
+    Array,
+    check_array,
+    dense,
+    meets_itself,
+    overlaps,
+    share_elements,
+    usable,
+)
+
+Back = Callable[[Array], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Arguments of a call by parameter, in order of the signature: NumPy values, numbers, views of a GPU's
+    memory.  `back` is how results on the host go back, `kind` where results belong."""
+
+    values: Mapping[str, Any]
+    back: Back | None
+    kind: ResultKind = "numpy"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One executable with what a call needs to know about its tensors."""
+
+    built: Built
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[tuple[Tensor, tuple[int, ...]], ...]
+    in_place: tuple[tuple[str, str], ...]  # (written tensor, inout parameter)
+    sizes: Mapping[str, int]
+
+
+def given_on_host(values: Mapping[str, Any]) -> Given:
+    """Arguments for kernels on the CPU. Raises ArgumentError PF417 for arrays on a GPU."""
+    found: dict[str, Any] = {}
+    back: Back | None = None
+    for name, value in values.items():
+        found[name], mine = to_numpy(value, name)
+        back = back or mine
+    return Given(found, back)
+
+
+class CallMemory:
+    """Memory of every argument and result of one call, all of it on the host.
+
+    Raises ArgumentError PF401, PF402, PF405 or PF418 for what does not fit.
+    """
+
+    def __init__(self, instance: Instance, given: Given, out: object) -> None:
+        self.instance, self.given = instance, given
+        self.arrays: dict[str, Any] = {}
+        """For the executable: the memory of each argument and result."""
+        self.finish: list[Callable[[], None]] = []
+        """What to copy back after the run."""
+        outputs = [t for t, _ in instance.outputs]
+        self._out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
+        for t in instance.inputs:
+            self.arrays[t.name] = self._argument(t, given.values[t.name])
+        self._separate()
+        for t, shape in instance.outputs:
+            given_out = self._given_output(t.name)
+            if given_out is None:
+                self.arrays[t.name] = self._fresh(t, shape)
+            else:
+                self.arrays[t.name] = self._output(t, shape, given_out)
+        for written, parameter in instance.in_place:
+            self.arrays[written] = self.arrays[parameter]
+
+    def results(self) -> object:
+        """What the call returns. Of rank 0 it is a number, which is there only after the run."""
+        # What came in as out= goes out, the same object.
+        found = [
+            self._out[t.name] if t.name in self._out else self._result(t) for t, _ in self.instance.outputs
+        ]
+        return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+    @property
+    def bindable(self) -> bool:
+        """Do kernels use the caller's own memory, so that they may run on it again?"""
+        values = self.given.values
+        return not self.finish and not any(_is_copied(v, self.arrays[n]) for n, v in values.items())
+
+    # --- each argument, each result ------------------------------------------------------------------------
+
+    def _argument(self, t: Tensor, value: Any) -> Any:
+        array = check_array(t, value, self.instance.sizes)
+        if t.role is Role.INOUT:
+            return self._inout(t, value, array)
+        return array if usable(array) else np.array(array, dtype=t.dtype.numpy, order="C")
+
+    def _inout(self, t: Tensor, value: object, array: Array) -> Array:
+        require_writable(t, isinstance(value, np.ndarray) and value.flags.writeable, array)
+        if usable(array):
+            return array
+        assert isinstance(value, np.ndarray)
+        mine, copy = value, np.array(array, dtype=t.dtype.numpy, order="C")
+        self.finish.append(lambda: np.copyto(mine, copy))
+        return copy
+
+    def _given_output(self, name: str) -> Any:
+        """The memory given for a result, None if the call makes it."""
+        if name not in self._out:
+            return None
+        array, _ = to_numpy(self._out[name], name)
+        if not isinstance(array, np.ndarray):
+            raise ArgumentError(f"out= for '{name}' must be an array", code="PF418")
+        return array
+
+    def _output(self, t: Tensor, shape: tuple[int, ...], given: Any) -> Any:
+        require_output(t, shape, given, given.flags.writeable)
+        if dense(given) and usable(given) and not any(overlaps(given, a) for a in self._on_host().values()):
+            return given
+        fresh = Arena.get().empty(shape, t.dtype.numpy)
+        self.finish.append(lambda: np.copyto(given, fresh))
+        return fresh
+
+    def _fresh(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        return Arena.get().empty(shape, t.dtype.numpy)
+
+    def _result(self, t: Tensor) -> object:
+        array = self.arrays[t.name]
+        return self.given.back(array) if self.given.back else array if t.shape else array[()]
+
+    # --- what they have in common --------------------------------------------------------------------------
+
+    def _on_host(self) -> dict[str, Array]:
+        return {n: a for n, a in self.arrays.items() if isinstance(a, np.ndarray)}
+
+    def _separate(self) -> None:
+        """Copy inputs that share memory with an inout parameter: kernels assume that nothing else changes.
+
+        Raises ArgumentError PF418 where two inout parameters overlap: the result would have no meaning.
+        """
+        arrays = self._on_host()
+        inputs = [t for t in self.instance.inputs if t.name in arrays]
+        for t in inputs:
+            if t.role is not Role.INOUT:
+                continue
+            for other in inputs:
+                if other.name == t.name or not overlaps(arrays[t.name], arrays[other.name]):
+                    continue
+                if other.role is Role.INOUT:
+                    if not share_elements(arrays[t.name], arrays[other.name]):
+                        continue
+                    both = f"inout arguments '{t.name}' and '{other.name}'"
+                    raise ArgumentError(f"{both} share memory", code="PF418", span=other.span)
+                self.arrays[other.name] = arrays[other.name] = arrays[other.name].copy(order="K")
+
+
+def require_writable(t: Tensor, writable: bool, memory: Array) -> None:
+    """Raises ArgumentError PF418 unless an inout argument can be written, each element once."""
+    if not writable:
+        raise ArgumentError(f"argument '{t.name}' is inout: it must be a writable array", code="PF418")
+    if meets_itself(memory):
+        raise ArgumentError(f"elements of the inout argument '{t.name}' share memory", code="PF418")
+
+
+def require_output(t: Tensor, shape: tuple[int, ...], given: Any, writable: bool) -> None:
+    """Raises ArgumentError PF418 unless memory given as `out=` fits its result."""
+    if given.shape != shape or given.dtype != t.dtype.numpy or not writable:
+        raise ArgumentError(
+            f"out= for '{t.name}' must be a writable array of shape {shape} and dtype {t.dtype}, "
+            f"not {given.dtype}{list(given.shape)}",
+            code="PF418",
+        )
+
+
+def named_outputs(out: object, outputs: list[Tensor]) -> dict[str, Any]:
+    """`out=` as name -> what was given. Raises ArgumentError PF418 if it does not fit the results."""
+    if out is None:
+        return {}
+    if isinstance(out, Mapping):
+        pairs = dict(out)
+    elif isinstance(out, (tuple, list)):
+        if len(out) != len(outputs):
+            raise ArgumentError(f"out= has {len(out)} arrays for {len(outputs)} results", code="PF418")
+        pairs = {t.name: a for t, a in zip(outputs, out, strict=True)}
+    elif len(outputs) == 1:
+        pairs = {outputs[0].name: out}
+    else:
+        raise ArgumentError(f"out= must be a tuple or dict: there are {len(outputs)} results", code="PF418")
+    known = {t.name for t in outputs}
+    for name in pairs:
+        if name not in known:
+            raise ArgumentError(f"out= names '{name}', which is no result", code="PF418")
+    return pairs
+
+
+def _is_copied(value: object, array: object) -> bool:
+    """Does an argument on the host live elsewhere than in the caller's array?"""
+    if not isinstance(value, np.ndarray) or not isinstance(array, np.ndarray):
+        return False
+    here, there = (a.__array_interface__["data"][0] for a in (value, array))
+    return bool(here != there)
