@@ -173,14 +173,15 @@ def test_explain_says_it() -> None:
     assert "- cache row x: a row of 100000 elements fits neither registers nor shared memory" in lines
 
 
+@pytest.mark.parametrize("barriers", (False, True), ids=("two kernels", "a grid barrier"))
 @pytest.mark.parametrize(("rows", "length"), ((64, 768), (66, 516)))
-def test_rows_and_columns_are_summed_in_one_pass(rows: int, length: int) -> None:
+def test_rows_and_columns_are_summed_in_one_pass(rows: int, length: int, barriers: bool) -> None:
     """Rows, and columns in parts, of the same two inputs; then the parts are added up.
 
     Where vectors are possible: a vector is loaded once for all statements of an iteration.
     """
-    found = stitched(GRADIENT, rows, length, GpuTarget(sms=4), barriers=False)
-    assert found.kernels == 2
+    found = stitched(GRADIENT, rows, length, GpuTarget(sms=4), barriers=barriers)
+    assert found.kernels == (1 if barriers else 2)
     assert found.loads_of("x") == found.loads_of("dy") == {1}
     assert found.loads_of("dgamma__part") == {1}
 
