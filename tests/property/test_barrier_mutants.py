@@ -20,7 +20,7 @@ from targets import Call
 from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
 
-from polyfuse.codegen import spmd
+from polyfuse.codegen import device_tasks
 from polyfuse.codegen.cuda import CudaCode, emit_cuda_together
 from polyfuse.diagnostics import EmulationError
 from polyfuse.ir.index_expr import IndexExpr
@@ -57,7 +57,7 @@ class Inserted:
 
     kernel: Kernel
     block: Block
-    blocks: IndexExpr | int
+    blocks: IndexExpr
     copied: frozenset[str]
 
     def without(self, number: int) -> Inserted:
@@ -110,20 +110,18 @@ def emitted(
     Then all functions in their order.
     """
     inserted: list[Inserted] = []
-    insert = spmd.insert_barriers
+    make = device_tasks._with_barriers
 
-    def watched(
-        kernel: Kernel, block: Block, blocks: IndexExpr | int, copied: frozenset[str] = frozenset()
-    ) -> tuple[Block, tuple[str, ...]]:
-        made, reasons = insert(kernel, block, blocks, copied)
+    def watched(kernel: Kernel, whole: Block, blocks: IndexExpr, copied: frozenset[str]) -> Block:
+        made = make(kernel, whole, blocks, copied)
         inserted.append(Inserted(kernel, made, blocks, copied))
-        return made, reasons
+        return made
 
     layers = ((False, False), (True, False), (True, True))
     ways = [(call, d, layer) for call in calls for d in devices for layer in layers]
     requests = [call.device_request(d, True, *layer) for call, d, layer in ways]
     with monkeypatch.context() as patch:
-        patch.setattr(spmd, "insert_barriers", watched)
+        patch.setattr(device_tasks, "_with_barriers", watched)
         codes = emit_cuda_together(requests)
     return [(call, code) for (call, _, _), code in zip(ways, codes, strict=True)], inserted
 
