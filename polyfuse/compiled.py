@@ -26,7 +26,7 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
-from polyfuse.runtime.arguments import dense, usable
+from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
 from polyfuse.runtime.quick import QuickCall, layout
@@ -200,6 +200,10 @@ class Compiled:
         graph = self._graph(values)
         shapes = {n: np.shape(v) for n, v in values.items()}
         sizes = bind_sizes(graph, shapes)
+        for t in map(graph.tensor, graph.inputs):
+            view = values[t.name]
+            if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
+                check_fits(t, view.dtype, view.shape, sizes)
         strided = frozenset(n for n, v in values.items() if self._is_strided(v))
         fusion = self._fusion
         if fusion is not None and strided:
@@ -262,8 +266,9 @@ def _layout(value: Any) -> object:
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.flags.c_contiguous, value.flags.aligned
     if isinstance(value, DeviceView):
-        whole = value.dense or all(s % value.dtype.itemsize == 0 for s in value.strides)
-        return value.dtype, value.shape, value.dense, whole
+        if value.dense:  # as dense memory of the host, which is copied to such
+            return value.dtype, value.shape, True, True
+        return value.dtype, value.shape, "strided", all(s % value.dtype.itemsize == 0 for s in value.strides)
     if isinstance(value, np.generic):
         return value.dtype, ()
     return np.shape(value)

@@ -160,6 +160,13 @@ class Tensor:
         assert self.base is not None
         return tensor(self.base._memory.driver, np.ascontiguousarray(self.elements))  # type: ignore[arg-type]
 
+    def to(self, device: str) -> Tensor:
+        assert device == "cuda"
+        return tensor(_drivers[-1], self.elements)
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.elements.copy(), None)
+
     def numpy(self) -> Array:
         assert self.base is None
         return self.elements
@@ -186,6 +193,10 @@ def _tensor_on(base: DeviceArray) -> Tensor:
     return Tensor(np.frombuffer(memory, np.uint8).view(base.dtype).reshape(base.shape), base)
 
 
+_drivers: list[EmulatingDriver] = []
+"""Of each `Torch`, the last one for tensors that are moved."""
+
+
 class Torch(ModuleType):
     """As much of torch as calls use. `stream` is its current stream, `made` counts its allocations."""
 
@@ -196,6 +207,7 @@ class Torch(ModuleType):
         for name in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
             setattr(self, name, f"torch.{name}")
         self.stream, self.made = 0, 0
+        _drivers.append(driver)
         self.cuda = SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=self.stream))
 
     def empty(self, shape: tuple[int, ...], *, dtype: str, device: str) -> Tensor:

@@ -118,7 +118,12 @@ def by_api(c: DeviceCall, inputs: dict[str, Array], target: str) -> dict[str, Ar
     """Results and new values of inout parameters, by the name of the tensor that holds them."""
     graph = c.call.graph
     f = pf.compile(c.program, c.op, target=target)
-    given = {n: to_device(np.array(a), target) for n, a in inputs.items()}
+    updated = {t.alias for t in graph.tensors}
+    # A number cannot be updated; an array without axes can.
+    given = {
+        n: np.array(a) if n in updated and not np.ndim(a) else to_device(np.array(a), target)
+        for n, a in inputs.items()
+    }
     found = f(**given)
     parts = found if isinstance(found, tuple) else () if found is None else (found,)
     got = dict(zip(graph.outputs, parts, strict=True))

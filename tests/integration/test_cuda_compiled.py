@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,9 @@ from polyfuse.diagnostics import DeviceError, ToolchainError
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime import cuda_find, cuda_open
+from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cuda_results import DeviceArray
+from polyfuse.runtime.reference import evaluate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -97,6 +100,10 @@ def test_tensors_with_strides(driver: EmulatingDriver, torch: Torch) -> None:
         driver.calls.clear()
         np.testing.assert_array_equal(f(view).elements, 2 * view.elements)  # type: ignore[attr-defined]
         assert copies(driver) == 0
+    f(grid(5, 10)[:, ::2])  # dense when it is there
+    driver.calls.clear()
+    f(tensor(driver, grid(5, 10))[:, ::2])
+    assert not driver.named("copy", "copy_out")
 
 
 def test_sixteen_bit_tensors(driver: EmulatingDriver, torch: Torch) -> None:
@@ -204,6 +211,30 @@ def test_sizes_of_none_and_one(driver: EmulatingDriver, torch: Torch, shape: tup
     for x in (tensor(driver, grid(*shape)), on_device(driver, grid(*shape)), grid(*shape)):
         assert compiled(DOUBLE)(x).shape == shape  # type: ignore[attr-defined]
         assert compiled(STEP)(x, x) is None
+
+
+CALLS = (
+    [("random", k) for k in range(8)]
+    + [("workloads", k) for k in (0, 3, 20)]
+    + [("stdlib", k) for k in (5, 60)]
+)
+
+
+@pytest.mark.parametrize(("kind", "number"), CALLS, ids=str)
+def test_programs_called_with_tensors(
+    driver: EmulatingDriver, torch: Torch, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
+) -> None:
+    """The calls that a run on a GPU compares with the reference."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "gpu"))
+    from on_device import by_api, call_of
+
+    c = call_of(kind, number)
+    inputs = {n: a for n, a in c.call.memory().items() if n in c.call.graph.inputs}
+    want, got = evaluate(c.call.graph, c.call.sizes, inputs), by_api(c, inputs, "cuda")
+    assert got and driver.launches
+    for name, array in got.items():
+        outcome = agrees(array, want[name], c.call.graph.tensor(name).dtype)
+        assert outcome, outcome.message
 
 
 # --- out= and inout --------------------------------------------------------------------------------------
