@@ -23,7 +23,14 @@ from polyfuse.poly.footprint import Window, common_loops, window, window_of
 # Elements of a thread's own array, and rounds over it: more would not stay in registers.
 LARGEST_LOCAL = 64
 MOST_ROUNDS = 16
+# Registers that a block has, and those of a thread that are not for arrays.
+REGISTERS, OTHER_REGISTERS = 64 * 1024, 32
 _OWN = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
+
+
+def array_elements(threads: tuple[int, int]) -> int:
+    """Elements of arrays that each thread of a block can keep in registers."""
+    return max(8, REGISTERS // (threads[0] * threads[1]) - OTHER_REGISTERS)
 
 
 @dataclass(slots=True)
@@ -82,7 +89,7 @@ class GpuStorage:
         step, width = self.nest.threads[0] * self.nest.vector, self.nest.vector
         length = self.graph.tensor(name).shape[dim]
         rounds = -(-evaluate(length, {}) // step) if not sizes(length) else MOST_ROUNDS + 1
-        if rounds > MOST_ROUNDS or rounds * width > LARGEST_LOCAL:
+        if rounds > MOST_ROUNDS or rounds * width > min(LARGEST_LOCAL, array_elements(self.nest.threads)):
             return None
         x = IVar("x")
         slot = binary("+", binary("*", binary("//", x, step), width), binary("%", x, width))

@@ -28,7 +28,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget, ceil
-from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS
+from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements
 from polyfuse.layers.nest import Nest, innermost
 from polyfuse.poly.footprint import common_loops
 
@@ -51,6 +51,7 @@ def cache_rows(
 ) -> tuple[TensorGraph, Nest]:
     """The nest with cached rows, and the graph with the statements that read them."""
     kept, shared = 0, 0
+    most = min(MOST_KEPT, array_elements(nest.threads))
     for row in _rows(graph, nest.tree):
         length = _length(nest.tree, row)
         if length is None:
@@ -59,7 +60,7 @@ def cache_rows(
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
         nbytes = length * bytes_each * nest.threads[1]
-        if rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= MOST_KEPT:
+        if rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most:
             kept += mine
             where = f"{mine} elements in each thread"
         elif shared + nbytes <= gpu.shared_bytes // 2:
