@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.extents import instances
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import Nest
 from polyfuse.cost.operations import Operations, operations
@@ -21,7 +22,9 @@ from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.schedule_tree import Coordinate
 
 # What an access takes of the lanes: of one element in a vector, of one far from its neighbours.
-ACCESS, STRIDED = 0.5, 8.0
+ACCESS, STRIDED = 0.5, 40.0
+# What it takes to set up the accumulators of one sum, and to add them up.
+COMBINED = 256.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,12 @@ class CpuTime:
         )
 
     def _lanes(self, n: Nest) -> float:
-        """What a nest takes of the lanes."""
+        """What a nest takes of the lanes; a short loop leaves some of a vector's empty."""
+        lanes = self.machine.lanes
         one = operations(n.timed, "cpu").weighted + n.loads * ACCESS
-        vectors = any(m.coordinate is Coordinate.VECTOR for m in n.loops)
-        return one * (1 if vectors else self.machine.lanes) + n.strided() * STRIDED
+        trip = n.count(Coordinate.VECTOR)
+        if not any(m.coordinate is Coordinate.VECTOR for m in n.loops):
+            return one * lanes + n.strided() * STRIDED
+        full = ceil(trip / lanes) * lanes / max(1.0, trip)
+        sums = sum(instances(found) for s, found in n.timed if s.reduction is not None) / max(1.0, trip)
+        return one * full + sums * COMBINED + n.strided() * STRIDED
