@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
 
-from benchmarks.ablate import LEVELS, PAGE, Case, Figures, cases, page  # noqa: E402
+from benchmarks.ablate import LEVELS, PAGE, Case, Figures, cases, page
 
 SMALLEST = {"V": 50, "E": 40, "T": 12, "C": 40, "N": 4, "H": 16}
 
