@@ -1,7 +1,7 @@
 """Part "reference": standard operators, random programs and the benchmarks' operators against float64.
 
-An item is a group of calls; each is compiled fused and unfused, and every element must be within the bound
-of the reference evaluator.
+An item is a group of calls; each is compiled by no layer, by layer I and by both, and every element must be
+within the bound of the reference evaluator.
 """
 
 from __future__ import annotations

@@ -61,11 +61,18 @@ class Result:
     message: str
 
 
-def ways(target: str) -> dict[str, tuple[GpuTarget, bool]]:
-    """Name -> what kernels are made for, and whether they are fused. "split" cuts even small reductions."""
+def ways(target: str) -> dict[str, tuple[GpuTarget, bool, bool, bool]]:
+    """Name -> what kernels are made for; whether they are fused, stitched, and joined by barriers of the grid
+    wherever that can be done. "split" cuts even small reductions."""
     mine = mapped_for(target, Options())
     assert isinstance(mine, GpuTarget)
-    return {"fused": (mine, True), "unfused": (mine, False), "split": (DEVICES["usual"], True)}
+    return {
+        "fused": (mine, True, False, False),
+        "unfused": (mine, False, False, False),
+        "split": (DEVICES["usual"], True, False, False),
+        "stitched": (mine, True, True, False),
+        "one launch": (mine, True, True, True),
+    }
 
 
 def outcomes_on_device(
@@ -73,7 +80,7 @@ def outcomes_on_device(
 ) -> list[Result]:
     """Every call, every way; and, with `api`, as users call it."""
     how = ways(target)
-    requests = [c.call.device_request(device, fused) for c in calls for device, fused in how.values()]
+    requests = [c.call.device_request(*way) for c in calls for way in how.values()]
     codes = iter(emit_cuda_together(requests))
     found = []
     for c in calls:
