@@ -17,10 +17,7 @@ from gpu.pack import ROOT
 GROUPS = {
     "memcheck": ("workloads 0-7", "workloads 8-15", "random 0-9", "stdlib 0-9", "stdlib 60-69"),
     "racecheck": ("workloads 0-7", "workloads 8-15", "random 0-9", "stdlib 60-69"),
-    "synccheck": (
-        "workloads 0-7",
-        "workloads 8-15",
-    ),
+    "synccheck": ("workloads 0-7", "workloads 8-15"),
     "initcheck": ("workloads 0-7", "workloads 8-15", "random 0-9"),
 }
 TIMEOUT_S = 170

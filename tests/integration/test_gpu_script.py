@@ -51,7 +51,7 @@ def test_a_rehearsal_runs_to_its_end_and_goes_on_where_it_stopped(
     data = json.loads((tmp_path / RESULTS).read_text())
     assert data["about"]["target"] == "emulate"
     checked = data["parts"]["reference"]["items"]["random 0-3"]
-    assert checked["compared"] == 4 * 4 and checked["wrong"] == 0 and 0 < checked["worst_ratio"] <= 1
+    assert checked["compared"] == 4 * 6 and checked["wrong"] == 0 and 0 < checked["worst_ratio"] <= 1
     bench = data["parts"]["bench"]["items"]
     assert set(bench) == {"softmax 5x7 bf16"}
     for r in bench.values():
