@@ -42,10 +42,11 @@ def check_compiles(
     *,
     fused: bool = True,
     stitched: bool = False,
+    barriers: bool | None = None,
     spilt: int = 0,
 ) -> None:
     """`spilt`: bytes that a kernel may spill, each stored once and loaded once."""
-    requests = [c.device_request(d, fused, stitched) for c in calls(cases) for d in devices]
+    requests = [c.device_request(d, fused, stitched, barriers) for c in calls(cases) for d in devices]
     codes = emit_cuda_together(requests)
     launches = [
         (f"{case} ({launch.kernel})", launch)
@@ -81,3 +82,10 @@ def test_all_cases_compile(cases: list[StdlibCase]) -> None:
 @pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
 def test_unfused_operators_compile(cases: list[StdlibCase]) -> None:
     check_compiles(cases, fused=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+def test_joined_operators_compile(cases: list[StdlibCase]) -> None:
+    """With barriers of the grid wherever they can be."""
+    check_compiles(cases, stitched=True, barriers=True)
