@@ -12,6 +12,7 @@ from typing import Any
 from polyfuse.calls import Back, CallMemory, Given, require_output, require_writable
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import empty_result, result_kind, to_device
+from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.tensor_graph import Role, Tensor
 from polyfuse.runtime.cuda import CudaExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView, shadow
@@ -61,7 +62,7 @@ class GpuCallMemory(CallMemory):
             return super()._fresh(t, shape)
         executable = self.instance.built.executable
         assert isinstance(executable, CudaExecutable)
-        if kind == "device":
+        if kind == "device" or (kind == "cupy" and t.dtype is BF16):  # a type that cupy may not know
             made: Any = executable.device_array(shape, t.dtype.numpy, self._stream())
         else:
             made = empty_result(kind, shape, t.dtype.numpy, executable.driver.properties.index)

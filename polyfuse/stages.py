@@ -18,6 +18,8 @@ from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.estimates import this_cpu
+from polyfuse.interop.arrays import to_numpy
+from polyfuse.interop.device_arrays import to_device
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
@@ -35,18 +37,10 @@ from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
 from polyfuse.resources import ResourceTable, resource_table
-from polyfuse.runtime.arguments import Array, check_array, dense, usable
+from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda_compile import Cubin, compile_cuda
 from polyfuse.runtime.interpreter import InterpretedKernels
-from polyfuse.targets import (
-    ON_GPU,
-    Machine,
-    Target,
-    chip,
-    load,
-    mapped_for,
-    resolve_target,
-)
+from polyfuse.targets import ON_GPU, Machine, Target, chip, is_on_gpu, load, mapped_for, resolve_target
 
 
 def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
@@ -351,19 +345,25 @@ class Executable:
         """The emitted source ("" for the interpreter)."""
         return self.code.source if self.code else ""
 
-    def run(self, arrays: Mapping[str, Array]) -> None:
-        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes.
+    def run(self, arrays: Mapping[str, Any]) -> None:
+        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes. Kernels on a GPU take
+        arrays there as well.
 
         Raises ArgumentError: PF408 for a missing array, PF401, PF402, PF405 for one of another rank, dtype
-        or extent, PF418 for memory that is not dense.
+        or extent, PF417 for one that is elsewhere, PF418 for memory that is not dense.
         """
-        given: dict[str, Array] = {}
+        given: dict[str, Any] = {}
+        there = is_on_gpu(self.machine)
         for t in self.kernels.scheduled.specialized.graph.tensors:
             if t.role is Role.TEMP:
                 continue
             if t.name not in arrays:
                 raise ArgumentError(f"there is no array for '{t.name}'", code="PF408", span=t.span)
-            array = check_array(t, arrays[t.name], {})
+            if there and (view := to_device(arrays[t.name], t.name)) is not None:
+                check_fits(t, view.dtype, view.shape, {})
+                given[t.name] = view
+                continue
+            array = check_array(t, to_numpy(arrays[t.name], t.name)[0], {})
             if not (dense(array) and usable(array)):
                 raise ArgumentError(f"the memory of '{t.name}' is not dense", code="PF418", span=t.span)
             # Dims that were collapsed share the memory.

@@ -163,3 +163,10 @@ def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:
     from polyfuse.runtime.cuda import load as load_on_gpu
 
     return load_on_gpu(code, flush_denormals=flush)
+
+
+def is_on_gpu(machine: Machine) -> bool:
+    """Does it run on a GPU, and take arrays there?"""
+    from polyfuse.runtime.cuda import CudaExecutable
+
+    return isinstance(machine, CudaExecutable)

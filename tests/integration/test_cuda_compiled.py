@@ -183,6 +183,25 @@ def test_cupy_in_and_out(driver: EmulatingDriver, monkeypatch: pytest.MonkeyPatc
     y = compiled(DOUBLE)(Cupy(on_device(driver, grid(3, 5))))
     assert isinstance(y, Cupy)
     np.testing.assert_array_equal(y.array.get(), 2 * grid(3, 5))
+    rounded = compiled("op shorten(x: f32[N]) -> (y: bf16[N]) { y[i] = bf16(x[i]) }")
+    y = rounded(Cupy(on_device(driver, grid(5))))
+    assert isinstance(y, DeviceArray) and y.dtype == ml_dtypes.bfloat16
+
+
+def test_stages_take_arrays_on_the_device(driver: EmulatingDriver, torch: Torch) -> None:
+    specialized = pf.parse(DOUBLE).op().specialize(N=3, M=5)
+    built = specialized.schedule().lower(target="cuda").build()
+    x, y = tensor(driver, grid(3, 5)), on_device(driver, grid(3, 5))
+    built.run({"x": x, "y": y})
+    np.testing.assert_array_equal(y.get(), 2 * grid(3, 5))
+    host = np.empty((3, 5), np.float32)
+    built.run({"x": x, "y": host})
+    np.testing.assert_array_equal(host, 2 * grid(3, 5))
+    specialized.schedule().lower(target="emulate").build("cuda").run({"x": x, "y": host})
+    with pytest.raises(pf.ArgumentError, match="PF405"):
+        built.run({"x": tensor(driver, grid(3, 6)), "y": host})
+    with pytest.raises(pf.ArgumentError, match="PF417"):
+        specialized.schedule().lower(target="cpu").build().run({"x": x, "y": host})
 
 
 def test_arrays_on_both_sides(driver: EmulatingDriver, torch: Torch) -> None:
