@@ -74,7 +74,7 @@ def _gpu_is_usable() -> bool:
                 found = error.diagnostics[0]
                 remedy = f"; {found.hint}" if found.hint else ""
                 text = f"kernels run on the CPU, the GPU cannot be used: {found.message}{remedy}"
-                warnings.warn(text, PolyfuseWarning, stacklevel=6)
+                warnings.warn(text, PolyfuseWarning, stacklevel=7)
     return _usable[pid]
 
 
