@@ -24,11 +24,13 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Lowered, Passes, lower_clusters, schedule
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -77,6 +79,10 @@ def _text(result: object) -> str:
             return result.source
         case _ if hasattr(result, "plan"):
             return str(result.plan)
+        case Lowered():
+            return str(result.kernels)
+        case list():
+            return "\n".join(f"cluster {k}: {', '.join(names)}" for k, names in enumerate(result))
         case tuple():  # what was made, then the decisions that led to it
             return "\n".join(_text(part) for part in result)
         case frozenset():
@@ -91,6 +97,8 @@ def _verify(result: object) -> None:
         require_legal(result.graph, result.tree)
     if isinstance(result, TensorGraph):
         verify_graph(result)
+    if isinstance(result, Lowered):
+        verify_kernels(result.kernels)
     if isinstance(result, tuple) and isinstance(result[0], KernelGraph):
         verify_kernels(result[0])
 
@@ -106,6 +114,7 @@ class Compilation:
     strided: frozenset[str] = frozenset()
     target: str = "cpu"
     stitching: Stitching | None = None
+    clustering: Clustering = field(default_factory=Clustering)
 
     @cached_property
     def machine(self) -> int | GpuTarget:
@@ -122,6 +131,7 @@ class Compilation:
                 ("sizes", repr(sorted(self.sizes.items()))),
                 ("fusion", repr(self.fusion)),
                 ("stitching", repr(self.stitching)),
+                ("clustering", repr(self.clustering)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
                 ("strided", ",".join(sorted(self.strided))),
@@ -139,6 +149,13 @@ class Compilation:
         step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
         fixed = step("graph", lambda: fixed_graph(self.graph, self.sizes))
+        # TensorGraph -> clusters of statements; several of them take the next steps one by one
+        found: list[Decision] = []
+        clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
+        if len(clusters) > 1:
+            passes = Passes(self.clustering, self.fusion, self.stitching, self.machine)
+            low = step("kernels", lambda: lower_clusters(fixed, clusters, passes))
+            return replace(low, decisions=(*found, *low.decisions))
         # TensorGraph -> ScheduledGraph (layer I)
         scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
@@ -146,16 +163,6 @@ class Compilation:
         # inout parameters: in place, or copied first
         copied, in_place = step("in_place", lambda: entry_copies(kernels))
         return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place))
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """Kernels, and what led to them."""
-
-    scheduled: ScheduledGraph
-    kernels: KernelGraph
-    copied: frozenset[str]
-    decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True)
@@ -193,12 +200,14 @@ def build(
     target: str = "cpu",
     fusion: LoopFusion | None,
     stitching: Stitching | None = None,
+    clustering: Clustering | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     step = Watch(options)
-    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching)
+    cut = clustering or Clustering()
+    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching, cut)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
@@ -273,8 +282,3 @@ def _refuse_empty_gathers(graph: TensorGraph) -> None:
             if any(isinstance(i, EXPR_TYPES) and e == IConst(0) for i, e in zip(indices, shape, strict=True)):
                 message = f"'{tensor}' has no elements along an axis that is indexed by data"
                 raise DslError(message, code="PF361", span=place)
-
-
-def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
-    """Layer I, or the identity schedule without it."""
-    return fusion.schedule(graph) if fusion else identity_schedule(graph)

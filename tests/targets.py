@@ -130,7 +130,7 @@ def check_emulated(
                     EmulatedKernels(code, order=order).run(arrays)
                 except EmulationError as e:
                     raise AssertionError(f"{call.name} ({how}): {e}\n{call.text}") from e
-                _compare(call, arrays, want, how)
+                compare_results(call, arrays, want, how)
 
 
 def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:
@@ -148,10 +148,10 @@ def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:
             for machine in machines:
                 arrays = call.memory()
                 machine.run(arrays)
-                _compare(call, arrays, want, f"{name}, {type(machine).__name__}")
+                compare_results(call, arrays, want, f"{name}, {type(machine).__name__}")
 
 
-def _compare(call: Call, arrays: dict[str, Array], want: Any, how: str) -> None:
+def compare_results(call: Call, arrays: dict[str, Array], want: Any, how: str) -> None:
     for t in call.graph.tensors:
         if t.role is Role.OUTPUT:
             outcome = agrees(arrays[t.name], want[t.name], t.dtype)

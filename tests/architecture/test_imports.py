@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "thread_pictures": LOW | {"ir", "svg"},
     "placement_pictures": LOW | {"ir", "svg"},
     "pipeline": EVERYTHING,
+    "lowering": LOW | {"ir", "layers"},
     "api": EVERYTHING,
     "stages": EVERYTHING,
     "resources": LOW | {"ir", "cost", "runtime"},

@@ -472,6 +472,7 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
     wanted = [
         "source.txt",
         "graph.txt",
+        "clusters.txt",
         "schedule.txt",
         "kernels.txt",
         "in_place.txt",

@@ -1,0 +1,117 @@
+"""Graphs, trees and kernels with other names for their tensors and statements.
+
+What differs in names only is compiled once: `canonical` gives the names away, so that two of the same form
+are equal.  Names of loops stay, they mean nothing outside of a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Stage
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, Statement, Tensor, TensorGraph, map_expr
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """New names by old ones; a name that is not in it stays."""
+
+    tensors: Mapping[str, str]
+    statements: Mapping[str, str]
+
+    def tensor(self, name: str) -> str:
+        return self.tensors.get(name, name)
+
+    def statement(self, name: str) -> str:
+        return self.statements.get(name, name)
+
+    def graph(self, g: TensorGraph) -> TensorGraph:
+        return replace(
+            g,
+            tensors=tuple(map(self._tensor, g.tensors)),
+            statements=tuple(map(self._statement, g.statements)),
+            inputs=tuple(map(self.tensor, g.inputs)),
+            outputs=tuple(map(self.tensor, g.outputs)),
+        )
+
+    def tree(self, t: Tree) -> Tree:
+        match t:
+            case Leaf(name):
+                return Leaf(self.statement(name))
+            case Sequence(children):
+                return Sequence(tuple(map(self.tree, children)))
+            case Band(members, child, permutable):
+                return Band(tuple(map(self.member, members)), self.tree(child), permutable)
+
+    def member(self, m: Member) -> Member:
+        return replace(m, exprs=tuple(sorted((self.statement(n), e) for n, e in m.exprs)))
+
+    def kernel(self, k: Kernel) -> Kernel:
+        return replace(
+            k,
+            graph=self.graph(k.graph),
+            stages=tuple(map(self._stage, k.stages)),
+            buffers=tuple(map(self._buffer, k.buffers)),
+            atomic=frozenset(map(self.statement, k.atomic)),
+            parts=tuple(map(self.kernel, k.parts)),
+        )
+
+    def kernels(self, g: KernelGraph) -> KernelGraph:
+        return KernelGraph(self.graph(g.graph), tuple(map(self.kernel, g.kernels)))
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def _tensor(self, t: Tensor) -> Tensor:
+        return replace(t, name=self.tensor(t.name), alias=t.alias and self.tensor(t.alias))
+
+    def _statement(self, s: Statement) -> Statement:
+        return replace(
+            s,
+            name=self.statement(s.name),
+            target=self.tensor(s.target),
+            write=tuple(map(self._index, s.write)),
+            expr=self._expr(s.expr),
+        )
+
+    def _index(self, i: Index) -> Index:
+        return self._expr(i) if isinstance(i, EXPR_TYPES) else i
+
+    def _expr(self, e: Expr) -> Expr:
+        return map_expr(e, self._read)
+
+    def _read(self, e: Expr) -> Expr:
+        return replace(e, tensor=self.tensor(e.tensor)) if isinstance(e, Read) else e
+
+    def _stage(self, s: Stage) -> Stage:
+        return Stage(tuple(map(self.member, s.band)), tuple(Phase(self.tree(p.tree)) for p in s.phases))
+
+    def _buffer(self, b: Buffer) -> Buffer:
+        return replace(b, tensor=self.tensor(b.tensor))
+
+
+def canonical(graph: TensorGraph) -> TensorGraph:
+    """The graph with names by position, loops included: graphs that differ in names only are equal in this
+    form. It is for comparing; no name of it is meant to be printed."""
+    names = Names(
+        {t.name: f"%{k}" for k, t in enumerate(graph.tensors)},
+        {s.name: f"%{k}" for k, s in enumerate(graph.statements)},
+    )
+    renamed = names.graph(graph)
+    return replace(renamed, statements=tuple(map(_loops_by_position, renamed.statements)))
+
+
+def _loops_by_position(s: Statement) -> Statement:
+    new: dict[str, IndexExpr] = {d.name: IVar(f"%{k}") for k, d in enumerate(s.dims)}
+
+    def index(e: IndexExpr) -> IndexExpr:
+        return substitute(e, new)
+
+    dims = tuple(
+        replace(d, name=f"%{k}", lower=index(d.lower), upper=index(d.upper)) for k, d in enumerate(s.dims)
+    )
+    expr = map_expr(s.expr, lambda e: e, index)
+    write = tuple(map_expr(i, lambda e: e, index) if isinstance(i, EXPR_TYPES) else index(i) for i in s.write)
+    return replace(s, dims=dims, expr=expr, write=write)

@@ -1,0 +1,208 @@
+"""Clusters: the pieces of a graph that are scheduled one by one.
+
+    TensorGraph of hundreds of statements    ->    clusters, in an order that dependences agree with
+
+Layer I looks for loops that all statements of a graph share, which is work that grows faster than the
+number of statements and finds nothing where they have nothing in common.  So a graph is cut first:
+
+contraction   a sum of products whose factors each lack an index that the other has (matrix products,
+              convolutions): bound by arithmetic, and a cluster of its own
+connection    other statements come together where a tensor goes from one to the other, or where both read
+              one; those that nothing connects are apart, and may be packed (layer III)
+size          a cluster has at most `most` statements; where one would be larger it is cut where tensors
+              are small
+
+No group of statements is formed that others lie between (`layers.quotient`).  Sources: Apollo (MLSys'22)
+section 3, cluster extraction; opaque operators by relations, not by names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes, variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Expr,
+    Read,
+    Role,
+    Statement,
+    Tensor,
+    TensorGraph,
+    reads,
+    statement_reads,
+    walk,
+)
+from polyfuse.layers.quotient import Quotient
+from polyfuse.poly.axis_planner import strongly_connected
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """How a graph is cut.
+
+    most   statements of a cluster at most (those that must stay together count, but are never cut)
+    whole  graphs with at most so many statements are not cut
+    """
+
+    most: int = 40
+    whole: int = 40
+
+    def clusters(self, graph: TensorGraph, decisions: list[Decision]) -> list[tuple[str, ...]]:
+        """The clusters of a graph, each with its statements in order of the graph."""
+        names = tuple(s.name for s in graph.statements)
+        if len(names) <= self.whole:
+            return [names] if names else []
+        found = _Clusters(graph, self.most).run()
+        sizes_of = ", ".join(str(len(c)) for c in found)
+        why = f"{len(found)} clusters of {sizes_of} statements, cut at contractions and small tensors"
+        decisions.append(Decision("clusters", graph.name, True, why))
+        return found
+
+
+class _Clusters:
+    def __init__(self, graph: TensorGraph, most: int) -> None:
+        self.graph = graph
+        self.most = most
+        self.statements = graph.statements
+        self.writers: dict[str, list[int]] = defaultdict(list)
+        self.readers: dict[str, list[int]] = defaultdict(list)
+        for k, s in enumerate(graph.statements):
+            self.writers[s.target].append(k)
+            for name in dict.fromkeys(r.tensor for r in statement_reads(s)):
+                self.readers[name].append(k)
+        self.bytes = {t.name: _bytes(t) for t in graph.tensors}
+        self.aliases = {t.name: t.alias for t in graph.tensors if t.alias is not None}
+        self.alone = [is_contraction(s) for s in self.statements]
+
+    def run(self) -> list[tuple[str, ...]]:
+        together = _bound_together(len(self.statements), list(self._edges()), self.writers)
+        of = {s: k for k, t in enumerate(together) for s in t}
+        groups = Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()])
+        weight = {k: len(t) for k, t in enumerate(together)}
+        alone = {k for k, t in enumerate(together) if any(self.alone[s] for s in t)}
+        for a, b in (*self._flows(), *self._shared()):
+            x, y = groups.group(of[a]), groups.group(of[b])
+            if x == y or x in alone or y in alone or weight[x] + weight[y] > self.most:
+                continue
+            if groups.can_merge(x, y):
+                total = weight[x] + weight[y]
+                weight[groups.merge(x, y)] = total
+        ordered = [sorted(s for k in members for s in together[k]) for members in groups.ordered()]
+        return [tuple(self.statements[s].name for s in members) for members in ordered]
+
+    def _edges(self) -> Iterator[tuple[int, int]]:
+        """Producer and consumer; and who reads the entry value of an inout parameter, and who replaces it."""
+        for name, writers in self.writers.items():
+            for w in writers:
+                yield from ((w, r) for r in self.readers[name])
+            if name in self.aliases:
+                yield from ((r, w) for r in self.readers[self.aliases[name]] for w in writers)
+
+    def _flows(self) -> list[tuple[int, int]]:
+        """Producer and consumer pairs, those of large tensors first: what is cut in the end is small."""
+        pairs = [
+            (-self.bytes[name], r, w)
+            for name, writers in self.writers.items()
+            for w in writers
+            for r in self.readers[name]
+        ]
+        return [(w, r) for _, r, w in sorted(pairs)]
+
+    def _shared(self) -> list[tuple[int, int]]:
+        """Pairs that read one tensor which is most of what either of them touches."""
+        found = []
+        for name, readers in self.readers.items():
+            large = [k for k in readers if 2 * self.bytes[name] >= self._largest(k)]
+            found += [(-self.bytes[name], a, b) for a, b in pairwise(large)]
+        return [(a, b) for _, a, b in sorted(found)]
+
+    def _largest(self, k: int) -> int:
+        s = self.statements[k]
+        return max(self.bytes[n] for n in (s.target, *(r.tensor for r in statement_reads(s))))
+
+
+def _bytes(t: Tensor) -> int:
+    """Of a tensor; one whose sizes are open counts by its rank."""
+    count = product(t.shape)
+    return t.dtype.bytes * (1024 ** len(t.shape) if sizes(count) else evaluate(count, {}))
+
+
+def _bound_together(
+    count: int, edges: list[tuple[int, int]], writers: dict[str, list[int]]
+) -> list[list[int]]:
+    """Statements that one cluster must have: pieces of one tensor, and recurrences."""
+    successors: dict[str, list[str]] = {str(k): [] for k in range(count)}
+    for a, b in edges:
+        successors[str(a)].append(str(b))
+    for pieces in writers.values():
+        for a, b in pairwise(pieces):
+            successors[str(a)].append(str(b))
+            successors[str(b)].append(str(a))
+    return [sorted(map(int, part)) for part in strongly_connected(tuple(successors), successors)]
+
+
+def is_contraction(s: Statement) -> bool:
+    """Is it a sum of products of which two factors each lack an index of the result that the other has?
+
+    c[m, n] = sum[k](a[m, k] * b[k, n])         a lacks n, b lacks m: each element is read many times over
+    d[m] = sum[k](a[m, k] * v[k])               v lacks m, a lacks nothing: as fast as a is read
+    """
+    if s.reduction != "sum":
+        return False
+    free = {d.name for d in s.dims if not d.reduce and not _single(d.lower, d.upper)}
+    over = {d.name for d in s.dims if d.reduce}
+    lacking = []
+    for read in _factors(s.expr):
+        used = _used(read)
+        if used & over:
+            lacking.append(free - used)
+    return any(a - b and b - a for k, a in enumerate(lacking) for b in lacking[:k])
+
+
+def _single(lower: IndexExpr, upper: IndexExpr) -> bool:
+    return isinstance(lower, IConst) and isinstance(upper, IConst) and upper.value - lower.value == 1
+
+
+def _factors(e: Expr) -> tuple[Read, ...]:
+    """The reads on both sides of the products in an expression."""
+    products = [x for x in walk(e) if isinstance(x, Apply) and x.op == "mul"]
+    return tuple(dict.fromkeys(r for x in products for r in reads(x)))
+
+
+def _used(read: Read) -> set[str]:
+    used: set[str] = set()
+    for i in read.indices:
+        if not isinstance(i, EXPR_TYPES):
+            used |= set(variables(i))
+    return used
+
+
+def cut_off(graph: TensorGraph, names: tuple[str, ...]) -> TensorGraph:
+    """A cluster as a graph of its own: what comes from other clusters is an input, what they read a result.
+
+    An inout parameter is one where its new value is written, and an input where its old one is only read.
+    """
+    inside = frozenset(names)
+    chosen = tuple(s for s in graph.statements if s.name in inside)
+    written = {s.target for s in chosen}
+    read = {r.tensor for s in chosen for r in statement_reads(s)}
+    outside = {r.tensor for s in graph.statements if s.name not in inside for r in statement_reads(s)}
+    replaced = {t.alias for t in graph.tensors if t.name in written and t.alias is not None}
+    tensors = []
+    for t in graph.tensors:
+        if t.name in written:
+            passed_on = t.role is Role.TEMP and t.name in outside
+            tensors.append(replace(t, role=Role.OUTPUT) if passed_on else t)
+        elif t.name in replaced:
+            tensors.append(t)
+        elif t.name in read:
+            tensors.append(replace(t, role=Role.INPUT, alias=None))
+    inputs = tuple(t.name for t in tensors if t.role in (Role.INPUT, Role.INOUT))
+    outputs = tuple(t.name for t in tensors if t.role is Role.OUTPUT and t.alias is None)
+    return replace(graph, tensors=tuple(tensors), statements=chosen, inputs=inputs, outputs=outputs)

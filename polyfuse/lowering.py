@@ -1,0 +1,85 @@
+"""From a graph at known sizes to kernels, cluster by cluster.
+
+    TensorGraph --Clustering--> clusters --LoopFusion, form_kernels (each)--> pieces --join--> Lowered
+
+A cluster that differs from an earlier one in names only takes that one's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.rename import canonical
+from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.clusters import Clustering, cut_off
+from polyfuse.layers.collapse import collapse
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.joining import Piece, join
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
+from polyfuse.layers.stitching import Stitching
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The layers, and what kernels are mapped for: a number of CPU workers or a GPU."""
+
+    clustering: Clustering
+    fusion: LoopFusion | None
+    stitching: Stitching | None
+    machine: int | GpuTarget
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Kernels, and what led to them."""
+
+    scheduled: ScheduledGraph
+    kernels: KernelGraph
+    copied: frozenset[str]
+    decisions: tuple[Decision, ...]
+
+
+def lower_clusters(graph: TensorGraph, clusters: Sequence[tuple[str, ...]], passes: Passes) -> Lowered:
+    """Kernels of all clusters. Raises ScheduleError PF5xx where one of them cannot be made."""
+    decisions: list[Decision] = []
+    if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:
+        # Clusters must agree on the shapes of what goes between them.
+        graph = collapse(graph, decisions, frozenset(passes.fusion.strided))
+        passes = replace(passes, fusion=replace(passes.fusion, collapse=False))
+    strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
+    pieces: list[Piece] = []
+    known: dict[object, int] = {}
+    for k, names in enumerate(clusters):
+        own = cut_off(graph, names)
+        form = canonical(own), tuple(t.name in strided for t in own.tensors)
+        if form in known:
+            first = known[form]
+            pieces.append(pieces[first].like(own))
+            why = f"it differs from cluster {first} in names only, and takes its kernels"
+            decisions.append(Decision("same", f"cluster {k}", True, why))
+            continue
+        known[form] = k
+        piece, why_so = lower_piece(own, passes)
+        pieces.append(piece)
+        decisions += why_so
+    made = join(graph, pieces)
+    return Lowered(made.scheduled, made.kernels, made.copied, tuple(decisions))
+
+
+def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
+    """One cluster by the layers given. Raises ScheduleError PF5xx."""
+    scheduled = schedule(graph, passes.fusion)
+    kernels, decisions = form_kernels(scheduled, passes.machine, passes.stitching)
+    copied, in_place = entry_copies(kernels)
+    return Piece(graph, scheduled, kernels, copied), (*scheduled.decisions, *decisions, *in_place)
+
+
+def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
+    """Layer I, or the identity schedule without it."""
+    return fusion.schedule(graph) if fusion else identity_schedule(graph)
