@@ -6,7 +6,7 @@ the machine, where they were measured (`polyfuse doctor --measure`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
 
@@ -50,3 +50,15 @@ class CpuDevice:
             if nbytes * (1 if level.private else self.threads) <= level.capacity:
                 return k
         return len(self.levels) - 1
+
+
+def table_cpu(threads: int) -> CpuDevice:
+    """The default CPU with so many threads: for decisions that must not change with a measurement."""
+    default = CpuDevice()
+    scale = threads / default.threads
+    return replace(
+        default,
+        threads=threads,
+        levels=tuple(replace(x, bandwidth=x.bandwidth * scale) for x in default.levels),
+        operations=default.operations * scale,
+    )

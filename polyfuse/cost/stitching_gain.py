@@ -3,20 +3,26 @@
     gain = time(before) + time(mine) - time(joined)
 
 A group takes the longer of its traffic and its operations, on the share of the machine that its rows fill,
-and one launch.  What a stitched group moves less is `saved`; what it may lose is parallelism.  Sources:
+and a launch.  What a stitched group moves less is `saved`; what it may lose is parallelism.  Sources:
 FusionStitching's delta evaluator  f = T_reduced_mem + T_reduced_calls - T_penalty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate
-from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, USABLE
+from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, USABLE
 from polyfuse.decisions import format_bytes
+
+# A loss of parallelism must be outweighed by so much: the model is not exact.
+MARGIN = 1.05
+# What the registers of a multiprocessor hold: a block with few rows keeps those it works on.
+ON_CHIP = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +30,9 @@ class NestFigures:
     """A group of nests under common rows.
 
     bytes_in, bytes_out: outside of the group, each tensor counted once.  instances: of all statements;
-    weight: operations of one.  parallel: iterations of the rows.  live: bytes that one iteration of the
-    rows touches and reads again in a later phase (0 with one phase).
+    weight: operations of one.  parallel: blocks or chunks that can run at the same time.  live: bytes that
+    one iteration of the rows touches in several phases; again: what later phases touch again, in all.
+    launches: 2 where partial results are combined afterwards.
     """
 
     bytes_in: float
@@ -33,8 +40,9 @@ class NestFigures:
     instances: float
     parallel: int
     live: float = 0.0
-    phases: int = 1
+    again: float = 0.0
     weight: float = 1.0
+    launches: int = 1
 
     @property
     def nbytes(self) -> float:
@@ -49,6 +57,7 @@ class Gain:
     traffic: float
     launches: float
     parallelism: float
+    launched: int = 1
 
     @property
     def seconds(self) -> float:
@@ -56,16 +65,22 @@ class Gain:
 
     @property
     def pays(self) -> bool:
-        return self.seconds > 0
+        """Does it save more than what idle parts cost?"""
+        return self.saved > self.parallelism * MARGIN
 
     def __str__(self) -> str:
-        """For a decision: ``saves 12.6 MB of traffic (3.1 us) and a launch, costs 0.4 us of parallelism``."""
-        text = f"saves {format_bytes(self.traffic_bytes)} of traffic and a launch ({_us(self.saved)})"
-        return text + (f", costs {_us(self.parallelism)} of parallelism" if self.parallelism > 0 else "")
+        """For a decision: ``3.1 us for 12.6 MB of traffic and a launch saved, 0.4 us lost to idle parts``."""
+        what = f"{format_bytes(self.traffic_bytes)} of traffic and {_launches(self.launched)} saved"
+        text = f"{_us(self.saved)} for {what}"
+        return text + (f", {_us(self.parallelism)} lost to idle parts" if self.parallelism > 0 else "")
 
     @property
     def saved(self) -> float:
         return self.traffic + self.launches
+
+
+def _launches(count: int) -> str:
+    return "a launch" if count == 1 else f"{count} launches"
 
 
 def _us(seconds: float) -> str:
@@ -86,10 +101,17 @@ class StitchingCost:
     def __call__(self, first: NestFigures, second: NestFigures, joined: NestFigures) -> Gain:
         """What joining gains: with the machine busy all the time, less what idle parts of it cost."""
         parts = (first, second)
-        full = sum(self._time(p, 1.0) for p in parts) - self._time(joined, 1.0)
-        real = sum(self._time(p, self.share(p)) for p in parts) - self._time(joined, self.share(joined))
-        saved = sum(p.nbytes for p in parts) - joined.nbytes
-        return Gain(saved, full, self.launch_s, max(0.0, full - real))
+        touched = sum(p.nbytes for p in parts)
+        full = sum(self._time(p, 1.0, touched) for p in parts) - self._time(joined, 1.0, touched)
+        real = sum(self._real(p, touched) for p in parts) - self._real(joined, touched)
+        launched = sum(p.launches for p in parts) - joined.launches
+        saved = max(0.0, touched - joined.nbytes)
+        return Gain(saved, full, self.launch_s * launched, max(0.0, full - real), launched)
+
+    def seconds(self, groups: Sequence[NestFigures]) -> float:
+        """What groups take, one after the other."""
+        touched = sum(f.nbytes for f in groups)
+        return sum(self._real(f, touched) + f.launches * self.launch_s for f in groups)
 
     @property
     def launch_s(self) -> float:
@@ -97,28 +119,31 @@ class StitchingCost:
         return m.launch_overhead_s if isinstance(m, Device) else m.step_s
 
     def share(self, f: NestFigures) -> float:
-        """Of the machine that the rows keep busy: workers, or multiprocessors with one row each."""
-        m = self.machine
-        units = m.sms if isinstance(m, Device) else m.threads
-        rows = max(1, f.parallel)
-        return rows / (ceil(rows / units) * units)
+        """Of the machine that a group keeps busy: workers less what the last round leaves idle, or
+        multiprocessors with a block each."""
+        m, parallel = self.machine, max(1, f.parallel)
+        if isinstance(m, Device):
+            return min(1.0, parallel / m.sms)
+        return parallel / (ceil(parallel / m.threads) * m.threads)
 
-    def _time(self, f: NestFigures, share: float) -> float:
-        """Seconds of a group on a share of the machine; later phases find what is live in a cache, or not."""
-        again = f.live * max(1, f.parallel) * (f.phases - 1)
+    def _real(self, f: NestFigures, touched: float) -> float:
+        return self._time(f, self.share(f), touched)
+
+    def _time(self, f: NestFigures, share: float, touched: float) -> float:
+        """Seconds of a group on a share of the machine, of those that touch so many bytes together: what
+        fits a cache is found there, by the next group as well as by the next call."""
         if isinstance(self.machine, Device):
-            return self._gpu(f, again, share)
+            return self._gpu(f, self.machine, share, touched)
         m = self.machine
-        level = m.level(f.live)
-        memory = m.levels[-1] if f.nbytes > m.levels[-2].capacity else m.levels[-2]
-        seconds = f.nbytes / memory.bandwidth + again / m.levels[level].bandwidth
+        memory = m.levels[-1] if touched > m.levels[-2].capacity else m.levels[-2]
+        seconds = f.nbytes / memory.bandwidth + f.again / m.levels[m.level(f.live)].bandwidth
         return max(seconds, f.instances * f.weight / m.operations) / share
 
-    def _gpu(self, f: NestFigures, again: float, share: float) -> float:
-        m = self.machine
-        assert isinstance(m, Device)
-        l2 = L2_BYTES_PER_CLOCK * m.sms * m.clock * share
-        fits = f.live * min(max(1, f.parallel), m.sms) <= m.l2_bytes * USABLE
-        beyond = f.nbytes + (0.0 if fits else again)
-        lanes = 128 * m.sms * m.clock * share
-        return max(beyond / m.memory_bandwidth, (f.nbytes + again) / l2, f.instances * f.weight / lanes)
+    def _gpu(self, f: NestFigures, m: Device, share: float, touched: float) -> float:
+        l2, usable = L2_BYTES_PER_CLOCK * m.sms * m.clock * share, m.l2_bytes * USABLE
+        again = 0.0 if f.live <= ON_CHIP else f.again
+        fits = f.live * min(max(1, f.parallel), m.sms) <= usable
+        beyond = (f.nbytes if touched > usable else 0.0) + (0.0 if fits else again)
+        lanes = LANES.get(m.arch, 128) * m.sms * m.clock * share
+        work = f.instances * f.weight / lanes
+        return max(beyond / m.memory_bandwidth, (f.nbytes + again) / l2, work)

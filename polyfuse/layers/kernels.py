@@ -32,14 +32,13 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping, gpu_mapping
-from polyfuse.layers.gpu_mapping import threads_of_rows
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
-from polyfuse.layers.nest import Nest, iterations
+from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.row_cache import cache_rows
-from polyfuse.layers.stitching import Filling, Stitching
+from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
 from polyfuse.poly.footprint import Window, private_to_blocks, window
@@ -67,7 +66,7 @@ def form_kernels(
         graph, nests = scheduled.graph, list[Nest]()
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
-            phases = stitching.groups(build_model(graph), phases, _filling(graph, target), decisions)
+            phases = stitching.run(graph, phases, target, decisions)
         for phase in phases:
             graph, mapped = _mapped(graph, phase, target, decisions)
             nests += mapped
@@ -80,14 +79,6 @@ def form_kernels(
     if isinstance(target, GpuTarget) and stitching is not None and stitching.barriers is not False:
         made = join_kernels(made, target, stitching.barriers is True, decisions)
     return made, tuple(decisions)
-
-
-def _filling(graph: TensorGraph, target: int | GpuTarget) -> Filling:
-    if isinstance(target, GpuTarget):
-        gpu = target
-        needed = gpu.sms * gpu.threads
-        return Filling(needed, gpu.parallel, lambda rows, t: threads_of_rows(graph, rows, t, gpu))
-    return Filling(2 * target, cpu_mapping.SMALLEST_PARALLEL, lambda rows, _: iterations(graph, rows))
 
 
 def _mapped(

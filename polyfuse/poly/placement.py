@@ -25,6 +25,15 @@ class Links:
         self.model = model
         self._flow = ordering(model)
         self._sharing = shared_reads(model)
+        self._leads, self._shares = _statements(self._flow), _statements(self._sharing)
+
+    def leads(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Must some instance of the second statements follow one of the first?"""
+        return _meets(self._leads, first, second)
+
+    def tied(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Does something go from the first statements to the second, or do both read one element?"""
+        return _meets(self._leads, first, second) or _meets(self._shares, first, second)
 
     def flow(self, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
         """Instances of the first statements -> instances of the second that must follow them."""
@@ -44,3 +53,24 @@ class Links:
         same = there.apply_range(here.reverse())
         ends = pairs.intersect_domain(there.domain()).intersect_range(here.domain())
         return bool(ends.is_subset(same))
+
+
+def _statements(relation: isl.UnionMap) -> dict[str, frozenset[str]]:
+    """Statement -> the statements that a relation leads to from it."""
+    found: dict[str, set[str]] = {}
+    maps = relation.get_map_list()
+    for k in range(maps.n_map()):
+        m = maps.get_at(k)
+        if not m.is_empty():
+            source, sink = _name(m, isl.dim_type.in_), _name(m, isl.dim_type.out)
+            found.setdefault(source, set()).add(sink)
+    return {n: frozenset(sinks) for n, sinks in found.items()}
+
+
+def _name(m: isl.Map, end: isl.dim_type) -> str:
+    return (m.get_tuple_name(end) or "").removeprefix("S_")
+
+
+def _meets(edges: dict[str, frozenset[str]], first: Iterable[str], second: Iterable[str]) -> bool:
+    there = frozenset(second)
+    return any(not there.isdisjoint(edges.get(n, frozenset())) for n in first)
