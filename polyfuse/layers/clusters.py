@@ -9,6 +9,8 @@ contraction   a sum of products whose factors each lack an index that the other 
               convolutions): bound by arithmetic, and a cluster of its own
 connection    other statements come together where a tensor goes from one to the other, or where both read
               one; those that nothing connects are apart, and may be packed (layer III)
+separators    numbers that come from several clusters or go to several (the norm of all gradients) tie
+              nothing together: each stays with those of its kind
 size          a cluster has at most `most` statements; where one would be larger it is cut where tensors
               are small
 
@@ -41,6 +43,12 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.quotient import Quotient
 from polyfuse.poly.axis_planner import strongly_connected
 
+# Clusters come together along a tensor of which one element stands for at most so many of each: a number for
+# each row ties rows together, one for a whole tensor does not.
+ELEMENTS = 2048
+# A cluster is large beside one whose largest tensor has this part of its bytes.
+LARGER = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
@@ -65,6 +73,44 @@ class Clustering:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Clusters in the making: how many statements each has, the bytes of its largest tensor, and those that
+    stay alone."""
+
+    graph: Quotient
+    weight: dict[int, int]
+    largest: dict[int, int]
+    alone: frozenset[int]
+
+    def merged(self, ties: list[tuple[int, int, int]], most: int) -> bool:
+        """Put clusters together along the ties that allow it; whether there was one."""
+        any_merged = False
+        for nbytes, a, b in ties:
+            x, y = self.graph.group(a), self.graph.group(b)
+            if x == y or self.alone & {x, y} or self.weight[x] + self.weight[y] > most:
+                continue
+            if self._tied(nbytes, x, y) and self.graph.can_merge(x, y):
+                weight, largest = self.weight[x] + self.weight[y], max(self.largest[x], self.largest[y])
+                merged = self.graph.merge(x, y)
+                self.weight[merged], self.largest[merged] = weight, largest
+                any_merged = True
+        return any_merged
+
+    def _tied(self, nbytes: int, x: int, y: int) -> bool:
+        """Does a tensor of so many bytes tie two clusters together?"""
+        small, large = sorted((x, y), key=lambda g: self.largest[g])
+        if ELEMENTS * nbytes < self.largest[small]:
+            return False
+        alike = self.largest[large] <= LARGER * self.largest[small]
+        return alike or not self._separates(small)
+
+    def _separates(self, g: int) -> bool:
+        """Does a small cluster stand between several large ones?"""
+        around = self.graph.inputs(g), self.graph.outputs(g)
+        return any(sum(self.largest[x] > LARGER * self.largest[g] for x in side) > 1 for side in around)
+
+
 class _Clusters:
     def __init__(self, graph: TensorGraph, most: int) -> None:
         self.graph = graph
@@ -83,17 +129,17 @@ class _Clusters:
     def run(self) -> list[tuple[str, ...]]:
         together = _bound_together(len(self.statements), list(self._edges()), self.writers)
         of = {s: k for k, t in enumerate(together) for s in t}
-        groups = Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()])
-        weight = {k: len(t) for k, t in enumerate(together)}
-        alone = {k for k, t in enumerate(together) if any(self.alone[s] for s in t)}
-        for a, b in (*self._flows(), *self._shared()):
-            x, y = groups.group(of[a]), groups.group(of[b])
-            if x == y or x in alone or y in alone or weight[x] + weight[y] > self.most:
-                continue
-            if groups.can_merge(x, y):
-                total = weight[x] + weight[y]
-                weight[groups.merge(x, y)] = total
-        ordered = [sorted(s for k in members for s in together[k]) for members in groups.ordered()]
+        groups = _Groups(
+            Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()]),
+            {k: len(t) for k, t in enumerate(together)},
+            {k: max(map(self._largest, t)) for k, t in enumerate(together)},
+            frozenset(k for k, t in enumerate(together) if any(self.alone[s] for s in t)),
+        )
+        ties = sorted((*self._flows(), *self._shared()), key=lambda t: -t[0])
+        pairs = [(nbytes, of[a], of[b]) for nbytes, a, b in ties]
+        while groups.merged(pairs, self.most):
+            pass  # what stood between two clusters may stand inside of one now
+        ordered = [sorted(s for k in members for s in together[k]) for members in groups.graph.ordered()]
         return [tuple(self.statements[s].name for s in members) for members in ordered]
 
     def _edges(self) -> Iterator[tuple[int, int]]:
@@ -104,23 +150,23 @@ class _Clusters:
             if name in self.aliases:
                 yield from ((r, w) for r in self.readers[self.aliases[name]] for w in writers)
 
-    def _flows(self) -> list[tuple[int, int]]:
-        """Producer and consumer pairs, those of large tensors first: what is cut in the end is small."""
+    def _flows(self) -> list[tuple[int, int, int]]:
+        """Bytes, producer and consumer; large tensors first, so that what is cut in the end is small."""
         pairs = [
             (-self.bytes[name], r, w)
             for name, writers in self.writers.items()
             for w in writers
             for r in self.readers[name]
         ]
-        return [(w, r) for _, r, w in sorted(pairs)]
+        return [(-less, w, r) for less, r, w in sorted(pairs)]
 
-    def _shared(self) -> list[tuple[int, int]]:
-        """Pairs that read one tensor which is most of what either of them touches."""
+    def _shared(self) -> list[tuple[int, int, int]]:
+        """Bytes and pairs that read one tensor which is most of what either of them touches."""
         found = []
         for name, readers in self.readers.items():
             large = [k for k in readers if 2 * self.bytes[name] >= self._largest(k)]
             found += [(-self.bytes[name], a, b) for a, b in pairwise(large)]
-        return [(a, b) for _, a, b in sorted(found)]
+        return [(-less, a, b) for less, a, b in sorted(found)]
 
     def _largest(self, k: int) -> int:
         s = self.statements[k]

@@ -21,9 +21,11 @@ class Quotient:
         self._before = [0] * nodes
         self._after = [0] * nodes
         self._inputs: list[set[int]] = [set() for _ in range(nodes)]
+        self._outputs: list[set[int]] = [set() for _ in range(nodes)]
         for a, b in edges:
             if a != b:
                 self._inputs[b].add(a)
+                self._outputs[a].add(b)
         for k in self._topological(range(nodes)):
             for p in self._inputs[k]:
                 self._before[k] |= self._before[p] | 1 << p
@@ -41,6 +43,11 @@ class Quotient:
     def inputs(self, group: int) -> set[int]:
         """The groups that edges lead from, directly."""
         found = {self._group[p] for k in self.members[group] for p in self._inputs[k]}
+        return found - {group}
+
+    def outputs(self, group: int) -> set[int]:
+        """The groups that edges lead to, directly."""
+        found = {self._group[p] for k in self.members[group] for p in self._outputs[k]}
         return found - {group}
 
     def follows(self, a: int, b: int) -> bool:
