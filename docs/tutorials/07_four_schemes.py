@@ -18,6 +18,8 @@
 # draw: 6 rows of 16 elements, blocks of a few threads.
 
 # %%
+from dataclasses import replace
+
 import polyfuse as pf
 from polyfuse.ir.kernel import Kernel, Scope, placement
 from polyfuse.ir.schedule_tree import Coordinate, Member
@@ -28,14 +30,14 @@ from polyfuse.placement_pictures import needed, placement_svg
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.placement import Links
 
-tiny = GpuTarget(sms=2, threads=16, row_threads=4, vector=1, parallel=64)
+tiny = GpuTarget(sms=2, threads=16, row_threads=4, vector=1, parallel=64, least=16, launch_s=0.0)
 
 
 def stitched(text: str) -> Kernel:
-    """The operator as one stitched kernel, on a GPU with two tiny multiprocessors; without layer I, which
-    would merge statements before there is anything to stitch."""
+    """The operator as one stitched kernel, on a GPU with two tiny multiprocessors on which launches cost
+    nothing; without layer I, which would merge statements before there is anything to stitch."""
     scheduled = pf.parse(text).op().specialize(T=6, H=16).schedule()
-    kernels, _ = form_kernels(scheduled.ir, tiny, Stitching())
+    kernels, _ = form_kernels(scheduled.ir, tiny, Stitching(barriers=True))
     (kernel,) = kernels.kernels
     return kernel
 
@@ -243,7 +245,7 @@ svg = placement_svg(column, "s", "y", along="h", title="a column reduction: Glob
 # little work for that to matter. The test is the same; only `P` has changed.
 
 # %%
-tiny = GpuTarget(sms=2, threads=16, row_threads=4, vector=1)  # so few elements need not fill it
+tiny = replace(tiny, launch_s=2.5e-6)  # launches that cost something: so few elements need not fill it
 agreed = stitched("""
 op columns(x: f32[T, H]) -> (y: f32[T, H]) {
   s[h] = sum[t](x[t, h])

@@ -71,8 +71,16 @@ class Gain:
     def __str__(self) -> str:
         """For a decision: ``3.1 us for 12.6 MB of traffic and a launch saved, 0.4 us lost to idle parts``."""
         what = f"{format_bytes(self.traffic_bytes)} of traffic and {_launches(self.launched)} saved"
-        text = f"{_us(self.saved)} for {what}"
-        return text + (f", {_us(self.parallelism)} lost to idle parts" if self.parallelism > 0 else "")
+        return f"{_us(self.saved)} for {what}{self._lost}"
+
+    @property
+    def brief(self) -> str:
+        """The same where bytes are told elsewhere: ``it saves 3.1 us, 0.4 us lost to idle parts``."""
+        return f"it saves {_us(self.saved)}{self._lost}"
+
+    @property
+    def _lost(self) -> str:
+        return f", {_us(self.parallelism)} lost to idle parts" if self.parallelism > 0 else ""
 
     @property
     def saved(self) -> float:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.cost.stitching_gain import Gain, StitchingCost
+from polyfuse.cost.stitching_gain import StitchingCost
 from polyfuse.decisions import Decision
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import Figures, machine_of
+from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
 from polyfuse.layers.groups import Group, group_of, united
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.placement import Links
@@ -108,9 +108,9 @@ class Stitcher:
         if not gain.pays and not self.enough(joined):
             count = self.figures.rows(joined)
             why = f"only {count} iterations of {rows or 'no loop'} would run in parallel"
-            self.refuse(first, second, f"{why}: {self.words(gain)}")
+            self.refuse(first, second, f"{why}: {self.words(str(gain))}")
             return None
-        reason = f"they agree on {rows or 'nothing'}: {self.words(gain)}"
+        reason = f"they agree on {rows or 'nothing'}: {self.words(gain.brief)}"
         saved = None if self.graph.sizes else int(gain.traffic_bytes)
         self.decisions.append(Decision("stitch", _what(first, second), True, reason, saved_bytes=saved))
         return joined
@@ -132,8 +132,8 @@ class Stitcher:
         """Do the options say that the rows are enough?"""
         return self.options.rows is not None and self.figures.rows(joined) >= self.options.rows
 
-    def words(self, gain: Gain) -> str:
-        return f"{gain}{' (open sizes as 1024)' if self.graph.sizes else ''}"
+    def words(self, gain: str) -> str:
+        return f"{gain}, open sizes taken as {OPEN_SIZE}" if self.graph.sizes else gain
 
     def refuse(self, first: Group, second: Group, reason: str) -> None:
         self.decisions.append(Decision("stitch", _what(first, second), False, reason))
