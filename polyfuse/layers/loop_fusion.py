@@ -17,6 +17,7 @@ from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.ir.schedule_tree import Tree, sequence, statements
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.aggregation import micro_graphs
 from polyfuse.layers.collapse import collapse
 from polyfuse.layers.rematerialise import rematerialise
 from polyfuse.layers.rewrites import cache_read, decompose_argmax
@@ -31,6 +32,7 @@ from polyfuse.poly.scheduler import ScheduleTimeout
 from polyfuse.poly.scheduler import schedule as isl_schedule
 
 Scheduler = Literal["auto", "axes", "isl"]
+Partition = Literal["whole", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class LoopFusion:
 
     scheduler      "axes": the axis planner; "isl": isl's scheduler; "auto": the planner, and isl's where
                    the planner gives up (a recurrence along no single axis).
+    partition      what shares loops: "whole", all that can; "rules", Apollo's micro-graphs, which end at a
+                   reduction (`layers.aggregation`).
     rematerialise  recompute cheap elementwise producers in later phases where that moves fewer bytes.
     collapse       merge adjacent dims that are always used together (needs known sizes and dense inputs).
     cache_reads    inputs to read once into a temporary that their readers share.
@@ -46,6 +50,7 @@ class LoopFusion:
     """
 
     scheduler: Scheduler = "auto"
+    partition: Partition = "whole"
     rematerialise: bool = True
     collapse: bool = True
     cache_reads: tuple[str, ...] = ()
@@ -77,11 +82,14 @@ class LoopFusion:
         if graph is not unsplit:
             tree = planner(graph)
         require_legal(graph, tree)
-        decisions.append(Decision("schedule", graph.name, True, f"legal, by {self.scheduler} scheduling"))
+        how = f"{self.scheduler} scheduling" + " of micro-graphs" * (self.partition == "rules")
+        decisions.append(Decision("schedule", graph.name, True, f"legal, by {how}"))
         return ScheduledGraph(graph, tree, tuple(decisions))
 
     def _planner(self, decisions: list[Decision]) -> Callable[[TensorGraph], Tree]:
         def choose(graph: TensorGraph) -> Tree:
+            if self.partition == "rules":
+                return sequence([plan_or_isl(graph, part) for part in micro_graphs(graph)])
             if self.scheduler == "isl":
                 return schedule_by_isl(graph)
             try:
