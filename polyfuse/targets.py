@@ -148,6 +148,8 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
         registers=d.sm.registers,
         bandwidth=d.memory_bandwidth,
         launch_s=d.launch_overhead_s,
+        drain_s=d.drain_s,
+        barrier_s=d.barrier_s,
         clock=d.clock,
         l2_bytes=d.l2_bytes,
     )

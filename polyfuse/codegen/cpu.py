@@ -86,7 +86,8 @@ def _print(
 ) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...]]:
     """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
     kernels = request.kernels
-    buffers = plan_buffers(kernels, request.strided, request.copied)
+    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
+    buffers = plan_buffers(kernels, request.strided, request.copied, steps)
     emitter = _Emitter(
         kernels.graph,
         {b.name: b for b in buffers},
@@ -96,24 +97,33 @@ def _print(
     )
     functions: list[str] = []
     launches: list[Launch] = []
-    for low in map(lower, kernels.kernels):
+    parts = [(k, p) for k in kernels.kernels for p in k.parts or (k,)]
+    for whole, part in parts:
+        low = lower(part)
         for k, task in enumerate(low.tasks):
-            name = f"{prefix}{low.kernel.name}_{k}"
-            functions.append(emitter.function(name, low.kernel, task))
-            launches.append(_launch(name, low, task))
+            name = f"{prefix}{part.name}_{k}"
+            functions.append(emitter.function(name, part, task))
+            launches.append(_launch(name, whole.name, low, task))
     used.update(emitter.functions)
-    scratch = max((_scratch_bytes(k) for k in kernels.kernels), default=0)
+    scratch = max((_scratch_bytes(p) for _, p in parts), default=0)
     copied = tuple(sorted(request.copied))
     plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied)
     return functions, plan, tuple(emitter.checks)
 
 
 def plan_buffers(
-    kernels: KernelGraph, strided: frozenset[str], copied: frozenset[str]
+    kernels: KernelGraph, strided: frozenset[str], copied: frozenset[str], steps: Sequence[Kernel]
 ) -> tuple[PlanBuffer, ...]:
-    """Arguments in signature order, results, then global temporaries in order of the graph."""
+    """Arguments in signature order, results, then global temporaries in order of the graph.
+
+    `steps` run one after the other.
+    """
     graph = kernels.graph
-    used = {b.tensor for k in kernels.kernels for b in k.buffers if b.scope is Scope.GLOBAL}
+    live: dict[str, tuple[int, int]] = {}
+    for k, step in enumerate(steps):
+        for b in step.buffers:
+            if b.scope is Scope.GLOBAL:
+                live[b.tensor] = live.get(b.tensor, (k, k))[0], k
     found: list[PlanBuffer] = []
     for name in graph.inputs:
         t = graph.tensor(name)
@@ -124,8 +134,8 @@ def plan_buffers(
             alias = t.alias
             found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.OUTPUT, alias in strided, alias))
     for t in graph.tensors:
-        if t.role is Role.TEMP and t.name in used:
-            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.WORKSPACE))
+        if t.role is Role.TEMP and t.name in live:
+            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.WORKSPACE, live=live[t.name]))
     return tuple(found)
 
 
@@ -136,12 +146,12 @@ def _number_table(kernels: KernelGraph, buffers: tuple[PlanBuffer, ...]) -> dict
     return {n: k for k, n in enumerate(names)}
 
 
-def _launch(name: str, low: LoweredKernel, task: Task) -> Launch:
+def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
     total: IndexExpr = as_index(0)
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
-    return Launch(name, low.kernel.name, count, total, bool(task.loops))
+    return Launch(name, kernel, count, total, bool(task.loops))
 
 
 def _instances(s: Statement) -> IndexExpr:

@@ -1,8 +1,8 @@
 """The functions of a GPU kernel: one for each of its nests, or one for all parts of a joined kernel.
 
 Barriers come last: of a block where threads need them (`poly.barrier_insertion`), of the grid between the
-parts of a joined kernel.  Parts may be laid on threads differently: then thread number t is at
-(t mod x, t // x) of a part with x threads along a row.
+parts of a joined kernel.  Parts may be laid on threads differently: thread number t is at (t mod x, t // x)
+of a part with x threads along a row.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
-from polyfuse.codegen.lower import accumulated, tasks
+from polyfuse.codegen.lower import Task, accumulated, tasks
+from polyfuse.codegen.masks import merged
 from polyfuse.codegen.spmd import TX, TY, DeviceTask, Spmd, compare, guarded
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.index_expr import IndexExpr, as_index, binary, product
-from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.linear import Range
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, For, Node, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.poly.barrier_insertion import insert_barriers, without_unneeded
@@ -54,18 +56,13 @@ def _joined(
     aligned: dict[str, int] = {}
     shared: list[Buffer] = []
     for part in kernel.parts:
-        x = part.threads[0]
-        shaped = replace(part, threads=(x, threads // x))
         for t in tasks(part, accumulated(part, numbers)):
-            task = Spmd(shaped, strided, copied, numbers, shared=shared).task(t)
-            if part.threads[1] < threads // x and not _waits(task, part.threads, copied):
-                # Threads that the part has no row for do nothing, not even read.
-                mine = compare("lt", TY, as_index(part.threads[1]))
-                task = replace(task, body=guarded([mine], task.body))
+            task = _part(part, t, kernel, strided, copied, numbers, shared)
             if nests:
                 nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))
             alone = For(f"z{len(nests)}", as_index(0), as_index(1), 1, (), Coordinate.BLK)
             nest = _nest(task.loops or (alone,), task.body)
+            x = part.threads[0]
             if x != threads:
                 nest = substituted(nest, {"tx": binary("%", TX, x), "ty": binary("//", TX, x)})
             nests += nest
@@ -79,11 +76,69 @@ def _joined(
     return DeviceTask(whole, (), body, ranges, aligned)
 
 
-def _waits(task: DeviceTask, threads: tuple[int, int], copied: frozenset[str]) -> bool:
-    """Do threads of a block wait for each other in a task, if there are just so many of them?"""
+def _part(
+    part: Kernel,
+    task: Task,
+    whole: Kernel,
+    strided: frozenset[str],
+    copied: frozenset[str],
+    numbers: itertools.count[int],
+    shared: list[Buffer],
+) -> DeviceTask:
+    """What the threads of a joined kernel do in one of its parts. `shared` grows by the arrays it needs.
+
+    A part may need fewer threads.  Where none of them waits for another, the rest take further
+    iterations of its block loops; else they have no place, and come to the barriers only.
+    """
+    count, mine = whole.threads[0], prod(part.threads)
+    arrays = list(shared)
+    found = Spmd(part, strided, copied, numbers, shared=arrays).task(task)
+    if count > mine and len(arrays) == len(shared) and not _waits(found, copied):
+        own = any(b.scope is Scope.SHARED for b in part.buffers)
+        return _packed(found, 1 if own else count // mine, count % mine > 0, whole.resident)
+    if count > mine:
+        arrays = list(shared)
+        place = compare("lt", TY, as_index(part.threads[1]))
+        found = Spmd(part, strided, copied, numbers, shared=arrays, mask=place).task(task)
+    shared[:] = arrays
+    return found
+
+
+def _packed(task: DeviceTask, most: int, spare: bool, resident: int) -> DeviceTask:
+    """A block takes several iterations of the block loops at once, where there are more than blocks.
+
+        block b: f(b, ty)     becomes     block b: f(b G + ty // TY, ty % TY)
+
+    At most `most` of them; `spare`: are there threads left that belong to none?
+    """
+    ty = task.kernel.threads[1]
+    groups = most
+    counts = [binary("-", x.upper, x.lower) for x in task.loops]
+    whole = product(tuple(counts))
+    if isinstance(whole, IConst):
+        groups = max(1, min(most, whole.value // resident))
+    if groups == 1 or not task.loops:
+        return replace(task, body=guarded([compare("lt", TY, as_index(ty))], task.body))
+    last = task.loops[-1]
+    rounds = binary("//", counts[-1] + (groups - 1), groups)
+    outer = For(f"{last.var}_{groups}", as_index(0), rounds, 1, (), Coordinate.BLK)
+    value = binary("+", last.lower, IVar(outer.var) * groups + binary("//", TY, ty))
+    exact = isinstance(counts[-1], IConst) and counts[-1].value % groups == 0
+    conditions = [] if exact else [compare("lt", value, last.upper)]
+    if spare or groups < most:
+        conditions.append(compare("lt", TY, as_index(groups * ty)))
+    body = guarded(conditions, substituted(task.body, {last.var: value, "ty": binary("%", TY, ty)}))
+    ranges = task.ranges
+    if ranges is not None:
+        bound = interval(rounds, ranges)
+        ranges = None if bound is None else {**ranges, outer.var: (0, max(0, bound[1] - 1))}
+    return replace(task, loops=(*task.loops[:-1], outer), body=body, ranges=ranges)
+
+
+def _waits(task: DeviceTask, copied: frozenset[str]) -> bool:
+    """Do threads of a block wait for each other in a task?"""
     count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
-    alone = replace(task.kernel, threads=threads, parts=())
-    return bool(insert_barriers(alone, _nest(task.loops, task.body), count, copied)[1])
+    return bool(insert_barriers(task.kernel, _nest(task.loops, task.body), count, copied)[1])
 
 
 def _nest(loops: tuple[For, ...], body: Block) -> Block:
@@ -106,6 +161,7 @@ def _united(a: Mapping[str, Range] | None, b: Mapping[str, Range] | None) -> dic
 def _with_barriers(kernel: Kernel, whole: Block, blocks: IndexExpr, copied: frozenset[str]) -> Block:
     """The nests with the barriers of a block that they need; proved to be enough."""
     whole, added = insert_barriers(kernel, whole, blocks, copied)
+    whole = merged(whole) if kernel.parts else whole
     if added or kernel.parts:
         verdict = check_barriers(kernel, whole, blocks, copied)
         if isinstance(verdict, Unsafe):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.initial import merge_initial
 from polyfuse.codegen.lower import Task
+from polyfuse.codegen.masks import masked
 from polyfuse.codegen.vector_access import VectorAccess
 from polyfuse.codegen.vector_sums import keep_sums
 from polyfuse.codegen.windows import at_most
@@ -68,6 +69,7 @@ class Spmd:
     ranges: dict[str, Range] = field(default_factory=dict)
     known: bool = True
     shared: list[Buffer] = field(default_factory=list)
+    mask: Expr | None = None  # threads for which it fails have no place in the kernel
 
     @property
     def tx(self) -> int:
@@ -85,9 +87,11 @@ class Spmd:
         body = self.block(body, False, False)
         body = map_nodes(merge_initial(body), _mask_outside)
         body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))
+        kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
+        if self.mask is not None:
+            body = masked(kernel, body, self.mask)
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
-        kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
 

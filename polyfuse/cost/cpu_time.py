@@ -8,7 +8,7 @@ whose innermost loop is not in vector lanes computes one element where a vector 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -32,7 +32,10 @@ class CpuTime:
     """Figures of kernels on one CPU."""
 
     machine: CpuDevice
-    barrier_s: float = 0.0
+
+    def barriers_s(self, parts: Sequence[KernelEstimate]) -> float:
+        """Between the parts of one region: as a step of its own takes."""
+        return sum(p.terms.overhead for p in parts[1:])
 
     def of(self, kernel: Kernel, found: tuple[Nest, ...], since: Mapping[str, float]) -> KernelEstimate:
         """One kernel; `since` is its row of `traffic.distances`."""

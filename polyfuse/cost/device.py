@@ -48,8 +48,9 @@ class Multiprocessor:
 class Device:
     """A GPU. Rates in units per second, sizes in bytes; `clock` is the boost clock.
 
-    `launch_overhead_s` is what a kernel takes beyond its work, back to back in one stream; `barrier_s` a
-    barrier of the whole grid.  Both are assumed, alike for all, until they are measured.
+    `launch_overhead_s` is the gap between two kernels in one stream; `drain_s` what the end of one and the
+    start of the next leave idle; `barrier_s` a barrier of the whole grid.  All are taken alike for all
+    devices (docs/reference/devices.md says from where), until they are measured.
     """
 
     name: str
@@ -59,7 +60,8 @@ class Device:
     memory_bandwidth: float
     l2_bytes: int
     launch_overhead_s: float = 2.5e-6
-    barrier_s: float = 1.5e-6
+    barrier_s: float = 2.6e-6
+    drain_s: float = 0.6e-6
     copy_bandwidth_measured: float | None = None
 
     @property

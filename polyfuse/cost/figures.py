@@ -79,8 +79,8 @@ def by_level(nbytes: Sequence[float], bandwidths: Sequence[float]) -> list[float
     return [sum(padded[k:]) / rate for k, rate in enumerate(bandwidths)]
 
 
-def joined(name: str, parts: Sequence[KernelEstimate], barrier_s: float) -> KernelEstimate:
-    """One launch that runs several kernels with grid barriers between."""
+def joined(name: str, parts: Sequence[KernelEstimate], barriers_s: float) -> KernelEstimate:
+    """One launch that runs several kernels with barriers of all blocks, or workers, between."""
     levels: dict[str, float] = {}
     for p in parts:
         for level, nbytes in p.levels:
@@ -108,7 +108,7 @@ def joined(name: str, parts: Sequence[KernelEstimate], barrier_s: float) -> Kern
         waves=max(p.waves for p in parts),
         block_barriers=sum(p.block_barriers for p in parts),
         grid_barriers=waits,
-        terms=Terms(memory, cache, ops, latency, parts[0].terms.overhead, waits * barrier_s, spent),
+        terms=Terms(memory, cache, ops, latency, parts[0].terms.overhead, barriers_s, spent),
     )
 
 

@@ -46,9 +46,9 @@ class GpuTime:
 
     machine: Device
 
-    @property
-    def barrier_s(self) -> float:
-        return self.machine.barrier_s
+    def barriers_s(self, parts: Sequence[KernelEstimate]) -> float:
+        """Of the grid, between the parts of one launch."""
+        return (len(parts) - 1) * self.machine.barrier_s
 
     def of(self, kernel: Kernel, found: tuple[Nest, ...], since: Mapping[str, float]) -> KernelEstimate:
         """One kernel; `since` is its row of `traffic.distances`."""

@@ -17,26 +17,33 @@ section 5.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.cpu_time import CpuTime
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate, joined
 from polyfuse.cost.gpu_time import GpuTime
+from polyfuse.cost.joining import at_once
 from polyfuse.cost.nests import nests
 from polyfuse.cost.traffic import distances, footprints
-from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.kernel import Kernel, KernelGraph
 
 
 def estimate(kernels: KernelGraph, machine: Device | CpuDevice) -> Estimate:
     """Of kernels whose sizes are known (else ValueError or KeyError)."""
-    split = [tuple(replace(p, resident=k.resident) for p in k.parts) or (k,) for k in kernels.kernels]
+    split = [tuple(_in(k, p) for p in k.parts) or (k,) for k in kernels.kernels]
     sections = [[nests(p) for p in parts] for parts in split]
     since = iter(distances([footprints(s) for found in sections for s in found]))
     time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine)
     result = []
     for k, parts, found in zip(kernels.kernels, split, sections, strict=True):
         each = [time.of(p, s, next(since)) for p, s in zip(parts, found, strict=True)]
-        result.append(each[0] if len(each) == 1 else joined(k.name, each, time.barrier_s))
+        result.append(each[0] if len(each) == 1 else joined(k.name, each, time.barriers_s(each)))
     call = machine.call_s if isinstance(machine, CpuDevice) else 0.0
     return Estimate(machine.name, tuple(result), call)
+
+
+def _in(whole: Kernel, part: Kernel) -> Kernel:
+    """A part as it runs in a joined kernel: on a grid that is resident."""
+    return replace(part, resident=whole.resident * at_once(part, prod(whole.threads)))

@@ -30,7 +30,8 @@ class GpuTarget:
     one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
     number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
     blocks; least: instances that a block of a split reduction has at least.  resident_threads, registers:
-    of a multiprocessor.  bandwidth: bytes per second; launch_s: what a launch takes; clock and l2_bytes are
+    of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what a launch takes, and what its
+    end leaves idle; barrier_s: a barrier of the whole grid; clock and l2_bytes are
     for the cost model.
     """
 
@@ -46,6 +47,8 @@ class GpuTarget:
     registers: int = 64 * 1024
     bandwidth: float = 4.8e12
     launch_s: float = 2.5e-6
+    drain_s: float = 0.6e-6
+    barrier_s: float = 2.6e-6
     clock: float = 1.98e9
     l2_bytes: int = 60 << 20
 

@@ -3,26 +3,32 @@
     k0; k1     becomes     one kernel: k0, grid barrier, k1
 
 Every block must be resident while others wait, so the grid is as small as the device holds for sure, and
-blocks take the iterations in turn.  A barrier pays where a kernel is so small that launching it takes longer
-than running it; otherwise a cut into two launches is as good and leaves both their own grids.
+blocks take the iterations in turn; a part that needs fewer threads than a block has leaves the rest idle, or
+gives them further iterations.  A barrier is taken where it costs less than a cut into two launches, which
+leaves both their own grids (`cost.joining`).
 
 Sources: AStitch (ASPLOS'22) sections 3.2 and 4.5.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import lcm, prod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
+from polyfuse.cost.joining import Choice, Work, at_once
+from polyfuse.cost.nests import nests
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import evaluate, sizes
+from polyfuse.ir.index_expr import evaluate, product, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
-from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers.gpu_rows import GpuTarget, ceil
+from polyfuse.ir.tensor_graph import statement_reads
+from polyfuse.layers.barrier_groups import Group, grouped, one_kernel
+from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
 
 MOST_THREADS = 1024
-# Registers that a thread is assumed to need at most, for the blocks that are surely resident.
-REGISTERS = 64
+# Registers that a thread of a joined kernel is assumed to need at most, for the blocks that are surely
+# resident (its launch bounds make that true), and those of a kernel that only moves data.
+REGISTERS, FEW_REGISTERS = 64, 32
 # Shared memory of a multiprocessor that every GPU of the table has, and what combining may need of it.
 SHARED_PER_SM = 96 * 1024
 SCRATCH = 8 * 1024
@@ -31,82 +37,83 @@ SCRATCH = 8 * 1024
 def join_kernels(
     kernels: KernelGraph, gpu: GpuTarget, always: bool, decisions: list[Decision]
 ) -> KernelGraph:
-    """Neighbouring kernels joined where that pays, or wherever it can be done with `always`."""
-    joined: list[list[Kernel]] = []
-    for k in kernels.kernels:
-        reason = _refusal(joined[-1], k, gpu, always) if joined else "it is the first"
-        if reason is None:
-            joined[-1].append(k)
-        else:
-            if joined:
-                decisions.append(Decision("grid barrier", k.name, False, reason))
-            joined.append([k])
-    return replace(kernels, kernels=tuple(_one(parts, gpu, decisions) for parts in joined))
+    """Kernels joined where that pays, or wherever it can be done with `always`."""
+    planner = _Planner(gpu, always)
+    groups = grouped(kernels, planner.judge, "grid barrier", decisions, apart=not always)
+    return replace(kernels, kernels=tuple(g[0] if len(g) == 1 else planner.joined(g) for g in groups))
 
 
-def _refusal(parts: list[Kernel], k: Kernel, gpu: GpuTarget, always: bool) -> str | None:
-    """Why a kernel is not run in the launch of those before it."""
-    threads = _threads([*parts, k])
-    if threads is None:
-        return "the numbers of threads along rows do not fit into one block"
-    if threads > gpu.resident_threads:
-        return f"a multiprocessor does not hold a block of {threads} threads"
-    if not always and min(sum(map(_bytes, parts)), _bytes(k)) > gpu.bandwidth * gpu.launch_s:
-        return "each of the two takes longer than a launch: a cut costs little"
-    return None
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    gpu: GpuTarget
+    always: bool
+
+    def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
+        """Are the groups and a kernel after them joined, and why?"""
+        parts = (*(p for g in groups for p in g), k)
+        threads = _threads(parts)
+        per_sm = self.per_sm(parts)
+        if threads > MOST_THREADS or not per_sm:
+            return False, f"a multiprocessor does not hold a block of {threads} threads for sure"
+        grid = f"{len(parts)} parts on {self.gpu.sms * per_sm} resident blocks of {threads} threads"
+        if self.always:
+            return True, f"{grid}, as asked for"
+        if any(p.graph.sizes for p in parts):
+            return False, "sizes are open: what a resident grid would lose is not known"
+        choice = self.choice(groups, k)
+        return choice.joins, f"{grid}: {choice}" if choice.joins else str(choice)
+
+    def choice(self, groups: Sequence[Group], k: Kernel) -> Choice:
+        together = (*(p for g in groups for p in g), k)
+        apart = sum(map(self.seconds, (*groups, (k,))))
+        count, gpu = len(groups), self.gpu
+        lost = max(0.0, self.seconds(together) - apart)
+        return Choice(count * gpu.barrier_s, count * (gpu.launch_s + gpu.drain_s), lost)
+
+    def seconds(self, parts: Group) -> float:
+        """Of what one launch does, without barriers."""
+        gpu = self.gpu
+        if len(parts) == 1:
+            (p,) = parts
+            threads = _threads(parts)
+            slots = gpu.sms * max(1, self._fitting(threads, FEW_REGISTERS, _shared(parts)))
+            return _work(p).seconds(slots, gpu.bandwidth)
+        blocks, threads = gpu.sms * max(1, self.per_sm(parts)), _threads(parts)
+        total = 0.0
+        for p in parts:
+            total += _work(p).seconds(blocks * at_once(p, threads), gpu.bandwidth)
+        return total
+
+    def per_sm(self, parts: Group) -> int:
+        """Blocks that a multiprocessor surely holds; 0 if none."""
+        return self._fitting(_threads(parts), REGISTERS, _shared(parts) + SCRATCH)
+
+    def _fitting(self, threads: int, registers: int, shared: int) -> int:
+        gpu = self.gpu
+        by_shared = SHARED_PER_SM // max(1, shared)
+        return min(gpu.resident_threads // threads, gpu.registers // (threads * registers), by_shared)
+
+    def joined(self, parts: Group) -> Kernel:
+        per_sm = self.per_sm(parts)
+        return one_kernel(parts, (_threads(parts), 1), self.gpu.sms * per_sm, per_sm)
 
 
-def _threads(parts: list[Kernel]) -> int | None:
-    """Threads of a block that every part can be laid on."""
-    unit = lcm(32, *(p.threads[0] for p in parts))
-    wanted = max(prod(p.threads) if _has_rows(p) else p.threads[0] for p in parts)
-    threads = ceil(wanted, unit) * unit
-    return threads if threads <= MOST_THREADS else None
+def _threads(parts: Sequence[Kernel]) -> int:
+    """Threads of a block that every part has room in."""
+    return ceil(max(prod(p.threads) for p in parts), WARP) * WARP
 
 
-def _has_rows(k: Kernel) -> bool:
-    """Has each row of a block an iteration of its own? Rows that share a loop may be any number."""
-    return any(m.coordinate is Coordinate.ROW for stage in k.stages for m in stage.band)
+def _shared(parts: Sequence[Kernel]) -> int:
+    buffers: dict[str, Buffer] = {b.tensor: b for p in parts for b in p.buffers if b.scope is Scope.SHARED}
+    return sum(evaluate(b.elements, {}) * b.dtype.bytes for b in buffers.values())
 
 
-def _bytes(k: Kernel) -> int:
-    total = 0
-    for b in k.arguments:
-        total += 0 if sizes(b.elements) else evaluate(b.elements, {}) * b.dtype.bytes
-    return total
-
-
-def _one(parts: list[Kernel], gpu: GpuTarget, decisions: list[Decision]) -> Kernel:
-    if len(parts) == 1:
-        return parts[0]
-    threads = _threads(parts)
-    assert threads is not None
-    graph = replace(
-        parts[0].graph,
-        statements=tuple(s for p in parts for s in p.graph.statements),
-        tensors=tuple(dict.fromkeys(t for p in parts for t in p.graph.tensors)),
-    )
-    buffers: dict[str, Buffer] = {}
-    for p in parts:
-        for b in p.buffers:
-            buffers.setdefault(b.tensor, b)
-    shared = sum(
-        evaluate(b.elements, {}) * b.dtype.bytes for b in buffers.values() if b.scope is Scope.SHARED
-    )
-    fitting = SHARED_PER_SM // (shared + SCRATCH)
-    per_sm = max(1, min(gpu.resident_threads // threads, gpu.registers // (threads * REGISTERS), fitting))
-    names = ", ".join(p.name for p in parts)
-    why = f"{len(parts)} kernels in one launch of {gpu.sms * per_sm} resident blocks of {threads} threads"
-    decisions.append(Decision("grid barrier", names, True, why))
-    return Kernel(
-        parts[0].name,
-        graph,
-        tuple(s for p in parts for s in p.stages),
-        tuple(buffers.values()),
-        (threads, 1),
-        1,
-        frozenset(n for p in parts for n in p.atomic),
-        tuple(parts),
-        gpu.sms * per_sm,
-        per_sm,
-    )
+def _work(p: Kernel) -> Work:
+    """What a kernel whose sizes are known moves, and on how many blocks."""
+    nbytes, load = 0, 1
+    read = {r.tensor for s in p.graph.statements for r in statement_reads(s)}
+    for b in p.arguments:
+        nbytes += 0 if sizes(b.elements) else evaluate(product(b.shape), {}) * b.dtype.bytes
+        load = max(load, b.dtype.bytes) if b.tensor in read else load
+    blocks = max((n.block_count for n in nests(p)), default=1.0)
+    return Work(nbytes, blocks, prod(p.threads), load * p.vector)

@@ -37,6 +37,7 @@ from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.reductions import explicit_reductions
+from polyfuse.layers.regions import join_regions
 from polyfuse.layers.row_cache import cache_rows
 from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
@@ -76,9 +77,17 @@ def form_kernels(
         _verify(model, nests)
         kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
     made = KernelGraph(graph, tuple(kernels))
-    if isinstance(target, GpuTarget) and stitching is not None and stitching.barriers is not False:
-        made = join_kernels(made, target, stitching.barriers is True, decisions)
+    if stitching is not None and stitching.barriers is not False:
+        made = _joined(made, target, stitching.barriers is True, decisions)
     return made, tuple(decisions)
+
+
+def _joined(
+    kernels: KernelGraph, target: int | GpuTarget, always: bool, decisions: list[Decision]
+) -> KernelGraph:
+    if isinstance(target, GpuTarget):
+        return join_kernels(kernels, target, always, decisions)
+    return join_regions(kernels, decisions)
 
 
 def _mapped(

@@ -130,7 +130,8 @@ def best_time(call: Callable[[], object], repeat: int | None = None) -> float:
 def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
     """The loop IR of every kernel, one function after the other; `on_gpu`: what each thread does."""
     parts = []
-    for k in kernels.kernels:
+    each = kernels.kernels if on_gpu else tuple(p for k in kernels.kernels for p in k.parts or (k,))
+    for k in each:
         found: Sequence[Task | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
         word = "blocks" if on_gpu else "parallel"
         for number, task in enumerate(found):
