@@ -25,6 +25,7 @@ from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.layers import dominants, schemes
 from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
@@ -210,8 +211,7 @@ class Kernels:
     def global_bytes(self) -> int:
         """Bytes moved to and from global memory if every kernel touches each buffer once.
 
-        What a kernel writes itself and then reads is not counted as read.  Raises ScheduleError PF513
-        while sizes are open.
+        What a kernel writes and then reads is not counted as read. Raises ScheduleError PF513 for open sizes.
         """
         self._require_sizes()
         total = 0
@@ -249,8 +249,16 @@ class Kernels:
         return 0
 
     def explain(self) -> str:
-        """Every decision so far, one a line."""
-        return "\n".join(map(str, self.decisions))
+        """Every decision so far, one a line, and where what goes from one statement to another is kept."""
+        return "\n".join([*map(str, self.decisions), *(f"+ scheme {e}" for e in self.schemes().edges)])
+
+    def schemes(self) -> schemes.Schemes:
+        """What goes from one statement to another, how, and why; `print` shows a table."""
+        return schemes.schemes(self.ir)
+
+    def dominants(self) -> tuple[dominants.Dominant, ...]:
+        """The statements that others follow, as AStitch calls them, of all kernels in order."""
+        return dominants.dominants_of(self.scheduled.graph, self.ir)
 
     if not TYPE_CHECKING:
         __getattr__ = later_stage(dict.fromkeys(("run", "source"), "build()"))

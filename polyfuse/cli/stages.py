@@ -13,7 +13,9 @@ from polyfuse.cli import files, screen, settings
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Kernels, Operator, Options
 
-STAGES = ("ast", "graph", "schedule", "kernels", "plan", "loops", "cpp", "cuda", "ptx", "resources")
+STAGES = (
+    "ast", "graph", "schedule", "kernels", "schemes", "plan", "loops", "cpp", "cuda", "ptx", "resources",
+)  # fmt: skip
 _OPEN = ("ast", "graph", "schedule")  # make sense with sizes that are not known
 _TARGET = {"cpp": "cpu", "cuda": "cuda", "ptx": "cuda", "resources": "cuda"}  # what a stage is of
 _LATER = ("micro",)
@@ -104,6 +106,8 @@ def _late(kernels: Kernels, stage: str) -> str:
     match stage:
         case "kernels":
             return str(kernels)
+        case "schemes":
+            return "\n".join([str(kernels.schemes()), *(f"dominant {d}" for d in kernels.dominants())])
         case "plan":
             return str(kernels.code().plan)
         case "loops":

@@ -18,6 +18,7 @@ from polyfuse.cost.stitching_gain import StitchingCost
 from polyfuse.decisions import Decision
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.dominants import dominants
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
 from polyfuse.layers.groups import Group, group_of, united
@@ -45,6 +46,7 @@ class Stitching:
         stitcher = Stitcher(build_model(graph), self, target, decisions)
         for nest in nests:
             stitcher.add(nest)
+        stitcher.name_dominants()
         return [g.tree() for g in stitcher.groups]
 
 
@@ -54,6 +56,7 @@ class Stitcher:
     def __init__(
         self, model: PolyModel, options: Stitching, target: int | GpuTarget, decisions: list[Decision]
     ) -> None:
+        self.model = model
         self.graph: TensorGraph = model.graph
         self.options = options
         self.decisions = decisions
@@ -92,6 +95,13 @@ class Stitcher:
         if any(self.links.leads(g.names, second.names) for g in after):
             return None
         return before, [*after, *self.groups[high + 1 :]]
+
+    def name_dominants(self) -> None:
+        """A decision for each dominant that others follow."""
+        for g in self.groups:
+            for d in dominants(self.model, g.names, self.links) if len(g.names) > 1 else ():
+                if d.followers:
+                    self.decisions.append(Decision("dominant", d.name, True, d.followers))
 
     # --- joining ------------------------------------------------------------------------------------------
 

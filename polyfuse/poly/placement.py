@@ -33,7 +33,11 @@ class Links:
 
     def tied(self, first: Iterable[str], second: Iterable[str]) -> bool:
         """Does something go from the first statements to the second, or do both read one element?"""
-        return _meets(self._leads, first, second) or _meets(self._shares, first, second)
+        return self.leads(first, second) or self.share(first, second)
+
+    def share(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Do both read one element of an input?"""
+        return _meets(self._shares, first, second)
 
     def flow(self, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
         """Instances of the first statements -> instances of the second that must follow them."""
