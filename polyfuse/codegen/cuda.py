@@ -79,7 +79,7 @@ def _print(
 ) -> tuple[list[str], GridPlan, tuple[tuple[Span, str], ...]]:
     """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
     kernels = request.kernels
-    buffers = plan_buffers(kernels, request.strided, request.copied)
+    buffers = plan_buffers(kernels, request.strided, request.copied, kernels.kernels)
     strided = frozenset(b.name for b in buffers if b.strided)
     table = {b.name: b for b in buffers}
     checks: list[tuple[Span, str]] = []

@@ -4,7 +4,7 @@
     Launch     = one function of one kernel: `count` iterations, handed out in chunks if `parallel`
 
 `buffers` fixes the order of the pointer table that every function gets; workspace buffers live in one
-block at static offsets.  Counts and extents are index expressions, evaluated at launch.
+block at static offsets, those that are never alive together in the same place.  Counts and extents are index expressions, evaluated at launch.
 
 On a GPU the plan is one of grids:
 
@@ -32,7 +32,8 @@ class Kind(Enum):
 class PlanBuffer:
     """`strided`: element strides come at run time; otherwise the memory is dense and row-major.
 
-    `alias` names the inout entry value that an output shares memory with.
+    `alias` names the inout entry value that an output shares memory with.  `live`: the first and the last
+    step of the plan that touch it, for workspace; None: all of them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class PlanBuffer:
     kind: Kind
     strided: bool = False
     alias: str | None = None
+    live: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         shape = ", ".join(map(str, self.shape))

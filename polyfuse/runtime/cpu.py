@@ -10,31 +10,23 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import load_shared
+from polyfuse.runtime.workspace import layout
 
 # Fewer instances than this are not worth waking a worker.
 PARALLEL_INSTANCES = 24 * 1024
 CHUNKS_PER_THREAD = 8
 LINE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """Where a workspace buffer lies in the block."""
-
-    offset: int
-    nbytes: int
 
 
 class CpuExecutable:
@@ -57,21 +49,12 @@ class CpuExecutable:
         self._library = load_shared(code.source)
         self._lock = threading.Lock()
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
-        self._spaces, self._workspace_bytes = self._layout()
+        # Static offsets of workspace buffers (entry copies included).
+        self.layout = layout(self.plan.buffers, self.plan.copied, sizes, LINE)
+        self._spaces, self._workspace_bytes = self.layout.spaces, self.layout.nbytes
         self._prepared = self.prepare()
 
     # --- preparation ------------------------------------------------------------------------------------
-
-    def _layout(self) -> tuple[dict[str, _Space], int]:
-        """Static offsets of workspace buffers (entry copies included)."""
-        spaces: dict[str, _Space] = {}
-        end = 0
-        for b in self.plan.buffers:
-            if b.kind is Kind.WORKSPACE or b.name in self.plan.copied:
-                nbytes = evaluate(product(b.shape), self.sizes) * b.dtype.bytes
-                spaces[b.name] = _Space(end, nbytes)
-                end += -(-nbytes // LINE) * LINE
-        return spaces, end
 
     def prepare(self) -> PreparedCall:
         """A call of its own pointer table, to be filled."""

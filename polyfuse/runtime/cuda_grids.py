@@ -21,6 +21,7 @@ from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passin
 from polyfuse.runtime.cuda_arguments import dense_strides
 from polyfuse.runtime.cuda_driver import POINTER, Cells, Driver, Function, Parameters, require_resident
 from polyfuse.runtime.cuda_memory import ALIGNMENT
+from polyfuse.runtime.workspace import layout
 
 NUMBER = "q"
 STATUS_BYTES = 8
@@ -101,13 +102,9 @@ class Grids:
 
     def _layout(self) -> tuple[dict[str, int], int]:
         """Static offsets of workspace buffers (entry copies included)."""
-        spaces: dict[str, int] = {}
-        end = _padded(self.header_bytes) if self.zeroed else 0
-        for b in self.plan.buffers:
-            if b.kind is Kind.WORKSPACE or b.name in self.plan.copied:
-                spaces[b.name] = end
-                end += _padded(self.nbytes(b))
-        return spaces, end
+        start = _padded(self.header_bytes) if self.zeroed else 0
+        found = layout(self.plan.buffers, self.plan.copied, self.sizes, ALIGNMENT, start)
+        return {name: s.offset for name, s in found.spaces.items()}, found.nbytes
 
     def nbytes(self, b: PlanBuffer) -> int:
         return evaluate(product(b.shape), self.sizes) * b.dtype.bytes

@@ -87,6 +87,7 @@ def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...
                 "kind": b.kind.value,
                 "strided": b.strided,
                 "alias": b.alias,
+                "live": b.live and list(b.live),
             }
             for b in code.plan.buffers
         ],
@@ -131,6 +132,7 @@ def _buffers(data: dict[str, Any]) -> tuple[PlanBuffer, ...]:
             Kind(b["kind"]),
             bool(b["strided"]),
             b["alias"],
+            (int(b["live"][0]), int(b["live"][1])) if b["live"] else None,
         )
         for b in data["buffers"]
     )
