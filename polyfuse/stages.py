@@ -258,7 +258,7 @@ class Kernels:
 
     def dominants(self) -> tuple[dominants.Dominant, ...]:
         """The statements that others follow, as AStitch calls them, of all kernels in order."""
-        return dominants.dominants_of(self.scheduled.graph, self.ir)
+        return dominants.dominants_of(self.scheduled.graph, self.ir, self.decisions)
 
     if not TYPE_CHECKING:
         __getattr__ = later_stage(dict.fromkeys(("run", "source"), "build()"))

@@ -71,16 +71,16 @@ class Gain:
     def __str__(self) -> str:
         """For a decision: ``3.1 us for 12.6 MB of traffic and a launch saved, 0.4 us lost to idle parts``."""
         what = f"{format_bytes(self.traffic_bytes)} of traffic and {_launches(self.launched)} saved"
-        return f"{_us(self.saved)} for {what}{self._lost}"
+        return f"{microseconds(self.saved)} for {what}{self._lost}"
 
     @property
     def brief(self) -> str:
         """The same where bytes are told elsewhere: ``it saves 3.1 us, 0.4 us lost to idle parts``."""
-        return f"it saves {_us(self.saved)}{self._lost}"
+        return f"it saves {microseconds(self.saved)}{self._lost}"
 
     @property
     def _lost(self) -> str:
-        return f", {_us(self.parallelism)} lost to idle parts" if self.parallelism > 0 else ""
+        return f", {microseconds(self.parallelism)} lost to idle parts" if self.parallelism > 0 else ""
 
     @property
     def saved(self) -> float:
@@ -91,7 +91,8 @@ def _launches(count: int) -> str:
     return "a launch" if count == 1 else f"{count} launches"
 
 
-def _us(seconds: float) -> str:
+def microseconds(seconds: float) -> str:
+    """``3.1 us``."""
     return f"{seconds * 1e6:.3g} us"
 
 

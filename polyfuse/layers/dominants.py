@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import Apply, Role, Statement, TensorGraph, walk
 from polyfuse.layers.nest import volume
 from polyfuse.layers.rematerialise import EXPENSIVE
+from polyfuse.layers.rewrites import inline
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.placement import Links
@@ -53,8 +55,13 @@ def dominants(model: PolyModel, names: Iterable[str], links: Links | None = None
     return finder.found()
 
 
-def dominants_of(graph: TensorGraph, kernels: KernelGraph) -> tuple[Dominant, ...]:
+def dominants_of(
+    graph: TensorGraph, kernels: KernelGraph, decisions: Iterable[Decision]
+) -> tuple[Dominant, ...]:
     """Of finished kernels, by the statements that the graph had before they were mapped."""
+    for d in decisions:
+        if d.kind == "recompute" and d.taken:
+            graph = inline(graph, d.subject)
     with isl_lock:
         model = build_model(graph)
         links = Links(model)

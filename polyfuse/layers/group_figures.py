@@ -62,9 +62,22 @@ class Figures:
         self.graph = specialize(graph, dict.fromkeys(graph.sizes, OPEN_SIZE)) if graph.sizes else graph
         self.target = target
         self._known: dict[str, _Statement] = {}
+        self._groups: dict[tuple[tuple[str, ...], tuple[str, ...]], NestFigures] = {}
+        self._reads = {s.name: statement_reads(s) for s in self.graph.statements}
+        self._readers: dict[str, set[str]] = {}
+        for name, found in self._reads.items():
+            for r in found:
+                self._readers.setdefault(r.tensor, set()).add(name)
 
     def __call__(self, group: Group) -> NestFigures:
+        """Kept by the statements and their common loops."""
         names = group.names
+        key = names, tuple(m.name for m in group.rows)
+        if key not in self._groups:
+            self._groups[key] = self._found(group, names)
+        return self._groups[key]
+
+    def _found(self, group: Group, names: tuple[str, ...]) -> NestFigures:
         known = [self._of(n) for n in names]
         count = sum(s.instances for s in known)
         parallel, launches = self.parallel(group)
@@ -89,7 +102,7 @@ class Figures:
             found = extents(s)
             kind = "gpu" if isinstance(self.target, GpuTarget) else "cpu"
             weight = operations([(s, found)], kind).weighted  # type: ignore[arg-type]
-            reads, writes = _boxes(self.graph, s, ())
+            reads, writes = self._boxes(s, ())
             self._known[name] = _Statement(instances(found), weight, reads, writes)
         return self._known[name]
 
@@ -103,14 +116,14 @@ class Figures:
     def _leaves(self, tensor: str, names: frozenset[str]) -> bool:
         if self.graph.tensor(tensor).role is not Role.TEMP:
             return True
-        return any(s.name not in names for s in self.graph.readers(tensor))
+        return not self._readers.get(tensor, set()) <= names
 
     def _live(self, group: Group) -> tuple[float, float]:
         """Bytes that one iteration of the rows touches in several phases; what later ones touch again, in all
         iterations.  One element is in a register."""
         touching: list[Boxes] = []
         for p in group.phases:
-            each = [_boxes(self.graph, self.graph.statement(n), group.rows) for n in statements(p)]
+            each = [self._boxes(self.graph.statement(n), group.rows) for n in statements(p)]
             touching.append(_merged([b for pair in each for b in pair]))
         live = again = 0.0
         for t in dict.fromkeys(t for boxes in touching for t in boxes):
@@ -122,6 +135,15 @@ class Figures:
 
     def _bytes(self, boxes: Boxes) -> float:
         return sum(union(b) * self.graph.tensor(t).dtype.bytes for t, b in boxes.items())
+
+    def _boxes(self, s: Statement, rows: tuple[Member, ...]) -> tuple[Boxes, Boxes]:
+        """(what a statement reads, what it writes) in one iteration of the rows."""
+        found = inside(s, rows)
+        reads: Boxes = {}
+        for r in self._reads[s.name]:
+            box = touched(r.indices, self.graph.tensor(r.tensor).shape, found)
+            reads.setdefault(r.tensor, []).append(box)
+        return reads, {s.target: [touched(s.write, self.graph.tensor(s.target).shape, found)]}
 
     # --- parallelism --------------------------------------------------------------------------------------
 
@@ -172,16 +194,6 @@ class Figures:
         if count == 1 and tree.members[-1] in free:
             return max(1, trips(self.graph, tree.members[-1:])[0] // cpu_mapping.STRIP)
         return count
-
-
-def _boxes(graph: TensorGraph, s: Statement, rows: tuple[Member, ...]) -> tuple[Boxes, Boxes]:
-    """(what a statement reads, what it writes) in one iteration of the rows."""
-    found = inside(s, rows)
-    reads: Boxes = {}
-    for r in statement_reads(s):
-        box = touched(r.indices, graph.tensor(r.tensor).shape, found)
-        reads.setdefault(r.tensor, []).append(box)
-    return reads, {s.target: [touched(s.write, graph.tensor(s.target).shape, found)]}
 
 
 def _merged(parts: list[Boxes]) -> Boxes:

@@ -67,7 +67,7 @@ def form_kernels(
         graph, nests = scheduled.graph, list[Nest]()
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
-            phases = stitching.run(graph, phases, target, decisions)
+            graph, phases = stitching.run(graph, phases, target, decisions)
         for phase in phases:
             graph, mapped = _mapped(graph, phase, target, decisions)
             nests += mapped

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.cost.stitching_gain import StitchingCost
-from polyfuse.decisions import Decision
+from polyfuse.cost.stitching_gain import StitchingCost, microseconds
+from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.dominants import dominants
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
 from polyfuse.layers.groups import Group, group_of, united
+from polyfuse.layers.recompute import crossing, saved_seconds, without
+from polyfuse.layers.rewrites import inline
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.placement import Links
 
@@ -41,25 +43,51 @@ class Stitching:
 
     def run(
         self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget, decisions: list[Decision]
-    ) -> list[Tree]:
-        """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences."""
-        stitcher = Stitcher(build_model(graph), self, target, decisions)
+    ) -> tuple[TensorGraph, list[Tree]]:
+        """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences; the
+        graph less what is recomputed instead."""
+        found = self._grouped(graph, nests, target)
+        refused: dict[str, Decision] = {}
+        while (taken := self._recomputed(graph, found, target, refused)) is not None:
+            decisions.append(taken)
+            graph = inline(graph, taken.subject)
+            nests = without(graph, nests)
+            found = self._grouped(graph, nests, target)
+        found.name_dominants()
+        decisions += [*refused.values(), *found.decisions]
+        return graph, [g.tree() for g in found.groups]
+
+    def _grouped(self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget) -> Stitcher:
+        stitcher = Stitcher(build_model(graph), self, target)
         for nest in nests:
             stitcher.add(nest)
-        stitcher.name_dominants()
-        return [g.tree() for g in stitcher.groups]
+        return stitcher
+
+    def _recomputed(
+        self, graph: TensorGraph, found: Stitcher, target: int | GpuTarget, refused: dict[str, Decision]
+    ) -> Decision | None:
+        """What to recompute in the groups that read it; `refused` has what is not worth it."""
+        for tensor in crossing(graph, found.groups):
+            if tensor in refused:
+                continue
+            saved = saved_seconds(graph, found.groups, tensor, target, found.cost)
+            if saved > 0:
+                return Decision("recompute", tensor, True, f"{microseconds(saved)} less than storing it")
+            why = (
+                f"{microseconds(-saved)} more than storing it" if saved else "it takes as long as storing it"
+            )
+            refused[tensor] = Decision("recompute", tensor, False, why)
+        return None
 
 
 class Stitcher:
     """Groups so far, in an order that respects dependences."""
 
-    def __init__(
-        self, model: PolyModel, options: Stitching, target: int | GpuTarget, decisions: list[Decision]
-    ) -> None:
+    def __init__(self, model: PolyModel, options: Stitching, target: int | GpuTarget) -> None:
         self.model = model
         self.graph: TensorGraph = model.graph
         self.options = options
-        self.decisions = decisions
+        self.decisions: list[Decision] = []
         self.groups: list[Group] = []
         self.apart: list[tuple[frozenset[str], frozenset[str]]] = []
         self.links = Links(model)
@@ -110,7 +138,13 @@ class Stitcher:
         matched = self.matched(first, second)
         if not matched and (first.rows or second.rows):
             self.apart.append((frozenset(first.names), frozenset(second.names)))
-            self.refuse(first, second, "no loop of the two agrees on what goes from one to the other")
+            parts = self.figures(first), self.figures(second)
+            both = self.figures(united(first, second, []))
+            between = format_bytes(sum(p.nbytes for p in parts) - both.nbytes)
+            why = (
+                f"no loop of the two agrees on what goes from one to the other; {between} pass through memory"
+            )
+            self.refuse(first, second, why)
             return None
         joined = united(first, second, matched)
         gain = self.cost(self.figures(first), self.figures(second), self.figures(joined))

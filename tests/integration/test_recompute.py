@@ -1,0 +1,84 @@
+"""What layer II recomputes in a later kernel instead of storing it, by the cost model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.codegen.cpu import Request
+from polyfuse.codegen.cuda import emit_cuda
+from polyfuse.decisions import Decision
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import fixed_graph, schedule
+from polyfuse.runtime.agreement import agrees
+from polyfuse.runtime.emulator import EmulatedKernels
+from polyfuse.runtime.reference import evaluate
+
+SOFTMAX = """
+op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  d[t] = sum[h](e[t, h])
+  y[t, h] = e[t, h] / d[t]
+}
+"""
+# What is stored takes so many operations that computing it twice is slower.
+COSTLY = """
+op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  e[t, h] = tanh(pow(abs(x[t, h]), 1.3) + pow(abs(x[t, h]), 1.7) + pow(abs(x[t, h]), 2.3))
+  d[t] = sum[h](e[t, h])
+  y[t, h] = e[t, h] / d[t]
+}
+"""
+
+
+def decisions(text: str, target: int | GpuTarget, fused: bool, **sizes: int) -> tuple[Decision, ...]:
+    scheduled = schedule(
+        fixed_graph(instantiate(parse_text(text), "f"), sizes), LoopFusion() if fused else None
+    )
+    return form_kernels(scheduled, target, Stitching(barriers=False))[1]
+
+
+@pytest.mark.parametrize("fused", (True, False))
+def test_long_rows_are_recomputed(fused: bool) -> None:
+    """Rows that too few blocks would have stay apart; their exponentials are made twice rather than moved."""
+    found = [d for d in decisions(SOFTMAX, GpuTarget(), fused, T=8, H=1 << 20) if d.kind == "recompute"]
+    assert [(d.subject, d.taken) for d in found] == [("e", True)]
+    assert found[0].reason.endswith(" us less than storing it")
+    short = decisions(SOFTMAX, GpuTarget(), fused, T=4096, H=1024)
+    assert not [d for d in short if d.kind == "recompute"], "nothing goes from one kernel to another"
+
+
+def test_costly_ones_are_stored() -> None:
+    found = [d for d in decisions(COSTLY, GpuTarget(), False, T=8, H=1 << 20) if d.kind == "recompute"]
+    assert [(d.subject, d.taken) for d in found] == [("e", False)]
+    assert "more than storing it" in found[0].reason
+
+
+@pytest.mark.parametrize("length", (4096, 5003))
+def test_agrees_in_the_emulator(length: int) -> None:
+    gpu = GpuTarget(
+        sms=64, threads=64, longest=64, parallel=256, least=64, launch_s=0.0, bandwidth=1e11, clock=1e7
+    )
+    graph = fixed_graph(instantiate(parse_text(SOFTMAX), "f"), {"T": 2, "H": length})
+    kernels, found = form_kernels(schedule(graph, LoopFusion()), gpu, Stitching(barriers=False))
+    assert [d.taken for d in found if d.kind == "recompute"] == [True] and len(kernels.kernels) > 2
+    x = np.random.default_rng(0).standard_normal((2, length)).astype(np.float32)
+    x[0, 3], x[1, 5] = np.inf, -np.inf
+    y = np.full_like(x, 77)
+    EmulatedKernels(emit_cuda(Request(kernels))).run({"x": x, "y": y})
+    assert agrees(y, evaluate(graph, {}, {"x": x})["y"], graph.tensor("y").dtype)
+
+
+def test_agrees_on_a_cpu() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 1_000_003)).astype(np.float32)
+    f = pf.compile(SOFTMAX, target="cpu")
+    assert "+ recompute e" in f.explain(x)
+    want = np.exp(x.astype(np.float64) - x.max())
+    np.testing.assert_allclose(f(x), want / want.sum(), rtol=2e-5)
