@@ -36,6 +36,7 @@ from polyfuse.layers.nest import (
     trip_of,
     volume,
 )
+from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor
 
 # Below this many instances a kernel is faster on one core than spread over several.
@@ -170,13 +171,18 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
 
 
 def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
-    """Accesses of some statements that walk contiguous memory along a loop, less those that stride."""
+    """Accesses of some statements that walk contiguous memory along a loop, less those that stride; small
+    tensors next to large ones do not count, they stay in cache."""
     score = 0
     for n, e in m.exprs:
         if n not in names or not isinstance(e, IVar):
             continue
         s = graph.statement(n)
-        for indices in (s.write, *(r.indices for r in statement_reads(s))):
+        accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+        most = max(tensor_bytes(graph, t) for t, _ in accesses)
+        for tensor, indices in accesses:
+            if tensor_bytes(graph, tensor) * 8 < most:
+                continue
             for k, i in enumerate(indices):
                 if not isinstance(i, EXPR_TYPES) and i == e:
                     score += 1 if k == len(indices) - 1 else -1
