@@ -31,6 +31,8 @@ _WHERE = {
     "Compiled": "polyfuse.compiled",
     "LoopFusion": "polyfuse.layers.loop_fusion",
     "Stitching": "polyfuse.layers.stitching",
+    "Packing": "polyfuse.layers.packing",
+    "Clustering": "polyfuse.layers.clusters",
     "Options": "polyfuse.options",
     "Decision": "polyfuse.decisions",
     "PolyfuseError": "polyfuse.diagnostics",
@@ -46,6 +48,7 @@ _WHERE = {
 __all__ = [
     "ArgumentError",
     "CacheError",
+    "Clustering",
     "CodegenError",
     "Compiled",
     "Decision",
@@ -56,6 +59,7 @@ __all__ = [
     "LoopFusion",
     "Operator",
     "Options",
+    "Packing",
     "PolyfuseError",
     "PolyfuseWarning",
     "Program",
@@ -98,7 +102,9 @@ if TYPE_CHECKING:
         ScheduleError,
         ToolchainError,
     )
+    from polyfuse.layers.clusters import Clustering
     from polyfuse.layers.loop_fusion import LoopFusion
+    from polyfuse.layers.packing import Packing
     from polyfuse.layers.stitching import Stitching
     from polyfuse.options import Options
 

@@ -30,7 +30,9 @@ from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.library import read, source_files
 from polyfuse.options import Options
@@ -50,6 +52,7 @@ __all__ = [
     "LAYERS",
     "TARGETS",
     "ArgumentError",
+    "Clustering",
     "Compiled",
     "Diagnostics",
     "Executable",
@@ -57,6 +60,7 @@ __all__ = [
     "LoopFusion",
     "Operator",
     "Options",
+    "Packing",
     "PolyfuseWarning",
     "Program",
     "Scheduled",
@@ -75,7 +79,7 @@ __all__ = [
     "stdlib",
 ]
 
-LAYERS = ("loop", "stitch")
+LAYERS = ("loop", "stitch", "pack")
 
 
 def parse(text_or_path: str | os.PathLike[str]) -> Program:
@@ -246,6 +250,8 @@ def compile(
     layers: tuple[str, ...] = LAYERS,
     fusion: LoopFusion | None = None,
     stitching: Stitching | None = None,
+    packing: Packing | None = None,
+    clustering: Clustering | None = None,
     options: Options | None = None,
     **switches: Any,
 ) -> Compiled:
@@ -254,8 +260,10 @@ def compile(
     target    "auto" (a GPU where one can be used, else the CPU; decided by the first call), "cpu", "cuda",
               "interpret" (no compiler needed; slow, checks every index) or "emulate" (CUDA on the CPU,
               looking for races)
-    layers    those to apply, of "loop" (I: loop fusion) and "stitch" (II: kernels stitched)
-    fusion    layer I with options of its own, stitching layer II
+    layers    those to apply, of "loop" (I: loop fusion), "stitch" (II: dependent kernels stitched) and
+              "pack" (III: independent kernels side by side)
+    fusion    layer I with options of its own, stitching layer II, packing layer III
+    clustering  how graphs of many statements are cut before that
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
@@ -277,6 +285,7 @@ def compile(
     settings = options or Options(**switches)
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None
+    packs = (packing or Packing()) if "pack" in layers else None
     operator = chosen.op(op)
     return Compiled(
         chosen.programs,
@@ -284,6 +293,8 @@ def compile(
         target=require_target(target),
         fusion=loops,
         stitching=stitches,
+        packing=packs,
+        clustering=clustering,
         options=settings,
     )
 

@@ -22,7 +22,9 @@ from polyfuse.frontend_dsl.signature import Signature, infer_generics
 from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
@@ -59,6 +61,8 @@ class Compiled:
         target: str,
         fusion: LoopFusion | None,
         stitching: Stitching | None,
+        packing: Packing | None,
+        clustering: Clustering | None,
         options: Options,
     ) -> None:
         self.signature = signature
@@ -67,6 +71,8 @@ class Compiled:
         self._programs = programs
         self._fusion = fusion
         self._stitching = stitching
+        self._packing = packing
+        self._clustering = clustering
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
@@ -214,6 +220,8 @@ class Compiled:
             target=self.target,
             fusion=fusion,
             stitching=self._stitching,
+            packing=self._packing,
+            clustering=self._clustering,
             options=self.options,
             strided=strided if self.target != "interpret" else frozenset(),
         )

@@ -1,6 +1,7 @@
 """From a graph at known sizes to kernels, cluster by cluster.
 
-    TensorGraph --Clustering--> clusters --LoopFusion, form_kernels (each)--> pieces --join--> Lowered
+    TensorGraph --Clustering--> clusters --LoopFusion, separate_kernels (each)--> pieces
+                --join--> kernels of all --Packing, joined_kernels--> Lowered
 
 A cluster that differs from an earlier one in names only takes that one's kernels.
 """
@@ -18,10 +19,12 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.collapse import collapse
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece, join
-from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.kernels import joined_kernels, separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 
 
@@ -32,6 +35,7 @@ class Passes:
     clustering: Clustering
     fusion: LoopFusion | None
     stitching: Stitching | None
+    packing: Packing | None
     machine: int | GpuTarget
 
 
@@ -55,8 +59,7 @@ def lower_clusters(graph: TensorGraph, clusters: Sequence[tuple[str, ...]], pass
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
     pieces: list[Piece] = []
     known: dict[object, int] = {}
-    for k, names in enumerate(clusters):
-        own = cut_off(graph, names)
+    for k, own in enumerate(cut_off(graph, clusters)):
         form = canonical(own), tuple(t.name in strided for t in own.tensors)
         if form in known:
             first = known[form]
@@ -69,13 +72,23 @@ def lower_clusters(graph: TensorGraph, clusters: Sequence[tuple[str, ...]], pass
         pieces.append(piece)
         decisions += why_so
     made = join(graph, pieces)
-    return Lowered(made.scheduled, made.kernels, made.copied, tuple(decisions))
+    kernels, packs = launches(made.kernels, passes)
+    return Lowered(made.scheduled, kernels, made.copied, (*decisions, *packs))
+
+
+def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    """Kernels as they are launched: independent ones side by side (layer III), dependent ones with barriers
+    between where that pays (layer II)."""
+    decisions: list[Decision] = []
+    if passes.packing is not None and isinstance(passes.machine, int):
+        kernels = passes.packing.pack(kernels, machine_of(passes.machine), decisions)
+    return joined_kernels(kernels, passes.machine, passes.stitching, decisions), tuple(decisions)
 
 
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
     """One cluster by the layers given. Raises ScheduleError PF5xx."""
     scheduled = schedule(graph, passes.fusion)
-    kernels, decisions = form_kernels(scheduled, passes.machine, passes.stitching)
+    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching)
     copied, in_place = entry_copies(kernels)
     return Piece(graph, scheduled, kernels, copied), (*scheduled.decisions, *decisions, *in_place)
 

@@ -1,6 +1,6 @@
 """The way of the data, top to bottom.
 
-    text --frontend_dsl--> TensorGraph --LoopFusion--> ScheduledGraph --Stitching, form_kernels--> KernelGraph
+    text --frontend_dsl--> TensorGraph --LoopFusion--> ScheduledGraph --Stitching, Packing--> KernelGraph
          --emit--> CpuCode --CpuExecutable--> NumPy arrays in and out
 
 Between two steps one callback sees what came out: it verifies, dumps and times.
@@ -27,10 +27,11 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.kernels import separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, lower_clusters, schedule
+from polyfuse.lowering import Lowered, Passes, launches, lower_clusters, schedule
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -114,6 +115,7 @@ class Compilation:
     strided: frozenset[str] = frozenset()
     target: str = "cpu"
     stitching: Stitching | None = None
+    packing: Packing | None = None
     clustering: Clustering = field(default_factory=Clustering)
 
     @cached_property
@@ -131,6 +133,7 @@ class Compilation:
                 ("sizes", repr(sorted(self.sizes.items()))),
                 ("fusion", repr(self.fusion)),
                 ("stitching", repr(self.stitching)),
+                ("packing", repr(self.packing)),
                 ("clustering", repr(self.clustering)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
@@ -152,17 +155,21 @@ class Compilation:
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         found: list[Decision] = []
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
+        passes = Passes(self.clustering, self.fusion, self.stitching, self.packing, self.machine)
         if len(clusters) > 1:
-            passes = Passes(self.clustering, self.fusion, self.stitching, self.machine)
             low = step("kernels", lambda: lower_clusters(fixed, clusters, passes))
             return replace(low, decisions=(*found, *low.decisions))
         # TensorGraph -> ScheduledGraph (layer I)
         scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
-        kernels, decisions = step("kernels", lambda: form_kernels(scheduled, self.machine, self.stitching))
+        separate, decisions = step(
+            "kernels", lambda: separate_kernels(scheduled, self.machine, self.stitching)
+        )
         # inout parameters: in place, or copied first
-        copied, in_place = step("in_place", lambda: entry_copies(kernels))
-        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place))
+        copied, in_place = step("in_place", lambda: entry_copies(separate))
+        # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
+        kernels, packs = step("launches", lambda: launches(separate, passes))
+        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place, *packs))
 
 
 @dataclass(frozen=True)
@@ -200,6 +207,7 @@ def build(
     target: str = "cpu",
     fusion: LoopFusion | None,
     stitching: Stitching | None = None,
+    packing: Packing | None = None,
     clustering: Clustering | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
@@ -207,7 +215,7 @@ def build(
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     step = Watch(options)
     cut = clustering or Clustering()
-    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching, cut)
+    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)

@@ -26,12 +26,15 @@ from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import dominants, schemes
+from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.kernels import separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.rewrites import cache_read, inlinable, inline
 from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Passes, launches
 from polyfuse.options import Options
 from polyfuse.pictures import before_after_svg, tree_svg
 from polyfuse.poly.domains import build_model
@@ -62,6 +65,13 @@ class Specialized:
 
     open_graph: TensorGraph
     graph: TensorGraph
+
+    def clusters(self, clustering: Clustering | None = None) -> tuple[Specialized, ...]:
+        """The pieces that a graph of many statements is cut into, each an operator of its own: what goes
+        from one to another is a result of the first and an input of the second."""
+        cut = clustering or Clustering()
+        pieces = cut_off(self.graph, cut.clusters(self.graph, []))
+        return tuple(replace(self, graph=g) for g in pieces)
 
     def schedule(self) -> Scheduled:
         """The identity schedule: no fusion."""
@@ -172,12 +182,17 @@ class Scheduled:
 
     def lower(self, options: Options | None = None, *, target: Target = "auto") -> Kernels:
         """Kernels of one phase each, mapped for the target and proved legal."""
-        return self._formed(options or Options(), resolve_target(target), None)
+        return self._formed(options or Options(), resolve_target(target), None, None)
 
-    def _formed(self, options: Options, target: str, stitching: Stitching | None) -> Kernels:
-        kernels, decisions = form_kernels(self.ir, mapped_for(target, options), stitching)
-        _, in_place = entry_copies(kernels)
-        return Kernels(self, kernels, (*self.ir.decisions, *decisions, *in_place), options, target)
+    def _formed(
+        self, options: Options, target: str, stitching: Stitching | None, packing: Packing | None
+    ) -> Kernels:
+        machine = mapped_for(target, options)
+        separate, decisions = separate_kernels(self.ir, machine, stitching)
+        copied, in_place = entry_copies(separate)
+        kernels, packs = launches(separate, Passes(Clustering(), None, stitching, packing, machine))
+        why = (*self.ir.decisions, *decisions, *in_place, *packs)
+        return Kernels(self, kernels, why, options, target, stitching, packing, copied)
 
 
 @dataclass(frozen=True)
@@ -189,14 +204,18 @@ class Kernels:
     decisions: tuple[Decision, ...]
     options: Options
     target: str = "cpu"
+    stitching: Stitching | None = None
+    packing: Packing | None = None
+    copied: frozenset[str] = frozenset()
 
-    def apply(self, layer: Stitching) -> Kernels:
-        """The kernels after layer II: dependent ones stitched."""
-        if not isinstance(layer, Stitching):
-            raise ArgumentError(
-                f"{type(layer).__name__} is not a pass on kernels", code="PF413", hint="use Stitching()"
-            )
-        return self.scheduled._formed(self.options, self.target, layer)
+    def apply(self, layer: object) -> Kernels:
+        """The kernels after layer II (dependent ones stitched) or layer III (independent ones packed)."""
+        if isinstance(layer, Stitching):
+            return self.scheduled._formed(self.options, self.target, layer, self.packing)
+        if isinstance(layer, Packing):
+            return self.scheduled._formed(self.options, self.target, self.stitching, layer)
+        name, hint = type(layer).__name__, "use Stitching() or Packing()"
+        raise ArgumentError(f"{name} is not a pass on kernels", code="PF413", hint=hint)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -271,8 +290,7 @@ class Kernels:
 
     def code(self) -> CpuCode | CudaCode:
         """C++ or CUDA C++, and the launch plan."""
-        copied, _ = entry_copies(self.ir)
-        request = Request(self.ir, copied=copied, checked=self.options.checked)
+        request = Request(self.ir, copied=self.copied, checked=self.options.checked)
         return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
 
     def ptx(self, device: str | None = None) -> str:
@@ -334,8 +352,8 @@ class Kernels:
                 hint=f"lower(target={resolved!r})",
             )
         if resolved == "interpret":
-            copied, _ = entry_copies(self.ir)
-            return Executable(self, InterpretedKernels(self.ir, checked=True, copied=copied), None)
+            machine = InterpretedKernels(self.ir, checked=True, copied=self.copied)
+            return Executable(self, machine, None)
         code = self.code()
         return Executable(self, load(code, resolved, self.options), code)
 

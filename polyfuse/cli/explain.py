@@ -22,7 +22,7 @@ def explain(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
-    layers: settings.Layers = "loop,stitch",
+    layers: settings.Layers = "loop,stitch,pack",
     target: settings.Target = "auto",
     device: settings.Device = None,
 ) -> None:

@@ -22,7 +22,7 @@ def run(
     rank: settings.Ranks = None,
     target: settings.Target = "auto",
     device: settings.Device = None,
-    layers: settings.Layers = "loop,stitch",
+    layers: settings.Layers = "loop,stitch,pack",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
     ] = 0,

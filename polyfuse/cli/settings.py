@@ -36,7 +36,9 @@ Ranks = Annotated[
 ]
 Layers = Annotated[
     str,
-    typer.Option(metavar="LAYERS", help="What fuses: loop (I), stitch (II), both (loop,stitch), or none."),
+    typer.Option(
+        metavar="LAYERS", help="What fuses: loop (I), stitch (II), pack (III), several of them, or none."
+    ),
 ]
 Target = Annotated[
     str,
@@ -60,8 +62,6 @@ Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of the terminal."),
 ]
-
-_NOT_BUILT_LAYERS = ("pack",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
 
 
 def layers_of(text: str) -> tuple[str, ...]:
-    """`loop,stitch`, `loop`, `stitch` or `none` as the layers of a compilation."""
+    """`loop,stitch,pack`, some of them, or `none` as the layers of a compilation."""
     from polyfuse.cli.compiler import LAYERS
 
     names = tuple(x.strip() for x in text.split(",") if x.strip())
@@ -134,8 +134,6 @@ def layers_of(text: str) -> tuple[str, ...]:
         return ()
     known = f"there are {', '.join(LAYERS)} and none"
     for name in names:
-        if name in _NOT_BUILT_LAYERS:
-            raise typer.BadParameter(f"the layer {name} is not built yet; {known}")
         if name not in LAYERS:
             raise typer.BadParameter(f"there is no layer '{name}'; {known}")
     return names

@@ -28,7 +28,7 @@ def emit(
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
-    layers: settings.Layers = "loop,stitch",
+    layers: settings.Layers = "loop,stitch,pack",
     target: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +132,7 @@ def lowered(
     operator: Operator, choice: settings.Choice, layers: tuple[str, ...], target: str, options: Options
 ) -> Kernels:
     """The kernels at known sizes; sizes not given are chosen, with a note."""
-    from polyfuse.cli.compiler import Stitching
+    from polyfuse.cli.compiler import Packing, Stitching
     from polyfuse.runtime.inputs import default_sizes
 
     graph = operator.graph(choice.dtypes, choice.ranks)
@@ -143,7 +143,8 @@ def lowered(
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
     specialized = operator.specialize(choice.dtypes, choice.ranks, **sizes)
     kernels: Kernels = schedule(specialized, layers).lower(options, target=target)  # type: ignore[attr-defined]
-    return kernels.apply(Stitching()) if "stitch" in layers else kernels
+    kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
+    return kernels.apply(Packing()) if "pack" in layers else kernels
 
 
 def _tree(node: object, indent: str, label: str = "") -> Iterator[str]:

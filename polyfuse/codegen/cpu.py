@@ -9,16 +9,18 @@ failed check there); `num` holds the sizes that are still open, then the strides
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
+from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
     Statement,
@@ -99,16 +101,44 @@ def _print(
     launches: list[Launch] = []
     parts = [(k, p) for k in kernels.kernels for p in k.parts or (k,)]
     for whole, part in parts:
-        low = lower(part)
-        for k, task in enumerate(low.tasks):
-            name = f"{prefix}{part.name}_{k}"
-            functions.append(emitter.function(name, part, task))
-            launches.append(_launch(name, whole.name, low, task))
+        made = [_functions(emitter, prefix, whole.name, p, functions) for p in part.packed or (part,)]
+        if part.packed and any(made):
+            shared = [PackedTask(m) for m in made if m]  # a kernel without instances has no function
+            text, launch = pack_text(f"{prefix}{part.name}_pack", whole.name, shared)
+            functions.append(text)
+            made = [(launch,)]
+        launches += [x for each in made for x in each]
     used.update(emitter.functions)
-    scratch = max((_scratch_bytes(p) for _, p in parts), default=0)
+    scratch = max((_scratch_bytes(x) for _, p in parts for x in p.packed or (p,)), default=0)
     copied = tuple(sorted(request.copied))
     plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied)
     return functions, plan, tuple(emitter.checks)
+
+
+def _functions(
+    emitter: _Emitter, prefix: str, whole: str, kernel: Kernel, functions: list[str]
+) -> tuple[Launch, ...]:
+    """Print the functions of a kernel that is part of `whole`; how each is launched.
+
+    What differs from an earlier kernel in names only calls that one's code with its own memory.
+    """
+    places = Addresses(kernel, emitter.buffers, emitter.checked, emitter.copied, emitter.checks)
+    form = emitter.form(places)
+    printed = emitter.printed.get(form)
+    if printed is None:
+        low = lower(kernel)
+        names = [f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks))]
+        for n, task in zip(names, low.tasks, strict=True):
+            functions += [emitter.body(n, places, task), emitter.entry(n, n, places, bool(task.loops))]
+        made = tuple(_launch(n, whole, low, task) for n, task in zip(names, low.tasks, strict=True))
+        emitter.printed[form] = made
+        return made
+    again = [replace(x, function=f"{prefix}{kernel.name}_{k}", kernel=whole) for k, x in enumerate(printed)]
+    functions += [
+        emitter.entry(x.function, old.function, places, x.parallel)
+        for x, old in zip(again, printed, strict=True)
+    ]
+    return tuple(again)
 
 
 def plan_buffers(
@@ -191,14 +221,23 @@ class _Emitter:
         self.checked = checked
         self.copied = copied
         self.functions: set[str] = set()
+        self.printed: dict[object, tuple[Launch, ...]] = {}
         self.checks: list[tuple[Span, str]] = []
 
-    def function(self, name: str, kernel: Kernel, task: Task) -> str:
-        """The kernel's code, and the function of the pool's signature that calls it.
+    def form(self, places: Addresses) -> object:
+        """Equal for kernels that differ in names only. Checks say where they are, so they are never alike."""
+        if self.checked:
+            return places.kernel.name
+        arguments = places.kernel.arguments
+        passed = [
+            (self.buffers[b.tensor].strided, b.tensor in places.shared, places.by_value(b)) for b in arguments
+        ]
+        aliases = [self.buffers[b.tensor].alias for b in arguments]
+        pairs = [(k, n) for k, b in enumerate(arguments) for n, a in enumerate(aliases) if a == b.tensor]
+        return kernel_form(places.kernel), tuple(passed), tuple(pairs)
 
-        Two functions, because gcc trusts `restrict` on parameters only.
-        """
-        places = Addresses(kernel, self.buffers, self.checked, self.copied, self.checks)
+    def body(self, name: str, places: Addresses, task: Task) -> str:
+        """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only."""
         printer = Printer(places.element, LANE_BYTES, self.functions, lazy=self.checked)
         parameters = self._parameters(places)
         if task.loops:
@@ -208,16 +247,18 @@ class _Emitter:
         else:
             body = printer.block(task.body, "  ")
         declared = ",\n    ".join(p for p, _ in parameters)
-        given = ", ".join(a for _, a in parameters)
+        head = f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{"
+        return "\n".join([head, *body, "}"])
+
+    def entry(self, name: str, body: str, places: Addresses, parallel: bool) -> str:
+        """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
+        given = ", ".join([*(a for _, a in self._parameters(places)), *["begin", "end"][: 2 * parallel]])
         return "\n".join(
             [
-                f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{",
-                *body,
-                "}",
                 f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
                 "    pf_i64 begin, pf_i64 end) {",
                 "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
-                f"  {name}_body({given});",
+                f"  {body}_body({given});",
                 "}",
                 "",
             ]

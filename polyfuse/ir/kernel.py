@@ -3,7 +3,8 @@
     Kernel = name, graph, stages, buffers; on a GPU the threads (x, y) of a block, the elements of a
              vector, the statements whose updates are atomic; and where one launch runs several
              kernels with grid barriers between, these parts, and the blocks
-             that are launched, all of them resident, at least `per_sm` on a multiprocessor
+             that are launched, all of them resident, at least `per_sm` on a multiprocessor; where one
+             launch runs independent kernels side by side, these as `packed`
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -18,6 +19,7 @@ A kernel of layer I has one stage with one phase.  Its schedule tree is `tree(ke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -33,7 +35,7 @@ from polyfuse.ir.schedule_tree import (
     sequence,
     statements,
 )
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Tensor, TensorGraph, statement_reads
 
 
 class Scope(Enum):
@@ -114,6 +116,7 @@ class Kernel:
     parts: tuple[Kernel, ...] = ()
     resident: int = 0
     per_sm: int = 1
+    packed: tuple[Kernel, ...] = ()
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)
@@ -136,6 +139,30 @@ class Kernel:
             lines += [format_tree(_stage_tree(stage), "    ")]
         lines += [f"  {s}" for s in self.graph.statements]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Memory outside of a kernel that it reads, and that it writes, by the names of tensors."""
+
+    read: frozenset[str]
+    written: frozenset[str]
+
+    def meets(self, other: Touched) -> bool:
+        """Does one of two kernels write what the other touches?"""
+        return bool(self.written & (other.read | other.written) or other.written & self.read)
+
+
+def touched_memory(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Touched:
+    """What a kernel touches outside; an inout parameter and what it becomes are one memory."""
+
+    def memory(name: str) -> str:
+        return tensors[name].alias or name
+
+    outside = {b.tensor for b in kernel.arguments}
+    written = {s.target for s in kernel.graph.statements} & outside
+    read = {r.tensor for s in kernel.graph.statements for r in statement_reads(s)} & outside
+    return Touched(frozenset(map(memory, read)), frozenset(map(memory, written)))
 
 
 def _stage_tree(stage: Stage) -> Tree:

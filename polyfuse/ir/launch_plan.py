@@ -4,7 +4,8 @@
     Launch     = one function of one kernel: `count` iterations, handed out in chunks if `parallel`
 
 `buffers` fixes the order of the pointer table that every function gets; workspace buffers live in one
-block at static offsets, those that are never alive together in the same place.  Counts and extents are index expressions, evaluated at launch.
+block at static offsets, those that are never alive together in the same place.  Counts and extents are index
+expressions, evaluated at launch.
 
 On a GPU the plan is one of grids:
 

@@ -57,6 +57,7 @@ class Names:
             buffers=tuple(map(self._buffer, k.buffers)),
             atomic=frozenset(map(self.statement, k.atomic)),
             parts=tuple(map(self.kernel, k.parts)),
+            packed=tuple(map(self.kernel, k.packed)),
         )
 
     def kernels(self, g: KernelGraph) -> KernelGraph:
@@ -101,6 +102,22 @@ def canonical(graph: TensorGraph) -> TensorGraph:
     )
     renamed = names.graph(graph)
     return replace(renamed, statements=tuple(map(_loops_by_position, renamed.statements)))
+
+
+def kernel_form(kernel: Kernel) -> Kernel:
+    """A kernel with names by position: kernels that differ in names only are equal in this form."""
+    names = Names(
+        {b.tensor: f"%{k}" for k, b in enumerate(kernel.buffers)},
+        {s.name: f"%{k}" for k, s in enumerate(kernel.graph.statements)},
+    )
+    form = names.kernel(replace(kernel, name="", parts=(), packed=()))
+    tensors = tuple(t for t in form.graph.tensors if t.name.startswith("%"))
+    return replace(
+        form,
+        graph=replace(form.graph, name="", tensors=tensors, inputs=(), outputs=()),
+        parts=tuple(map(kernel_form, kernel.parts)),
+        packed=tuple(map(kernel_form, kernel.packed)),
+    )
 
 
 def _loops_by_position(s: Statement) -> Statement:

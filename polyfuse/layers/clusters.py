@@ -21,7 +21,7 @@ section 3, cluster extraction; opaque operators by relations, not by names.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -229,19 +229,43 @@ def _used(read: Read) -> set[str]:
     return used
 
 
-def cut_off(graph: TensorGraph, names: tuple[str, ...]) -> TensorGraph:
-    """A cluster as a graph of its own: what comes from other clusters is an input, what they read a result.
+def cut_off(graph: TensorGraph, clusters: Sequence[tuple[str, ...]]) -> list[TensorGraph]:
+    """Each cluster as a graph of its own: what comes from others is an input, what they read a result.
 
     An inout parameter is one where its new value is written, and an input where its old one is only read.
     """
-    inside = frozenset(names)
-    chosen = tuple(s for s in graph.statements if s.name in inside)
+    of = {name: k for k, names in enumerate(clusters) for name in names}
+    chosen: list[list[Statement]] = [[] for _ in clusters]
+    readers: dict[str, set[int]] = defaultdict(set)
+    touching: dict[str, set[int]] = defaultdict(set)
+    for s in graph.statements:
+        k = of[s.name]
+        chosen[k].append(s)
+        touching[s.target].add(k)
+        for r in statement_reads(s):
+            readers[r.tensor].add(k)
+            touching[r.tensor].add(k)
+    tensors: list[list[Tensor]] = [[] for _ in clusters]
+    for t in graph.tensors:
+        for k in touching[t.name]:
+            tensors[k].append(t)
+        for x in (graph.tensor(t.alias),) if t.alias is not None else ():
+            for k in touching[t.name] - touching[x.name]:
+                tensors[k].append(x)
+    return [
+        _cut(graph, tuple(chosen[k]), tensors[k], {n for n, ks in readers.items() if ks - {k}})
+        for k in range(len(clusters))
+    ]
+
+
+def _cut(
+    graph: TensorGraph, chosen: tuple[Statement, ...], touched: list[Tensor], outside: set[str]
+) -> TensorGraph:
     written = {s.target for s in chosen}
     read = {r.tensor for s in chosen for r in statement_reads(s)}
-    outside = {r.tensor for s in graph.statements if s.name not in inside for r in statement_reads(s)}
-    replaced = {t.alias for t in graph.tensors if t.name in written and t.alias is not None}
+    replaced = {t.alias for t in touched if t.name in written and t.alias is not None}
     tensors = []
-    for t in graph.tensors:
+    for t in touched:
         if t.name in written:
             passed_on = t.role is Role.TEMP and t.name in outside
             tensors.append(replace(t, role=Role.OUTPUT) if passed_on else t)

@@ -59,6 +59,15 @@ def form_kernels(
 
     Raises ScheduleError PF513 for sizes that must be known, PF501-PF503 if the result is not legal.
     """
+    made, decisions = separate_kernels(scheduled, target, stitching)
+    more: list[Decision] = []
+    return joined_kernels(made, target, stitching, more), (*decisions, *more)
+
+
+def separate_kernels(
+    scheduled: ScheduledGraph, target: int | GpuTarget, stitching: Stitching | None = None
+) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    """As `form_kernels`, without barriers between kernels."""
     needed = fixed_sizes_needed(scheduled.graph)
     if needed:
         raise ScheduleError(f"sizes {', '.join(needed)} must be given before kernels are made", code="PF513")
@@ -76,17 +85,17 @@ def form_kernels(
         model = build_model(graph)
         _verify(model, nests)
         kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
-    made = KernelGraph(graph, tuple(kernels))
-    if stitching is not None and stitching.barriers is not False:
-        made = _joined(made, target, stitching.barriers is True, decisions)
-    return made, tuple(decisions)
+    return KernelGraph(graph, tuple(kernels)), tuple(decisions)
 
 
-def _joined(
-    kernels: KernelGraph, target: int | GpuTarget, always: bool, decisions: list[Decision]
+def joined_kernels(
+    kernels: KernelGraph, target: int | GpuTarget, stitching: Stitching | None, decisions: list[Decision]
 ) -> KernelGraph:
+    """Kernels joined by barriers as layer II has it."""
+    if stitching is None or stitching.barriers is False:
+        return kernels
     if isinstance(target, GpuTarget):
-        return join_kernels(kernels, target, always, decisions)
+        return join_kernels(kernels, target, stitching.barriers is True, decisions)
     return join_regions(kernels, decisions)
 
 

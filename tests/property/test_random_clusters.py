@@ -16,6 +16,7 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Lowered, Passes, lower_clusters
 from polyfuse.pipeline import fixed_graph
@@ -33,7 +34,8 @@ def lowered(call: Call, most: int, machine: int | GpuTarget) -> Lowered:
     """Kernels of clusters of at most so many statements."""
     graph = fixed_graph(call.graph, call.sizes)
     cut = Clustering(most=most, whole=0)
-    passes = Passes(cut, LoopFusion(), Stitching(rows=1, barriers=False), machine)
+    packing = Packing(always=True) if most == 1 else Packing()
+    passes = Passes(cut, LoopFusion(), Stitching(rows=1, barriers=False), packing, machine)
     low = lower_clusters(graph, cut.clusters(graph, []), passes)
     verify_kernels(low.kernels)
     return low

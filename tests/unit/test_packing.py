@@ -1,0 +1,178 @@
+"""Layer III: which kernels run side by side, and that it does not matter in which order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.kernel import KernelGraph, touched_memory
+from polyfuse.ir.launch_plan import Launch
+from polyfuse.layers.kernels import separate_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing, levels, packed
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import fixed_graph
+from polyfuse.runtime import cpu
+from polyfuse.runtime.cpu import CpuExecutable
+
+MACHINE = table_cpu(2)
+
+
+def kernels_of(text: str, **sizes: int) -> KernelGraph:
+    graph = fixed_graph(instantiate(parse_text(text), "f"), sizes)
+    return separate_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))[0]
+
+
+def branches(count: int) -> str:
+    """Independent operators of different lengths."""
+    inputs = ", ".join(f"x{k}: f32[N{k}, M]" for k in range(count))
+    results = ", ".join(f"y{k}: f32[N{k}]" for k in range(count))
+    body = "\n".join(f"  y{k}[n] = sum[m](exp(x{k}[n, m]) * {k + 1}.0)" for k in range(count))
+    return f"op f({inputs}) -> ({results}) {{\n{body}\n}}"
+
+
+SIZES = {f"N{k}": 3 + 5 * k for k in range(7)}
+
+
+def test_independent_branches_are_one_launch() -> None:
+    f = pf.compile(branches(7), target="cpu")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=(3 + 500 * k, 64)).astype("f4") for k in range(7)]
+    for k, y in enumerate(f(*args)):
+        np.testing.assert_allclose(y, np.exp(args[k].astype("f8")).sum(1) * (k + 1), rtol=1e-5)
+    built = f.built(*args)
+    assert len(built.kernels.kernels) == 1 and len(built.kernels.kernels[0].packed) == 7
+    assert len(built.code.plan.launches) == 1
+    assert "7 kernels side by side" in f.explain(*args)
+
+
+def test_without_the_layer_each_has_its_own() -> None:
+    f = pf.compile(branches(7), target="cpu", layers=("loop", "stitch"))
+    args = [np.ones((3, 5), "f4")] * 7
+    assert len(f.built(*args).kernels.kernels) == 7
+
+
+def test_several_sums_and_what_adds_them() -> None:
+    """3 x [add, sum] -> add of all: the branches in one pack, then the rest after a barrier."""
+    f = pf.compile(
+        """op f(a: f32[N, M], b: f32[N, M], c: f32[N, M], d: f32[N, M]) -> (y: f32[N]) {
+          u[n, m] = a[n, m] + b[n, m]
+          v[i, j] = c[i, j] * d[i, j]
+          su = sum[n, m](u[n, m])
+          sv = sum[i, j](v[i, j])
+          y[n] = su + sv for n in 0..N
+        }""",
+        target="cpu",
+    )
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=(40, 50)).astype("f4") for _ in range(4)]
+    want = (args[0] + args[1]).sum(dtype="f8") + (args[2] * args[3]).sum(dtype="f8")
+    np.testing.assert_allclose(f(*args), np.full(40, want), rtol=1e-4)
+    (kernel,) = f.built(*args).kernels.kernels
+    assert len(kernel.parts) >= 2 and any(len(p.packed) == 2 for p in kernel.parts)
+
+
+def test_dependent_kernels_are_never_in_one_pack() -> None:
+    kernels = kernels_of(
+        """op f(x: f32[N, M], w: f32[M, M], inout p: f32[N]) -> (y: f32[N, M], z: f32[N]) {
+          a[n, k] = sum[m](x[n, m] * w[m, k])
+          y[n, k] = sum[m](a[n, m] * w[m, k])
+          z[n] = p[n] * 2.0
+          s = sum[n, m](x[n, m])
+          p[n] = s for n in 0..N
+        }""",
+        N=5, M=6,
+    )  # fmt: skip
+    memory = {t.name: t for t in kernels.graph.tensors}
+    for level in levels(kernels):
+        for a, b in itertools.combinations(level, 2):
+            one, other = (touched_memory(kernels.kernels[k], memory) for k in (a, b))
+            assert not one.meets(other)
+    writer = next(
+        k for k, x in enumerate(kernels.kernels) if "p__out" in {s.target for s in x.graph.statements}
+    )
+    reader = next(k for k, x in enumerate(kernels.kernels) if "z" in {s.target for s in x.graph.statements})
+    place = {k: n for n, level in enumerate(levels(kernels)) for k in level}
+    assert place[reader] < place[writer], "z reads what p is at entry"
+
+
+def test_a_kernel_that_fills_the_machine_stays_alone() -> None:
+    text = """op f(x: f32[N, M], y: f32[N, M]) -> (u: f32[N, M], v: f32[N, M]) {
+      u[n, m] = x[n, m] * 2.0
+      v[i, j] = y[i, j] * 3.0
+    }"""
+    why: list[pf.Decision] = []
+    made = Packing().pack(kernels_of(text, N=4096, M=4096), MACHINE, why)
+    assert len(made.kernels) == 2
+    assert any("fills the machine alone" in d.reason for d in why if not d.taken)
+    assert len(Packing(always=True).pack(kernels_of(text, N=4096, M=4096), MACHINE, []).kernels) == 1
+
+
+def test_a_pack_has_no_more_parts_than_asked_for() -> None:
+    made = Packing(always=True, most=3).pack(kernels_of(branches(7), M=64, **SIZES), MACHINE, [])
+    assert sorted(max(1, len(k.packed)) for k in made.kernels) == [1, 3, 3]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_parts_does_not_matter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+    kernels = kernels_of(branches(7), M=33, **SIZES)
+    parts = list(kernels.kernels)
+    random.Random(seed).shuffle(parts)
+    orders = [list(kernels.kernels), parts]
+    graphs = [replace(kernels, kernels=(packed(p),)) for p in orders]
+    codes = emit_together([Request(g) for g in graphs])
+    rng = np.random.default_rng(seed)
+    inputs = {f"x{k}": rng.normal(size=(3 + 5 * k, 33)).astype("f4") for k in range(7)}
+    results = []
+    for code in codes:
+        arrays = {**inputs, **{f"y{k}": np.empty(3 + 5 * k, "f4") for k in range(7)}}
+        CpuExecutable(code, {}).run(arrays)
+        results.append([arrays[f"y{k}"].tobytes() for k in range(7)])
+    assert results[0] == results[1]
+
+
+def launch(name: str, count: int, instances: int, parallel: bool = True) -> Launch:
+    return Launch(name, "k", IConst(count), IConst(instances), parallel)
+
+
+def test_tasks_of_a_pack_cover_each_kernel_once() -> None:
+    """The shares of a kernel's tasks are its iterations, none twice and none left out."""
+    tasks = [
+        PackedTask((launch("big", 1000, 640_000),)),
+        PackedTask((launch("small", 7, 100),)),
+        PackedTask((launch("two_0", 1, 50, False), launch("two_1", 30, 50))),
+    ]
+    text, step = pack_text("pack", "k0", tasks)
+    first = [int(x) for x in text.split("first[] = {")[1].split("}")[0].split(",")]
+    shares = [b - a for a, b in itertools.pairwise(first)]
+    assert len(shares) == 3 and shares[0] > 10 and shares[1:] == [1, 1]
+    assert step.count == IConst(first[-1]) and step.parallel
+    assert text.index("two_0(") < text.index("two_1(") and "two_1(buf, num, scratch, 0, 30)" in text
+    covered = [1000 * k // shares[0] for k in range(shares[0] + 1)]
+    assert covered[0] == 0 and covered[-1] == 1000 and covered == sorted(covered)
+
+
+def test_kernels_of_one_form_are_printed_once() -> None:
+    f = pf.compile(branches(5), target="cpu")
+    args = [np.ones((6, 8), "f4")] * 5
+    source = f.built(*args).code.source
+    assert source.count("_body(\n") == 5, "their factors differ"
+    same = branches(5).replace("* 2.0", "* 1.0")
+    for k in (3, 4, 5):
+        same = same.replace(f"* {k}.0", "* 1.0")
+    g = pf.compile(same, target="cpu")
+    assert g.built(*args).code.source.count("_body(\n") == 1
+    for y in g(*args):
+        np.testing.assert_allclose(y, np.full(6, 8 * np.e), rtol=1e-6)
