@@ -239,10 +239,11 @@ svg = placement_svg(column, "s", "y", along="h", title="a column reduction: Glob
 #
 # ## Schemes belong to a mapping
 #
-# Nothing about a column sum is Global by nature. If the consumer takes columns as well, it agrees with the
-# producer on `h`, and everything is Local. AStitch calls this *proactive* adaptation. It costs parallelism,
-# since only the columns are left to spread, so it is done where they fill the device, or where there is too
-# little work for that to matter. The test is the same; only `P` has changed.
+# Nothing about a column sum is Global by nature. If the consumer takes columns as well, it agrees with
+# the producer on `h`, and everything is Local. AStitch calls this *proactive* adaptation. It costs
+# parallelism, since only the columns are left to spread; the cost model weighs that against the launch
+# and the traffic that are saved. On the device above launches cost nothing. Where they take a few
+# microseconds, as they do, so few elements need not fill it. The test is the same; only `P` has changed.
 
 # %%
 tiny = replace(tiny, launch_s=2.5e-6)  # launches that cost something: so few elements need not fill it
@@ -299,6 +300,42 @@ assert scheme(astitch, "r1", "p") == scheme(astitch, "p", "c") == scheme(astitch
 assert scheme(astitch, "c", "r2") == scheme(astitch, "c", "z") == "Local"
 assert scheme(astitch, "r1", "r2") == "Independent"  # what it needs of r1 comes by way of c
 assert storage(astitch, "p") is Scope.REGISTER and storage(astitch, "c") is Scope.LOCAL
+
+# %% [markdown]
+# ## What the compiler says itself
+#
+# `Kernels.schemes()` asks these questions of finished kernels, for every pair that something goes
+# between, on any target; `explain()` has the same lines. On a CPU a worker takes the place of a block,
+# and its array in cache that of shared memory.
+
+# %%
+figure_7 = """
+op astitch(x: f32[T, H], y: f32[T, H]) -> (z: f32[T, H]) {
+  r1[t] = sum[h](x[t, h] * x[t, h])
+  p[t] = (0.01 * r1[t] + 1.0) ** 1.3
+  c[t, h] = p[t] + y[t, h]
+  r2[t] = sum[h](c[t, h] * c[t, h])
+  z[t, h] = c[t, h] * (r2[t] + 1e-6) ** -0.5
+}
+"""
+unfused = pf.parse(figure_7).op().specialize(T=4096, H=768).schedule()
+on_gpu = unfused.lower(target="cuda").apply(pf.Stitching())
+on_cpu = unfused.lower(target="cpu").apply(pf.Stitching())
+print(on_gpu.schemes())
+print(on_cpu.schemes())
+assert on_gpu.schemes().of("c", "z") == "Local" and on_cpu.schemes().of("c", "z") == "Regional"
+
+# %% [markdown]
+# Two statements of this graph *dominate*: the others follow their loops. Candidates are the reductions,
+# `p`, which is expensive and read many times, and the output `z`. Between `r1` and `p` every element is
+# read once, so the two are merged, and the reduction leads; so are `r2` and `z`, by way of `c`. From `p`
+# to `c` an element goes to a whole row: there the two groups end.
+
+# %%
+for dominant in on_gpu.dominants():
+    print(dominant)
+assert [(d.name, d.sub_dominants) for d in on_gpu.dominants()] == [("r1", ("p",)), ("r2", ("z",))]
+assert on_cpu.dominants() == on_gpu.dominants()
 
 # %% [markdown]
 # [Stitching](../reference/stitching.md) has the rules in one place: how nests join, what refuses, and how
