@@ -4,6 +4,7 @@ instances     Exec nodes become stores and updates of buffers
 accumulators  updates of one element over inner loops go through a scalar, added under the guards it had
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
+invariants    functions of what a loop does not change are computed before it
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
 """
@@ -14,6 +15,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import order_collisions
+from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
@@ -64,9 +66,11 @@ class LoweredKernel:
 
 def lower(kernel: Kernel) -> LoweredKernel:
     """The kernel's functions as loop IR."""
-    block = accumulated(kernel, itertools.count())
+    numbers = itertools.count()
+    block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
+    block = hoist(kernel, block, numbers)
     return LoweredKernel(kernel, tuple(tasks(kernel, block)))
 
 

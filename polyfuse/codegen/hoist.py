@@ -1,0 +1,194 @@
+"""Functions and divisions of values that a loop does not change are computed once, before it.
+
+    for c1 in 0..C:                             h0 = log(s)
+      y[c0, c1] = x[c0, c1] - log(s)     ->     for c1 in 0..C:
+                                                  y[c0, c1] = x[c0, c1] - h0
+
+C++ compilers move cheap expressions out of loops, but no function with branches.  Only what every
+iteration computes is moved: nothing under a condition, nothing of a loop inside that may be empty.
+Where the loop itself may be empty, the value is computed under the condition that it is not:
+
+    f32 h0
+    if lower < upper: h0 = log(s[c0])
+
+No value changes: the expressions stay as they are, a division by an invariant remains a division.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.c_family import guards_index
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Select,
+    reads,
+    walk,
+)
+
+_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
+# What compilers move out of loops themselves, or what costs no more than reading it back.
+CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "isnan", "and", "or", "not", *_COMPARE})
+# Iterations of these loops are shared out; what they have in common is computed by each.
+_SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
+
+
+def hoist(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """See the module docstring. `numbers` numbers the scalars."""
+    alias = {t.name: t.alias for t in kernel.graph.tensors if t.alias is not None}
+    return _block(block, alias, numbers)
+
+
+def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]) -> Block:
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For() if node.coordinate in _SHARED or node.upper == node.lower + 1:
+                result.append(replace(node, body=_block(node.body, alias, numbers)))
+            case For():
+                moved = _Moved(_written((node,), alias), alias, numbers)
+                body = moved.block(node.body, _runs(node))
+                result += [*moved.before, replace(node, body=_block(body, alias, numbers))]
+            case If():
+                then, other = (_block(b, alias, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _runs(loop: For) -> tuple[Expr, ...]:
+    """What must hold for a loop to run at all: nothing where its bounds tell."""
+    low, high = loop.lower, loop.upper
+    if high == low + 1 or (isinstance(low, IConst) and isinstance(high, IConst) and low.value < high.value):
+        return ()
+    return (Apply("lt", (IndexValue(low, I64), IndexValue(high, I64)), BOOL),)
+
+
+def _written(block: Block, alias: Mapping[str, str]) -> set[str]:
+    """Loop variables, scalars and memory that a block sets."""
+    found: set[str] = set()
+    for node in block:
+        match node:
+            case For():
+                found |= {node.var} | _written(node.body, alias)
+            case If():
+                found |= _written(node.then, alias) | _written(node.other, alias)
+            case Store(buffer) | Update(buffer) | VectorStore(buffer):
+                found.add(alias.get(buffer, buffer))
+            case Declare(name) | Combine(name) | VectorLoad(name):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+@dataclass(slots=True)
+class _Moved:
+    """What is moved out of one loop; `before` comes to stand before it.
+
+    `written` holds what the loop sets: all that expressions must not depend on.
+    """
+
+    written: set[str]
+    alias: Mapping[str, str]
+    numbers: itertools.count[int]
+    before: list[Node] = field(default_factory=list)
+    known: dict[tuple[Expr, tuple[Expr, ...], tuple[str, ...]], Read] = field(default_factory=dict)
+
+    def block(self, block: Block, runs: tuple[Expr, ...]) -> Block:
+        """A block whose instances all run, once or more, if `runs` holds."""
+        return tuple(self._node(n, runs) for n in block)
+
+    def _node(self, node: Node, runs: tuple[Expr, ...]) -> Node:
+        match node:
+            case For() if all(self._invariant(e) for e in _runs(node)):
+                return replace(node, body=self.block(node.body, (*runs, *_runs(node))))
+            case If():
+                return replace(node, cond=self._expr(node.cond, runs))
+            case Store() | Update():
+                indices = tuple(self._index(i, runs) for i in node.indices)
+                return replace(node, indices=indices, value=self._expr(node.value, runs))
+            case Declare(_, _, value) if value is not None:
+                return replace(node, value=self._expr(value, runs))
+            case _:
+                return node
+
+    def _index(self, i: Index, runs: tuple[Expr, ...]) -> Index:
+        return self._expr(i, runs) if isinstance(i, EXPR_TYPES) else i
+
+    def _expr(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
+        """The expression with what is invariant in it replaced by scalars."""
+        if _costly(e) and self._invariant(e):
+            return self._scalar(e, runs)
+        match e:
+            case Apply(_, args):
+                return replace(e, args=tuple(self._expr(a, runs) for a in args))
+            case Cast(arg):
+                return replace(e, arg=self._expr(arg, runs))
+            case Read(_, indices):
+                return replace(e, indices=tuple(self._index(i, runs) for i in indices))
+            case Select(cond, then, other):
+                # A side that is not chosen must not be evaluated where it may leave a tensor.
+                sides = [s if _may_leave(e, s) else self._expr(s, runs) for s in (then, other)]
+                return replace(e, cond=self._expr(cond, runs), then=sides[0], other=sides[1])
+            case _:
+                return e
+
+    def _scalar(self, e: Expr, runs: tuple[Expr, ...]) -> Read:
+        # Constants by their text: zeros of both signs are equal, and are not the same.
+        key = (e, runs, tuple(repr(x.value) for x in walk(e) if isinstance(x, Const)))
+        if key not in self.known:
+            name = f"%h{next(self.numbers)}"
+            self.known[key] = Read(name, (), e.dtype)
+            if runs:
+                value: Node = Store(name, (), e)
+                for cond in reversed(runs):
+                    value = If(cond, (value,))
+                self.before += [Declare(name, e.dtype), value]
+            else:
+                self.before.append(Declare(name, e.dtype, e))
+        return self.known[key]
+
+    def _invariant(self, e: Expr) -> bool:
+        for x in walk(e):
+            places: tuple[IndexExpr, ...] = ()
+            match x:
+                case Read(tensor, indices):
+                    if self.alias.get(tensor, tensor) in self.written:
+                        return False
+                    places = tuple(i for i in indices if not isinstance(i, EXPR_TYPES))
+                case IndexValue(index):
+                    places = (index,)
+                case _:
+                    pass
+            if any(v in self.written for i in places for v in variables(i)):
+                return False
+        return True
+
+
+def _costly(e: Expr) -> bool:
+    """Is there a function in it, of something that is not a constant?"""
+    return any(
+        isinstance(x, Apply) and x.op not in CHEAP and any(isinstance(y, (Read, IndexValue)) for y in walk(x))
+        for x in walk(e)
+    )
+
+
+def _may_leave(e: Select, side: Expr) -> bool:
+    """May an index be legal only where the condition chooses this side, or be reported only there?"""
+    return guards_index(e.cond) or any(isinstance(i, EXPR_TYPES) for r in reads(side) for i in r.indices)
