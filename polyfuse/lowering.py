@@ -23,6 +23,7 @@ from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece, join
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
+from polyfuse.layers.library_calls import with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -88,9 +89,19 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
     """One cluster by the layers given. Raises ScheduleError PF5xx."""
     scheduled = schedule(graph, passes.fusion)
-    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching)
+    kernels, decisions = cluster_kernels(scheduled, passes)
     copied, in_place = entry_copies(kernels)
     return Piece(graph, scheduled, kernels, copied), (*scheduled.decisions, *decisions, *in_place)
+
+
+def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:
+    """Kernels of a schedule, or the library's where it computes all of the graph."""
+    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching)
+    if not passes.clustering.library or not isinstance(passes.machine, int):
+        return kernels, decisions
+    more: list[Decision] = []
+    strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
+    return with_library(scheduled.graph, kernels, strided, more), (*decisions, *more)
 
 
 def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:

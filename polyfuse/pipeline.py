@@ -27,11 +27,10 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, launches, lower_clusters, schedule
+from polyfuse.lowering import Lowered, Passes, cluster_kernels, launches, lower_clusters, schedule
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -162,9 +161,7 @@ class Compilation:
         # TensorGraph -> ScheduledGraph (layer I)
         scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
-        separate, decisions = step(
-            "kernels", lambda: separate_kernels(scheduled, self.machine, self.stitching)
-        )
+        separate, decisions = step("kernels", lambda: cluster_kernels(scheduled, passes))
         # inout parameters: in place, or copied first
         copied, in_place = step("in_place", lambda: entry_copies(separate))
         # KernelGraph -> KernelGraph (layer III; and barriers between kernels)

@@ -122,6 +122,9 @@ def _functions(
 
     What differs from an earlier kernel in names only calls that one's code with its own memory.
     """
+    if kernel.library is not None:
+        total = sum((_instances(s) for s in kernel.graph.statements), as_index(0))
+        return (Launch("", whole, as_index(1), total, False, kernel.library),)
     places = Addresses(kernel, emitter.buffers, emitter.checked, emitter.copied, emitter.checks)
     form = emitter.form(places)
     printed = emitter.printed.get(form)

@@ -4,7 +4,8 @@
              vector, the statements whose updates are atomic; and where one launch runs several
              kernels with grid barriers between, these parts, and the blocks
              that are launched, all of them resident, at least `per_sm` on a multiprocessor; where one
-             launch runs independent kernels side by side, these as `packed`
+             launch runs independent kernels side by side, these as `packed`; where a library
+             computes what the kernel says, what it is to it
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -23,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, binary, product, substitute
 from polyfuse.ir.schedule_tree import (
@@ -117,6 +119,7 @@ class Kernel:
     resident: int = 0
     per_sm: int = 1
     packed: tuple[Kernel, ...] = ()
+    library: MatrixProduct | None = None
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

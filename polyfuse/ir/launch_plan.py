@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr
 
@@ -53,15 +54,21 @@ class PlanBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`instances` is the number of statement instances, for choosing chunks and for reports."""
+    """`instances` is the number of statement instances, for choosing chunks and for reports.
+
+    Where a library does the work there is no function.
+    """
 
     function: str
     kernel: str
     count: IndexExpr
     instances: IndexExpr
     parallel: bool
+    library: MatrixProduct | None = None
 
     def __str__(self) -> str:
+        if self.library is not None:
+            return f"library ({self.kernel}): {self.library}, {self.instances} instances"
         how = f"parallel over {self.count}" if self.parallel else "serial"
         return f"{self.function} ({self.kernel}): {how}, {self.instances} instances"
 

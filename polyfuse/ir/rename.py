@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Stage
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree
@@ -58,10 +59,15 @@ class Names:
             atomic=frozenset(map(self.statement, k.atomic)),
             parts=tuple(map(self.kernel, k.parts)),
             packed=tuple(map(self.kernel, k.packed)),
+            library=k.library and self._product(k.library),
         )
 
     def kernels(self, g: KernelGraph) -> KernelGraph:
         return KernelGraph(self.graph(g.graph), tuple(map(self.kernel, g.kernels)))
+
+    def _product(self, p: MatrixProduct) -> MatrixProduct:
+        left, right, out = (replace(x, tensor=self.tensor(x.tensor)) for x in (p.left, p.right, p.out))
+        return MatrixProduct(left, right, out, p.products)
 
     # --- parts --------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.library_calls import library_product
 from polyfuse.layers.quotient import Quotient
 from polyfuse.poly.axis_planner import strongly_connected
 
@@ -54,17 +55,20 @@ LARGER = 8
 class Clustering:
     """How a graph is cut.
 
-    most   statements of a cluster at most (those that must stay together count, but are never cut)
-    whole  graphs with at most so many statements are not cut
+    most     statements of a cluster at most (those that must stay together count, but are never cut)
+    whole    graphs with at most so many statements are not cut, but for what a library computes
+    library  leave matrix products to a library, on a CPU
     """
 
     most: int = 40
     whole: int = 40
+    library: bool = True
 
     def clusters(self, graph: TensorGraph, decisions: list[Decision]) -> list[tuple[str, ...]]:
         """The clusters of a graph, each with its statements in order of the graph."""
         names = tuple(s.name for s in graph.statements)
-        if len(names) <= self.whole:
+        products = self.library and any(library_product(graph, s) for s in graph.statements)
+        if len(names) <= self.whole and not products:
             return [names] if names else []
         found = _Clusters(graph, self.most).run()
         sizes_of = ", ".join(str(len(c)) for c in found)

@@ -136,8 +136,8 @@ def levels(kernels: KernelGraph) -> list[list[int]]:
 
 def _kind(k: Kernel) -> object:
     """Kernels of one kind may share a launch; None for one that may share it with no other."""
-    if k.parts:
-        return None  # stages with barriers between: packs come before these
+    if k.parts or k.library is not None:
+        return None  # packs come before what is joined by barriers; a library has threads of its own
     return "plain"
 
 

@@ -29,6 +29,8 @@ def join_regions(kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph
 
 def _taken(groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
     parts = (*(p for g in groups for p in g), k)
+    if any(p.library is not None for p in parts):
+        return False, "a library call is no part of a region"
     wide = sum(map(_is_parallel, parts))
     return True, f"{len(parts)} parts of one region, {wide} of them parallel"
 

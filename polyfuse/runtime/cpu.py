@@ -15,10 +15,12 @@ import numpy as np
 
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.arguments import Array, element_strides
+from polyfuse.runtime.library import LibraryStep
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import load_shared
 from polyfuse.runtime.workspace import layout
@@ -52,6 +54,8 @@ class CpuExecutable:
         # Static offsets of workspace buffers (entry copies included).
         self.layout = layout(self.plan.buffers, self.plan.copied, sizes, LINE)
         self._spaces, self._workspace_bytes = self.layout.spaces, self.layout.nbytes
+        self._failures: list[BaseException] = []
+        self._library_steps: list[LibraryStep] = []
         self._prepared = self.prepare()
 
     # --- preparation ------------------------------------------------------------------------------------
@@ -73,6 +77,8 @@ class CpuExecutable:
     def _step(self, pool: Pool, launch: Launch) -> Step:
         count = max(0, evaluate(launch.count, self.sizes))
         instances = evaluate(launch.instances, self.sizes)
+        if launch.library is not None:
+            return Step(self._library_step(launch.library).address, 1, 1, False)
         function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
         assert function is not None
         threads = min(self._threads or pool.threads, pool.threads)
@@ -81,6 +87,13 @@ class CpuExecutable:
         parts = threads if threads < pool.threads else threads * CHUNKS_PER_THREAD
         chunk = -(-count // parts) if parallel else max(1, count)
         return Step(function, count, chunk, parallel)
+
+    def _library_step(self, product: MatrixProduct) -> LibraryStep:
+        places = {b.name: k for k, b in enumerate(self.plan.buffers)}
+        dtype = self.plan.buffers[places[product.out.tensor]].dtype
+        step = LibraryStep(product, places, self._shapes, dtype, self._failures)
+        self._library_steps.append(step)
+        return step
 
     def workspace(self) -> tuple[dict[str, int], int]:
         """(workspace buffer -> offset in the block, bytes of the block)."""
@@ -105,7 +118,7 @@ class CpuExecutable:
     def bind(self, arrays: Mapping[str, Array]) -> Callable[[], None]:
         """A prepared call on fixed memory: nothing is checked or looked up again. Not for two threads."""
         call, keep = self._fill(self.prepare(), arrays)
-        plain = not self.plan.copied and not self.code.checks
+        plain = not self.plan.copied and not self.code.checks and not self._library_steps
 
         def bound(call: Callable[[], None] = keep[0].check if plain else call, keep: object = keep) -> None:
             call()  # `keep` owns the memory that the prepared call points to
@@ -166,6 +179,8 @@ class CpuExecutable:
             for copy, source in copies:
                 copy[...] = source.reshape(copy.shape)
             prepared.check()
+            if self._failures:
+                raise self._failures.pop()
             if status[0]:
                 self._report(int(status[0]))
 

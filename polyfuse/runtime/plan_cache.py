@@ -18,6 +18,7 @@ from typing import Any
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.codegen.cuda import CudaCode
 from polyfuse.decisions import Decision
+from polyfuse.ir.contraction import MatrixProduct, Operand
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import IConst, IndexExpr
 from polyfuse.ir.launch_plan import (
@@ -102,7 +103,15 @@ def keep_plan(key: str, code: CpuCode | CudaCode, decisions: tuple[Decision, ...
 
 def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
     launches = [
-        [x.function, x.kernel, _value(x.count), _value(x.instances), x.parallel] for x in plan.launches
+        [
+            x.function,
+            x.kernel,
+            _value(x.count),
+            _value(x.instances),
+            x.parallel,
+            x.library and asdict(x.library),
+        ]
+        for x in plan.launches
     ]
     return {"launches": launches, "scratch_bytes": plan.scratch_bytes}
 
@@ -157,10 +166,18 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(int(count)), IConst(int(n)), bool(parallel))
-        for f, k, count, n, parallel in data["launches"]
+        Launch(f, k, IConst(int(count)), IConst(int(n)), bool(parallel), library and _product(library))
+        for f, k, count, n, parallel, library in data["launches"]
     )
     return LaunchPlan(_buffers(data), launches, int(data["scratch_bytes"]), (), tuple(data["copied"]))
+
+
+def _product(data: dict[str, Any]) -> MatrixProduct:
+    left, right, out = (
+        Operand(x["tensor"], *(tuple(map(int, x[group])) for group in ("batch", "outer", "inner")))
+        for x in (data["left"], data["right"], data["out"])
+    )
+    return MatrixProduct(left, right, out, int(data["products"]))
 
 
 def _value(e: IndexExpr) -> int:

@@ -96,6 +96,7 @@ class QuickCall:
         """May the short way be taken for this executable and these arguments?"""
         plan = executable.plan
         plain = not plan.copied and not executable.code.checks and not any(b.strided for b in plan.buffers)
+        plain = plain and all(x.library is None for x in plan.launches)
         dense = all(a.flags.c_contiguous and a.dtype.isnative for a in args if isinstance(a, np.ndarray))
         scalars = all(b.dtype.name in _CODES for b in plan.buffers if not b.shape)
         numbers = {b.name for b in plan.buffers if b.kind is Kind.OUTPUT and not b.shape}

@@ -1,0 +1,137 @@
+"""Matrix products that a library computes: which statements they are, and what comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.contraction import MatrixProduct, matrix_product
+from polyfuse.pipeline import fixed_graph
+
+# (signature and body, sizes, numpy's einsum)
+# ruff: noqa: E501
+PRODUCTS = {
+    "plain": ("(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k](a[m, k] * b[k, n]) }", "mk,kn->mn"),
+    "right turned": (
+        "(a: f32[M, K], b: f32[N, K]) -> (c: f32[M, N]) { c[m, n] = sum[k](a[m, k] * b[n, k]) }", "mk,nk->mn",
+    ),
+    "left turned": (
+        "(a: f32[K, M], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k](a[k, m] * b[k, n]) }", "km,kn->mn",
+    ),
+    "result turned": (
+        "(a: f32[M, K], b: f32[K, N]) -> (c: f32[N, M]) { c[n, m] = sum[k](a[m, k] * b[k, n]) }", "mk,kn->nm",
+    ),
+    "batched": (
+        "(a: f32[P, M, K], b: f32[P, K, N]) -> (c: f32[P, M, N]) { c[p, m, n] = sum[k](a[p, m, k] * b[p, k, n]) }",
+        "pmk,pkn->pmn",
+    ),
+    "heads": (
+        """(a: f32[P, M, Q, K], b: f32[P, N, Q, K]) -> (c: f32[P, Q, M, N]) {
+          c[p, q, m, n] = sum[k](a[p, m, q, k] * b[p, n, q, k]) }""",
+        "pmqk,pnqk->pqmn",
+    ),
+    "groups": (
+        "(a: f32[P, M, K], b: f32[K, Q, N]) -> (c: f32[P, M, Q, N]) { c[p, m, q, n] = sum[k](a[p, m, k] * b[k, q, n]) }",
+        "pmk,kqn->pmqn",
+    ),
+    "two over": (
+        "(a: f64[M, K, Q], b: f64[K, Q, N]) -> (c: f64[M, N]) { c[m, n] = sum[k, q](a[m, k, q] * b[k, q, n]) }",
+        "mkq,kqn->mn",
+    ),
+}  # fmt: skip
+SIZES = {"M": 37, "N": 41, "K": 43, "P": 3, "Q": 5}
+
+OTHERS = {
+    "vector": "(a: f32[M, K], b: f32[K]) -> (c: f32[M]) { c[m] = sum[k](a[m, k] * b[k]) }",
+    "part": "(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k in 1..K](a[m, k] * b[k, n]) }",
+    "scaled": "(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k](a[m, k] * b[k, n] * 2.0) }",
+    "halves": "(a: f16[M, K], b: f16[K, N]) -> (c: f16[M, N]) { c[m, n] = sum[k](a[m, k] * b[k, n]) }",
+    "apart": """(a: f32[K, M, Q], b: f32[K, Q, N]) -> (c: f32[M, N]) {
+      c[m, n] = sum[k, q](a[k, m, q] * b[k, q, n]) }""",
+    "greatest": "(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = max[k](a[m, k] * b[k, n]) }",
+    "diagonal": "(a: f32[K, K], b: f32[K, N]) -> (c: f32[K, N]) { c[m, n] = sum[k](a[k, k] * b[k, n]) for m in 0..K }",
+}
+
+
+def product_of(text: str) -> MatrixProduct | None:
+    graph = instantiate(parse_text(f"op f{text}"), "f")
+    graph = fixed_graph(graph, {n: SIZES[n] for n in graph.sizes})
+    found = [matrix_product(graph, s) for s in graph.statements]
+    return next((x for x in found if x is not None), None)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_agree_with_einsum(name: str) -> None:
+    text, spec = PRODUCTS[name]
+    assert product_of(text) is not None
+    f = pf.compile(f"op f{text}", target="cpu")
+    rng = np.random.default_rng(0)
+    dtype = "f8" if "f64" in text else "f4"
+    left, right = (
+        rng.normal(size=[SIZES[c.upper()] for c in part]).astype(dtype)
+        for part in spec.split("->")[0].split(",")
+    )
+    c = f(left, right)
+    np.testing.assert_allclose(c, np.einsum(spec, left, right), rtol=1e-4, atol=1e-4)
+    built = f.built(left, right)
+    assert [k.library is not None for k in built.kernels.kernels] == [True]
+    assert "a matrix product of the library" in f.explain(left, right)
+    plain = pf.compile(f"op f{text}", target="cpu", clustering=pf.Clustering(library=False))
+    np.testing.assert_allclose(plain(left, right), c, rtol=1e-4, atol=1e-4)
+    assert all(k.library is None for k in plain.built(left, right).kernels.kernels)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_contractions_are_generated(name: str) -> None:
+    assert product_of(OTHERS[name]) is None
+
+
+LINEAR = """op f(x: f32[M, K], w: f32[K, N], b: f32[N]) -> (y: f32[M, N]) {
+  u[m, k] = x[m, k] * 2.0
+  h[m, n] = sum[k](u[m, k] * w[k, n])
+  y[m, n] = max(h[m, n] + b[n], 0.0)
+}"""
+
+
+def reference(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.maximum((x.astype("f8") * 2) @ w + b, 0)
+
+
+def test_what_is_around_a_product_is_fused_apart() -> None:
+    f = pf.compile(LINEAR, target="cpu")
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype("f4") for s in ((64, 48), (48, 96), (96,)))
+    np.testing.assert_allclose(f(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
+    kernels = f.built(x, w, b).kernels.kernels
+    assert [k.library is not None for k in kernels] == [False, True, False]
+    bound = f.bind(x, w, b)
+    np.testing.assert_allclose(bound(), reference(x, w, b), rtol=1e-4, atol=1e-4)
+    again = pf.compile(LINEAR, target="cpu")  # from the cache of plans
+    np.testing.assert_allclose(again(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
+
+
+def test_small_products_stay_with_what_is_around_them() -> None:
+    f = pf.compile(LINEAR, target="cpu")
+    x, w, b = np.ones((3, 4), "f4"), np.ones((4, 5), "f4"), np.ones(5, "f4")
+    np.testing.assert_allclose(f(x, w, b), reference(x, w, b))
+    assert all(k.library is None for k in f.built(x, w, b).kernels.kernels)
+
+
+def test_strided_operands_are_read_by_generated_loops() -> None:
+    f = pf.compile(LINEAR, target="cpu")
+    rng = np.random.default_rng(0)
+    x, b = rng.normal(size=(64, 48)).astype("f4"), rng.normal(size=96).astype("f4")
+    w = rng.normal(size=(96, 48)).astype("f4").T
+    np.testing.assert_allclose(f(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
+
+
+def test_not_a_number_goes_through() -> None:
+    f = pf.compile(LINEAR.replace("max(h[m, n] + b[n], 0.0)", "h[m, n] + b[n]"), target="cpu")
+    x, w, b = np.zeros((64, 48), "f4"), np.ones((48, 96), "f4"), np.zeros(96, "f4")
+    x[3, 5], w[7, 9] = np.nan, np.inf
+    y = f(x, w, b)
+    assert np.isnan(y[3]).all() and np.isnan(y[:, 9]).all(), "0 times infinity is not a number"
+    assert np.isfinite(np.delete(np.delete(y, 3, 0), 9, 1)).all()
