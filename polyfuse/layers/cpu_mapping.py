@@ -148,24 +148,31 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     """Move a parallel loop along contiguous memory innermost, cut into strips if it is long.
 
     B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
+    B(b, k, f)(y)          becomes     B(b, f, k)(y)
     """
     names = statements(phase)
     worth = heavy(graph, names)
+    perfect = not has_band(phase.child)
     free = [m for m in phase.members if is_free(graph, m, names)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
     best = max(free, key=lambda m: _contiguity(graph, m, worth), default=None)
-    if best is None or best in inner or not has_band(phase.child):
+    if best is None or best in inner or (perfect and not phase.permutable):
         return phase
     if _contiguity(graph, best, worth) <= max((_contiguity(graph, m, worth) for m in inner), default=0):
         return phase
     trip = trip_of(graph, best)
-    strip = _strips(best, SUNK_STRIP) if trip is None or trip > SUNK_STRIP else None
+    if perfect and all(is_free(graph, m, names) for m in phase.members):
+        strip = None  # nothing is kept between iterations of the others
+    else:
+        strip = _strips(best, SUNK_STRIP) if trip is None or trip > SUNK_STRIP else None
     members = tuple(
         x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
     )
     decisions.append(
         Decision("interchange", best.name, True, "the loop along contiguous memory runs innermost")
     )
+    if perfect:
+        return replace(phase, members=(*members, best))
     child = push(best, phase.child)
     return Band(members, child, True) if members else child
 

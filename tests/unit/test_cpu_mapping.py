@@ -87,8 +87,26 @@ def test_recurrences_run_in_order_and_columns_in_lanes() -> None:
     assert any(d.kind == "interchange" for d in decisions)
 
 
+FIELDS = """op f(v: f32[B, F, K], dy: f32[B]) -> (dv: f32[B, F, K]) {
+  s[b, k] = sum[f](v[b, f, k])
+  dv[b, f, k] = dy[b] * (s[b, k] - v[b, f, k])
+}"""
+
+
+def test_loops_of_a_perfect_nest_are_ordered_by_contiguity() -> None:
+    """Layer I puts k before f in both, for their common loops; alone, neither may stride."""
+    kernels, decisions = mapped(FIELDS, B=800, F=39, K=80)
+    assert coordinates(kernels, "s")[-1] == "k@vec"
+    assert coordinates(kernels, "dv") == ["b@blk", "f@blk", "k@vec"]
+    assert any(d.kind == "interchange" for d in decisions)
+
+
 PROGRAMS = {
     "rows": ROWS,
+    "fields": """op f(v: f32[T, H, K]) -> (dv: f32[T, H, K]) where K == 7 {
+        s[b, k] = sum[f](v[b, f, k])
+        dv[b, f, k] = s[b, k] - v[b, f, k]
+    }""",
     "sums": SUMS,
     "columns": "op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = max[t](x[t, h]) }",
     "both": """op f(x: f32[T, H]) -> (r: f32[T], c: f32[H], a: f32) {
@@ -125,7 +143,7 @@ def test_everything_spread_as_far_as_possible(
     for sizes in ({"T": 33, "H": 37}, {"T": 1, "H": 9}, {"T": 17, "H": 17}):
         if "H >= T" in text and sizes["H"] < sizes["T"]:
             continue
-        graph = fixed_graph_of(text, **sizes)
+        graph = fixed_graph_of(text, **sizes, **({"K": 7} if "K == 7" in text else {}))
         kernels, _ = form_kernels(LoopFusion().schedule(graph), threads)
         assert_computes(graph, kernels, target="cpu" if threads == 2 else "interpret")
 
