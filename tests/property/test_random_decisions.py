@@ -1,4 +1,4 @@
-"""Random programs with whatever the cost model decides, on a CPU and on a GPU with slow memory and fast launches.
+"""Random programs with what the cost model decides, on a CPU and on a GPU with slow memory and fast launches.
 
 Nests are stitched, recomputed and left apart, and all programs give the reference's numbers.
 """
