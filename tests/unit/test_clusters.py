@@ -143,7 +143,8 @@ def test_names_made_inside_of_clusters_are_kept_apart() -> None:
     """Both clusters make an initialising statement; one of the user's names is like it."""
     text = TWICE.replace("sx", "s").replace("sy", "s__init")
     graph = graph_of(text, N=4, M=5)
-    low = lower_clusters(graph, clusters(graph), Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, 2))
+    passes = Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, 2)
+    low = lower_clusters(graph, clusters(graph), passes)
     names = [s.name for s in low.kernels.graph.statements]
     assert len(set(names)) == len(names)
 

@@ -38,7 +38,8 @@ def test_merges_are_refused_where_and_only_where_they_make_a_cycle(seed: int) ->
         merged.append(groups.members[a] + groups.members[b])
         assert groups.can_merge(a, b) == (not has_cycle(merged, edges))
         if groups.can_merge(a, b) and dice.random() < 0.7:
-            assert groups.merge(a, b) == min(a, b)
+            both = sorted(groups.members[a] + groups.members[b])
+            assert groups.members[groups.merge(a, b)] == both
     place = {x: k for k, members in enumerate(groups.ordered()) for x in members}
     assert sorted(place) == list(range(n))
     assert all(place[a] <= place[b] for a, b in edges)
@@ -46,16 +47,16 @@ def test_merges_are_refused_where_and_only_where_they_make_a_cycle(seed: int) ->
 
 def test_paths_are_known_through_groups() -> None:
     groups = Quotient(5, [(0, 1), (1, 2), (3, 4)])
-    assert groups.follows(0, 2) and not groups.follows(0, 4)
+    assert groups.can_merge(0, 4)
     assert not groups.can_merge(0, 2), "1 lies between"
-    groups.merge(1, 3)
-    assert groups.follows(0, 4) and groups.inputs(4) == {1}
+    both = groups.merge(1, 3)
+    assert groups.inputs(4) == {both} and groups.outputs(both) == {2, 4}
     assert not groups.can_merge(0, 4), "the path through 1 and 3"
     assert groups.ordered() == [[0], [1, 3], [2], [4]]
 
 
 def test_a_chain_of_thousands_is_quick() -> None:
-    n = 3000
+    n = 20_000
     groups = Quotient(n, [(k, k + 1) for k in range(n - 1)])
     start = time.perf_counter()
     for k in range(n - 1):
@@ -63,4 +64,4 @@ def test_a_chain_of_thousands_is_quick() -> None:
         assert groups.can_merge(a, b)
         groups.merge(a, b)
     assert len(groups) == 1
-    assert time.perf_counter() - start < 30
+    assert time.perf_counter() - start < 20

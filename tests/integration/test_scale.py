@@ -1,0 +1,105 @@
+"""Graphs of 50, 200 and 1,000 statements: from text to C++ (not through the compiler), in time.
+
+The bars are those of the project: 2, 8 and 60 seconds; what it takes is far less, so that a machine under
+load does not fail them.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+
+import pytest
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, fixed_graph
+
+BARS = {50: 2.0, 200: 8.0, 1000: 60.0}
+# Peak memory of the process, in MiB: islpy, NumPy and the test runner take about 250 of them.
+MEMORY = 1500
+
+
+def layers_text(statements: int) -> str:
+    """Blocks like those of a model: scale, row sum, activation, residual."""
+    lines = ["op f(x: f32[T, H], w: f32[H, H]) -> (y: f32[T, H]) {"]
+    before = "x"
+    for k in range(statements // 5):
+        lines += [
+            f"a{k}[t, h] = {before}[t, h] * 0.5 + {k}.0",
+            f"s{k}[t] = sum[h](a{k}[t, h])",
+            f"b{k}[t, h] = tanh(a{k}[t, h] - s{k}[t] * 0.001)",
+            f"m{k}[t, h] = sum[j](b{k}[t, j] * w[j, h])",
+            f"c{k}[t, h] = m{k}[t, h] + {before}[t, h]",
+        ]
+        before = f"c{k}"
+    return "\n".join([*lines, f"y[t, h] = {before}[t, h]", "}"])
+
+
+def random_text(statements: int, seed: int) -> str:
+    """Elementwise statements, row sums and broadcasts that read any of those before them."""
+    dice = random.Random(seed)
+    lines = ["op f(x: f32[T, H], v: f32[T]) -> (y: f32[T, H]) {"]
+    full, rows = ["x"], ["v"]
+    for k in range(statements - 1):
+        # Most reads are of recent values, as in programs that people write.
+        near = full[-8:] if dice.random() < 0.9 else full
+        a, b, r = dice.choice(near), dice.choice(near), dice.choice(rows[-8:])
+        kind = dice.random()
+        if kind < 0.15:
+            lines.append(f"r{k}[t] = {dice.choice(('sum', 'max'))}[h]({a}[t, h])")
+            rows.append(f"r{k}")
+        elif kind < 0.35:
+            lines.append(f"e{k}[t, h] = {a}[t, h] - {r}[t]")
+            full.append(f"e{k}")
+        else:
+            lines.append(f"e{k}[t, h] = {a}[t, h] * 0.5 + tanh({b}[t, h])")
+            full.append(f"e{k}")
+    return "\n".join([*lines, f"y[t, h] = {full[-1]}[t, h]", "}"])
+
+
+def compiled(graph: TensorGraph) -> tuple[float, int]:
+    """Seconds from the graph to C++, and kernels."""
+    start = time.perf_counter()
+    compilation = Compilation(
+        graph, {"T": 512, "H": 256}, LoopFusion(), Options(), stitching=Stitching(), packing=Packing()
+    )
+    low = compilation.lowered(Watch(Options()))
+    emit_together([Request(low.kernels, copied=low.copied)])
+    return time.perf_counter() - start, len(low.kernels.kernels)
+
+
+@pytest.mark.parametrize("statements", BARS)
+@pytest.mark.parametrize("kind", ["layers", "random"])
+def test_compile_time(statements: int, kind: str) -> None:
+    text = layers_text(statements) if kind == "layers" else random_text(statements, 1)
+    start = time.perf_counter()
+    graph = instantiate(parse_text(text), "f")
+    seconds = time.perf_counter() - start
+    assert statements - 1 <= len(graph.statements) <= statements + 1
+    seconds += compiled(graph)[0]
+    assert seconds < BARS[statements]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 < MEMORY
+
+
+def test_cutting_grows_hardly_faster_than_the_graph() -> None:
+    """Eight times the statements, less than thirty times the time (n log n: eleven, the rest for noise)."""
+    seconds = []
+    for statements in (250, 2000):
+        graph = fixed_graph(instantiate(parse_text(random_text(statements, 2)), "f"), {"T": 64, "H": 64})
+        best = 1e9
+        for _ in range(3):
+            start = time.perf_counter()
+            clusters = Clustering().clusters(graph, [])
+            best = min(best, time.perf_counter() - start)
+        assert sum(map(len, clusters)) == len(graph.statements)
+        seconds.append(best)
+    assert seconds[1] < 30 * seconds[0]
