@@ -49,8 +49,7 @@ def saved_seconds(
     then = Figures(fewer, target)
     left = [g for h in groups if (g := _restricted(fewer, h)) is not None]
     after = cost.seconds([then(g) for g in left])
-    gain = before - after
-    return gain if gain <= 0 or before > after * MARGIN else 0.0
+    return before - after if max(before, after) > min(before, after) * MARGIN else 0.0
 
 
 def _restricted(graph: TensorGraph, group: Group) -> Group | None:
