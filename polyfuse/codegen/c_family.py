@@ -28,6 +28,7 @@ from polyfuse.ir.loop_ir import (
     For,
     If,
     Node,
+    Prefetch,
     Store,
     Update,
     VectorLoad,
@@ -95,6 +96,8 @@ class Printer:
                 place = self.element(self, buffer, indices)
                 total = self.combine(op, place, self.expr(value), value.dtype)
                 return [f"{indent}{place} = {bare(total)};"]
+            case Prefetch(buffer, indices):
+                return [f"{indent}__builtin_prefetch(&{self.element(self, buffer, indices)});"]
             case Comment(text):
                 return [f"{indent}// {text}"]
             case Barrier() | Combine() | VectorLoad() | VectorStore():

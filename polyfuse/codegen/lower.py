@@ -5,6 +5,7 @@ accumulators  updates of one element over inner loops go through a scalar, added
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
+fetches       the next row's inputs are asked for before the last phase of a row
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.hoist import hoist
+from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
@@ -71,6 +73,7 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
     block = hoist(kernel, block, numbers)
+    block = fetch_ahead(kernel, block)
     return LoweredKernel(kernel, tuple(tasks(kernel, block)))
 
 

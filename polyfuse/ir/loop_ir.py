@@ -10,6 +10,7 @@
          | Combine(name, op, width)         a scalar becomes its total over a group of `width` lanes
          | VectorLoad(name, buffer, indices, count)      a small array of the thread from memory, at once
          | VectorStore(buffer, indices, name, count)
+         | Prefetch(buffer, indices)        asks for a cache line of memory
          | Comment(text)
 
 On a GPU the variables ``tx`` and ``ty`` are the thread's place in its block; every other variable is
@@ -138,12 +139,20 @@ class VectorStore:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """The line of an element is soon needed in L1; nothing is read."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comment:
     text: str
 
 
 Node: TypeAlias = Union[  # noqa: UP007
-    For, If, Exec, Declare, Store, Update, Barrier, Combine, VectorLoad, VectorStore, Comment
+    For, If, Exec, Declare, Store, Update, Barrier, Combine, VectorLoad, VectorStore, Prefetch, Comment
 ]
 Block: TypeAlias = tuple[Node, ...]
 
@@ -185,7 +194,7 @@ def map_values(
                 return replace(node, indices=places(node.indices), value=expr(node.value))
             case Declare(_, _, value) if value is not None:
                 return replace(node, value=expr(value))
-            case VectorLoad() | VectorStore():
+            case VectorLoad() | VectorStore() | Prefetch():
                 return replace(node, indices=places(node.indices))
             case _:
                 return node
@@ -233,6 +242,8 @@ def _format(node: Node, indent: str) -> str:
             return f"{indent}{dtype} {name}[{count}] = {_place(buffer, indices)} ..."
         case VectorStore(buffer, indices, name, count):
             return f"{indent}{_place(buffer, indices)} ... = {name}[{count}]"
+        case Prefetch(buffer, indices):
+            return f"{indent}fetch {_place(buffer, indices)}"
         case Comment(text):
             return f"{indent}# {text}"
 

@@ -36,6 +36,7 @@ from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest
+from polyfuse.layers.prefetch import fetched_ahead
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.regions import join_regions
 from polyfuse.layers.row_cache import cache_rows
@@ -200,6 +201,8 @@ def _kernel(
     if isinstance(target, GpuTarget):
         own = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions).buffer
     buffers = tuple(_buffer(model.graph, tensor.name, inside, own) for tensor in graph.tensors)
+    if not isinstance(target, GpuTarget):
+        buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions)
     atomic = nest.atomic & inside
     return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)
 

@@ -1,0 +1,104 @@
+"""The next row's inputs are fetched while the last phase of a stitched row computes (CPU).
+
+    B(t)@blk[ phase; phase; (fetch x[t + 1, :]); phase ]
+
+The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
+What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
+and the loop over rows over the dim before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Statement, TensorGraph, statement_reads
+from polyfuse.layers.nest import has_band
+from polyfuse.layers.rematerialise import tensor_bytes
+
+# Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
+LEAST_ROW_BYTES = 1024
+# Of L1, what both the row and the next one may take each; with longer rows nothing was gained.
+SHARE_OF_L1 = 1 / 4
+REASON = "the next row is fetched ahead"
+
+
+def fetched_ahead(
+    graph: TensorGraph, nest: Tree, buffers: tuple[Buffer, ...], threads: int, decisions: list[Decision]
+) -> tuple[Buffer, ...]:
+    """The buffers of one kernel, with `Buffer.ahead` set where it pays."""
+    rows = _rows(graph, nest)
+    if not rows:
+        return buffers
+    outside = {b.tensor for b in buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL)}
+    written = {s.target for s in graph.statements}
+    found = [t for t in sorted(outside - written) if _row_by_row(graph, t, rows)]
+    if not found:
+        return buffers
+    levels = table_cpu(threads).levels
+    row = sum(_row_bytes(graph, t) for t in found)
+    whole = sum(tensor_bytes(graph, t) for t in found)
+    why = None
+    if row > levels[0].capacity * SHARE_OF_L1:
+        why = f"rows of {format_bytes(row)} are long: the hardware fetches them in time"
+    elif row < LEAST_ROW_BYTES:
+        why = f"rows of {format_bytes(row)} are too short"
+    elif whole <= levels[1].capacity:
+        why = f"{format_bytes(whole)} in all stay in L2 from call to call"
+    if why is not None:
+        decisions.append(Decision("prefetch", ", ".join(found), False, why))
+        return buffers
+    why = f"the next row, {format_bytes(row)}, comes to L1 while the last phase computes"
+    decisions.append(Decision("prefetch", ", ".join(found), True, why))
+    return tuple(replace(b, ahead=True, reason=REASON) if b.tensor in found else b for b in buffers)
+
+
+def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
+    """The loops over rows, if several phases go over each row."""
+    if not isinstance(nest, Band) or not isinstance(nest.child, Sequence):
+        return ()
+    if any(m.coordinate is not Coordinate.BLK for m in nest.members):
+        return ()
+    phases = [c for c in nest.child.children if has_band(c) and _reads(graph, c)]
+    return nest.members if len(phases) > 1 and phases[-1] is nest.child.children[-1] else ()
+
+
+def _reads(graph: TensorGraph, phase: Tree) -> bool:
+    """More than initial values."""
+    return any(statement_reads(graph.statement(n)) for n in statements(phase))
+
+
+def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
+    """Does every read of a tensor take one row, that of the innermost loop over rows?"""
+    shape = graph.tensor(tensor).shape
+    if not all(isinstance(e, IConst) for e in shape):
+        return False
+    reads = [(s, r) for s in graph.statements for r in statement_reads(s) if r.tensor == tensor]
+    return bool(reads) and all(_takes_row(s, r, rows) for s, r in reads)
+
+
+def _takes_row(s: Statement, r: Read, rows: Many[Member]) -> bool:
+    outer = {e for m in rows[:-1] for e in [m.of(s.name)] if isinstance(e, IVar)}
+    if len(r.indices) < 2 or any(isinstance(i, EXPR_TYPES) for i in r.indices):
+        return False
+    *leading, row, place = r.indices
+    known = {x.name for x in (*outer, row) if isinstance(x, IVar)}
+    return (
+        isinstance(row, IVar)
+        and row == rows[-1].of(s.name)
+        and isinstance(place, IVar)
+        and place.name not in known
+        and all(not isinstance(i, EXPR_TYPES) and set(variables(i)) <= known - {row.name} for i in leading)
+    )
+
+
+def _row_bytes(graph: TensorGraph, tensor: str) -> int:
+    t = graph.tensor(tensor)
+    last = t.shape[-1]
+    assert isinstance(last, IConst)  # `_row_by_row` asked
+    return last.value * t.dtype.bytes

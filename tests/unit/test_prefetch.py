@@ -1,0 +1,84 @@
+"""The next row of a stitched kernel is fetched ahead where that pays, and never beyond the last row."""
+
+from __future__ import annotations
+
+import pytest
+from equivalence import assert_computes, fixed_graph_of
+
+from polyfuse.codegen.lower import lower
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.loop_ir import Block, If, Prefetch, format_block, map_nodes
+from polyfuse.layers import prefetch
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+
+SOFTMAX = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = max[h](x[t, h]); e[t, h] = exp(x[t, h] - m[t]); s[t] = sum[h](e[t, h]); y[t, h] = e[t, h] / s[t]
+}"""
+HEADS = """op f(x: f32[B, T, H], g: f32[H], z: f32[T, B, H]) -> (y: f32[B, T, H]) {
+  s[b, t] = sum[h](x[b, t, h] * z[t, b, h])
+  y[b, t, h] = x[b, t, h] / s[b, t] * g[h]
+}"""
+
+
+def made(text: str, **sizes: int) -> tuple[KernelGraph, list[Decision]]:
+    kernels, decisions = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())
+    return kernels, [d for d in decisions if d.kind == "prefetch"]
+
+
+def fetches(block: Block) -> list[str]:
+    found: list[str] = []
+    map_nodes(block, lambda n: found.append(format_block((n,))) or n if isinstance(n, Prefetch) else n)
+    return found
+
+
+def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
+    kernels, (decision,) = made(SOFTMAX, T=4096, H=768)
+    assert decision.taken and decision.subject == "x"
+    (task,) = lower(kernels.kernels[0]).tasks
+    (guard,) = (n for n in task.body if isinstance(n, If))
+    assert format_block((guard,)).splitlines() == [
+        "if (i64(c0 + 1) < i64(4096)):",
+        "  for c0_l in 0..768 by 16:",
+        "    fetch x[c0 + 1, c0_l]",
+    ]
+    assert task.body.index(guard) == len(task.body) - 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "why"), [(65536, 96, "short"), (64, 768, "stay in L2"), (512, 30522, "long")]
+)
+def test_other_rows_say_why_not(rows: int, width: int, why: str) -> None:
+    kernels, (decision,) = made(SOFTMAX, T=rows, H=width)
+    assert not decision.taken and why in decision.reason
+    assert not any(b.ahead for k in kernels.kernels for b in k.buffers)
+
+
+def test_one_phase_has_nothing_to_overlap() -> None:
+    _, decisions = made("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }", T=4096, H=768)
+    assert not decisions
+
+
+def test_only_rows_of_the_innermost_loop_over_rows() -> None:
+    """x[b, t, :] follows x[b, t - 1, :] in memory; z[t, b, :] does not, and g is always the same row."""
+    kernels, (decision,) = made(HEADS, B=64, T=64, H=768)
+    assert decision.subject == "x"
+    assert {b.tensor for k in kernels.kernels for b in k.buffers if b.ahead} == {"x"}
+
+
+@pytest.mark.parametrize("text", [SOFTMAX, HEADS])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 17), (2, 33, 40)])
+def test_results_stay_the_same(
+    text: str, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "LEAST_ROW_BYTES", 1)
+    monkeypatch.setattr(prefetch, "tensor_bytes", lambda graph, tensor: 2**30)
+    monkeypatch.setattr("polyfuse.layers.cpu_mapping.SMALLEST_PARALLEL", 1)
+    known = {n: v for n, v in zip("BTH", sizes, strict=True) if f"{n}," in text or f"{n}]" in text}
+    graph = fixed_graph_of(text, **known)
+    kernels, _ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))
+    if min(sizes) > 1:
+        assert any(fetches(task.body) for k in kernels.kernels for task in lower(k).tasks)
+    assert_computes(graph, kernels, target="cpu")
