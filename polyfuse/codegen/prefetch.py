@@ -1,9 +1,9 @@
 """Rows that are to be fetched ahead (`Buffer.ahead`): a loop over their cache lines before the last phase.
 
-for t @blk:                       for t @blk:
-  phases                            phases
-  for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
-                                    for h: y[t, h] = x[t, h] ...
+    for t:                            for t:
+      phases                            phases
+      for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
+                                        for h: y[t, h] = x[t, h] ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, For, If, Node, Prefetch, Store, Update, map_nodes
-from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
 LINE_BYTES = 64
@@ -25,21 +24,20 @@ def fetch_ahead(kernel: Kernel, block: Block) -> Block:
     chosen = [b for b in kernel.buffers if b.ahead]
 
     def change(node: Node) -> Node:
-        rows = isinstance(node, For) and node.coordinate is Coordinate.BLK
-        return _with_fetches(node, chosen) if rows else node  # type: ignore[arg-type]
+        return _with_fetches(node, chosen) if isinstance(node, For) else node
 
     return map_nodes(block, change) if chosen else block
 
 
 def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
     """The loop over rows with the next one's lines fetched before its last loop; other loops stay."""
-    last = max((k for k, n in enumerate(rows.body) if isinstance(n, For)), default=None)
-    fetches = [f for b in chosen for f in _lines(rows, b)]
-    if last is None or not fetches:
+    phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
+    fetches = [f for b in chosen for f in _lines(rows, b)] if len(phases) > 1 else []
+    if not fetches:
         return rows
     following = (IndexValue(IVar(rows.var) + 1, I64), IndexValue(rows.upper, I64))
     ahead = If(Apply("lt", following, BOOL), tuple(fetches))
-    return replace(rows, body=(*rows.body[:last], ahead, *rows.body[last:]))
+    return replace(rows, body=(*rows.body[: phases[-1]], ahead, *rows.body[phases[-1] :]))
 
 
 def _lines(rows: For, b: Buffer) -> list[For]:
