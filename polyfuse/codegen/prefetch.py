@@ -1,5 +1,7 @@
 """Rows that are to be fetched ahead (`Buffer.ahead`): a loop over their cache lines before the last phase.
 
+Memory is idle while the last phase computes:
+
     for t:                            for t:
       phases                            phases
       for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
