@@ -877,6 +877,30 @@ def rope_both(q: Array, k: Array, cosine: Array, sine: Array) -> dict[str, Array
     return {"q_out": rope(q, cosine, sine), "k_out": rope(k, cosine, sine)}
 
 
+def fm_gradient(v: Array, dy: Array) -> Array:
+    return dy[:, None, None] * (v.sum(1, keepdims=True) - v)
+
+
+def masked_softmax_dropout(x: Array, mask: Array, keep: Array) -> dict[str, Array]:
+    prob = softmax(x * 0.125 + mask[:, None, None, :])
+    return {"y": dropout(prob, keep, 0.1), "prob": prob}
+
+
+def ocean(t: Array, s: Array, u: Array, v: Array, w: Array, depth: Array) -> dict[str, Array]:
+    """UNESCO's equation of state as polynomials, lowest powers first."""
+    pure = [999.842594, 6.793952e-2, -9.095290e-3, 1.001685e-4, -1.120083e-6, 6.536332e-9]
+    first = [0.824493, -4.0899e-3, 7.6438e-5, -8.2467e-7, 5.3875e-9]
+    root, bulk = [-5.72466e-3, 1.0227e-4, -1.6546e-6], [19652.21, 148.4206, -2.327105, 1.360477e-2]
+    at = np.polynomial.polynomial.polyval
+    surface = at(t, pure) + s * at(t, first) + np.abs(s) ** 1.5 * at(t, root) + 4.8314e-4 * s**2
+    pressure = 0.1 * depth
+    rho = surface / (1 - pressure / (at(t, bulk) + s * at(t, [54.6746, -0.603459]) + 3.2 * pressure))
+    b = -9.81 * (rho - 1025) / 1025
+    k = 1e-5 + 1e-2 / (1 + 5 * np.abs(b) / (u**2 + v**2 + w**2 + 1e-6)) ** 2
+    change = 0.1 * k * (u + v - w)
+    return {"rho": rho, "b": b, "k": k, "t2": t + change * (1 - t / 40), "s2": s + change * (1 - s / 42)}
+
+
 def embedded(**inputs: Any) -> Array:
     return embedding_layer_norm(**inputs, eps=1e-12)
 
@@ -890,7 +914,7 @@ _edges = {"src": integers(6, 13), "dst": np.sort(integers(6, 13))}
 _normed = {"x": normal(3, 7), "bias": normal(7), "r": normal(3, 7), **_rows}
 _gates = {"gx": normal(3, 20), "gh": normal(3, 20), "bias": normal(20), "c": normal(3, 5)}
 
-# Of each file in examples/ and benchmarks/workloads/: inputs for its last operator, and the expectation.
+# Of each file in examples/ and in benchmarks/*/: inputs for its last operator, and the expectation.
 _PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
     "adamw": (_step, adamw),
     "astitch_768": ({"x": normal(3, 7), "y": normal(3, 7)}, astitch),
@@ -932,6 +956,32 @@ _PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
     ),
     "stencil": ({"start": normal(7), "dt": positive(4) * 0.2}, stencil3),
     "xent_fwd": ({"x": normal(5, 9), "target": integers(9, 5)}, cross_entropy),
+    # benchmarks/ablation
+    "fm_gradient": ({"v": normal(3, 5, 4), "dy": normal(3)}, fm_gradient),
+    "group_norm_silu": (
+        {"x": normal(2, 6, 3, 5), "gamma": normal(2, 3), "beta": normal(2, 3)},
+        lambda x, gamma, beta: silu(group_norm(x, gamma, beta)),
+    ),
+    "masked_softmax_dropout": (
+        {"x": normal(2, 3, 4, 7), "mask": normal(2, 7), "keep": coin(2, 3, 4, 7)},
+        masked_softmax_dropout,
+    ),
+    "ocean": (
+        {
+            **{n: positive(3, 4, 5) * 9 for n in "ts"},
+            **{n: normal(3, 4, 5) for n in "uvw"},
+            "depth": positive(5),
+        },
+        ocean,
+    ),
+    "pair_distance": (
+        {"x": normal(7, 3), "a": integers(7, 11), "b": integers(7, 11)},
+        lambda x, a, b: ((x[a] - x[b]) ** 2).sum(-1),
+    ),
+    "scaled_log_softmax": (
+        {"x": normal(4, 9), "bias": normal(9)},
+        lambda x, bias: log_softmax((x + bias) * 0.5),
+    ),
 }
 PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
     name: ({n: _typed(a, np.float32) for n, a in inputs.items()}, expect)

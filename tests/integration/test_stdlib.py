@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from stdlib_cases import CASES, PROGRAMS, StdlibCase, programs, programs_for
 
+import polyfuse as pf
 from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl.ast import Program
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.formatter import format_program
@@ -109,7 +111,7 @@ def test_reference_is_up_to_date() -> None:
 
 # --- examples and workloads --------------------------------------------------------------------------
 
-OTHERS = sorted((*ROOT.glob("examples/*.pf"), *ROOT.glob("benchmarks/workloads/*.pf")))
+OTHERS = sorted((*ROOT.glob("examples/*.pf"), *ROOT.glob("benchmarks/*/*.pf")))
 WORKLOADS = [path for path in OTHERS if path.parent.name == "workloads"]
 
 
@@ -124,7 +126,12 @@ def main_graph(path: Path) -> TensorGraph:
     """The last operator of a file, which is the one that runs."""
     program = parse_text(path.read_text(), path.name)
     assert not program.imports
-    return instantiate(program, program.ops[-1].name)
+    return instantiate((program, *library_of(path)), program.ops[-1].name)
+
+
+def library_of(path: Path) -> tuple[Program, ...]:
+    """The library, for the ablation's operators; examples and workloads stand alone."""
+    return tuple(programs().values()) if path.parent.name == "ablation" else ()
 
 
 def _name(path: Path) -> str:
@@ -135,7 +142,7 @@ def _name(path: Path) -> str:
 def test_other_files_are_formatted_and_sound(path: Path) -> None:
     program = parse_text(path.read_text(), path.name)
     assert format_program(program) == path.read_text()
-    found = check_program(program).found
+    found = check_program(program, library_of(path)).found
     assert not found, "\n".join(d.render() for d in found)
 
 
@@ -161,3 +168,14 @@ def test_other_files_agree_with_numpy(path: Path) -> None:
         got = found[result_tensor(graph, name)]
         assert got.value.shape == want.shape and not got.undecided.any(), name
         np.testing.assert_allclose(got.value, want, rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("path", [p for p in OTHERS if p.parent.name == "ablation"], ids=_name)
+def test_operators_of_the_ablation_compile(path: Path) -> None:
+    graph = main_graph(path)
+    inputs, expect = PROGRAMS[path.stem]
+    found = pf.compile(pf.parse(path), graph.name, target="cpu")(**inputs)
+    wanted = StdlibCase(graph.name, "f32", inputs, expect).expected(graph.outputs)
+    results = found if isinstance(found, tuple) else (found,)
+    for name, got in zip(graph.outputs, results, strict=True):
+        np.testing.assert_allclose(got, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
