@@ -16,7 +16,6 @@ from typing import assert_never
 import numpy as np
 
 from polyfuse.ir.dtypes import F32, I64, DType
-from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.loop_ir import (
     Barrier,
@@ -57,14 +56,13 @@ _UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or"
 
 @dataclass(slots=True)
 class Printer:
-    """Prints loop IR. `element(buffer, indices)` is an lvalue; accumulators of a loop fill `lane_bytes`.
+    """Prints loop IR. `element(buffer, indices)` is an lvalue.
 
     `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
     a conditional is computed in vain (checked builds must not report it).
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
-    lane_bytes: int
     functions: set[str] = field(default_factory=set)
     lazy: bool = False
     index_type: str = "pf_i64"
@@ -92,10 +90,8 @@ class Printer:
                 return [f"{indent}{self.element(self, buffer, indices)} = {bare(self.expr(value))};"]
             case Update(atomic=True):
                 return self.atomic(node, indent)
-            case Update(buffer, indices, op, value):
-                place = self.element(self, buffer, indices)
-                total = self.combine(op, place, self.expr(value), value.dtype)
-                return [f"{indent}{place} = {bare(total)};"]
+            case Update():
+                return self.update(node, indent)
             case Prefetch(buffer, indices):
                 return [f"{indent}__builtin_prefetch(&{self.element(self, buffer, indices)});"]
             case Comment(text):
@@ -111,6 +107,11 @@ class Printer:
         """What only a GPU has."""
         raise AssertionError(f"not for this target: {node}")
 
+    def update(self, node: Update, indent: str) -> list[str]:
+        place = self.element(self, node.buffer, node.indices)
+        total = self.combine(node.op, place, self.expr(node.value), node.value.dtype)
+        return [f"{indent}{place} = {bare(total)};"]
+
     def atomic(self, node: Update, indent: str) -> list[str]:
         """An update of memory that other threads update as well."""
         raise AssertionError(f"not for this target: {node}")
@@ -123,8 +124,6 @@ class Printer:
         return self.operation(_UPDATES[op], [left, right], dtype)
 
     def loop(self, loop: For, indent: str) -> list[str]:
-        if loop.lanes:
-            return self._lanes(loop, indent)
         lower, upper = self.index(loop.lower), self.index(loop.upper)
         step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
         head = f"{indent}for ({self.index_type} {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
@@ -155,54 +154,6 @@ class Printer:
             if guarded_load(body)
             else []
         )
-
-    def _lanes(self, loop: For, indent: str) -> list[str]:
-        """A reduction loop: one accumulator per lane, combined by a tree at the end.
-
-        Reassociation is written out because no compiler flag allows it (Meaning, in the language).
-        """
-        updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}
-        widest = max(u.value.dtype.bytes for u in updates.values())
-        lanes = max(8, self.lane_bytes // widest)
-        i1, i2 = indent + "  ", indent + "    "
-        arrays = {name: f"{scalar_name(name)}_v" for name in updates}
-        lines = [f"{indent}{{"]
-        for name, u in updates.items():
-            zero = self.expr(Const(identity(u.op, u.value.dtype), u.value.dtype))
-            lines.append(f"{i1}{u.value.dtype.c_name} {arrays[name]}[{lanes}];")
-            lines.append(f"{i1}for (int l = 0; l < {lanes}; ++l) {arrays[name]}[l] = {zero};")
-        inner = Printer(_lane_element(self.element, arrays), self.lane_bytes, self.functions, self.lazy)
-        body = self.fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
-        start, end = f"{loop.var}_s", f"{loop.var}_e"
-        lines += [
-            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
-            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
-            f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
-            f"{i2}PF_IVDEP",
-            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
-            f"{i2}  const pf_i64 {loop.var} = {start} + l;",
-            *body,
-            f"{i2}}}",
-            f"{i1}}}",
-            f"{i1}PF_IVDEP",
-            f"{i1}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
-            f"{i2}const pf_i64 {loop.var} = {start} + l;",
-            *[line[2:] for line in body],
-            f"{i1}}}",
-        ]
-        for name, u in updates.items():
-            lines += self._combine_lanes(u, arrays[name], lanes, scalar_name(name), i1)
-        return [*lines, f"{indent}}}"]
-
-    def _combine_lanes(self, u: Update, array: str, lanes: int, total: str, indent: str) -> list[str]:
-        lines = []
-        half = lanes // 2
-        while half >= 1:
-            both = self.combine(u.op, f"{array}[l]", f"{array}[l + {half}]", u.value.dtype)
-            lines.append(f"{indent}for (int l = 0; l < {half}; ++l) {array}[l] = {both};")
-            half //= 2
-        lines.append(f"{indent}{total} = {self.combine(u.op, total, f'{array}[0]', u.value.dtype)};")
-        return lines
 
     # --- expressions ------------------------------------------------------------------------------------
 
@@ -311,28 +262,6 @@ def bare(text: str) -> str:
 def scalar_name(name: str) -> str:
     """C name of a scalar: generated ones start with %, registers of tensors are prefixed."""
     return name[1:] if name.startswith("%") else f"r_{name}"
-
-
-def _lane_element(
-    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str]
-) -> Callable[[Printer, str, tuple[Index, ...]], str]:
-    def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
-        return f"{arrays[buffer]}[l]" if buffer in arrays else element(printer, buffer, indices)
-
-    return lane
-
-
-def _updates(block: Block) -> list[Update]:
-    found: list[Update] = []
-    for node in block:
-        match node:
-            case Update():
-                found.append(node)
-            case If():
-                found += _updates(node.then) + _updates(node.other)
-            case _:
-                pass
-    return found
 
 
 def guards_index(cond: Expr) -> bool:

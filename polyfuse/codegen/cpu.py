@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer
+from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.vector_math import prelude
@@ -241,7 +242,7 @@ class _Emitter:
 
     def body(self, name: str, places: Addresses, task: Task) -> str:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only."""
-        printer = Printer(places.element, LANE_BYTES, self.functions, lazy=self.checked)
+        printer = LanePrinter(places.element, self.functions, lazy=self.checked, lane_bytes=LANE_BYTES)
         parameters = self._parameters(places)
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]

@@ -122,7 +122,7 @@ class _Function:
         index = "int" if fits_32(self.task) else "pf_i64"
         ranges = self.task.ranges or {}
         printer = CudaPrinter(
-            self.places.element, 0, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
+            self.places.element, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
         )
         parameters = ",\n    ".join(self.parameters())
         body = [*self.storage(), "  const int tx = threadIdx.x, ty = threadIdx.y;", "  (void)tx; (void)ty;"]

@@ -24,6 +24,7 @@ from string import Template
 from typing import Literal
 
 from polyfuse.codegen import vector_math_cuda
+from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 
@@ -68,6 +69,13 @@ typedef unsigned char pf_bool;
 typedef unsigned short pf_f16;
 typedef unsigned short pf_bf16;
 #define PF_INLINE static inline __attribute__((always_inline))
+#if defined(__AVX512F__)
+#define PF_VECTOR 64
+#elif defined(__AVX__)
+#define PF_VECTOR 32
+#else
+#define PF_VECTOR 16
+#endif
 """
 
 # What the templates of vector_math_float.h are filled with. SHIFT1 and SHIFT2 are 1.5 * 2^MANT plus
@@ -192,8 +200,7 @@ def _texts(target: Target) -> dict[str, str]:
 def _chunks(target: Target) -> Mapping[str, _Chunk]:
     """Every function by name."""
     texts = _texts(target)
-    if target == "cuda":
-        texts = vector_math_cuda.functions(texts)
+    texts = vector_math_cuda.functions(texts) if target == "cuda" else texts | folds()
     chunks: dict[str, _Chunk] = {}
     for name, text in texts.items():
         called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
@@ -219,6 +226,10 @@ FUNCTIONS: dict[str, float] = _max_ulp()
 """Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
 
 
+CPU_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(folds())
+"""Every function that `prelude` offers for the CPU."""
+
+
 CUDA_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(vector_math_cuda.names())
 """Every function that `prelude` offers for CUDA."""
 
@@ -226,10 +237,10 @@ CUDA_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(vector_math_cu
 def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
     """The head of an emitted source: types, and `functions` with what they call, callees first.
 
-    Raises `KeyError` for a name that is not in `FUNCTIONS` (`CUDA_FUNCTIONS` for CUDA). The text depends
+    Raises `KeyError` for a name that is not in `CPU_FUNCTIONS` (`CUDA_FUNCTIONS` for CUDA). The text depends
     only on the set of names.
     """
-    offered = CUDA_FUNCTIONS if target == "cuda" else FUNCTIONS
+    offered = CUDA_FUNCTIONS if target == "cuda" else CPU_FUNCTIONS
     chunks = _chunks(target)
     done: dict[str, None] = {}
 

@@ -60,10 +60,13 @@ PF_INLINE $F pf_max_$N($F a, $F b) {
 
 // exp(x) = 2^n exp(r). The shifter rounds x/ln2 to n and leaves n + 2*bias in the low mantissa bits;
 // its halves scale in two exact steps, so that overflow and the subnormal range come out right.
-// The comparisons let a NaN through.
+// The comparisons let a NaN through. With limits that gcc can read it merges both into four comparisons
+// of masks; as it is, each is one instruction.
+__attribute__((visibility("hidden"))) $F pf_exp_low_$N = $EXP_LOW, pf_exp_high_$N = $EXP_HIGH;
 PF_INLINE $F pf_exp_$N($F x) {
-  $F c = x < $EXP_LOW ? $EXP_LOW : x;
-  c = c > $EXP_HIGH ? $EXP_HIGH : c;
+  const $F low = pf_exp_low_$N, high = pf_exp_high_$N;
+  $F c = x < low ? low : x;
+  c = c > high ? high : c;
   $F t = c * $LOG2E + $SHIFT2;
   $F n = t - $SHIFT2;
   $F r = (c - n * $LN2_HI) - n * $LN2_LO;

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import platform
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +16,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen.c_family import Printer, guards_index, literal, scalar_name
+from polyfuse.codegen.vector_folds import OPS, fold_name, offered
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from polyfuse.ir.index_expr import IConst, ISize, IVar, as_index, binary
@@ -20,7 +25,7 @@ from polyfuse.runtime.toolchain import load_shared
 
 
 def printer() -> Printer:
-    return Printer(lambda p, name, indices: f"b_{name}[0]", 512)
+    return Printer(lambda p, name, indices: f"b_{name}[0]")
 
 
 def evaluated(cases: list[tuple[Expr, DType]]) -> list[Any]:
@@ -111,7 +116,7 @@ def test_a_choice_is_lazy_where_indices_are_guarded() -> None:
     zero = Const(0.0, F32)
     assert " ? " in printer().expr(Select(guard, x, zero, F32))
     assert "q0 = b_x[0]" not in printer().expr(Select(guard, x, zero, F32))
-    lazy = Printer(lambda p, name, indices: "b_x[0]", 512, lazy=True)
+    lazy = Printer(lambda p, name, indices: "b_x[0]", lazy=True)
     assert "q0 = b_x[0]" not in lazy.expr(Select(data, x, zero, F32))
 
 
@@ -136,9 +141,16 @@ def test_names_of_scalars() -> None:
     assert scalar_name("%acc0") == "acc0" and scalar_name("acc0") == "r_acc0"
 
 
+def runs(machine: str) -> bool:
+    """May code for an x86 level run here?"""
+    if shutil.which("g++") is None or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    return machine == "x86-64" or {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
+
+
 # --- lanes ------------------------------------------------------------------------------------------------
 
-LENGTHS = (0, 1, 7, 127, 128, 129, 1000)
+LENGTHS = (0, 1, 3, 7, 31, 33, 64, 127, 128, 129, 1000)
 NUMPY = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any, "all": np.all}
 
 
@@ -178,6 +190,70 @@ def test_reductions_of_every_length(dtype: str) -> None:
                 )
             else:
                 np.testing.assert_array_equal(g, want, err_msg=f"{op} {n}")
+
+
+EXTREMES = """op f(x: {dtype}[R, N]) -> (most: {dtype}[R], least: {dtype}[R], held: {dtype}[R]) {{
+  most[i] = max[j](x[i, j]); least[i] = min[j](x[i, j])
+  held[i] = max[j in 0..N](x[i, j] if j % 2 == 0 else 0.5 * x[i, j])
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("n", [1, 3, 31, 33, 127, 128, 129, 1000])
+def test_extremes_let_every_nan_through(dtype: str, n: int) -> None:
+    """A NaN of either sign, alone in its row, at any place; infinities beside it."""
+    t = BY_NAME[dtype].numpy
+    rows = [*range(0, n, max(1, n // 40)), n - 1]
+    x = np.random.default_rng(n).standard_normal((len(rows) + 4, n)).astype(t)
+    for r, place in enumerate(rows):
+        x[r, place] = np.copysign(np.nan, (-1.0) ** r)
+        x[r, (place * 7 + 3) % n] = x[r, (place * 7 + 3) % n] if (place * 7 + 3) % n == place else np.inf
+    x[-1], x[-2], x[-3, 0], x[-4, n - 1] = -np.inf, np.inf, -np.inf, np.inf
+    f = pf.compile(EXTREMES.format(dtype=dtype))
+    most, least, held = f(x)
+    np.testing.assert_array_equal(most, x.max(1))
+    np.testing.assert_array_equal(least, x.min(1))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(held, np.where(np.arange(n) % 2 == 0, x, t.type(0.5) * x).max(1))
+
+
+def test_extremes_keep_the_sign_of_zero_and_small_numbers() -> None:
+    f = pf.compile(EXTREMES.format(dtype="f32"), denormals="keep")
+    x = np.full((2, 70), -0.0, np.float32)
+    x[1] = 1e-45
+    most, least, _ = f(x)
+    assert np.signbit(most[0]) and np.signbit(least[0]) and most[1] == least[1] == np.float32(1e-45)
+
+
+@pytest.mark.parametrize("machine", ["x86-64", "x86-64-v3", "native"])
+def test_totals_of_lanes(machine: str, tmp_path: Path) -> None:
+    """Every function, for every width of vectors that this machine can run."""
+    if machine != "native" and not runs(machine):
+        pytest.skip(f"not {machine}")
+    cases = [(op, t, n) for op in OPS for t in (F32, F64, I32, I64) for n in (16, 32, 128)]
+    names = {fold_name(op, t) for op, t, _ in cases}
+    body = "\n".join(
+        f'extern "C" void f{k}(const {t.c_name}* v, {t.c_name}* y) {{ *y = {fold_name(op, t)}(v, {n}); }}'
+        for k, (op, t, n) in enumerate(cases)
+    )
+    source, library = tmp_path / "folds.cpp", tmp_path / "folds.so"
+    source.write_text(prelude(names) + body)
+    command = ["g++", "-std=c++17", "-O3", "-Wall", "-Werror", f"-march={machine}", "-fPIC", "-shared"]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True)
+    functions = ctypes.CDLL(str(library))
+    rng = np.random.default_rng(5)
+    for k, (op, t, n) in enumerate(cases):
+        assert offered(op, t, n)
+        v = rng.standard_normal(n + 1) if t.is_float else rng.integers(-(2**31), 2**31, n + 1)
+        v = v.astype(t.numpy)[1:]  # not aligned
+        y = np.zeros(1, t.numpy)
+        getattr(functions, f"f{k}")(ctypes.c_void_p(v.ctypes.data), ctypes.c_void_p(y.ctypes.data))
+        with np.errstate(over="ignore"):
+            want = NUMPY[op](v, **({"dtype": t.numpy} if op in ("sum", "prod") else {}))
+        if t.is_float and op in ("sum", "prod"):
+            np.testing.assert_allclose(y[0], want, rtol=1e-4 if t is F32 else 1e-12, atol=1e-4 * t.eps)
+        else:
+            assert y[0] == want
 
 
 def test_sums_of_no_elements() -> None:

@@ -1,0 +1,155 @@
+"""Reduction loops on a CPU: one partial result per lane, and a total of the lanes after the loop.
+
+    for c1: acc sum= x[c1]      becomes      acc_v[64] = 0
+                                             for c1 by 64:  for l in 0..64:  acc_v[l] += x[c1 + l]
+                                             the rest, of fewer than 64
+                                             acc = acc + total of acc_v
+
+Reassociation is written out because no compiler flag allows it (Meaning, in the language).
+
+Minima and maxima of floats take the larger (smaller) of two numbers, one instruction, and a second array
+keeps a NaN that came by: a choice that lets NaN through would be four, one after the other.  That array
+starts as -0, which changes no number that it is added to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.vector_folds import fold_name, offered
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.loop_ir import Block, For, If, Update
+from polyfuse.ir.tensor_graph import Const, Index
+
+# A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
+FEWEST_ROUNDS = 4
+FEWEST_LANES = 32
+
+
+@dataclass(slots=True)
+class LanePrinter(Printer):
+    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes."""
+
+    lane_bytes: int = field(kw_only=True)
+    arrays: dict[str, str] = field(default_factory=dict, kw_only=True)
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        return self._lanes(loop, indent) if loop.lanes else Printer.loop(self, loop, indent)
+
+    def update(self, node: Update, indent: str) -> list[str]:
+        if node.buffer not in self.arrays or not _keeps_nan(node):
+            return Printer.update(self, node, indent)
+        total, kept = f"{self.arrays[node.buffer]}[l]", f"{_nan_array(self.arrays[node.buffer])}[l]"
+        sign = ">" if node.op == "max" else "<"
+        return [
+            f"{indent}{{",
+            f"{indent}  const {node.value.dtype.c_name} q = {bare(self.expr(node.value))};",
+            f"{indent}  {total} = {total} {sign} q ? {total} : q;",
+            f"{indent}  {kept} = q != q ? q : {kept};",
+            f"{indent}}}",
+        ]
+
+    def _lanes(self, loop: For, indent: str) -> list[str]:
+        updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}
+        lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()))
+        i1, i2 = indent + "  ", indent + "    "
+        arrays = {name: f"{scalar_name(name)}_v" for name in updates}
+        lines = [f"{indent}{{"]
+        for name, u in updates.items():
+            lines += self._start(u, arrays[name], lanes, i1)
+        inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays)
+        body = self.fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
+        start, end = f"{loop.var}_s", f"{loop.var}_e"
+        lines += [
+            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
+            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
+            f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
+            f"{i2}PF_IVDEP",
+            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
+            f"{i2}  const pf_i64 {loop.var} = {start} + l;",
+            *body,
+            f"{i2}}}",
+            f"{i1}}}",
+            f"{i1}PF_IVDEP",
+            f"{i1}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
+            f"{i2}const pf_i64 {loop.var} = {start} + l;",
+            *[line[2:] for line in body],
+            f"{i1}}}",
+        ]
+        for name, u in updates.items():
+            lines += self._total(u, arrays[name], lanes, scalar_name(name), i1)
+        return [*lines, f"{indent}}}"]
+
+    def _count(self, loop: For, widest: int) -> int:
+        """How many lanes: short loops have fewer, so that less is left to combine."""
+        lanes = max(8, self.lane_bytes // widest)
+        if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
+            trip = loop.upper.value - loop.lower.value
+            while lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
+                lanes //= 2
+        return lanes
+
+    def _start(self, u: Update, array: str, lanes: int, indent: str) -> list[str]:
+        dtype = u.value.dtype
+        starts = {array: self.expr(Const(identity(u.op, dtype), dtype))}
+        if _keeps_nan(u):
+            starts[_nan_array(array)] = self.expr(Const(-0.0, dtype))
+        lines = []
+        for name, value in starts.items():
+            lines.append(f"{indent}{dtype.c_name} {name}[{lanes}];")
+            lines.append(f"{indent}for (int l = 0; l < {lanes}; ++l) {name}[l] = {value};")
+        return lines
+
+    def _total(self, u: Update, array: str, lanes: int, total: str, indent: str) -> list[str]:
+        """The lanes join the total."""
+        lines: list[str] = []
+        dtype = u.value.dtype
+        found = self._fold(u.op, u, array, lanes, lines, indent)
+        if _keeps_nan(u):
+            found = f"({found} + {self._fold('sum', u, _nan_array(array), lanes, lines, indent)})"
+        return [*lines, f"{indent}{total} = {bare(self.combine(u.op, total, found, dtype))};"]
+
+    def _fold(self, op: str, u: Update, array: str, lanes: int, lines: list[str], indent: str) -> str:
+        """One value of an array: a function of the prelude, or else a tree, whose steps join `lines`."""
+        dtype = u.value.dtype
+        if offered(op, dtype, lanes):
+            return self.call(fold_name(op, dtype), [array, str(lanes)])
+        half = lanes // 2
+        while half >= 1:
+            both = self.combine(op, f"{array}[l]", f"{array}[l + {half}]", dtype)
+            lines.append(f"{indent}for (int l = 0; l < {half}; ++l) {array}[l] = {bare(both)};")
+            half //= 2
+        return f"{array}[0]"
+
+
+def _keeps_nan(u: Update) -> bool:
+    return u.op in ("max", "min") and u.value.dtype.is_float
+
+
+def _nan_array(array: str) -> str:
+    return f"{array}_nan"
+
+
+def _lane_element(
+    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str]
+) -> Callable[[Printer, str, tuple[Index, ...]], str]:
+    def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+        return f"{arrays[buffer]}[l]" if buffer in arrays else element(printer, buffer, indices)
+
+    return lane
+
+
+def _updates(block: Block) -> list[Update]:
+    found: list[Update] = []
+    for node in block:
+        match node:
+            case Update():
+                found.append(node)
+            case If():
+                found += _updates(node.then) + _updates(node.other)
+            case _:
+                pass
+    return found
