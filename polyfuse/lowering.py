@@ -81,7 +81,7 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
     """Kernels as they are launched: independent ones side by side (layer III), dependent ones with barriers
     between where that pays (layer II)."""
     decisions: list[Decision] = []
-    if passes.packing is not None and isinstance(passes.machine, int):
+    if passes.packing is not None:
         kernels = passes.packing.pack(kernels, machine_of(passes.machine), decisions)
     return joined_kernels(kernels, passes.machine, passes.stitching, decisions), tuple(decisions)
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
+from polyfuse.codegen.device_packs import PackPart, pack_function
 from polyfuse.codegen.device_tasks import lower_device
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
-from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing
 from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import (
@@ -31,6 +33,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
 )
+from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr
 from polyfuse.source import Span
@@ -86,17 +89,60 @@ def _print(
     functions: list[str] = []
     launches: list[GridLaunch] = []
     aligned: dict[str, int] = {}
+
+    def of(name: str, task: DeviceTask) -> _Function:
+        places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
+        for buffer, nbytes in task.aligned.items():
+            aligned[buffer] = max(aligned.get(buffer, 0), nbytes)
+        return _Function(name, task, places, used, kernels.graph.sizes)
+
     for kernel in kernels.kernels:
+        if kernel.packed:
+            threads = prod(kernel.threads)
+            tasks = [t for p in kernel.packed for t in lower_device(p, strided, request.copied, threads)]
+            parts = [of(f"{prefix}{t.kernel.name}_part", t) for t in tasks]
+            functions += _pack(f"{prefix}{kernel.name}_pack", kernel, parts, launches)
+            continue
         for k, task in enumerate(lower_device(kernel, strided, request.copied)):
-            places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
-            function = _Function(f"{prefix}{kernel.name}_{k}", task, places, used, kernels.graph.sizes)
+            function = of(f"{prefix}{kernel.name}_{k}", task)
             functions.append(function.text())
             launches.append(function.launch())
-            for name, nbytes in task.aligned.items():
-                aligned[name] = max(aligned.get(name, 0), nbytes)
     needs = tuple((b.name, aligned[b.name]) for b in buffers if b.name in aligned)
     plan = GridPlan(buffers, tuple(launches), needs, kernels.graph.sizes, tuple(sorted(request.copied)))
     return functions, plan, tuple(checks)
+
+
+def _pack(name: str, kernel: Kernel, parts: list[_Function], launches: list[GridLaunch]) -> list[str]:
+    """The functions of a pack: one for each form of a part, and the one that is launched."""
+    texts: dict[object, tuple[str, str]] = {}
+    calls: list[PackPart] = []
+    parameters: dict[Argument, str] = {}
+    shared: dict[str, int] = {}
+    for p in parts:
+        p.inner = True
+        form = p.form()
+        if form not in texts:
+            texts[form] = p.name, p.text()
+            shared[p.name] = p.launch().shared_bytes
+        else:
+            p.parameters()
+        for text, a in zip(p.declared, p.arguments, strict=True):
+            parameters.setdefault(a, text)
+        blocks = evaluate(p.launch().blocks, {})
+        calls.append(PackPart(texts[form][0], blocks, tuple(map(_name_of, p.declared))))
+    calls = [c for c in calls if c.blocks]
+    threads = prod(kernel.threads)
+    declared = [(text, a) for a, text in parameters.items()]
+    main = pack_function(name, threads, declared, calls, "pf_i64") if calls else ""
+    total = as_index(sum(c.blocks for c in calls))
+    room = sum(-(-n // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for n in shared.values())
+    launches.append(GridLaunch(name, kernel.name, total, (threads, 1), room, tuple(parameters)))
+    return [*(text for _, text in texts.values()), main] if calls else []
+
+
+def _name_of(declaration: str) -> str:
+    """The name that a parameter declares."""
+    return declaration.rsplit(" ", 1)[1]
 
 
 class DeviceAddresses(Addresses):
@@ -117,6 +163,20 @@ class _Function:
     used: set[str]
     sizes: tuple[str, ...]
     arguments: list[Argument] = field(default_factory=list)
+    declared: list[str] = field(default_factory=list)
+    inner: bool = False  # a part of a pack, called with the number of its block
+
+    def form(self) -> object:
+        """Equal for functions that differ in names only. Checks say where they are: none are alike."""
+        if self.places.checked:
+            return self.name
+        arguments = self.task.kernel.arguments
+        plans = [self.places.buffers[b.tensor] for b in arguments]
+        shared = [b.tensor in self.places.shared for b in arguments]
+        pairs = [(k, n) for k, b in enumerate(arguments) for n, p in enumerate(plans) if p.alias == b.tensor]
+        passed = [(p.strided, self.places.by_value(b)) for p, b in zip(plans, arguments, strict=True)]
+        vectors = [self.task.aligned.get(b.tensor) for b in arguments]
+        return kernel_form(self.task.kernel), tuple(shared), tuple(pairs), tuple(passed), tuple(vectors)
 
     def text(self) -> str:
         index = "int" if fits_32(self.task) else "pf_i64"
@@ -124,14 +184,24 @@ class _Function:
         printer = CudaPrinter(
             self.places.element, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
         )
-        parameters = ",\n    ".join(self.parameters())
-        body = [*self.storage(), "  const int tx = threadIdx.x, ty = threadIdx.y;", "  (void)tx; (void)ty;"]
+        self.parameters()
+        parameters = ",\n    ".join(self.declared)
+        x = self.task.kernel.threads[0]
+        where = (
+            f"threadIdx.x % {x}, ty = threadIdx.x / {x}" if self.inner else "threadIdx.x, ty = threadIdx.y"
+        )
+        body = [*self.storage(), f"  const int tx = {where};", "  (void)tx; (void)ty;"]
         body += self.decode(printer)
         body += printer.block(self.task.body, "  ")
+        head = f'extern "C" __global__ void __launch_bounds__({self.bounds()}) {self.name}('
+        if self.inner:
+            head = (
+                f"static __device__ __attribute__((noinline)) void {self.name}(\n    const pf_i64 pf_block,"
+            )
         return "\n".join(
             [
                 *self.heading(),
-                f'extern "C" __global__ void __launch_bounds__({self.bounds()}) {self.name}(',
+                head,
                 f"    {parameters}) {{",
                 *body,
                 "}",
@@ -151,11 +221,11 @@ class _Function:
         lines = [f"// {s}" for s in kernel.graph.statements]
         return lines + [f"// {b}" for b in kernel.buffers if b.reason]
 
-    def parameters(self) -> list[str]:
-        found: list[str] = []
+    def parameters(self) -> None:
+        """Declare the parameters, and what is passed for each."""
 
         def add(text: str, passing: Passing, name: str = "", dim: int = 0) -> None:
-            found.append(text)
+            self.declared.append(text)
             self.arguments.append(Argument(passing, name, dim))
 
         for n in self.sizes:
@@ -175,7 +245,6 @@ class _Function:
             add("pf_i64* const status", Passing.STATUS)
         if self.task.kernel.parts:
             add("pf_u32* const grid_state", Passing.BARRIER)
-        return found
 
     def storage(self) -> list[str]:
         """Arrays of the block and of the thread."""
@@ -193,7 +262,7 @@ class _Function:
         loops, kind = self.task.loops, printer.index_type
         if not loops:
             return []
-        lines = [f"  {kind} block = blockIdx.x;"]
+        lines = [f"  {kind} block = {'pf_block' if self.inner else 'blockIdx.x'};"]
         for k in range(len(loops) - 1, -1, -1):
             x = loops[k]
             low = f"{printer.index(x.lower)} + " if x.lower != IConst(0) else ""

@@ -26,16 +26,24 @@ from polyfuse.poly.barriers import Unsafe, check_barriers
 
 
 def lower_device(
-    kernel: Kernel, strided: frozenset[str] = frozenset(), copied: frozenset[str] = frozenset()
+    kernel: Kernel,
+    strided: frozenset[str] = frozenset(),
+    copied: frozenset[str] = frozenset(),
+    threads: int = 0,
 ) -> list[DeviceTask]:
     """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
-    inout parameters whose entry values have memory of their own."""
+    inout parameters whose entry values have memory of their own.
+
+    Where blocks have more `threads` than the kernel needs, the rest come to its barriers only.
+    """
     numbers = itertools.count()
     if kernel.parts:
         return [_joined(kernel, strided, copied, numbers)]
     found = []
     for t in tasks(kernel, accumulated(kernel, numbers)):
-        task = Spmd(kernel, strided, copied, numbers).task(t)
+        spare = threads > prod(kernel.threads)
+        place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
+        task = Spmd(kernel, strided, copied, numbers, mask=place).task(t)
         count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
         whole = _with_barriers(task.kernel, _nest(task.loops, task.body), count, copied)
         for _ in task.loops:

@@ -12,11 +12,11 @@ that fewer blocks may be resident: what that costs those that needed less is tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
-from polyfuse.cost.figures import KernelEstimate
+from polyfuse.cost.figures import KernelEstimate, joined
 
 # What the pool takes from one step that needs no worker to the next.
 CALL_S = 2e-8
@@ -83,6 +83,24 @@ class PackedTimes:
         """What a pack takes longer because a part needs so many times the room: half of the threads still
         reach about three quarters of the bandwidth."""
         return 1.0 + max(0.0, tight - 1.0) / 3
+
+
+def side_by_side(name: str, parts: Sequence[KernelEstimate], machine: Device | CpuDevice) -> KernelEstimate:
+    """One launch that runs several kernels next to each other."""
+    if len(parts) == 1:
+        return parts[0]
+    times = PackedTimes(machine, tuple(parts))
+    apart = sum(times.alone(k) for k in range(len(parts)))
+    seconds = apart - times.gains(range(len(parts)))[-1]
+    whole = joined(name, parts, 0.0)
+    overhead = machine.launch_overhead_s if isinstance(machine, Device) else 0.0
+    return replace(
+        whole,
+        blocks=sum(p.blocks for p in parts),
+        waves=sum(p.waves for p in parts),
+        grid_barriers=0,
+        terms=replace(whole.terms, overhead=overhead, spent=max(0.0, seconds - overhead)),
+    )
 
 
 def _us(seconds: float) -> str:

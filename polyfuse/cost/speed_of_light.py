@@ -26,22 +26,31 @@ from polyfuse.cost.figures import Estimate, joined
 from polyfuse.cost.gpu_time import GpuTime
 from polyfuse.cost.joining import at_once
 from polyfuse.cost.nests import nests
+from polyfuse.cost.packing_gain import side_by_side
 from polyfuse.cost.traffic import distances, footprints
 from polyfuse.ir.kernel import Kernel, KernelGraph
 
 
 def estimate(kernels: KernelGraph, machine: Device | CpuDevice) -> Estimate:
     """Of kernels whose sizes are known (else ValueError or KeyError)."""
-    split = [tuple(_in(k, p) for p in k.parts) or (k,) for k in kernels.kernels]
-    sections = [[nests(p) for p in parts] for parts in split]
-    since = iter(distances([footprints(s) for found in sections for s in found]))
+    split = [_split(k) for k in kernels.kernels]
+    sections = [[[nests(x) for x in inner] for inner in parts] for parts in split]
+    since = iter(distances([footprints(s) for found in sections for inner in found for s in inner]))
     time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine)
     result = []
     for k, parts, found in zip(kernels.kernels, split, sections, strict=True):
-        each = [time.of(p, s, next(since)) for p, s in zip(parts, found, strict=True)]
+        each = []
+        for inner, these in zip(parts, found, strict=True):
+            one = [time.of(x, s, next(since)) for x, s in zip(inner, these, strict=True)]
+            each.append(side_by_side(inner[0].name, one, machine))
         result.append(each[0] if len(each) == 1 else joined(k.name, each, time.barriers_s(each)))
     call = machine.call_s if isinstance(machine, CpuDevice) else 0.0
     return Estimate(machine.name, tuple(result), call)
+
+
+def _split(k: Kernel) -> list[tuple[Kernel, ...]]:
+    """What runs one after the other, each several kernels side by side."""
+    return [p.packed or (_in(k, p),) for p in k.parts] or [k.packed or (k,)]
 
 
 def _in(whole: Kernel, part: Kernel) -> Kernel:

@@ -51,6 +51,8 @@ class _Planner:
     def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
         """Are the groups and a kernel after them joined, and why?"""
         parts = (*(p for g in groups for p in g), k)
+        if any(p.packed for p in parts):
+            return False, "a pack of kernels has blocks of its own for each, which do not wait for others"
         threads = _threads(parts)
         per_sm = self.per_sm(parts)
         if threads > MOST_THREADS or not per_sm:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
@@ -31,9 +32,12 @@ from polyfuse.ir.index_expr import sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, touched_memory
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import Tensor
+from polyfuse.layers.gpu_rows import WARP, ceil
 
 # A pack gains at least this part of the time of its kernels: less is lost in what the model does not see.
 LEAST_GAIN = 0.01
+# Threads of a block, up to which kernels share a launch whatever theirs are: idle ones cost little.
+SMALL_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,14 @@ def _kind(k: Kernel) -> object:
     """Kernels of one kind may share a launch; None for one that may share it with no other."""
     if k.parts or k.library is not None:
         return None  # packs come before what is joined by barriers; a library has threads of its own
-    return "plain"
+    # Blocks of a GPU have one number of threads throughout a launch: small ones take that of the largest.
+    return max(SMALL_BLOCK, prod(k.threads))
+
+
+def _threads(parts: Sequence[Kernel]) -> int:
+    """Threads of a block that every part has room in: whole warps, for lanes must exist to be asked."""
+    most = max(prod(p.threads) for p in parts)
+    return most if most == 1 else ceil(most, WARP) * WARP
 
 
 def packed(parts: Sequence[Kernel]) -> Kernel:
@@ -158,6 +169,7 @@ def packed(parts: Sequence[Kernel]) -> Kernel:
         graph,
         tuple(s for p in inner for s in p.stages),
         tuple(buffers.values()),
+        (_threads(inner), 1),
         atomic=frozenset(n for p in inner for n in p.atomic),
         packed=tuple(inner),
     )

@@ -11,20 +11,26 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.device import device
+from polyfuse.diagnostics import EmulationError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, touched_memory
 from polyfuse.ir.launch_plan import Launch
-from polyfuse.layers.kernels import separate_kernels
+from polyfuse.ir.rename import Names
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import joined_kernels, separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing, levels, packed
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import fixed_graph
 from polyfuse.runtime import cpu
 from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.emulator import EmulatedKernels
 
 MACHINE = table_cpu(2)
 
@@ -176,3 +182,74 @@ def test_kernels_of_one_form_are_printed_once() -> None:
     assert g.built(*args).code.source.count("_body(\n") == 1
     for y in g(*args):
         np.testing.assert_allclose(y, np.full(6, 8 * np.e), rtol=1e-6)
+
+
+# --- on a GPU ----------------------------------------------------------------------------------------
+
+GPU = GpuTarget(sms=4, parallel=1 << 30)
+
+
+def gpu_kernels(text: str, **sizes: int) -> KernelGraph:
+    graph = fixed_graph(instantiate(parse_text(text), "f"), sizes)
+    return separate_kernels(LoopFusion().schedule(graph), GPU, Stitching(rows=1))[0]
+
+
+def test_branches_are_ranges_of_blocks() -> None:
+    f = pf.compile(branches(7), target="emulate")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=(3 + 5 * k, 40)).astype("f4") for k in range(7)]
+    for k, y in enumerate(f(*args)):
+        np.testing.assert_allclose(y, np.exp(args[k].astype("f8")).sum(1) * (k + 1), rtol=1e-5)
+    launches = f.built(*args).code.plan.launches
+    assert len(launches) < 7 and all(sum(map(len, args)) >= x.blocks.value for x in launches)
+    assert sum(len(x.arguments) for x in launches) == 14
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_ranges_does_not_matter(seed: int) -> None:
+    kernels = gpu_kernels(branches(5), M=70, **SIZES)
+    parts = list(kernels.kernels)
+    random.Random(seed).shuffle(parts)
+    codes = emit_cuda_together(
+        [Request(replace(kernels, kernels=(packed(p),))) for p in (list(kernels.kernels), parts)]
+    )
+    inputs = {f"x{k}": np.random.default_rng(k).normal(size=(3 + 5 * k, 70)).astype("f4") for k in range(5)}
+    results = []
+    for code in codes:
+        arrays = {**inputs, **{f"y{k}": np.empty(3 + 5 * k, "f4") for k in range(5)}}
+        EmulatedKernels(code, order="random").run(arrays)
+        results.append([arrays[f"y{k}"].tobytes() for k in range(5)])
+    assert results[0] == results[1]
+
+
+DEPENDENT = """op f(x: f32[N, M]) -> (y: f32[N, M]) {
+  s[n] = sum[m](x[n, m])
+  t = sum[n](s[n])
+  y[n, m] = x[n, m] / t
+}"""
+
+
+def test_an_illegal_pack_is_wrong_and_the_emulator_says_so() -> None:
+    """Two kernels that write one tensor, forced into one pack: blocks race."""
+    kernels = gpu_kernels(branches(2).replace("N1", "N0"), N0=6, M=40)
+    one, other = kernels.kernels
+    assert levels(kernels) == [[0, 1]]
+    same = Names({"y1": "y0"}, {}).kernel(other)
+    wrong = replace(kernels, kernels=(one, same))
+    assert levels(wrong) == [[0], [1]], "the layer keeps them apart"
+    (code,) = emit_cuda_together([Request(replace(kernels, kernels=(packed([one, same]),)))])
+    arrays = {n: np.ones((6, 40), "f4") for n in ("x0", "x1")}
+    arrays |= {n: np.zeros(6, "f4") for n in ("y0", "y1")}
+    with pytest.raises(EmulationError, match="y0"):
+        EmulatedKernels(code, order="random").run(arrays)
+
+
+def test_kernels_with_barriers_of_the_grid_are_in_no_pack() -> None:
+    """Their blocks must all be resident: a pack would have others among them."""
+    kernels = joined_kernels(gpu_kernels(DEPENDENT, N=40, M=33), GPU, Stitching(barriers=True), [])
+    (joined,) = kernels.kernels
+    other = gpu_kernels(branches(2), M=8, **SIZES)
+    tensors = (*kernels.graph.tensors, *other.graph.tensors)
+    both = KernelGraph(replace(kernels.graph, tensors=tensors), (joined, *other.kernels))
+    found = Packing(always=True).pack(both, device("H200"), [])
+    assert [len(k.packed) for k in found.kernels] == [0, 2] and found.kernels[0] is joined
