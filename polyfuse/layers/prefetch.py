@@ -1,6 +1,6 @@
 """The next row's inputs are fetched while the last phase of a stitched row computes (CPU).
 
-    B(t)[ phase; phase; (fetch x[t + 1, :]); phase ]
+    B(t)@blk[ phase; phase; (fetch x[t + 1, :]); phase ]
 
 The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
 What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
@@ -16,7 +16,7 @@ from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, statements
+from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Statement, TensorGraph, statement_reads
 from polyfuse.layers.nest import has_band
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -58,21 +58,14 @@ def fetched_ahead(
     return tuple(replace(b, ahead=True, reason=REASON) if b.tensor in found else b for b in buffers)
 
 
-def _rows(graph: TensorGraph, tree: Tree) -> tuple[Member, ...]:
-    """The loops down to those over rows: several phases go over each row. None if there are no such."""
-    match tree:
-        case Leaf():
-            return ()
-        case Sequence(children):
-            return next((found for c in children if (found := _rows(graph, c))), ())
-        case Band(members, Sequence(children)) if has_band(children[-1]):
-            phases = [c for c in children if has_band(c) and _reads(graph, c)]
-            if len(phases) > 1:
-                return members
-        case _:
-            pass
-    below = _rows(graph, tree.child)
-    return (*tree.members, *below) if below else ()
+def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
+    """The loops over rows, if several phases go over each row."""
+    if not isinstance(nest, Band) or not isinstance(nest.child, Sequence):
+        return ()
+    if any(m.coordinate is not Coordinate.BLK for m in nest.members):
+        return ()
+    phases = [c for c in nest.child.children if has_band(c) and _reads(graph, c)]
+    return nest.members if len(phases) > 1 and phases[-1] is nest.child.children[-1] else ()
 
 
 def _reads(graph: TensorGraph, phase: Tree) -> bool:
@@ -90,8 +83,6 @@ def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
 
 
 def _takes_row(s: Statement, r: Read, rows: Many[Member]) -> bool:
-    if not all(s.name in dict(m.exprs) for m in rows):
-        return False
     outer = {e for m in rows[:-1] for e in [m.of(s.name)] if isinstance(e, IVar)}
     if len(r.indices) < 2 or any(isinstance(i, EXPR_TYPES) for i in r.indices):
         return False
