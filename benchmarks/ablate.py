@@ -2,6 +2,7 @@
 
 Each case is compiled without layers, with layer I, and with layers I and II.  Traffic, launches and times
 on GPUs are the cost model's; times on this CPU are measured, the three in turns, medians over the rounds.
+Before that, what each of them computes is compared with the float64 reference.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import polyfuse as pf
 from benchmarks.quiet import Meter, quiet_rounds
 from polyfuse.frontend_dsl.signature import Signature
 from polyfuse.ir.index_expr import evaluate
+from polyfuse.runtime.agreement import agrees
+from polyfuse.runtime.reference import Evaluated
+from polyfuse.runtime.reference import evaluate as evaluate_graph
 from polyfuse.stages import Specialized
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,16 +40,26 @@ PATIENCE_S = 6.0
 NOTES = """
 ## What the figures do not say by themselves
 
-- One layer-I kernel is all there is to stitch: LSTM cell, QKV, gather, ocean. Layer II changes nothing there.
-- A stitched row alternates between a phase that reads memory and phases that compute from L1. Prefetching the
-  next row into L2 before the last phase, tried by hand in the emitted source, made stitched LayerNorm and the
-  example of AStitch 1.2 times faster (the fastest of 25 runs each).
-- A value that does not depend on the innermost loop but has a function in it (the logarithm of LogSoftmax) is
-  computed for every element if the C++ compiler does not move it out. Moved by hand, the three kernels of
-  LogSoftmax took 20 instead of 101 ms (the fastest of 25 runs).
-- Where layer I orders loops so that the innermost one strides (FM gradient), kernels of the CPU are slower
-  than without layers, until layer II makes them one.
-- Sums over a few elements (gather, three) pay for 64 accumulators each.
+- One layer-I kernel is all there is to stitch: LSTM cell, QKV, gather, ocean. Layer II changes nothing
+  there.
+- Functions of what a loop does not change are computed before it. With and without, in turns: LogSoftmax
+  14.0 and 60.4 ms with layer I, 11.6 and 61.4 with both (medians); AStitch 347 and 410 us with both
+  (fastest), and no difference with layer I.
+- A stitched kernel asks for the next row before its last phase where rows have 1 to 12 kB. With and
+  without, two runs each, fastest times: LayerNorm 4 and 7 % faster, dropout-grad 3 and 6 %, AStitch 4 %
+  slower and the same; medians, with other programs running, were better for all (AStitch 1.5 times).
+  Rows of 16 to 131 kB: LayerNorm 2 % slower to 3 % faster, AStitch the same, LogSoftmax 12 % slower (one
+  run each). Rows inside blocks (LayerNorm backward, measured so in the table): 2 % slower to 2 % faster
+  in four comparisons. Neither is done.
+- LayerNorm backward: do not trust its gain above. Kernels alone, on fixed memory, were slower with layer
+  II than with layer I in each of six comparisons (fastest times, 3 to 17 %). Why is not known, and layer
+  II does not decline: its cost model expects to save memory traffic. Tensors that stay in L2 are no
+  faster for each element (0.32 ns, against 0.27 to 0.31), so memory is not the limit there.
+- Cross entropy gains nothing either, and also takes as long for each element in L2 (0.17 ns) as here
+  (0.15 ns).
+- LAMB's norms are sums over everything: nothing can be stitched to them, `explain()` says so for each.
+- Loops of a perfect nest are ordered by contiguity on a CPU; before, FM gradient was 4.5 times as slow
+  with layer I as without layers.
 """
 
 # Title: operator (stdlib:, or a file), sizes, splats; where data are indices, the size that they stay below.
@@ -113,6 +127,24 @@ class Case:
                 given.append(abs(rng.standard_normal(shape, np.float32)) + np.float32(0.1))
         return [a if np.ndim(a) else a.item() for a in given]
 
+    def reference(self) -> Mapping[str, Evaluated]:
+        """What the operator means for its inputs."""
+        graph = self.specialized.graph
+        left = iter(self.inputs())
+        arrays = {}
+        for name in graph.inputs:
+            t = graph.tensor(name)
+            arrays[name] = np.asarray(next(left) if t.default is None else t.default, t.dtype.numpy)
+        return evaluate_graph(graph, {}, arrays)
+
+    def results(self, given: Sequence[Any], returned: Any) -> dict[str, Any]:
+        """What a call returned, and what it wrote to its inout parameters, by the graph's names."""
+        graph = self.specialized.graph
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        found = dict(zip(graph.outputs, outputs, strict=True)) if graph.outputs else {}
+        passed = dict(zip((n for n in graph.inputs if graph.tensor(n).default is None), given, strict=True))
+        return found | {t.name: passed[t.alias] for t in graph.tensors if t.alias in passed}
+
 
 def cases(wanted: Sequence[str] = ()) -> list[Case]:
     """Those whose title holds one of the words, or all."""
@@ -158,7 +190,8 @@ class Figures:
 
 def figures(case: Case, rounds: int) -> list[Figures]:
     """Of each of LEVELS."""
-    functions = [_function(case, layers) for layers in LEVELS]
+    known = case.reference()
+    functions = [_function(case, layers, known) for layers in LEVELS]
     times = timed(functions, rounds)
     found = []
     for layers, seconds in zip(LEVELS, times, strict=True):
@@ -181,9 +214,14 @@ def figures(case: Case, rounds: int) -> list[Figures]:
     return found
 
 
-def _function(case: Case, layers: tuple[str, ...]) -> Callable[[], object]:
+def _function(case: Case, layers: tuple[str, ...], known: Mapping[str, Evaluated]) -> Callable[[], object]:
+    """A call of the case, compiled with some layers; its first results agree with the reference."""
     compiled = pf.compile(case.operator.program, case.operator.name, target="cpu", layers=layers)
     given = case.inputs()
+    for name, got in case.results(given, compiled(*given)).items():
+        outcome = agrees(got, known[name], case.specialized.graph.tensor(name).dtype)
+        if not outcome:
+            raise AssertionError(f"{case.title}, layers {layers}: {name}: {outcome.message}")
     return lambda: compiled(*given)
 
 
