@@ -205,7 +205,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class CallStmt:
-    """`(y, m) = f(x, w)`."""
+    """`(y, m) = f(x, w)`, or `f(p, w)` without targets: a call for what it does to inout parameters."""
 
     targets: tuple[str, ...]
     call: Call

@@ -255,6 +255,11 @@ class Builder(_Expressions):
         span = open_.span.to(call.outer)
         return ast.CallStmt(tuple(map(str, names)), call.node, tuple(n.span for n in names), span)
 
+    def bare_call(self, children: Children) -> ast.CallStmt:
+        part: Part = children[0]
+        assert isinstance(part.node, ast.Call)
+        return ast.CallStmt((), part.node, (), part.outer)
+
     def body(self, children: Children) -> tuple[ast.Stmt, ...]:
         return tuple(c for c in children if isinstance(c, ast.Define | ast.Let | ast.CallStmt))
 

@@ -26,6 +26,7 @@ from polyfuse.frontend_dsl.names import (
     REDUCTIONS,
     axes,
     did_you_mean,
+    is_builtin,
     representative,
 )
 from polyfuse.frontend_dsl.reductions import extract
@@ -128,6 +129,9 @@ class _Call:
     def _find(self) -> tuple[ast.OpDef, ast.Program]:
         name, library = self.call.callee, self.ctx.library
         found = library.find(name, self.scope.home)
+        if found is None and is_builtin(name):
+            message = f"'{name}' is a function of numbers: a call of it is no statement"
+            raise self._error("PF202", message, self.call.callee_span, f"give it a name: y = {name}(...)")
         if found is None:
             hint = did_you_mean(name, (*library.names(), *FUNCTIONS))
             if name in REDUCTIONS:
@@ -140,17 +144,26 @@ class _Call:
         if len(self.scope.chain) > MAX_CALL_DEPTH:
             message = f"calls nested more than {MAX_CALL_DEPTH} deep"
             raise self._error("PF212", message, self.call.callee_span)
-        op, results = found[0], len(found[0].results)
-        if results != len(self.group.targets):
-            names = ", ".join(r.name for r in op.results)
-            count = f"{results} result{'s' * (results != 1)}"
-            message = f"'{name}' has {count} ({names}), the left side takes {len(self.group.targets)}"
-            hint = f"({names}) = {name}(...)" if results > 1 else f"{names} = {name}(...)"
-            if not results:
-                message = f"'{name}' has no results, and a call gives its results to names"
-                hint = f"give '{name}' a result, or write its statements here"
-            raise self._error("PF230", message, self.group.span, hint)
+        self._check_count(found[0])
         return found
+
+    def _check_count(self, op: ast.OpDef) -> None:
+        """The left side takes every result; a call without one is made for what it changes in place."""
+        targets, results, name = len(self.group.targets), len(op.results), op.name
+        if targets == 0 == results and not any(p.inout for p in op.params):
+            message = f"'{name}' has neither results nor inout parameters: calling it does nothing"
+            raise self._error("PF230", message, self.group.span, f"give '{name}' a result")
+        if targets == results:
+            return
+        names = ", ".join(r.name for r in op.results)
+        count = f"{results} result{'s' * (results != 1)}"
+        takes = f"the left side takes {targets}" if targets else "a call without a left side takes none"
+        message = f"'{name}' has {count} ({names}), {takes}"
+        hint = f"({names}) = {name}(...)" if results > 1 else f"{names} = {name}(...)"
+        if not results:
+            message = f"'{name}' has no results that the left side could take"
+            hint = f"it changes its inout parameters: {name}(...) is the whole statement"
+        raise self._error("PF230", message, self.group.span, hint)
 
     def _bind(self, op: ast.OpDef) -> list[tuple[ast.Param, ast.Expr | None]]:
         """Every parameter with its argument; None for its default."""
@@ -319,10 +332,12 @@ class _Call:
             if name not in self.scope.inouts:
                 hint = "only an inout parameter of the calling operator can be updated in place"
                 raise self._error("PF229", f"'{p.name}' of '{mono.name}' is inout", a.span, hint)
-            if name in self.scope.writes:
+            if name in self.scope.updated:
                 raise self._error("PF209", f"'{name}' is written elsewhere too", a.span)
-            entry = next(q for q in self.scope.op.params if q.name == name)
-            declare_inout(entry, self.scope, self.ctx)
+            self.scope.updated.add(name)
+            if name not in self.scope.writes:
+                entry = next(q for q in self.scope.op.params if q.name == name)
+                declare_inout(entry, self.scope, self.ctx)
             inner.writes[p.name] = self.scope.writes[name]
 
     def _results(self, op: ast.OpDef, mono: ast.OpDef, inner: Scope) -> list[tuple[TensorInfo, TensorInfo]]:

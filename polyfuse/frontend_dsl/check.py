@@ -40,7 +40,7 @@ def warn_unused(op: ast.OpDef, groups: list[Group], diags: Reports) -> None:
     needed = {p.name for p in op.results} | {p.name for p in op.params if p.inout}
     readers = Counter(name for grp in groups for name in grp.reads)
     for grp in groups:
-        if any(t in needed or t.startswith("_") for t in grp.targets):
+        if not grp.targets or any(t in needed or t.startswith("_") for t in grp.targets):
             continue
         if any(readers[t] > (t in grp.reads) for t in grp.targets):
             continue

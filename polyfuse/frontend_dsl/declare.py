@@ -253,6 +253,7 @@ class _Collector:
 def collect_groups(ctx: Context, scope: Scope) -> list[Group]:
     """The groups of a body; declares its tensors. Reports duplicates and writes to inputs."""
     groups = _Collector(ctx, scope).run()
+    scope.updated = {t for group in groups for t in group.targets} & scope.inouts
     for group in groups:
         if group.let and not (group.let.value or group.defines or group.scatters or group.call):
             name = group.name

@@ -106,7 +106,8 @@ def statement_text(stmt: ast.Stmt) -> str:
             value = "" if stmt.value is None else f" = {expr_text(stmt.value)}"
             return f"let {stmt.name}: {type_text(stmt.type)}{value}"
         case ast.CallStmt():
-            return f"({', '.join(stmt.targets)}) = {expr_text(stmt.call)}"
+            left = f"({', '.join(stmt.targets)}) = " if stmt.targets else ""
+            return left + expr_text(stmt.call)
 
 
 def _wrap(line: str) -> list[str]:

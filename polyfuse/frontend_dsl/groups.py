@@ -20,7 +20,7 @@ from polyfuse.source import Span
 
 @dataclass(eq=False)
 class Group:
-    """Everything that defines `targets` (several for a call with several results)."""
+    """Everything that defines `targets`: several for a call with several results, none for one without."""
 
     targets: tuple[str, ...]
     order: int

@@ -101,7 +101,8 @@ class Scope:
     """One instance of an operator: what its names mean in the graph.
 
     `sizes` maps its size names to expressions over the graph's sizes. An inout parameter reads
-    the entry value and writes another tensor, so reads and writes have tables of their own.
+    the entry value and writes another tensor, so reads and writes have tables of their own;
+    `updated` holds those that a definition or a call in this scope writes.
     """
 
     op: ast.OpDef
@@ -112,6 +113,7 @@ class Scope:
     chain: tuple[ast.OpDef, ...] = ()
     prefix: str = ""
     inouts: frozenset[str] = frozenset()
+    updated: set[str] = field(default_factory=set)
     variables: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -196,6 +196,8 @@ def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) 
     match previous.type, found.type:
         case "LSQB", "RSQB":
             return "a tensor of rank 0 is written without brackets"
+        case "RPAR", "ASSIGN" if not expected & _OPERATORS:
+            return "a tensor's indices stand in brackets: y[i] = ..."
         case "ASSIGN", _ if expected == {"NAME"}:
             return "only a call of an operator gives several tensors: (y, m) = f(x)"
         case _, "END" if "RANGE" in expected:
@@ -232,8 +234,6 @@ def _hint_for_target(previous: SourceToken, found: SourceToken) -> str | None:
             return f"a local tensor is declared with 'let {previous}: f32[...]'"
         case "_COMMA":
             return "several results are written in parentheses: (y, m) = f(x)"
-        case "LPAR":
-            return f"a call gives its result to a name: y = {previous}(...)"
         case "LSQB":
             return "all indices stand in one pair of brackets: t[i, j]"
     return None

@@ -272,6 +272,10 @@ PROGRAMS = [
     (G + "y = softmax(y)\n}", "PF207", 5, 1, "through a call"),
     (G + "(y, z) = softmax(v)\n}", "PF230", 5, 1, "has 1 result (y)"),
     ("op h(inout p: f32[N]) { p[i] = 0.0 }\n" + G + "y = h(v)\n}", "PF230", 6, 1, "'h' has no results"),
+    ("op h(p: f32[N]) { }\n" + G + "y[i] = v[i]; h(v)\n}", "PF230", 6, 14, "calling it does nothing"),
+    ("op h(inout p: f32[N]) { p[i] = 0.0 }\n" + G + "y[i] = v[i]; h(v)\n}", "PF229", 6, 16, "is inout"),
+    (G + "y[i] = v[i]; softmax(v)\n}", "PF230", 5, 14, "a call without a left side takes none"),
+    (G + "y[i] = v[i]; exp(v)\n}", "PF202", 5, 14, "a call of it is no statement"),
     (G + "v = softmax(v)\ny[i] = v[i]\n}", "PF211", 5, 1, "is an input"),
     (
         G + "y = softmax(v)\ny[i] = v[i]\n}",

@@ -212,6 +212,38 @@ def test_inout() -> None:
 
 # --- calls -------------------------------------------------------------------------------------------
 
+STEP = """op step[F: float](inout p: F[N...], g: F[N...], lr: F = 0.5) {
+  p[n...] = p[n...] - lr * g[n...]
+}
+op both(inout a: f32[N, M], b: f32[N, M], lr: f32) {
+  step(a, b, lr)
+}
+"""
+
+
+def test_call_for_what_it_changes() -> None:
+    """Two levels deep, twice, and beside a reader of the value at entry."""
+    text = (
+        STEP
+        + """op f(inout p: f32[4, 3], g: f32[4, 3], inout q: f32[4], h: f32[4]) -> (s: f32) {
+      both(p, g, 2.0)
+      step(q, h)
+      s = sum[i](q[i])
+    }"""
+    )
+    w = np.full((4, 3), 0.25, dtype=np.float32)
+    found = run(text, p=X, g=w, q=V, h=V)
+    assert found["p__out"].tolist() == (X - 0.5).tolist()
+    assert found["q__out"].tolist() == (V * 0.5).tolist()
+    assert found["s"] == V.sum()
+
+
+def test_call_for_what_it_changes_needs_tensors_of_its_own() -> None:
+    for body_text in ("step(p, p); step(p, g)", "step(p, g); p[i] = g[i]"):
+        text = STEP + f"op f(inout p: f32[N], g: f32[N]) {{ {body_text} }}"
+        assert [d.code for d in check_program(parse_text(text, "t.pf")).errors] == ["PF209"]
+
+
 SOFTMAX = """op softmax[F: float](x: F[B..., H], scale: F = 1.0) -> (y: F[B..., H]) {
   m[b...] = max[h](x[b..., h])
   e[b..., h] = exp(scale * (x[b..., h] - m[b...]))

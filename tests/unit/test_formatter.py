@@ -194,7 +194,7 @@ statements = st.one_of(
     st.builds(ast.Let, names, types, st.none() | expressions),
     st.builds(
         ast.CallStmt,
-        tuples(names, 1),
+        tuples(names),
         st.builds(ast.Call, names, tuples(small), tuples(st.tuples(names, small), 0, 2)),
     ),
 )

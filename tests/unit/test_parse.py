@@ -139,6 +139,13 @@ def test_statements() -> None:
     assert call.targets == ("a", "b") and [k for k, _ in call.call.keywords] == ["eps", "max"]
 
 
+def test_call_without_targets() -> None:
+    call, last = statements("step(p, lr=0.1); max(p)")
+    assert isinstance(call, ast.CallStmt) and isinstance(last, ast.CallStmt)
+    assert call.targets == () and call.call.callee == "step" and call.span.text == "step(p, lr=0.1)"
+    assert last.call.callee == "max"
+
+
 def test_let_without_value_and_rank_zero() -> None:
     let, define = statements("let h: f16[N]; s = 1")
     assert isinstance(let, ast.Let) and let.value is None
