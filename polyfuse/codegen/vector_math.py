@@ -69,6 +69,7 @@ typedef unsigned char pf_bool;
 typedef unsigned short pf_f16;
 typedef unsigned short pf_bf16;
 #define PF_INLINE static inline __attribute__((always_inline))
+#define PF_LIMIT __attribute__((visibility("hidden")))
 #if defined(__AVX512F__)
 #define PF_VECTOR 64
 #elif defined(__AVX__)

@@ -4,6 +4,9 @@
 // In all of these files: no result is selected from constants (0, inf, NaN); they are computed from
 // the arguments, as x - inf. A comparison of a value with such a constant in it, here or in a caller's
 // expression, gcc turns into a select of truth values, which it does not vectorise.
+//
+// A limit is a PF_LIMIT, a variable that gcc has to read: then clamping is one instruction (vmaxps). With a
+// constant it is a comparison and a blend, and two of them in a row become four comparisons of masks.
 
 PF_INLINE $U pf_bits_$N($F x) { return __builtin_bit_cast($U, x); }
 
@@ -60,9 +63,8 @@ PF_INLINE $F pf_max_$N($F a, $F b) {
 
 // exp(x) = 2^n exp(r). The shifter rounds x/ln2 to n and leaves n + 2*bias in the low mantissa bits;
 // its halves scale in two exact steps, so that overflow and the subnormal range come out right.
-// The comparisons let a NaN through. With limits that gcc can read it merges both into four comparisons
-// of masks; as it is, each is one instruction.
-__attribute__((visibility("hidden"))) $F pf_exp_low_$N = $EXP_LOW, pf_exp_high_$N = $EXP_HIGH;
+// The comparisons let a NaN through.
+PF_LIMIT $F pf_exp_low_$N = $EXP_LOW, pf_exp_high_$N = $EXP_HIGH;
 PF_INLINE $F pf_exp_$N($F x) {
   const $F low = pf_exp_low_$N, high = pf_exp_high_$N;
   $F c = x < low ? low : x;
@@ -86,9 +88,11 @@ PF_INLINE $F pf_expm1_small_$N($F x) {
 }
 
 // tanh(a) = (e^2a - 1) / (e^2a + 1); beyond the cap it rounds to 1.
+PF_LIMIT $F pf_tanh_cap_$N = $TANH_CAP;
 PF_INLINE $F pf_tanh_$N($F x) {
+  const $F cap = pf_tanh_cap_$N;
   $F a = __builtin_fabs$B(x);
-  a = a > $TANH_CAP ? $TANH_CAP : a;
+  a = a > cap ? cap : a;
   $F e = pf_expm1_small_$N(a + a);
   return __builtin_copysign$B(e / (e + 2.0$L), x);
 }
@@ -101,9 +105,11 @@ PF_INLINE $F pf_sigmoid_$N($F x) {
 
 // erf(a) = 1 - exp(-a P(a)) with P(a) = -log(erfc(a)) / a, which is smooth: one polynomial for the
 // whole line, and the exponential damps its error where a is large.
+PF_LIMIT $F pf_erf_cap_$N = $ERF_CAP;
 PF_INLINE $F pf_erf_$N($F x) {
+  const $F cap = pf_erf_cap_$N;
   $F a = __builtin_fabs$B(x);
-  a = a > $ERF_CAP ? $ERF_CAP : a;
+  a = a > cap ? cap : a;
   $F e = pf_expm1_small_$N(-(a * pf_erf_poly_$N(a)));
   return __builtin_copysign$B(e, x);
 }
