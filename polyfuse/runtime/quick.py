@@ -144,9 +144,10 @@ class QuickCall:
 
 def _meet(ranges: list[tuple[int, int, bool]]) -> bool:
     """Does memory that is written meet other memory of the call?"""
-    for k, (start, end, written) in enumerate(ranges):
-        if written:
-            for j, (other, last, _) in enumerate(ranges):
-                if j != k and start < last and other < end:
-                    return True
+    high = written_high = -1  # the furthest ends of memory seen so far, and of what is written of it
+    for start, end, written in sorted(ranges):
+        if start < end and start < (high if written else written_high):
+            return True
+        high = max(high, end)
+        written_high = max(written_high, end) if written else written_high
     return False
