@@ -22,6 +22,7 @@ _WHERE = {
     "compare": "polyfuse.api",
     "op": "polyfuse.api",
     "Program": "polyfuse.api",
+    "ProgramBuilder": "polyfuse.builder",
     "Operator": "polyfuse.api",
     "Specialized": "polyfuse.api",
     "Scheduled": "polyfuse.api",
@@ -63,6 +64,7 @@ __all__ = [
     "PolyfuseError",
     "PolyfuseWarning",
     "Program",
+    "ProgramBuilder",
     "ScheduleError",
     "Scheduled",
     "Specialized",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         op,
         parse,
     )
+    from polyfuse.builder import ProgramBuilder
     from polyfuse.compiled import Compiled
     from polyfuse.decisions import Decision
     from polyfuse.diagnostics import (

@@ -67,6 +67,7 @@ __all__ = [
     "Specialized",
     "Stitching",
     "check_program",
+    "checked",
     "compare",
     "compile",
     "format_program",
@@ -87,10 +88,11 @@ def parse(text_or_path: str | os.PathLike[str]) -> Program:
 
     Raises DslError with every error of the file (PF1xx-PF3xx); warnings are issued as PolyfuseWarning.
     """
-    return _checked(load(text_or_path).programs)
+    return checked(load(text_or_path).programs)
 
 
-def _checked(programs: tuple[ast.Program, ...]) -> Program:
+def checked(programs: tuple[ast.Program, ...]) -> Program:
+    """A program from syntax trees, the one asked for last, as `parse` gives it: with every check made."""
     found = Diagnostics()
     main, imported = programs[-1], programs[:-1]
     others = (*imported, *_library_of(main, imported))
@@ -310,7 +312,7 @@ def op(function: Callable[..., Any]) -> Compiled:
     if not text:
         raise ArgumentError(f"{function.__name__} has no docstring with an operator in it", code="PF415")
     place = f"{inspect.getsourcefile(function) or function.__module__}:{function.__name__}"
-    program = _checked(load_text(text, place).programs)
+    program = checked(load_text(text, place).programs)
     compiled = compile(program, function.__name__ if function.__name__ in program.ops else None)
     mine, theirs = list(inspect.signature(function).parameters), [p.name for p in compiled.signature.params]
     if mine != theirs:

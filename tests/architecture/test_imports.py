@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
     "api": EVERYTHING,
+    "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,
     "resources": LOW | {"ir", "cost", "runtime"},
     "estimates": LOW | {"cost", "runtime"},
