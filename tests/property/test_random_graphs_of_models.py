@@ -1,7 +1,7 @@
 """Random graphs of the shape of models, cut, fused, stitched and packed in every way, on a CPU and emulated.
 
 Each of the 100 programs of a run is compiled in two of the sixteen ways that there are (eight subsets of the
-layers, two targets), drawn by its seed; a run has all of them.  `make test-all` runs more of them in all ways.
+layers, two targets), drawn by its seed; a run has all of them.  `make test-all` runs more, in all ways.
 """
 
 from __future__ import annotations
