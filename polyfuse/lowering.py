@@ -8,12 +8,12 @@ A cluster that differs from an earlier one in names only takes that one's kernel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.rename import canonical
+from polyfuse.ir.rename import Names, canonical
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clusters import Clustering, cut_off
@@ -40,6 +40,10 @@ class Passes:
     machine: int | GpuTarget
 
 
+# A cluster's kernels, in one or more pieces, with the decisions that led to each.
+Maker = Callable[[TensorGraph, Passes], list[tuple[Piece, tuple[Decision, ...]]]]
+
+
 @dataclass(frozen=True)
 class Lowered:
     """Kernels, and what led to them."""
@@ -50,8 +54,12 @@ class Lowered:
     decisions: tuple[Decision, ...]
 
 
-def lower_clusters(graph: TensorGraph, clusters: Sequence[tuple[str, ...]], passes: Passes) -> Lowered:
-    """Kernels of all clusters. Raises ScheduleError PF5xx where one of them cannot be made."""
+def lower_clusters(
+    graph: TensorGraph, clusters: Sequence[tuple[str, ...]], passes: Passes, make: Maker | None = None
+) -> Lowered:
+    """Kernels of all clusters; `make` may cut one that fails. Raises ScheduleError PF5xx where one of them
+    cannot be made."""
+    make = make or (lambda own, by: [lower_piece(own, by)])
     decisions: list[Decision] = []
     if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:
         # Clusters must agree on the shapes of what goes between them.
@@ -59,22 +67,29 @@ def lower_clusters(graph: TensorGraph, clusters: Sequence[tuple[str, ...]], pass
         passes = replace(passes, fusion=replace(passes.fusion, collapse=False))
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
     pieces: list[Piece] = []
-    known: dict[object, int] = {}
+    known: dict[object, tuple[int, tuple[TensorGraph, list[Piece]]]] = {}
     for k, own in enumerate(cut_off(graph, clusters)):
         form = canonical(own), tuple(t.name in strided for t in own.tensors)
         if form in known:
-            first = known[form]
-            pieces.append(pieces[first].like(own))
+            first, model = known[form]
+            pieces += [piece.like(_alike(model[0], own, piece)) for piece in model[1]]
             why = f"it differs from cluster {first} in names only, and takes its kernels"
             decisions.append(Decision("same", f"cluster {k}", True, why))
             continue
-        known[form] = k
-        piece, why_so = lower_piece(own, passes)
-        pieces.append(piece)
-        decisions += why_so
+        found = make(own, passes)
+        known[form] = k, (own, [piece for piece, _ in found])
+        pieces += [piece for piece, _ in found]
+        decisions += [d for _, why_so in found for d in why_so]
     made = join(graph, pieces)
     kernels, packs = launches(made.kernels, passes)
     return Lowered(made.scheduled, kernels, made.copied, (*decisions, *packs))
+
+
+def _alike(model: TensorGraph, own: TensorGraph, piece: Piece) -> TensorGraph:
+    """The part of a cluster that a piece of another one, of the same form, stands for."""
+    tensors = {a.name: b.name for a, b in zip(model.tensors, own.tensors, strict=True)}
+    statements = {a.name: b.name for a, b in zip(model.statements, own.statements, strict=True)}
+    return Names(tensors, statements).graph(piece.graph)
 
 
 def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
+from polyfuse.feedback import NoLessons, pieces_of
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
@@ -30,11 +31,12 @@ from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, cluster_kernels, launches, lower_clusters, schedule
+from polyfuse.lowering import Lowered, Maker, Passes, cluster_kernels, launches, lower_clusters, schedule
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.interpreter import InterpretedKernels
+from polyfuse.runtime.lessons import KeptLessons
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.report import loops_text
 from polyfuse.targets import ON_GPU, Machine, load, mapped_for
@@ -154,12 +156,22 @@ class Compilation:
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         found: list[Decision] = []
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
-        passes = Passes(self.clustering, self.fusion, self.stitching, self.packing, self.machine)
-        if len(clusters) > 1:
-            low = step("kernels", lambda: lower_clusters(fixed, clusters, passes))
-            return replace(low, decisions=(*found, *low.decisions))
+        fusion = self.fusion and replace(self.fusion, late="raise")
+        passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine)
+        lessons = KeptLessons() if self.kept else NoLessons()
+        made: Maker = lambda own, by: pieces_of(own, by, lessons)  # noqa: E731
+        if len(clusters) == 1:
+            try:
+                low = self._one_cluster(step, fixed, passes)
+                return replace(low, decisions=(*found, *low.decisions))
+            except ScheduleError as error:  # it is cut, and tried again
+                made = partial(pieces_of, lessons=lessons, refused=error)
+        low = step("kernels", lambda: lower_clusters(fixed, clusters, passes, made))
+        return replace(low, decisions=(*found, *low.decisions))
+
+    def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> Lowered:
         # TensorGraph -> ScheduledGraph (layer I)
-        scheduled = step("schedule", lambda: schedule(fixed, self.fusion))
+        scheduled = step("schedule", lambda: schedule(fixed, passes.fusion))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
         separate, decisions = step("kernels", lambda: cluster_kernels(scheduled, passes))
         # inout parameters: in place, or copied first

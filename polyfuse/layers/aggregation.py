@@ -53,10 +53,7 @@ def micro_graphs(graph: TensorGraph, rules: tuple[Rule, ...] = RULES) -> list[tu
     with isl_lock:
         kinds = primitive_types(build_model(graph))
     edges = _edges(graph)
-    successors: dict[str, list[str]] = {s.name: [] for s in graph.statements}
-    for a, b in edges:
-        successors[a].append(b)
-    parts = [tuple(p) for p in strongly_connected(tuple(successors), successors)]
+    parts = bound_together(graph)
     of = {name: k for k, part in enumerate(parts) for name in part}
     pairs = list(dict.fromkeys((of[a], of[b]) for a, b in edges if of[a] != of[b]))
     groups = Quotient(len(parts), pairs)
@@ -64,6 +61,15 @@ def micro_graphs(graph: TensorGraph, rules: tuple[Rule, ...] = RULES) -> list[tu
     while any(_applied(rule, groups, pairs, kind) for rule in rules):
         pass
     return [tuple(n for k in members for n in parts[k]) for members in groups.ordered()]
+
+
+def bound_together(graph: TensorGraph) -> list[tuple[str, ...]]:
+    """Statements that no cut may separate, in an order that dependences agree with: those of a recurrence, and
+    the pieces of one tensor."""
+    successors: dict[str, list[str]] = {s.name: [] for s in graph.statements}
+    for a, b in _edges(graph):
+        successors[a].append(b)
+    return [tuple(p) for p in strongly_connected(tuple(successors), successors)]
 
 
 def _edges(graph: TensorGraph) -> list[tuple[str, str]]:

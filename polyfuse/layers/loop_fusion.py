@@ -47,6 +47,8 @@ class LoopFusion:
     collapse       merge adjacent dims that are always used together (needs known sizes and dense inputs).
     cache_reads    inputs to read once into a temporary that their readers share.
     strided        inputs whose memory is not dense; they take part in no collapse.
+    late           where isl does not answer in time: leave the graph unfused, or raise ScheduleTimeout, so
+                   that it can be cut (`polyfuse.feedback`).
     """
 
     scheduler: Scheduler = "auto"
@@ -55,6 +57,7 @@ class LoopFusion:
     collapse: bool = True
     cache_reads: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
+    late: Literal["unfused", "raise"] = "unfused"
 
     def run(self, before: ScheduledGraph) -> ScheduledGraph:
         """A fused schedule in place of another. Raises ScheduleError if none can be proved legal."""
@@ -101,6 +104,8 @@ class LoopFusion:
             try:
                 return schedule_by_isl(graph)
             except ScheduleTimeout as late:
+                if self.late == "raise":
+                    raise
                 # Fusion is an offer: recurrences alone are small enough for isl, the rest stays unfused.
                 decisions.append(Decision("isl scheduler", graph.name, False, late.diagnostics[0].message))
                 return identity_schedule(graph).tree

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "placement_pictures": LOW | {"ir", "svg"},
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
+    "feedback": LOW | {"ir", "poly", "layers", "lowering"},
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,

@@ -1,0 +1,142 @@
+"""Feedback: a cluster that cannot be compiled as it is, is cut and tried again.
+
+    a cluster fails (isl's time is up, an order cannot be proved, no kernel can be made)
+      -> cut into parts that are tried each on their own, again and again
+      -> a single statement, or what must stay together, is compiled without fusion
+
+Apollo reports such a cluster to a developer; here it is cut.  Where isl's time was up, recurrences are cut
+off first: they are what isl was asked about, and the rest does not need it, so that a hang costs its time
+limit once.  What was learnt is remembered by the form of the cluster, so that the next compilation does not
+try again what failed.  No graph fails because of fusion: the unfused plan is always there.
+
+Source: Apollo (MLSys'22) section 3.4, feedback between layers; automatic here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from itertools import groupby
+from typing import Protocol
+
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.rename import canonical
+from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.layers.aggregation import bound_together
+from polyfuse.layers.clusters import cut_off
+from polyfuse.layers.joining import Piece
+from polyfuse.lowering import Passes, lower_piece
+from polyfuse.poly.scheduler import ScheduleTimeout
+
+CUT_AT_RECURRENCES, CUT, UNFUSED = "cut at recurrences", "cut", "unfused"
+# What no way of compiling mends: sizes that must be known.
+OPEN_SIZES = "PF513"
+
+Made = list[tuple[Piece, tuple[Decision, ...]]]
+
+
+class Lessons(Protocol):
+    """What earlier compilations learnt, by the form of a cluster."""
+
+    def recall(self, key: str) -> str | None:
+        """What to do with a cluster that failed before, or None."""
+        ...
+
+    def keep(self, key: str, lesson: str) -> None:
+        """Remember what to do."""
+        ...
+
+
+class NoLessons:
+    """Nothing is remembered beyond the compilation."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def recall(self, key: str) -> str | None:
+        return self._known.get(key)
+
+    def keep(self, key: str, lesson: str) -> None:
+        self._known[key] = lesson
+
+
+def pieces_of(
+    graph: TensorGraph, passes: Passes, lessons: Lessons, refused: ScheduleError | None = None
+) -> Made:
+    """A cluster's kernels, as one piece or cut into several; `refused` says that one piece failed already.
+
+    Raises ScheduleError PF513 for open sizes, and where not even the unfused plan can be made.
+    """
+    key = _key(graph, passes)
+    lesson = lessons.recall(key)
+    why = "it failed before"
+    if lesson is None:
+        try:
+            if refused is None:
+                return [lower_piece(graph, passes)]
+        except ScheduleError as error:
+            refused = error
+        if refused.code == OPEN_SIZES:
+            raise refused
+        why = refused.diagnostics[0].message
+        lesson = CUT_AT_RECURRENCES if isinstance(refused, ScheduleTimeout) else CUT
+    parts = _cut(graph, lesson)
+    if lesson == UNFUSED or len(parts) < 2:
+        lessons.keep(key, UNFUSED)
+        piece, decisions = lower_piece(graph, replace(passes, fusion=None, stitching=None))
+        return [(piece, (_decision(graph, f"{why}: compiled without fusion"), *decisions))]
+    lessons.keep(key, lesson)
+    found: Made = []
+    for part in cut_off(graph, parts):
+        found += pieces_of(part, passes, lessons)
+    first, decisions = found[0]
+    note = _decision(graph, f"{why}: cut into {len(parts)} parts, each tried on its own")
+    return [(first, (note, *decisions)), *found[1:]]
+
+
+def _decision(graph: TensorGraph, why: str) -> Decision:
+    names = [s.name for s in graph.statements]
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return Decision("feedback", shown, False, why)
+
+
+def _key(graph: TensorGraph, passes: Passes) -> str:
+    """A name for the cluster's form and for what it was to be compiled by."""
+    return sha256(repr((canonical(graph), passes)).encode()).hexdigest()
+
+
+def _cut(graph: TensorGraph, lesson: str) -> list[tuple[str, ...]]:
+    """Parts of a cluster in dependence order: in two, or with its recurrences apart."""
+    bound = bound_together(graph)
+    if lesson == UNFUSED or len(bound) < 2:
+        return [tuple(n for part in bound for n in part)]
+    if lesson == CUT_AT_RECURRENCES:
+        runs = [list(run) for _, run in groupby(bound, lambda part: _repeats(graph, part) and part)]
+        if len(runs) > 1:
+            return [tuple(n for part in run for n in part) for run in runs]
+    at = _best_cut(graph, bound)
+    return [tuple(n for part in half for n in part) for half in (bound[:at], bound[at:])]
+
+
+def _best_cut(graph: TensorGraph, bound: list[tuple[str, ...]]) -> int:
+    """Where in the middle third of the order the fewest bytes go from what is before to what is after."""
+    place = {n: k for k, part in enumerate(bound) for n in part}
+    crossing = [0] * (len(bound) + 1)
+    for t in graph.tensors:
+        ends = [place[s.name] for s in (*graph.writers(t.name), *graph.readers(t.name))]
+        if t.role is not Role.INPUT and ends:
+            for k in range(min(ends) + 1, max(ends) + 1):
+                crossing[k] += evaluate(product(t.shape), dict.fromkeys(graph.sizes, 1024)) * t.dtype.bytes
+    third = len(bound) // 3
+    middle = range(max(1, third), max(2, len(bound) - third + 1))
+    return min((k for k in middle if k < len(bound)), key=lambda k: (crossing[k], abs(2 * k - len(bound))))
+
+
+def _repeats(graph: TensorGraph, part: tuple[str, ...]) -> bool:
+    """Is it a recurrence?"""
+    targets = {graph.statement(n).target for n in part}
+    return len(part) > 1 or any(
+        r.tensor in targets for n in part for r in statement_reads(graph.statement(n))
+    )

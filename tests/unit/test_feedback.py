@@ -1,0 +1,143 @@
+"""Clusters that fail are cut and tried again, what was learnt is remembered, and nothing fails by fusion."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse import feedback, lowering
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.feedback import NoLessons, pieces_of
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers import loop_fusion
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Passes
+from polyfuse.pipeline import fixed_graph
+from polyfuse.poly.scheduler import ScheduleTimeout
+
+NORM = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  s[t] = sum[h](x[t, h])
+  d[t, h] = x[t, h] - s[t] * 0.1
+  q[t] = sum[h](d[t, h] * d[t, h])
+  y[t, h] = d[t, h] / sqrt(q[t] + 1.0)
+}"""
+# A recurrence that the axis planner leaves to isl, between statements that it does not.
+STENCIL = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  a[t, h] = x[t, h] * 0.5
+  u[0, h] = a[0, h]
+  u[t, h] = u[t-1, h] + (u[t-1, h-1] if h > 0 else 0.0) * 0.25 + a[t, h] for t in 1..T, h in 0..H
+  b[t, h] = u[t, h] + 1.0
+  y[t, h] = b[t, h] * 2.0
+}"""
+PASSES = Passes(Clustering(library=False), LoopFusion(late="raise"), Stitching(rows=1), None, 2)
+
+
+def graph_of(text: str, **sizes: int) -> TensorGraph:
+    return fixed_graph(instantiate(parse_text(text), "f"), sizes)
+
+
+def norm(x: Any) -> Any:
+    d = x - x.sum(1, keepdims=True) * 0.1
+    return d / np.sqrt((d * d).sum(1, keepdims=True) + 1.0)
+
+
+def fail_above(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """Refuse to make kernels of more statements than `most`; the sizes of what was tried."""
+    tried: list[int] = []
+    real = lowering.separate_kernels
+
+    def refusing(scheduled: Any, *rest: Any) -> Any:
+        tried.append(len(scheduled.graph.statements))
+        if tried[-1] > most and rest[1] is not None:
+            raise ScheduleError("no order of these kernels can be proved", code="PF502")
+        return real(scheduled, *rest)
+
+    monkeypatch.setattr(lowering, "separate_kernels", refusing)
+    return tried
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_cluster_that_fails_is_cut_until_it_does_not(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = fail_above(monkeypatch, most)
+    f = pf.compile(NORM, target="interpret")
+    x = np.random.default_rng(0).normal(size=(5, 7)).astype("f4")
+    np.testing.assert_allclose(f(x), norm(x.astype("f8")), rtol=1e-4, atol=1e-5)
+    assert tried[0] > most
+    why = [str(d) for d in f.built(x).decisions if d.kind == "feedback"]
+    assert why and "no order of these kernels can be proved" in why[0]
+    assert ("compiled without fusion" in "".join(why)) == (most == 0)
+
+
+def test_what_was_learnt_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = fail_above(monkeypatch, 2)
+    lessons, graph = NoLessons(), graph_of(NORM, T=5, H=7)
+    first = pieces_of(graph, PASSES, lessons)
+    count = len(tried)
+    again = pieces_of(graph, PASSES, lessons)
+    assert [p.graph for p, _ in first] == [p.graph for p, _ in again] and len(first) > 1
+    assert max(tried[count:]) <= 2 < max(tried[:count])
+    assert "it failed before" in str(again[0][1][0])
+
+
+def test_lessons_last_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfuse.runtime.lessons import KeptLessons
+
+    KeptLessons().keep("a form", feedback.CUT)
+    assert KeptLessons().recall("a form") == feedback.CUT
+    assert KeptLessons().recall("another form") is None
+
+
+def test_a_hang_of_isl_costs_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """isl hangs on everything but the recurrence alone: it is asked twice, and the rest never."""
+    asked: list[list[str]] = []
+    real = loop_fusion.schedule_by_isl
+
+    def hanging(graph: TensorGraph) -> Any:
+        asked.append([s.name for s in graph.statements])
+        if len(asked) == 1:
+            time.sleep(0.2)
+            raise ScheduleTimeout("isl did not answer within 0.2 s")
+        return real(graph)
+
+    monkeypatch.setattr(loop_fusion, "schedule_by_isl", hanging)
+    monkeypatch.setattr(loop_fusion, "plan", _refuse_recurrences(loop_fusion.plan))
+    start = time.perf_counter()
+    f = pf.compile(STENCIL, target="interpret")
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype("f4")
+    y = f(x)
+    assert time.perf_counter() - start < 10
+    want = np.zeros((4, 6))
+    for t in range(4):
+        want[t] = x[t] * 0.5
+        if t:
+            want[t] += want[t - 1] + 0.25 * np.concatenate([[0], want[t - 1, :-1]])
+    np.testing.assert_allclose(y, (want + 1) * 2, rtol=1e-4)
+    assert "b" in asked[0] and not any({"a", "b", "y"} & set(names) for names in asked[1:])
+    assert any("cut into" in d.reason for d in f.built(x).decisions if d.kind == "feedback")
+
+
+def _refuse_recurrences(real: Any) -> Any:
+    """The axis planner leaves graphs with the recurrence to isl, as it does with harder ones."""
+
+    def plan(graph: TensorGraph, part: Any = None) -> Any:
+        names = part or [s.name for s in graph.statements]
+        if any(graph.statement(n).target == "u" for n in names):
+            raise ScheduleError("the recurrence is along no single axis", code="PF510")
+        return real(graph, part)
+
+    return plan
+
+
+def test_open_sizes_are_no_reason_to_cut() -> None:
+    with pytest.raises(ScheduleError) as refused:
+        graph = instantiate(parse_text("op f(x: f32[N, M]) -> (y: f32[N*M]) { y[i] = x[i//M, i%M] }"), "f")
+        pieces_of(graph, PASSES, NoLessons())
+    assert refused.value.code == "PF513"
