@@ -29,6 +29,7 @@ from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
+from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Lowered, Maker, Passes, cluster_kernels, launches, lower_clusters, schedule
@@ -152,9 +153,9 @@ class Compilation:
         # text and its TensorGraph (open sizes), as they came
         step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
-        fixed = step("graph", lambda: fixed_graph(self.graph, self.sizes))
-        # TensorGraph -> clusters of statements; several of them take the next steps one by one
         found: list[Decision] = []
+        fixed = step("graph", lambda: self._online(fixed_graph(self.graph, self.sizes), found))
+        # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
         passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine)
@@ -178,7 +179,14 @@ class Compilation:
         copied, in_place = step("in_place", lambda: entry_copies(separate))
         # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
         kernels, packs = step("launches", lambda: launches(separate, passes))
-        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place, *packs))
+        why = (*found, *scheduled.decisions, *decisions, *in_place, *packs)
+        return Lowered(scheduled, kernels, copied, why)
+
+    def _online(self, graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+        """The graph with reductions in one pass over memory, as layer II has it."""
+        if self.stitching is None:
+            return graph
+        return online_forms(graph, self.machine, decisions, wanted=self.stitching.online)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
+from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.rewrites import cache_read, inlinable, inline
 from polyfuse.layers.stitching import Stitching
@@ -160,9 +161,19 @@ class Scheduled:
             cache_read(self.graph, tensor), Decision("cache_read", tensor, True, "by hand")
         )
 
-    def _with_graph(self, graph: TensorGraph, why: Decision) -> Scheduled:
+    def online(
+        self, options: Options | None = None, *, target: Target = "auto", stitching: Stitching | None = None
+    ) -> Scheduled:
+        """A reduction and a sum that needs its total in one pass over memory, as `stitching` has it and where
+        that pays on the target. The schedule starts anew, without fusion."""
+        machine = mapped_for(resolve_target(target), options or Options())
+        found: list[Decision] = []
+        graph = online_forms(self.graph, machine, found, wanted=(stitching or Stitching()).online)
+        return self._with_graph(graph, *found)
+
+    def _with_graph(self, graph: TensorGraph, *why: Decision) -> Scheduled:
         fresh = identity_schedule(graph)
-        return replace(self, ir=replace(fresh, decisions=(*self.ir.decisions, why)))
+        return replace(self, ir=replace(fresh, decisions=(*self.ir.decisions, *why)))
 
     def picture(self, before: Scheduled | None = None) -> str:
         """An SVG of the tree, or of two trees side by side."""

@@ -120,11 +120,15 @@ def _late(kernels: Kernels, stage: str) -> str:
             return kernels.code().source
 
 
-def schedule(specialized: object, layers: tuple[str, ...]) -> object:
-    """The schedule after the layers asked for."""
+def schedule(
+    specialized: object, layers: tuple[str, ...], target: str | None = None, options: object = None
+) -> object:
+    """The schedule after the layers asked for; for a target with what layer II makes of the graph."""
     from polyfuse.cli.compiler import LoopFusion
 
     unfused = specialized.schedule()  # type: ignore[attr-defined]
+    if target is not None and "stitch" in layers:
+        unfused = unfused.online(options, target=target)
     return unfused.apply(LoopFusion()) if "loop" in layers else unfused
 
 
@@ -142,7 +146,8 @@ def lowered(
     if assumed:
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
     specialized = operator.specialize(choice.dtypes, choice.ranks, **sizes)
-    kernels: Kernels = schedule(specialized, layers).lower(options, target=target)  # type: ignore[attr-defined]
+    scheduled = schedule(specialized, layers, target, options)
+    kernels: Kernels = scheduled.lower(options, target=target)  # type: ignore[attr-defined]
     kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
     return kernels.apply(Packing()) if "pack" in layers else kernels
 

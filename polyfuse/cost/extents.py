@@ -75,7 +75,10 @@ def instances(found: Extents) -> float:
 
 
 def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
-    """The extents that are left in one iteration of `loops`."""
+    """The extents that are left in one iteration of `loops`.
+
+    A dim whose range moves with one that is not fixed takes all values that it has in any iteration of that.
+    """
     found = extents(s)
     fixed: dict[str, float] = {}
     for m in loops:
@@ -84,7 +87,10 @@ def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
         digits = _digits(m.of(s.name))
         if digits is not None and digits.dim in found:
             fixed[digits.dim] = fixed.get(digits.dim, 1) * digits.count(found[digits.dim].length)
-    return {n: _narrowed(e, fixed.get(n, 1)) for n, e in found.items()}
+    moving = {d.name for d in s.dims if (set(variables(d.lower)) | set(variables(d.upper))) - set(fixed)}
+    return {
+        n: e if n in moving and n not in fixed else _narrowed(e, fixed.get(n, 1)) for n, e in found.items()
+    }
 
 
 def _narrowed(e: Extent, parts: float) -> Extent:

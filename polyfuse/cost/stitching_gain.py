@@ -21,6 +21,8 @@ from polyfuse.decisions import format_bytes
 
 # A loss of parallelism must be outweighed by so much: the model is not exact.
 MARGIN = 1.05
+# Of a launch: joining that saves no more than this changes nothing but what a kernel is laid out for.
+LEAST = 0.01
 # What the registers of a multiprocessor hold: a block with few rows keeps those it works on.
 ON_CHIP = 256 * 1024
 
@@ -58,6 +60,7 @@ class Gain:
     launches: float
     parallelism: float
     launched: int = 1
+    least: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -65,8 +68,8 @@ class Gain:
 
     @property
     def pays(self) -> bool:
-        """Does it save more than what idle parts cost?"""
-        return self.saved > self.parallelism * MARGIN
+        """Does it save more than what idle parts cost, and more than nothing?"""
+        return self.saved > max(self.parallelism * MARGIN, self.least)
 
     def __str__(self) -> str:
         """For a decision: ``3.1 us for 12.6 MB of traffic and a launch saved, 0.4 us lost to idle parts``."""
@@ -115,7 +118,8 @@ class StitchingCost:
         real = sum(self._real(p, touched) for p in parts) - self._real(joined, touched)
         launched = sum(p.launches for p in parts) - joined.launches
         saved = max(0.0, touched - joined.nbytes)
-        return Gain(saved, full, self.launch_s * launched, max(0.0, full - real), launched)
+        least = LEAST * self.launch_s
+        return Gain(saved, full, self.launch_s * launched, max(0.0, full - real), launched, least)
 
     def seconds(self, groups: Sequence[NestFigures]) -> float:
         """What groups take, one after the other."""

@@ -48,24 +48,30 @@ def group_of(nest: Tree) -> Group:
     return Group(nest.members[:count], (band(list(nest.members[count:]), nest.child, nest.permutable),))
 
 
-def united(first: Group, second: Group, matched: list[tuple[Member, Member]]) -> Group:
-    """One group of both, the second's phases after the first's; rows that are not matched move inside."""
+def united(
+    first: Group, second: Group, matched: list[tuple[Member, Member]], together: bool = False
+) -> Group:
+    """One group of both, the second's phases after the first's; rows that are not matched move inside.
+
+    together: phases that had such a row in common go on sharing it, so that what they touch in one of its
+    iterations stays near.
+    """
     mine, theirs = [a for a, _ in matched], [b for _, b in matched]
     return Group(
         tuple(_both(a, b) for a, b in matched),
         (
-            *_inside([m for m in first.rows if m not in mine], first.phases),
-            *_inside([m for m in second.rows if m not in theirs], second.phases),
+            *_inside([m for m in first.rows if m not in mine], first.phases, together),
+            *_inside([m for m in second.rows if m not in theirs], second.phases, together),
         ),
     )
 
 
-def _inside(loops: list[Member], phases: tuple[Tree, ...]) -> tuple[Tree, ...]:
-    """The phases with loops around them that are no rows any more: one nest where no phase has loops of its
-    own, else one of each."""
+def _inside(loops: list[Member], phases: tuple[Tree, ...], together: bool) -> tuple[Tree, ...]:
+    """The phases with loops around them that are no rows any more: one nest if they stay together or have no
+    loops of their own, else one of each."""
     if not loops:
         return phases
-    if not any(map(has_band, phases)):
+    if together or not any(map(has_band, phases)):
         phases = (sequence(list(phases)),)
     result = []
     for p in phases:

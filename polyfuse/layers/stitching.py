@@ -36,10 +36,13 @@ class Stitching:
             says; where kernels of their own are faster, they are not stitched).
     barriers  kernels in one launch with barriers of the grid between: wherever it can be done (True),
             nowhere (False), or where it pays (None).
+    online  a reduction and a sum that needs its total in one pass over memory (`layers.online`): wherever it
+            can be done (True), nowhere (False), or where it pays (None).
     """
 
     rows: int | None = None
     barriers: bool | None = None
+    online: bool | None = None
 
     def run(
         self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget, decisions: list[Decision]
@@ -146,12 +149,13 @@ class Stitcher:
             )
             self.refuse(first, second, why)
             return None
-        joined = united(first, second, matched)
+        joined = united(first, second, matched, together=isinstance(self.figures.target, int))
         gain = self.cost(self.figures(first), self.figures(second), self.figures(joined))
         rows = ", ".join(m.name for m in joined.rows)
         if not gain.pays and not self.enough(joined):
             count = self.figures.rows(joined)
             why = f"only {count} iterations of {rows or 'no loop'} would run in parallel"
+            why = why if gain.parallelism > 0 else "it would not pay"
             self.refuse(first, second, f"{why}: {self.words(str(gain))}")
             return None
         reason = f"they agree on {rows or 'nothing'}: {self.words(gain.brief)}"

@@ -1,0 +1,301 @@
+"""Online forms: both reductions of a cascade in one pass over memory.
+
+    m[r] = max[k](u[r, k]);     s[r] = sum[k](exp(u[r, k] - m[r]))
+becomes, for chunks c of the elements,
+    m__part[r, c] = max[k in c](u[r, k])                    m__ref[r, c] = m__part[r, c], made finite
+    s__part[r, c] = sum[k in c](exp(u[r, k] - m__ref[r, c]))
+    m[r] = max[c](m__part[r, c])                            s[r] = sum[c](s__part * exp(m__ref - m[r]))
+and
+    t[r] = sum[k](u[r, k]);     v[r] = sum[k]((u[r, k] - t[r] / n)^2)
+becomes
+    t__part[r, c] = sum[k in c](u[r, k])                    t__ref[r, c] = t__part[r, c] / n_c
+    v__part[r, c] = sum[k in c]((u[r, k] - t__ref[r, c])^2)
+    t[r] = sum[c](t__part[r, c])                            v[r] = sum[c](v__part + n_c (t__ref - t[r] / n)^2)
+
+A chunk is small enough to stay near between its two phases, so that a row of any length comes from memory
+once; chunks are independent, so that a single row can fill a machine.
+
+Infinities and NaN give what they give without.  A chunk of nothing but -inf adds 0 where another one of its
+row is finite, and NaN, as 0 * exp(lowest + inf), where none is; hence m__ref is clamped to finite numbers.
+Sums of finite numbers that overflow give an infinite variance; hence t__ref - t[r] / n is 0 where both are
+equal.
+
+Sources: Milakov and Gimelshein 2018 (online softmax); Chan, Golub and LeVeque 1979 (variances by parts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from polyfuse.cost.extents import extents
+from polyfuse.cost.online_gain import Row, chunk_elements, passes
+from polyfuse.cost.operations import operations
+from polyfuse.decisions import Decision
+from polyfuse.ir.dtypes import BOOL, DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Const,
+    Expr,
+    IndexValue,
+    IterDim,
+    Read,
+    Role,
+    Select,
+    Statement,
+    Tensor,
+    TensorGraph,
+    map_expr,
+    reads,
+    statement_reads,
+)
+from polyfuse.layers.cascades import Cascade, Unknown, cascades, derived_from, span
+from polyfuse.layers.fresh import fresh_name
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.group_figures import machine_of
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How the elements of a reduction are cut: the dims before `position` are taken apart, the one there is
+    cut into `count` parts of `size` iterations, those behind stay whole.  total: chunks of one row."""
+
+    position: int
+    size: int
+    count: int
+    total: int
+    elements: int
+
+
+def online_forms(
+    graph: TensorGraph,
+    target: int | GpuTarget,
+    decisions: list[Decision],
+    *,
+    wanted: bool | None = None,
+    chunk: int | None = None,
+) -> TensorGraph:
+    """The graph with cascades in one pass: where it pays (None), wherever it can be done (True), or nowhere.
+
+    chunk: elements of a chunk (None: what suits the target).  While sizes are open the graph stays as it is.
+    """
+    if graph.sizes or wanted is False:
+        return graph
+    machine = machine_of(target)
+    taken: dict[str, list[Cascade]] = {}
+    cuts: dict[str, Chunks] = {}
+    for found in cascades(graph):
+        row = _row(graph, found, "gpu" if isinstance(target, GpuTarget) else "cpu")
+        cut = _chunks(found.first, chunk or chunk_elements(row, machine))
+        times = passes(row, machine)
+        reason = _against(graph, found, cut, {c.second.name for cs in taken.values() for c in cs})
+        if not wanted and (times.near or (reason is None and not times.pays)):
+            reason = str(times)
+        if reason is None and isinstance(found, Cascade) and cut is not None:
+            taken.setdefault(found.first.name, []).append(found)
+            cuts[found.first.name] = cut
+            why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
+            decisions.append(Decision("online", found.second.name, True, why))
+        elif not (times.near and isinstance(found, Unknown)):
+            decisions.append(Decision("online", found.second.name, False, reason or ""))
+    for name, several in taken.items():
+        graph = _Rewrite(graph, several[0].first, cuts[name]).run(several)
+    return _without_unread(graph) if taken else graph
+
+
+# --- what is cut, and whether it may ------------------------------------------------------------------------
+
+
+def _row(graph: TensorGraph, found: Cascade | Unknown, kind: str) -> Row:
+    first, second = found.first, found.second
+    along = {d.name: span(d)[1] - span(d)[0] for d in first.dims if d.reduce}
+    nbytes: dict[str, int] = {}
+    for r in reads(first.expr):
+        used = {v for i in r.indices if not isinstance(i, EXPR_TYPES) for v in variables(i)} & set(along)
+        if used:
+            size = prod(along[v] for v in used) * r.dtype.bytes
+            nbytes[r.tensor] = max(size, nbytes.get(r.tensor, 0))
+    length, count = max(1, prod(along.values())), max(1, prod(_trips(first, reduce=False)))
+    after = [
+        s for s in graph.statements if s.target in derived_from(graph, second.target) and s is not second
+    ]
+    later = any(prod(b - a for a, b in map(span, s.dims)) >= count * length for s in after if _is_box(s))
+    each = [
+        operations([(s, extents(s))], kind).weighted / (count * length)  # type: ignore[arg-type]
+        for s in (first, replace(second, expr=found.terms if isinstance(found, Cascade) else second.expr))
+    ]
+    return Row(count, length, float(max(1, sum(nbytes.values()))), each[0], each[1], later)
+
+
+def _is_box(s: Statement) -> bool:
+    return all(isinstance(d.lower, IConst) and isinstance(d.upper, IConst) for d in s.dims)
+
+
+def _trips(s: Statement, reduce: bool) -> list[int]:
+    return [span(d)[1] - span(d)[0] for d in s.dims if d.reduce == reduce]
+
+
+def _chunks(s: Statement, elements: int) -> Chunks | None:
+    """Chunks of at most so many elements, in the order of the loops; None if one holds them all."""
+    trips = _trips(s, reduce=True)
+    if prod(trips) <= elements:
+        return None
+    for k, trip in enumerate(trips):
+        inner = prod(trips[k + 1 :])
+        if inner <= elements:
+            size = min(trip, elements // inner)
+            count = -(-trip // size)
+            return Chunks(k, size, count, prod(trips[:k]) * count, size * inner)
+    return None
+
+
+def _against(graph: TensorGraph, found: Cascade | Unknown, cut: Chunks | None, parts: set[str]) -> str | None:
+    """Why a cascade must stay as it is; None if it need not."""
+    if isinstance(found, Unknown):
+        return found.reason
+    kept = {graph.tensor(s.target).dtype for s in (found.first, found.second)}
+    if len(kept) > 1 or kept != {found.terms.dtype} or not found.terms.dtype.is_float:
+        return "its total is of another type than its terms"
+    if found.first.name in parts:
+        return f"{found.first.name} is made in parts itself"
+    if not _in_order(found.first):
+        return "the elements of a row do not follow each other in memory"
+    return "a chunk holds all of a row" if cut is None else None
+
+
+def _in_order(s: Statement) -> bool:
+    """Does the innermost loop of a reduction run along the last index of all that it reads there?"""
+    along = {d.name for d in s.dims if d.reduce}
+    last = [d.name for d in s.dims if d.reduce][-1]
+    for r in reads(s.expr):
+        places = [set() if isinstance(i, EXPR_TYPES) else along & set(variables(i)) for i in r.indices]
+        if any(isinstance(i, EXPR_TYPES) for i in r.indices) or any(last in p for p in places[:-1]):
+            return False
+        if any(places) and last not in places[-1]:
+            return False
+    return True
+
+
+# --- the rewrite -------------------------------------------------------------------------------------------
+
+
+class _Rewrite:
+    """One first reduction, with all that are made in the same pass."""
+
+    def __init__(self, graph: TensorGraph, first: Statement, cut: Chunks) -> None:
+        self.graph, self.first, self.cut = graph, first, cut
+        self.number = fresh_name(graph, "c__")
+
+    def run(self, several: list[Cascade]) -> TensorGraph:
+        dtype = self.graph.tensor(self.first.target).dtype
+        part = self._part(self.first, self.first.expr, dtype)
+        centre = self._centre(part, several[0].law, dtype)
+        self._insert(self.first, [part, centre], self._combined(self.first, self._read(part, dtype)))
+        for c in several:
+            self._second(c, centre, dtype)
+        return self.graph
+
+    def _second(self, c: Cascade, centre: Statement, dtype: DType) -> None:
+        s = c.second
+        near = Read(centre.target, (*c.indices, *self._place(s)), dtype, s.span)
+        part = self._part(s, map_expr(c.terms, lambda x: near if x == c.centre else x), dtype)
+        mine = self._read(part, dtype)
+        if c.law == "shifted":
+            off = (near, c.centre) if c.sign == 1 else (c.centre, near)
+            value = _apply("mul", mine, _apply("exp", _apply("sub", *off)))
+        else:
+            same = Apply("eq", (near, c.centre), BOOL)  # both infinite where sums of large numbers are
+            off_mean = Select(same, Const(0.0, dtype), _apply("sub", near, c.centre), dtype)
+            more = _apply("mul", self._elements(s, dtype), _apply("mul", off_mean, off_mean))
+            value = _apply("add", mine, more)
+        self._insert(s, [part], self._combined(s, value))
+
+    def _part(self, s: Statement, expr: Expr, dtype: DType) -> Statement:
+        """The reduction of every chunk, into a new temporary with dims for the chunks behind the others."""
+        name = fresh_name(self.graph, f"{s.name}__part")
+        dims = [d for d in s.dims if not d.reduce]
+        over = [d for d in s.dims if d.reduce]
+        at, cut = over[self.cut.position], self.cut
+        low = binary("+", binary("*", IVar(self.number), cut.size), at.lower)
+        high = binary("+", low, cut.size)
+        if (span(at)[1] - span(at)[0]) % cut.size:
+            high = binary("min", high, at.upper)
+        dims += [replace(d, reduce=False) for d in over[: cut.position]]
+        dims += [IterDim(self.number, IConst(0), IConst(cut.count)), replace(at, lower=low, upper=high)]
+        dims += over[cut.position + 1 :]
+        self._add(name, s, dtype)
+        return replace(
+            s, name=name, target=name, dims=tuple(dims), write=(*s.write, *self._place(s)), expr=expr
+        )
+
+    def _centre(self, part: Statement, law: str, dtype: DType) -> Statement:
+        """What the terms of a chunk are taken relative to: its extreme, made finite, or its mean."""
+        total = self._read(part, dtype)
+        if law == "shifted":
+            limits = np.finfo(dtype.numpy)
+            low, high = (Const(float(x), dtype) for x in (limits.min, limits.max))
+            value = _apply("min", _apply("max", total, low), high)
+        else:
+            value = _apply("div", total, self._elements(self.first, dtype))
+        name = fresh_name(self.graph, f"{self.first.name}__ref")
+        self._add(name, self.first, dtype, exact=True)  # once for each chunk, not for each of its elements
+        dims = tuple(d for d in part.dims if not d.reduce)
+        return Statement(name, name, dims, part.write, value, span=self.first.span)
+
+    def _combined(self, s: Statement, value: Expr) -> Statement:
+        """The reduction over chunks, in place of that over elements."""
+        over = [d for d in s.dims if d.reduce][: self.cut.position]
+        number = IterDim(self.number, IConst(0), IConst(self.cut.count), reduce=True)
+        return replace(s, dims=(*(d for d in s.dims if not d.reduce), *over, number), expr=value)
+
+    def _place(self, s: Statement) -> tuple[IndexExpr, ...]:
+        """Where the chunks of a reduction are in its temporary, behind what the reduction writes at."""
+        over = [d for d in s.dims if d.reduce][: self.cut.position]
+        return (*(binary("-", IVar(d.name), d.lower) for d in over), IVar(self.number))
+
+    def _elements(self, s: Statement, dtype: DType) -> Expr:
+        """How many elements a chunk has; the last one may have fewer."""
+        over = [d for d in s.dims if d.reduce][self.cut.position :]
+        trip, *inner = (span(d)[1] - span(d)[0] for d in over)
+        size: IndexExpr = IConst(self.cut.size)
+        if trip % self.cut.size:
+            size = binary("min", size, binary("-", trip, binary("*", IVar(self.number), self.cut.size)))
+        return IndexValue(binary("*", size, prod(inner)), dtype)
+
+    def _read(self, s: Statement, dtype: DType) -> Read:
+        return Read(s.target, s.write, dtype, s.span)
+
+    def _add(self, name: str, s: Statement, dtype: DType, exact: bool = False) -> None:
+        kept = self.graph.tensor(s.target)
+        over = _trips(s, reduce=True)[: self.cut.position]
+        shape = (*kept.shape, *map(IConst, over), IConst(self.cut.count))
+        more = Tensor(name, dtype, shape, Role.TEMP, kept.span, exact=exact)
+        self.graph = replace(self.graph, tensors=(*self.graph.tensors, more))
+
+    def _insert(self, s: Statement, before: list[Statement], instead: Statement) -> None:
+        mine = [
+            x for old in self.graph.statements for x in ((*before, instead) if old.name == s.name else (old,))
+        ]
+        self.graph = replace(self.graph, statements=tuple(mine))
+
+
+def _apply(op: str, *args: Expr) -> Expr:
+    return Apply(op, args, args[0].dtype)
+
+
+def _without_unread(graph: TensorGraph) -> TensorGraph:
+    """Less the temporaries that nothing reads any more."""
+    while True:
+        read = {r.tensor for s in graph.statements for r in statement_reads(s)}
+        dead = {t.name for t in graph.tensors if t.role is Role.TEMP and t.name not in read}
+        if not dead:
+            return graph
+        graph = replace(
+            graph,
+            tensors=tuple(t for t in graph.tensors if t.name not in dead),
+            statements=tuple(s for s in graph.statements if s.target not in dead),
+        )
