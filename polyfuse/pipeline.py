@@ -179,8 +179,7 @@ class Compilation:
         copied, in_place = step("in_place", lambda: entry_copies(separate))
         # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
         kernels, packs = step("launches", lambda: launches(separate, passes))
-        why = (*found, *scheduled.decisions, *decisions, *in_place, *packs)
-        return Lowered(scheduled, kernels, copied, why)
+        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place, *packs))
 
     def _online(self, graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
         """The graph with reductions in one pass over memory, as layer II has it."""
