@@ -28,11 +28,13 @@ from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
+from polyfuse.plan_pictures import plan_svg
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
 from polyfuse.runtime.quick import QuickCall, layout
 from polyfuse.targets import resolve_target
+from polyfuse.timeline import launch_names, timeline
 
 MOST_LAYOUTS = 64
 """Layouts of one operator that are remembered for the short way."""
@@ -159,6 +161,25 @@ class Compiled:
     def explain(self, /, *args: object, **kwargs: object) -> str:
         """Every decision of the compiler for these arguments, one a line."""
         return "\n".join(map(str, self.built(*args, **kwargs).decisions))
+
+    def picture(self, /, *args: object, **kwargs: object) -> str:
+        """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
+        return plan_svg(self.built(*args, **kwargs).kernels, self.signature.name)
+
+    def timeline(self, /, *args: object, **kwargs: object) -> str:
+        """The launches of one call with their times, measured one by one, as JSON that Perfetto and
+        chrome://tracing open. The arguments are computed on: inout parameters change.
+
+        Raises ArgumentError PF414 for targets other than "cpu".
+        """
+        call = self._call(args, kwargs, None)
+        machine = call.instance.built.executable
+        if not isinstance(machine, CpuExecutable):
+            raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
+        seconds = machine.profile(call.arrays)
+        kernels = call.instance.built.kernels.kernels
+        names = launch_names(kernels, [x.kernel for x in machine.plan.launches])
+        return timeline(self.signature.name, list(zip(names, seconds, strict=True)))
 
     # --- arguments ---------------------------------------------------------------------------------------
 

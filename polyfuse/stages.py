@@ -38,6 +38,7 @@ from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, launches
 from polyfuse.options import Options
 from polyfuse.pictures import before_after_svg, tree_svg
+from polyfuse.plan_pictures import plan_svg
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
@@ -231,6 +232,10 @@ class Kernels:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return self.ir.kernels
+
+    def picture(self) -> str:
+        """An SVG of the launches: what is fused, packed, and waits for what."""
+        return plan_svg(self.ir, self.ir.graph.name)
 
     @property
     def launches(self) -> int:

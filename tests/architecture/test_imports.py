@@ -32,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pictures": LOW | {"ir", "svg"},
     "thread_pictures": LOW | {"ir", "svg"},
     "placement_pictures": LOW | {"ir", "svg"},
+    "plan_pictures": LOW | {"ir", "svg"},
+    "timeline": LOW | {"ir"},
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
     "feedback": LOW | {"ir", "poly", "layers", "lowering"},
