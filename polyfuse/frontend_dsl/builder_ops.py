@@ -14,7 +14,7 @@ checks of the language, at the Python line that wrote it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.builder_places import here
@@ -170,10 +170,10 @@ class OpBuilder:
         *args: Operand,
         into: str | Tensor | Sequence[str | Tensor] | None = None,
         **keywords: Operand,
-    ) -> Tensor | tuple[Tensor, ...] | None:
+    ) -> Any:
         """A call of an operator: of this program, of what it includes, or of the standard library.
 
-        Gives its result, a tuple of several, or None for an operator that only changes its inout
+        Gives its result (a Tensor), a tuple of several, or None for an operator that only changes its inout
         parameters. `into` names them: local names, or tensors that were declared. Without it the results
         are local tensors called as in the operator.
         """
