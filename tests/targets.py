@@ -94,11 +94,12 @@ class Call:
 
 
 # Devices of different shapes: one that fills blocks as a real one does, but splits small reductions; one of
-# scalars and few threads; one whose rows have a number of threads that is no multiple of a warp.
+# scalars and few threads, whose blocks take rows in turn; one whose rows have a number of threads that is no
+# multiple of a warp.
 WAYS = ("layer I", "no layer", "layers I and II", "layer II")
 DEVICES = {
     "usual": GpuTarget(sms=4, parallel=256, least=16),
-    "narrow": GpuTarget(sms=2, threads=32, longest=64, vector=1, parallel=1 << 30),
+    "narrow": GpuTarget(sms=2, threads=32, longest=64, vector=1, parallel=1 << 30, resident_threads=64),
     "odd": GpuTarget(sms=3, threads=64, row_threads=21, parallel=256, least=16),
 }
 ORDERS = ("random", "forward", "reverse")

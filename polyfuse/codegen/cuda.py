@@ -182,7 +182,13 @@ class _Function:
         index = "int" if fits_32(self.task) else "pf_i64"
         ranges = self.task.ranges or {}
         printer = CudaPrinter(
-            self.places.element, self.used, lazy=True, index_type=index, places=self.places, ranges=ranges
+            self.places.element,
+            self.used,
+            lazy=True,
+            index_type=index,
+            places=self.places,
+            ranges=ranges,
+            in_turn=self.task.resident > 0,
         )
         self.parameters()
         parameters = ",\n    ".join(self.declared)
@@ -210,10 +216,10 @@ class _Function:
         )
 
     def bounds(self) -> str:
-        """Threads of a block; with grid barriers also how many blocks a multiprocessor must hold."""
+        """Threads of a block; where blocks are resident also how many of them a multiprocessor must hold."""
         kernel = self.task.kernel
         x, y = kernel.threads
-        return f"{x * y}, {kernel.per_sm}" if kernel.parts else str(x * y)
+        return f"{x * y}, {kernel.per_sm}" if self.task.resident else str(x * y)
 
     def heading(self) -> list[str]:
         """What the function computes, and why its storage is where it is."""
@@ -277,8 +283,8 @@ class _Function:
     def launch(self) -> GridLaunch:
         kernel = self.task.kernel
         blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
-        if kernel.parts:
-            blocks = as_index(kernel.resident)
+        if self.task.resident:
+            blocks = as_index(self.task.resident)
         shared = 0
         for b in kernel.buffers:
             if b.scope is Scope.SHARED:
@@ -295,6 +301,7 @@ class CudaPrinter(Printer):
 
     places: DeviceAddresses = field(kw_only=True)
     ranges: Mapping[str, Range] = field(kw_only=True)
+    in_turn: bool = field(kw_only=True)  # blocks take the iterations of block loops in turn
 
     def fence(self, body: Block, indent: str) -> list[str]:
         return []  # that is against a bug of a CPU compiler
@@ -310,7 +317,7 @@ class CudaPrinter(Printer):
         return [f"{indent}#pragma unroll"] if few else []
 
     def loop(self, loop: For, indent: str) -> list[str]:
-        if loop.coordinate is Coordinate.BLK and self.places.kernel.parts:
+        if loop.coordinate is Coordinate.BLK and self.in_turn:
             return self.grid_stride(loop, indent)
         return Printer.loop(self, loop, indent)
 

@@ -43,15 +43,30 @@ def lower_device(
     for t in tasks(kernel, accumulated(kernel, numbers)):
         spare = threads > prod(kernel.threads)
         place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
-        task = Spmd(kernel, strided, copied, numbers, mask=place).task(t)
-        count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
-        whole = _with_barriers(task.kernel, _nest(task.loops, task.body), count, copied)
-        for _ in task.loops:
-            (node,) = whole
-            assert isinstance(node, For)
-            whole = node.body
-        found.append(replace(task, body=whole))
+        mapped = Spmd(kernel, strided, copied, numbers, mask=place)
+        try:
+            found.append(_alone(mapped.task(t), copied))
+        except ScheduleError:  # threads without a row would leave out barriers: they come to these only
+            waiting = Spmd(kernel, strided, copied, numbers, mask=place, waiting=True)
+            found.append(_alone(waiting.task(t), copied))
     return found
+
+
+def _alone(task: DeviceTask, copied: frozenset[str]) -> DeviceTask:
+    """A function of its own with its barriers: each block has an iteration of the block loops, or takes
+    several in turn."""
+    count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
+    resident = task.kernel.resident
+    whole = _nest(task.loops, task.body)
+    if resident and isinstance(count, IConst) and count.value > resident:
+        whole = _with_barriers(task.kernel, whole, as_index(resident), copied)
+        return replace(task, loops=(), body=whole, resident=resident)
+    whole = _with_barriers(task.kernel, whole, count, copied)
+    for _ in task.loops:
+        (node,) = whole
+        assert isinstance(node, For)
+        whole = node.body
+    return replace(task, body=whole)
 
 
 def _joined(
@@ -81,7 +96,7 @@ def _joined(
         ranges |= {"tx": (0, threads - 1), "ty": (0, 0)}
     blocks = as_index(kernel.resident)
     body = _with_barriers(whole, without_unneeded(whole, tuple(nests), blocks, copied), blocks, copied)
-    return DeviceTask(whole, (), body, ranges, aligned)
+    return DeviceTask(whole, (), body, ranges, aligned, kernel.resident)
 
 
 def _part(

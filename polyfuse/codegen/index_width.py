@@ -12,7 +12,8 @@ from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, evaluate, sizes
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import Range
-from polyfuse.ir.loop_ir import Node, Store, Update, VectorLoad, VectorStore, map_nodes, map_values
+from polyfuse.ir.loop_ir import For, Node, Store, Update, VectorLoad, VectorStore, map_nodes, map_values
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 
 LIMIT = 2**31 - 1
@@ -43,9 +44,22 @@ def fits_32(task: DeviceTask) -> bool:
             found.append(_address(task.kernel, node.buffer, node.indices, task.ranges or {}))
         return node
 
+    if task.resident:  # the number of a block grows by that of all blocks, once past the last
+        found += [_iterations(node, task.ranges) + task.resident for node in task.body]
     map_values(task.body, expr, index)
     map_nodes(task.body, place)
     return max(found) <= LIMIT
+
+
+def _iterations(node: Node, ranges: Mapping[str, Range]) -> int:
+    """Of perfectly nested loops over blocks, at most."""
+    count = 1
+    while isinstance(node, For) and node.coordinate is Coordinate.BLK:
+        count *= magnitude(binary("-", node.upper, node.lower), ranges)
+        if len(node.body) != 1:
+            break
+        node = node.body[0]
+    return count
 
 
 def _address(kernel: Kernel, buffer: str, indices: tuple[Index, ...], ranges: Mapping[str, Range]) -> int:

@@ -51,13 +51,15 @@ TX, TY = IVar("tx"), IVar("ty")
 class DeviceTask:
     """One GPU function: the block loops, what each thread does in an iteration of them, and the kernel
     with the shared buffers that combining needs.  `ranges` holds what each loop variable can be, if all
-    are known; `aligned` the buffers that are accessed by vectors, with the bytes."""
+    are known; `aligned` the buffers that are accessed by vectors, with the bytes.  Where so many blocks are
+    `resident`, these take the iterations of the block loops in the body in turn."""
 
     kernel: Kernel
     loops: tuple[For, ...]
     body: Block
     ranges: Mapping[str, Range] | None
     aligned: Mapping[str, int]
+    resident: int = 0
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Spmd:
     known: bool = True
     shared: list[Buffer] = field(default_factory=list)
     mask: Expr | None = None  # threads for which it fails have no place in the kernel
+    waiting: bool = False  # threads without a row come to the barriers of the others
 
     @property
     def tx(self) -> int:
@@ -87,13 +90,17 @@ class Spmd:
         body = self.block(body, False, False)
         body = map_nodes(merge_initial(body), _mask_outside)
         body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))
-        kernel = replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
+        kernel = self.with_shared()
         if self.mask is not None:
             body = masked(kernel, body, self.mask)
         vectors = VectorAccess(self.kernel, self.strided, self.numbers)
         body = vectors.block(body)
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
+
+    def with_shared(self) -> Kernel:
+        """The kernel with the arrays that combining needs."""
+        return replace(self.kernel, buffers=(*self.kernel.buffers, *self.shared))
 
     def _learn(self, loop: For) -> None:
         """Note what a loop variable can be; one name may stand for several loops."""
@@ -156,6 +163,8 @@ class Spmd:
         """A loop over threads: the thread whose place is the value of the loop runs the iteration."""
         body = self.block(substituted(loop.body, {loop.var: mine}), threaded, rowed)
         conditions = self.within(mine, loop.lower, loop.upper, loop.step)
+        if self.waiting and mine == TY and conditions:
+            return masked(self.with_shared(), body, _all(conditions))
         if any(isinstance(n, Combine) and n.rows for n in loop.body):
             return _each_guarded(conditions, body)  # all threads must come to the barriers in between
         return guarded(conditions, body)

@@ -190,7 +190,7 @@ def _rows(
     loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
     longest = max(extent(graph, m) for m, _ in loops)
-    tx, ty = row_shape(ceil(longest, width), prod(trips(graph, rows)), gpu)
+    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu)
     several = not (isinstance(below, Band) and not has_band(below.child))
     ty = rows_together(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"

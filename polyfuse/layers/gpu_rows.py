@@ -20,6 +20,8 @@ from polyfuse.layers.strides import contiguity
 WARP = 32
 # Rounds that one warp takes over a row before the row gets a block of its own.
 ROUNDS_OF_A_WARP = 8
+# Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
+ROWS_OF_MANY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class GpuTarget:
     l2_bytes: int = 60 << 20
 
 
-def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
-    """(threads along a row, rows of a block) for rows of `lanes` vectors.
+def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
+    """(threads along a row, rows of a block) for rows of `lanes` vectors of `width` elements.
 
     Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
     """
@@ -63,12 +65,21 @@ def row_shape(lanes: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
         return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
     if lanes <= WARP:
         tx = 1 << max(0, lanes - 1).bit_length()
-        return tx, max(1, gpu.threads // tx)
+        return tx, max(1, gpu.threads // tx, _of_many(tx, width, rows, gpu))
     warps_per_block = gpu.threads // WARP
     if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
         return WARP, warps_per_block
     rounds = ceil(lanes, gpu.longest)
     return min(gpu.longest, ceil(ceil(lanes, rounds), WARP) * WARP), 1
+
+
+def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
+    """Rows of a block at least, where there are very many short ones.
+
+    Vectors take registers, of which the largest blocks would get either too few or more than they need.
+    """
+    together = min(ROWS_OF_MANY, (gpu.longest if width == 1 else gpu.longest // 2) // tx)
+    return together if rows >= 2 * gpu.sms * together else 1
 
 
 def extent(graph: TensorGraph, m: Member) -> int:
@@ -145,13 +156,10 @@ def spreads(graph: TensorGraph, tree: Band) -> bool:
 
 
 def rows_together(wanted: int, rows: int | None, phases: bool) -> int:
-    """Rows of a block. With several phases threads may wait for each other, so that all must have a row."""
+    """Rows of a block. With several phases threads may wait for each other: it must be known who has none."""
     if rows is None:
         return 1 if phases else wanted
-    together = max(1, min(wanted, rows))
-    while phases and rows % together:
-        together -= 1
-    return together
+    return max(1, min(wanted, rows))
 
 
 def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, ...]:

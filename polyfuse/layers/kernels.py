@@ -36,6 +36,7 @@ from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest
+from polyfuse.layers.one_wave import one_wave
 from polyfuse.layers.prefetch import fetched_ahead
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.regions import join_regions
@@ -92,12 +93,13 @@ def separate_kernels(
 def joined_kernels(
     kernels: KernelGraph, target: int | GpuTarget, stitching: Stitching | None, decisions: list[Decision]
 ) -> KernelGraph:
-    """Kernels joined by barriers as layer II has it."""
-    if stitching is None or stitching.barriers is False:
-        return kernels
-    if isinstance(target, GpuTarget):
-        return join_kernels(kernels, target, stitching.barriers is True, decisions)
-    return join_regions(kernels, decisions)
+    """Kernels joined by barriers as layer II has it; on a GPU those of small groups of rows in one wave."""
+    wanted = stitching is not None and stitching.barriers is not False
+    if not isinstance(target, GpuTarget):
+        return join_regions(kernels, decisions) if wanted else kernels
+    if stitching is not None and wanted:
+        kernels = join_kernels(kernels, target, stitching.barriers is True, decisions)
+    return one_wave(kernels, target, decisions)
 
 
 def _mapped(
