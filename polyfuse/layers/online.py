@@ -100,7 +100,7 @@ def online_forms(
             cuts[found.first.name] = cut
             why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
             decisions.append(Decision("online", found.second.name, True, why))
-        elif not (times.near and isinstance(found, Unknown)):
+        elif wanted or not (times.near and isinstance(found, Unknown)):
             decisions.append(Decision("online", found.second.name, False, reason or ""))
     for name, several in taken.items():
         graph = _Rewrite(graph, several[0].first, cuts[name]).run(several)

@@ -3,20 +3,23 @@
     B(t)[B(h)(sum: x[t,h]); B(h)(y: x[t,h])]     becomes
     B(t)[B(h)(c: x__row[t,h] = x[t,h]; sum: x__row[t,h]); B(h)(y: x__row[t,h])]
 
-Only where the row fits in the registers of its threads, or in the shared memory of the block; a row that
-does not fit is read again.  Source: AStitch (ASPLOS'22) section 4.4 (value cache).
+A chunk of a row is cached alike, where the loop over chunks is around all of its readers.  Only where the
+row fits in the registers of its threads, or in the shared memory of the block; a row that does not fit is
+read again.  Source: AStitch (ASPLOS'22) section 4.4 (value cache).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, path, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Expr,
+    Index,
     IterDim,
     Read,
     Role,
@@ -27,7 +30,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.gpu_rows import GpuTarget, ceil
+from polyfuse.layers.gpu_rows import GpuTarget, ceil, extent
 from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements
 from polyfuse.layers.nest import Nest, innermost
 from polyfuse.poly.footprint import common_loops
@@ -38,12 +41,29 @@ MOST_KEPT = 96
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What all phases read alike: a tensor at plain dims of the first statement that reads it."""
+    """What all phases read alike: a tensor at plain dims of the first statement that reads it.
+
+    numbers: dims that say which chunk of the row it is.  readers: for each, its names of the first's dims.
+    """
 
     tensor: str
     first: Statement
     indices: tuple[str, ...]
-    readers: tuple[str, ...]
+    numbers: tuple[str, ...]
+    readers: Mapping[str, Mapping[str, IndexExpr]]
+
+    def dim(self, name: str) -> IterDim:
+        return next(d for d in self.first.dims if d.name == name)
+
+    def place(self, indices: tuple[Index, ...], names: Mapping[str, IndexExpr]) -> tuple[Index, ...]:
+        """Where in the cache an element is that a statement reads, which has these names of the dims."""
+        chunk = tuple(names[n] for n in self.numbers)
+        inside = (
+            binary("-", i, substitute(self.dim(n).lower, names)) if variables(self.dim(n).lower) else i
+            for i, n in zip(indices, self.indices, strict=True)
+            if not isinstance(i, EXPR_TYPES)
+        )
+        return (*chunk, *inside)
 
 
 def cache_rows(
@@ -53,7 +73,7 @@ def cache_rows(
     kept, shared = 0, 0
     most = min(MOST_KEPT, array_elements(nest.threads))
     for row in _rows(graph, nest.tree):
-        length = _length(nest.tree, row)
+        length = _length(graph, nest.tree, row)
         if length is None:
             continue
         bytes_each = graph.tensor(row.tensor).dtype.bytes
@@ -90,7 +110,7 @@ def _rows(graph: TensorGraph, tree: Tree) -> list[_Row]:
         users = [graph.statement(n) for n in names if _reads(graph.statement(n), t.name)]
         if len({k for u in users for k, b in enumerate(bands) if u.name in b}) < 2:
             continue
-        row = _alike(graph, t.name, users)
+        row = _alike(graph, tree, t.name, users)
         if row is not None and len({k for n in row.readers for k, b in enumerate(bands) if n in b}) > 1:
             found.append(row)
     return found
@@ -100,27 +120,52 @@ def _reads(s: Statement, tensor: str) -> bool:
     return any(r.tensor == tensor for r in statement_reads(s))
 
 
-def _alike(graph: TensorGraph, tensor: str, users: list[Statement]) -> _Row | None:
+def _alike(graph: TensorGraph, tree: Tree, tensor: str, users: list[Statement]) -> _Row | None:
     """The statements that read what the first of them reads, at plain dims with the same bounds."""
     first = users[0]
     indices = _plain_indices(first, tensor)
-    if indices is None or set(indices) != {d.name for d in first.dims} or len(set(indices)) < len(indices):
+    if indices is None or len(set(indices)) < len(indices):
         return None
     mine = {d.name: d for d in first.dims}
-    readers = []
+    bounds = {v for n in indices for e in (mine[n].lower, mine[n].upper) for v in variables(e)}
+    numbers = tuple(d.name for d in first.dims if d.name not in indices)
+    if set(numbers) != bounds or any(mine[n].reduce or not _is_fixed(mine[n]) for n in numbers):
+        return None
+    readers: dict[str, Mapping[str, IndexExpr]] = {}
     for s in users:
         theirs = _plain_indices(s, tensor)
         dims = {d.name: d for d in s.dims}
-        if theirs is not None and all(
-            _same_range(mine[a], dims.get(b)) for a, b in zip(indices, theirs, strict=True)
-        ):
-            readers.append(s.name)
-    return _Row(tensor, first, indices, tuple(readers)) if len(readers) > 1 else None
+        if theirs is None:
+            continue
+        names = _same_loops(tree, first.name, s.name, numbers) | {
+            a: IVar(b) for a, b in zip(indices, theirs, strict=True)
+        }
+        if set(names) == set(mine) and all(_same_range(mine[a], names, dims) for a in indices):
+            readers[s.name] = names
+    return _Row(tensor, first, indices, numbers, readers) if len(readers) > 1 else None
 
 
-def _same_range(a: IterDim, b: IterDim | None) -> bool:
-    fixed = isinstance(a.lower, IConst) and isinstance(a.upper, IConst)
-    return b is not None and fixed and (a.lower, a.upper) == (b.lower, b.upper)
+def _same_loops(tree: Tree, first: str, other: str, numbers: tuple[str, ...]) -> dict[str, IndexExpr]:
+    """Another statement's names of dims of the first that both share a loop over."""
+    found: dict[str, IndexExpr] = {}
+    for m in common_loops(tree, [first, other]):
+        mine, theirs = m.of(first), m.of(other)
+        if isinstance(mine, IVar) and isinstance(theirs, IVar) and mine.name in numbers:
+            found[mine.name] = theirs
+    return found
+
+
+def _is_fixed(d: IterDim) -> bool:
+    return d.lower == IConst(0) and isinstance(d.upper, IConst)
+
+
+def _same_range(a: IterDim, names: Mapping[str, IndexExpr], dims: Mapping[str, IterDim]) -> bool:
+    """Has a dim of the first the range of that of another statement, in its names? Open sizes have none."""
+    other = names[a.name]
+    b = dims.get(other.name) if isinstance(other, IVar) else None
+    if b is None or sizes(a.lower) or sizes(a.upper):
+        return False
+    return (substitute(a.lower, names), substitute(a.upper, names)) == (b.lower, b.upper)
 
 
 def _plain_indices(s: Statement, tensor: str) -> tuple[str, ...] | None:
@@ -134,40 +179,63 @@ def _plain_indices(s: Statement, tensor: str) -> tuple[str, ...] | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _length(tree: Tree, row: _Row) -> int | None:
+def _length(graph: TensorGraph, tree: Tree, row: _Row) -> int | None:
     """Elements of the row, if its only loop inside the common ones is spread over threads."""
     shared: set[str] = set()
     common = common_loops(tree, list(row.readers))
-    for n in row.readers:
+    for n, names in row.readers.items():
         way = [m for m in path(tree, n) if isinstance(m, Member)]
         if any(m.coordinate is Coordinate.SEQ and m not in common for m in way):
             return None
         spread = [m for m in way if m.coordinate is Coordinate.THREAD]
-        if len(spread) != 1 or not any(m.coordinate is Coordinate.ROUND for m in way):
+        rounds = [m for m in way if m.coordinate is Coordinate.ROUND]
+        if len(spread) != 1 or not rounds or not _from_the_start(row, rounds[0].of(n), names):
             return None
         shared.add(spread[0].name)
     dim = next((d for d in row.first.dims if {d.name} == shared), None)
-    if dim is None or not isinstance(dim.upper, IConst) or not isinstance(dim.lower, IConst):
+    if dim is None:
         return None
-    return dim.upper.value
+    return dim.upper.value if isinstance(dim.upper, IConst) else extent(graph, _loop(row.first, dim))
+
+
+def _loop(s: Statement, d: IterDim) -> Member:
+    return Member(d.name, ((s.name, IVar(d.name)),))
+
+
+def _from_the_start(row: _Row, e: IndexExpr, names: Mapping[str, IndexExpr]) -> bool:
+    """Do the rounds of a chunk begin where it does? Those of a whole row begin at 0."""
+    inside = [binary("-", names[n], substitute(row.dim(n).lower, names)) for n in row.indices]
+    moving = [i for i, n in zip(inside, row.indices, strict=True) if variables(row.dim(n).lower)]
+    return not moving or (isinstance(e, IBin) and e.op == "//" and e.left in moving)
 
 
 def _cached(graph: TensorGraph, nest: Nest, row: _Row) -> tuple[TensorGraph, Nest]:
     source = graph.tensor(row.tensor)
     name = fresh_name(graph, f"{row.tensor}__row")
-    tensor = Tensor(name, source.dtype, source.shape, Role.TEMP, source.span)
+    lengths = (
+        IConst(extent(graph, _loop(row.first, row.dim(n)))) if variables(row.dim(n).lower) else e
+        for n, e in zip(row.indices, source.shape, strict=True)
+    )
+    shape = (*(row.dim(n).upper for n in row.numbers), *lengths)
+    tensor = Tensor(name, source.dtype, shape, Role.TEMP, source.span)
     where = tuple(IVar(i) for i in row.indices)
     dims = tuple(replace(d, reduce=False) for d in row.first.dims)
-    copy = Statement(name, name, dims, where, Read(row.tensor, where, source.dtype), span=row.first.span)
+    here = row.place(where, row.readers[row.first.name])
+    copy = Statement(name, name, dims, here, Read(row.tensor, where, source.dtype), span=row.first.span)
 
-    def renamed(e: Expr) -> Expr:
-        return replace(e, tensor=name) if isinstance(e, Read) and e.tensor == row.tensor else e
+    def renamed(s: Statement) -> Statement:
+        def change(e: Expr) -> Expr:
+            if not (isinstance(e, Read) and e.tensor == row.tensor):
+                return e
+            return replace(e, tensor=name, indices=row.place(e.indices, row.readers[s.name]))
+
+        return replace(s, expr=map_expr(s.expr, change))
 
     changed = []
     for s in graph.statements:
         if s.name == row.first.name:
             changed.append(copy)
-        changed.append(replace(s, expr=map_expr(s.expr, renamed)) if s.name in row.readers else s)
+        changed.append(renamed(s) if s.name in row.readers else s)
     graph = replace(graph, statements=tuple(changed), tensors=(*graph.tensors, tensor))
     return graph, replace(nest, tree=_with_copy(nest.tree, row.first.name, name))
 

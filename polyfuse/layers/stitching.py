@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from polyfuse.cost.stitching_gain import StitchingCost, microseconds
 from polyfuse.decisions import Decision, format_bytes
+from polyfuse.ir.index_expr import variables
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.dominants import dominants
@@ -149,7 +150,7 @@ class Stitcher:
             )
             self.refuse(first, second, why)
             return None
-        joined = united(first, second, matched, together=isinstance(self.figures.target, int))
+        joined = united(first, second, matched, self.together(first) or self.together(second))
         gain = self.cost(self.figures(first), self.figures(second), self.figures(joined))
         rows = ", ".join(m.name for m in joined.rows)
         if not gain.pays and not self.enough(joined):
@@ -162,6 +163,15 @@ class Stitcher:
         saved = None if self.graph.sizes else int(gain.traffic_bytes)
         self.decisions.append(Decision("stitch", _what(first, second), True, reason, saved_bytes=saved))
         return joined
+
+    def together(self, group: Group) -> bool:
+        """Do phases go on sharing a loop that is no row any more? On a CPU, where what it touches stays in a
+        cache, and where the ranges of loops inside follow it: those are chunks."""
+        if isinstance(self.figures.target, int):
+            return True
+        moving = {n: {v for m in group.rows for v in variables(m.of(n))} for n in group.names}
+        dims = ((n, e) for n in group.names for d in self.graph.statement(n).dims for e in (d.lower, d.upper))
+        return any(moving[n] & set(variables(e)) for n, e in dims)
 
     def matched(self, first: Group, second: Group) -> list[tuple[Member, Member]]:
         """Rows of the two that agree on every element that ties them."""
