@@ -133,6 +133,12 @@ def _digits(e: IndexExpr) -> _Digits | None:
             return None
 
 
+def dims_of(e: IndexExpr) -> set[str]:
+    """The dims that a loop runs over: of ``(h - 128 * c) // 4 % 32``, a part of a chunk, only h."""
+    digits = _digits(e)
+    return set(variables(e)) if digits is None else {digits.dim}
+
+
 def trips(m: Member, statements: Mapping[str, Statement], outer: Sequence[Member] = ()) -> float:
     """Iterations of a loop in one of those outside of it: of that statement, among these, that has most."""
     most = 0.0

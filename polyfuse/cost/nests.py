@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import takewhile
 from math import prod
 
-from polyfuse.cost.extents import Extents, Touched, extents, inside, instances, touched, trips, union
+from polyfuse.cost.extents import Extents, Touched, dims_of, extents, inside, instances, touched, trips, union
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, variables
 from polyfuse.ir.kernel import Kernel, Scope, tree
 from polyfuse.ir.linear import flat
@@ -149,7 +149,7 @@ class Nest:
         total = 0.0
         for s, found in self.timed:
             if s.name in dict(self.vector.exprs):
-                dims = set(variables(self.vector.of(s.name)))
+                dims = dims_of(self.vector.of(s.name))
                 ways = [(i, self.kernel.buffer(tensor).shape) for tensor, i, _ in _uses(s)]
                 total += instances(found) * sum(bool(i) and _strides(i, shape, dims) for i, shape in ways)
         return total
