@@ -31,6 +31,11 @@ class Decision:
         return text
 
 
+def counted(number: int, what: str) -> str:
+    """`1 element`, `4 elements`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def format_bytes(count: float) -> str:
     """`12.6 MB`, with decimal units as bandwidths have them."""
     for unit in ("B", "kB", "MB"):

@@ -7,6 +7,7 @@ Accesses of global memory are counted in the PTX as instructions, each once, wha
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyfuse.cost.device import Device, Occupancy, occupancy
@@ -16,7 +17,8 @@ from polyfuse.runtime.cuda_compile import Cubin
 from polyfuse.runtime.cuda_resources import Resources
 
 WIDE = 16
-_ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
+_FUNCTION = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
+_CALL = re.compile(r"\bcall(?:\.uni)?\s+(?:\([^)]*\)\s*,\s*)?([\w$]+)")
 _ACCESS = re.compile(r"^\s*(?:@!?%\w+\s+)?(ld|st)\.global((?:\.\w+)*)\s", re.MULTILINE)
 _PARTS = re.compile(r"\.v([248])\b")
 _BITS = re.compile(r"\.[a-z]+(8|16|32|64|128)$")
@@ -118,10 +120,21 @@ def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable
 
 
 def _entries(ptx: str) -> dict[str, str]:
-    """The text of each kernel in a PTX module."""
-    starts = list(_ENTRY.finditer(ptx))
+    """The text of each kernel in a PTX module, with that of the functions it calls."""
+    starts = list(_FUNCTION.finditer(ptx))
     ends = [s.start() for s in starts[1:]] + [len(ptx)]
-    return {s[1]: ptx[s.start() : end] for s, end in zip(starts, ends, strict=True)}
+    texts: dict[str, str] = {}
+    for s, end in zip(starts, ends, strict=True):  # a function may be declared first
+        texts[s[2]] = texts.get(s[2], "") + ptx[s.start() : end]
+    return {s[2]: "".join(texts[n] for n in _called(s[2], texts)) for s in starts if s[1] == "entry"}
+
+
+def _called(name: str, texts: Mapping[str, str]) -> list[str]:
+    """A function, and those that it calls, directly or not."""
+    found = [name]
+    for n in found:  # grows as it goes
+        found += [c for c in dict.fromkeys(_CALL.findall(texts[n])) if c in texts and c not in found]
+    return found
 
 
 def _accesses(ptx: str, what: str) -> Accesses:

@@ -214,10 +214,9 @@ def _points(
     names = statements(phase)
     members = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    worth = heavy(graph, names)
-    axis = max(reversed(members), key=lambda m: contiguity(graph, m, worth))
+    axis = _axis(graph, members, names)
     others = tuple(m for m in members if m is not axis)
-    width = gpu.vector or vector_width(graph, axis, names)
+    width = _width(graph, axis, names, gpu)
     while has_band(below) and width > 1 and prod(trips(graph, members)) // width < gpu.sms * gpu.threads:
         width //= 2  # long work in each thread: more of them rather than wider ones
     span = span_of(graph, axis)
@@ -239,6 +238,16 @@ def _points(
     how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
     return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
+
+
+def _axis(graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]) -> Member:
+    """The free loop whose iterations go to neighbouring threads."""
+    worth = heavy(graph, names)
+    return max(reversed(members), key=lambda m: contiguity(graph, m, worth))
+
+
+def _width(graph: TensorGraph, axis: Member, names: tuple[str, ...], gpu: GpuTarget) -> int:
+    return gpu.vector or vector_width(graph, axis, names)
 
 
 # --- columns: the rows of a block share a reduction -------------------------------------------------------
@@ -304,7 +313,10 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
         loop = phase.members[free]
         if (trip_of(graph, loop) or 0) <= MOST_STEPS:
             return None
-        return _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
+        width = _width(graph, _axis(graph, phase.members[:free], names), names, gpu) if free else 1
+        found = _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
+        # Each thread has a vector of sums: more chunks keep them all busy.
+        return found and _chunks(graph, loop, names, 1, rows // (gpu.threads * width), gpu, SHORTEST_SHARED)
     # Loops around the one that threads share are split first: what they share stays whole.
     outer = shared.members[free:] if has_band(shared.child) else shared.members[free:-1]
     for loop in outer:
@@ -318,7 +330,13 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
 
 
 def _chunks(
-    graph: TensorGraph, loop: Member, names: tuple[str, ...], unit: int, rows: int, gpu: GpuTarget
+    graph: TensorGraph,
+    loop: Member,
+    names: tuple[str, ...],
+    unit: int,
+    rows: int,
+    gpu: GpuTarget,
+    shortest: int = 1,
 ) -> _Split | None:
     """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel."""
     span = span_of(graph, loop)
@@ -330,7 +348,7 @@ def _chunks(
     each = max(1, volume(graph, names) // max(1, len(span)))
     least = ceil(gpu.least, each)  # a block must have some work
     wanted = ceil(2 * gpu.sms, max(1, rows))
-    chunk = ceil(max(least, ceil(len(span), wanted)), unit) * unit
+    chunk = ceil(max(least, shortest, ceil(len(span), wanted)), unit) * unit
     chunks = ceil(len(span), chunk)
     return _Split(loop, reductions, chunk, chunks, span.start) if chunks > 1 else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.decisions import Decision, format_bytes
+from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes, variables
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.linear import linear
@@ -71,7 +71,8 @@ class GpuStorage:
         count = _count(found.extents)
         if count is None or count > LARGEST_LOCAL or self._picked(name, found.extents):
             return None
-        reason = f"{count} elements live in a thread at a time"
+        live = "lives" if count == 1 else "live"
+        reason = f"{counted(count, 'element')} {live} in a thread at a time"
         return self._make(name, Scope.LOCAL, found.extents, reason)
 
     def _in_rounds(self, name: str) -> Buffer | None:
@@ -95,7 +96,8 @@ class GpuStorage:
         slot = binary("+", binary("*", binary("//", x, step), width), binary("%", x, width))
         extents = tuple(IConst(rounds * width if k == dim else 1) for k in range(len(found.extents)))
         slots = tuple(slot if k == dim else IConst(0) for k in range(len(found.extents)))
-        reason = f"{rounds * width} elements of a row live in a thread"
+        live = "lives" if rounds * width == 1 else "live"
+        reason = f"{counted(rounds * width, 'element')} of a row {live} in a thread"
         return self._make(name, Scope.LOCAL, extents, reason, slots)
 
     def _in_block(self, name: str) -> Buffer | None:

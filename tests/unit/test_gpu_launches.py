@@ -52,6 +52,7 @@ MIRRORED = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   e[t, h] = exp(x[t, h] - abs(s[t]) - 3.0)
   y[t, h] = e[t, h] - 0.5 * e[t, H - 1 - h]
 }"""
+COLUMNS = "op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](x[t, h]) }"
 OPERATORS = {"sums": SUMS, "softmax": SOFTMAX, "layer norm": LAYER_NORM}
 STITCHED = ("softmax", "layer norm")
 GPUS = ("H200", "V100")
@@ -203,6 +204,31 @@ def test_very_long_rows_are_not_stitched(gpu: str, name: str) -> None:
     assert blocks_of(forced) == 8 and prod(forced.threads) == 1024
 
 
+# --- sums of columns ------------------------------------------------------------------------------------
+
+
+@each_gpu
+@pytest.mark.parametrize("rows,columns", ((65536, 4096), (16384, 1024)))
+def test_columns_are_split_for_threads_with_vectors(gpu: str, rows: int, columns: int) -> None:
+    """A thread adds up a vector of columns: there are as many more chunks, and about two blocks for
+    each multiprocessor all the same."""
+    target = target_of(gpu)
+    kernels, decisions = formed(COLUMNS, target, rows, columns, None)
+    first = kernels.kernels[0]
+    assert first.vector == 4
+    (why,) = [d for d in decisions if d.kind == "rfactor"]
+    chunks = int(why.reason.split("over ")[1].split()[0])
+    blocks = chunks * columns // (prod(first.threads) * first.vector)
+    assert 1.9 * target.sms <= blocks <= 2 * target.sms + columns // 1024, why
+
+
+def test_chunks_of_columns_are_long_enough_for_their_partial_results() -> None:
+    """The parts are a sixteenth of the input at most."""
+    _, decisions = formed(COLUMNS, target_of("H200"), 1030, 1024, None)
+    (why,) = [d for d in decisions if d.kind == "rfactor"]
+    assert int(why.reason.split("chunks of ")[1].split()[0]) == 16
+
+
 # --- what is computed -----------------------------------------------------------------------------------
 
 # At most 2 x 2 blocks of 32 threads, and at most 3 of 64: every block takes several groups of rows.
@@ -219,7 +245,7 @@ def test_blocks_that_take_rows_in_turn_compute_what_they_should(
     monkeypatch.setitem(DEVICES, device, IN_TURN[device])
     calls = [
         call_of(text, rows, length)
-        for text in (*OPERATORS.values(), MIRRORED)
+        for text in (*OPERATORS.values(), COLUMNS, MIRRORED)
         for rows, length in ((97, 20), (67, 31), (64, 16), (1, 17), (0, 16), (300, 3))
     ]
     in_turn = sum(

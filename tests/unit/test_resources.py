@@ -44,18 +44,70 @@ def launch(name: str, blocks: int, threads: tuple[int, int]) -> GridLaunch:
     return GridLaunch(name, name[3:5], IConst(blocks), threads, 0, ())
 
 
-def table(name: str = "H200") -> ResourceTable:
+def table(name: str = "H200", ptx: str = PTX) -> ResourceTable:
     plan = GridPlan((), (launch("pf_k0_0", 100, (32, 8)), launch("pf_k1_0", 7, (1024, 1))))
     taken = {
         "pf_k0_0": Resources(40, 0, 0, 0, 100 * 1024, 0),
         "pf_k1_0": Resources(64, 8, 16, 32, 0, 0),
     }
-    return resource_table(plan, Cubin(b"", PTX, taken, "", "a compiler"), device(name))
+    return resource_table(plan, Cubin(b"", ptx, taken, "", "a compiler"), device(name))
 
 
 def test_accesses_are_counted_kernel_by_kernel() -> None:
     first, second = table().kernels
     assert (first.loads, first.stores) == (Accesses(4, 2), Accesses(2, 1))
+    assert (second.loads, second.stores) == (Accesses(0, 0), Accesses(1, 0))
+
+
+def test_accesses_of_called_functions_count_for_each_kernel_that_calls_them() -> None:
+    """A pack calls its parts; what these call counts as well, once for each function."""
+    ptx = """
+.func _Z4leafPf(
+	.param .b64 _Z4leafPf_param_0
+)
+;
+.func  (.param .b32 func_retval0) _Z5innerPf(
+)
+{
+	ld.global.v4.f32 	{%f1, %f2, %f3, %f4}, [%rd1];
+	call.uni
+	_Z4leafPf,
+	(
+	param0
+	);
+}
+.func _Z4leafPf(
+	.param .b64 _Z4leafPf_param_0
+)
+{
+	st.global.f32 	[%rd1], %f1;
+}
+.func _Z5otherPf(
+)
+{
+	st.global.v4.f32 	[%rd1], {%f1, %f2, %f3, %f4};
+}
+.visible .entry pf_k0_0(
+)
+{
+	call.uni (retval0),
+	_Z5innerPf,
+	(
+	);
+	@%p1 call
+	_Z4leafPf,
+	(
+	param0
+	);
+}
+.visible .entry pf_k1_0(
+)
+{
+	st.global.f64 	[%rd1], %fd1;
+}
+"""
+    first, second = table(ptx=ptx).kernels
+    assert (first.loads, first.stores) == (Accesses(1, 1), Accesses(1, 0))
     assert (second.loads, second.stores) == (Accesses(0, 0), Accesses(1, 0))
 
 
