@@ -32,12 +32,9 @@ from polyfuse.plan_pictures import plan_svg
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
-from polyfuse.runtime.quick import QuickCall, layout
+from polyfuse.runtime.quick import ShortWay
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
-
-MOST_LAYOUTS = 64
-"""Layouts of one operator that are remembered for the short way."""
 
 
 class Compiled:
@@ -78,8 +75,7 @@ class Compiled:
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
-        self._quick: dict[object, QuickCall] = {}
-        self._defaults = tuple(p.default for p in signature.params)
+        self._short = ShortWay(tuple(p.default for p in signature.params))
 
     def __repr__(self) -> str:
         return f"<polyfuse {self.signature} for {self._target}>"
@@ -92,13 +88,11 @@ class Compiled:
         return self._target
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
-        if self._quick and out is None and not kwargs and len(args) <= len(self._defaults):
-            given = args + self._defaults[len(args) :]
-            key = layout(given)
-            quick = self._quick.get(key) if key else None
-            results = quick(given) if quick else None
-            if results is not None:
-                return None if not results else results[0] if len(results) == 1 else tuple(results)
+        if out is None:
+            given = args if not kwargs else self._in_order(args, kwargs)
+            results = NotImplemented if given is None else self._short.call(given)
+            if results is not NotImplemented:
+                return results
         call = self._call(args, kwargs, out)
         if out is None and not call.finish:
             self._learn(call.instance, list(call.given.values.values()))
@@ -145,12 +139,16 @@ class Compiled:
     def _learn(self, instance: Instance, values: list[object]) -> None:
         """Remember a layout that has passed all checks for the short way (`runtime.quick`)."""
         executable = instance.built.executable
-        key = layout(values)
-        if key and isinstance(executable, CpuExecutable) and QuickCall.fits(executable, values):
+        if isinstance(executable, CpuExecutable):
             results = [(t.name, shape) for t, shape in instance.outputs]
-            if len(self._quick) < MOST_LAYOUTS:
-                names = [t.name for t in instance.inputs]
-                self._quick[key] = QuickCall(executable, names, values, results)
+            self._short.learn(executable, [t.name for t in instance.inputs], values, results)
+
+    def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
+        """All arguments by position; None where the names are not those of the parameters left."""
+        rest = self.signature.params[len(args) :]
+        if sum(p.name in kwargs for p in rest) < len(kwargs):
+            return None
+        return (*args, *[kwargs.get(p.name, p.default) for p in rest])
 
     # --- stages for those who look ---------------------------------------------------------------------
 

@@ -49,6 +49,11 @@ ENVIRONMENT = (
         "4 GB, or a quarter of the memory if that is less",
     ),
     Variable(
+        "POLYFUSE_LAUNCHER",
+        "`0` checks the arguments of repeated calls in Python instead of in C: slower, the same results.",
+        "in C, where the interpreter is one that the launcher knows",
+    ),
+    Variable(
         ENV_DUMP,
         "Folder that receives the program after every step of the compiler, one numbered text file each.",
         "nothing is written",

@@ -73,6 +73,8 @@ class PreparedCall:
     buffers: ctypes.Array[ctypes.c_void_p]
     numbers: ctypes.Array[ctypes.c_int64]
     steps: StepArray
+    scratch_bytes: int
+    flags: int
 
     def check(self) -> None:
         """`call()`, raising MemoryError where it returns ENOMEM."""
@@ -161,6 +163,7 @@ class Pool:
         """A call with room for `buffers` addresses; `scratch_bytes` per thread, 64-byte aligned."""
         addresses = (ctypes.c_void_p * max(1, buffers))()
         values = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
+        flags = FLUSH_DENORMALS if flush_denormals else 0
         call = partial(
             self._library.pf_run,
             steps.array,  # passed as its address, and kept alive by this call
@@ -168,9 +171,9 @@ class Pool:
             addresses,
             values,
             ctypes.c_int64(scratch_bytes),
-            ctypes.c_int64(FLUSH_DENORMALS if flush_denormals else 0),
+            ctypes.c_int64(flags),
         )
-        return PreparedCall(call, addresses, values, steps)
+        return PreparedCall(call, addresses, values, steps, scratch_bytes, flags)
 
 
 def _new_lock() -> None:

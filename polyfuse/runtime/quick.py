@@ -1,26 +1,44 @@
 """The short way of a call: dense NumPy arrays and Python numbers that were seen before with these shapes.
 
 A call spends its time in checking arguments, not in kernels, where these are small.  Once a layout (dtypes,
-shapes, strides and the kinds of numbers) has gone through all checks, a call with the same layout only
+shapes and the kinds of numbers) has gone through all checks, a call with the same layout only
 needs those that depend on the memory itself: alignment, writability, overlap.  Whatever is out of the
-ordinary returns None, and the long way decides.
+ordinary gets NotImplemented, and the long way decides.
+
+`ShortWay` keeps the layouts of one operator.  Calls are made by `runtime.launcher`, in C, or where the
+interpreter is not one that it knows, by `QuickCall`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.runtime.arena import Arena
+from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
 from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.launcher import (
+    ArrayArgument,
+    Front,
+    Launcher,
+    LaunchLayout,
+    NumberArgument,
+    Prepared,
+    Result,
+)
+from polyfuse.runtime.pool import Pool
 
+MOST_LAYOUTS = 64
+"""Layouts of one operator that are remembered."""
+SHARED = 64 << 10
+"""Results of up to this many bytes share a block with the others of their call."""
 NUMBERS = (float, int, bool)
 # struct codes of scalar arguments; bfloat16 has none and goes the long way.
 _CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B"}
@@ -42,6 +60,165 @@ def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
     return tuple(key)
 
 
+def fits(executable: CpuExecutable, names: Sequence[str], args: Sequence[Any]) -> bool:
+    """May the short way be taken for this executable and these arguments?"""
+    plan = executable.plan
+    plain = not plan.copied and not executable.code.checks and not any(b.strided for b in plan.buffers)
+    plain = plain and all(x.library is None for x in plan.launches)
+    dense = all(a.flags.c_contiguous and a.dtype.isnative for a in args if isinstance(a, np.ndarray))
+    numbers = {n for n, a in zip(names, args, strict=True) if not isinstance(a, np.ndarray)}
+    return plain and dense and all(b.dtype.name in _CODES for b in plan.buffers if b.name in numbers)
+
+
+class ShortWay:
+    """What was learnt of an operator. `call(arguments)` gives results, or NotImplemented."""
+
+    def __init__(self, defaults: tuple[object, ...]) -> None:
+        """`defaults`: by parameter; a tuple of arguments may end where the others have theirs."""
+        self._defaults = defaults
+        self._lock = threading.Lock()
+        self._known: set[object] = set()
+        self._front: Front | None = None
+        self._quick: dict[object, QuickCall] = {}
+        self.call: Callable[[tuple[Any, ...]], Any] = _not_learnt
+
+    def learn(
+        self,
+        executable: CpuExecutable,
+        names: Sequence[str],
+        args: Sequence[Any],
+        results: Sequence[tuple[str, tuple[int, ...]]],
+    ) -> None:
+        """Remember the layout of a call that has passed all checks.
+
+        `names` and `args` are the parameters, `results` the names and shapes of the results.
+        """
+        key = layout(args)
+        if key is None or key in self._known or not fits(executable, names, args):
+            return
+        if not self._lock.acquire(blocking=False):  # another thread learns, or did when the process forked
+            return
+        try:
+            if key not in self._known and len(self._known) < MOST_LAYOUTS:
+                self._add(executable, names, args, results)
+                self._known.add(key)
+        finally:
+            self._lock.release()
+
+    def _add(
+        self,
+        executable: CpuExecutable,
+        names: Sequence[str],
+        args: Sequence[Any],
+        results: Sequence[tuple[str, tuple[int, ...]]],
+    ) -> None:
+        launcher = Launcher.get()
+        if launcher is None:
+            self._quick[layout(args)] = QuickCall(executable, names, args, results)
+            self.call = self._in_python
+            return
+        if self._front is None:
+            self._front = launcher.front(self._defaults, MOST_LAYOUTS)
+        self._front.add(launch_layout(executable, names, args, results), executable)
+        self.call = self._front.call
+
+    def _in_python(self, args: tuple[Any, ...]) -> Any:
+        if len(args) > len(self._defaults):
+            return NotImplemented
+        given = args + self._defaults[len(args) :]
+        quick = self._quick.get(layout(given))
+        results = quick(given) if quick else None
+        if results is None:
+            return NotImplemented
+        return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def _not_learnt(args: tuple[Any, ...]) -> Any:
+    return NotImplemented
+
+
+def launch_layout(
+    executable: CpuExecutable,
+    names: Sequence[str],
+    args: Sequence[Any],
+    results: Sequence[tuple[str, tuple[int, ...]]],
+) -> LaunchLayout:
+    """A layout for the launcher; parameters as in `ShortWay.learn`."""
+    plan = executable.plan
+    place = {b.name: k for k, b in enumerate(plan.buffers)}
+    aliases = {b.alias: place[b.name] for b in plan.buffers if b.alias is not None}
+    arguments: list[ArrayArgument | NumberArgument] = []
+    for name, a in zip(names, args, strict=True):
+        at, b = place[name], plan.buffers[place[name]]
+        if isinstance(a, np.ndarray):
+            written = b.kind is Kind.INOUT
+            arguments.append(ArrayArgument(a.dtype, a.shape, at, aliases.get(name, -1), a.nbytes, written))
+        else:
+            arguments.append(NumberArgument(type(a), b.dtype.name, at))
+    call = executable.prepare()
+    prepared = Prepared(
+        run=Pool.get().run_address,
+        steps=call.steps.array,
+        nsteps=len(call.steps),
+        numbers=call.numbers,
+        scratch=call.scratch_bytes,
+        flags=call.flags,
+        buffers=len(plan.buffers) + 1,
+    )
+    typed = [(place[n], shape, plan.buffers[place[n]].dtype.numpy) for n, shape in results]
+    blocks: list[int] = []
+    made, shared = _results(typed, blocks)
+    spaces, space_bytes = executable.workspace()
+    space_block = len(blocks) if space_bytes > SHARED else -1
+    if space_block >= 0:
+        blocks.append(space_bytes)
+    return LaunchLayout(
+        prepared=prepared,
+        arguments=arguments,
+        results=made,
+        shared=shared,
+        spaces=[(place[n], offset) for n, offset in spaces.items()],
+        space_bytes=space_bytes,
+        space_block=space_block,
+        allocate=_allocator(blocks) if blocks else None,
+    )
+
+
+def _results(
+    typed: Sequence[tuple[int, tuple[int, ...], np.dtype[Any]]], blocks: list[int]
+) -> tuple[list[Result], int]:
+    """Where results lie, and the bytes that small ones share unless a block of its own is better.
+
+    Sizes of large blocks are added to `blocks`."""
+    sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in typed]
+    shared = sum(_lines(n) for n in sizes if n <= SHARED)
+    small = -1
+    if shared >= LARGE:  # pages of the arena are there already
+        small = len(blocks)
+        blocks.append(shared)
+    made: list[Result] = []
+    offset = 0
+    for (place, shape, dtype), nbytes in zip(typed, sizes, strict=True):
+        if nbytes <= SHARED:
+            made.append(Result(dtype, shape, place, small, offset))
+            offset += _lines(nbytes)
+        else:
+            made.append(Result(dtype, shape, place, len(blocks), 0))
+            blocks.append(nbytes)
+    return made, shared if small < 0 else 0
+
+
+def _lines(nbytes: int) -> int:
+    return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+
+
+def _allocator(sizes: list[int]) -> Callable[[], tuple[Array, ...]]:
+    def allocate() -> tuple[Array, ...]:
+        return tuple(map(Arena.get().allocate, sizes))
+
+    return allocate
+
+
 @dataclass(frozen=True, slots=True)
 class _ArraySlot:
     argument: int
@@ -52,7 +229,7 @@ class _ArraySlot:
 
 
 class QuickCall:
-    """A prepared pointer table for one executable and layout. Safe to call from several threads."""
+    """The short way of one layout in Python: a prepared pointer table. Safe to call from several threads."""
 
     def __init__(
         self,
@@ -91,17 +268,6 @@ class QuickCall:
         spaces, self._workspace = executable.workspace()
         self._spaces = {place[n]: offset for n, offset in spaces.items()}
 
-    @staticmethod
-    def fits(executable: CpuExecutable, args: Sequence[Any]) -> bool:
-        """May the short way be taken for this executable and these arguments?"""
-        plan = executable.plan
-        plain = not plan.copied and not executable.code.checks and not any(b.strided for b in plan.buffers)
-        plain = plain and all(x.library is None for x in plan.launches)
-        dense = all(a.flags.c_contiguous and a.dtype.isnative for a in args if isinstance(a, np.ndarray))
-        scalars = all(b.dtype.name in _CODES for b in plan.buffers if not b.shape)
-        numbers = {b.name for b in plan.buffers if b.kind is Kind.OUTPUT and not b.shape}
-        return plain and dense and scalars and not numbers
-
     def __call__(self, args: Sequence[Any]) -> list[Array] | None:
         """The results, in order; None if the long way has to decide."""
         ranges: list[tuple[int, int, bool]] = []
@@ -131,7 +297,7 @@ class QuickCall:
             block = self._place_workspace(arena)
             self._call.check()
         del block
-        return results
+        return [array if array.ndim else array[()] for array in results]
 
     def _place_workspace(self, arena: Arena) -> Array | None:
         if not self._spaces:

@@ -1,39 +1,60 @@
-"""The short way of a call: taken for layouts seen before, left for whatever is out of the ordinary."""
+"""The short way of a call: taken for layouts seen before, left for whatever is out of the ordinary.
+
+Each test runs with the launcher and without it: both ways are the same to the caller.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.runtime.quick import QuickCall, layout
+from polyfuse.runtime import quick
+from polyfuse.runtime.launcher import Launcher
 
 TEXT = """op f(inout p: f32[N], x: f32[N], a: f32, k: i32 = 2) -> (y: f32[N]) {
   y[i] = a * x[i] + f32(k)
   p[i] = p[i] + x[i]
 }"""
+SCALE = "op f(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }"
+
+
+@pytest.fixture(autouse=True, params=["launcher", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "python":
+        monkeypatch.setattr(Launcher, "_tried", True)
+        monkeypatch.setattr(Launcher, "_instance", None)
+    elif Launcher.get() is None:
+        pytest.skip("this interpreter has no launcher")
+    return str(request.param)
 
 
 def arrays(n: int = 24) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(n, np.float32), np.arange(n, dtype=np.float32)
 
 
-def quick_of(f: pf.Compiled, *args: object) -> QuickCall | None:
-    return f._quick.get(layout((*args, *f._defaults[len(args) :])))
+def short(f: pf.Compiled, *args: object) -> Any:
+    return f._short.call(args)
 
 
-def test_the_second_call_takes_the_short_way() -> None:
+def is_short(f: pf.Compiled, *args: object) -> bool:
+    return short(f, *args) is not NotImplemented
+
+
+def test_the_second_call_takes_the_short_way(way: str) -> None:
     f = pf.compile(TEXT)
     p, x = arrays()
+    assert not is_short(f, p, x, 0.5)
     first = f(p, x, 0.5)
-    quick = quick_of(f, p, x, 0.5)
-    assert quick is not None
-    results = quick((p, x, 0.25, 3))
-    assert results is not None
+    results = short(f, p, x, 0.25, 3)
+    assert results is not NotImplemented
+    assert (f._short._front is not None) == (way == "launcher")
     np.testing.assert_array_equal(first, 0.5 * x + 2)
-    np.testing.assert_array_equal(results[0], 0.25 * x + 3)
+    np.testing.assert_array_equal(results, 0.25 * x + 3)
     np.testing.assert_array_equal(p, 1 + 2 * x)
 
 
@@ -43,28 +64,126 @@ def test_results_are_new_each_time_and_have_the_operators_shape() -> None:
     made = [f(x) for _ in range(4)]
     assert all(y.shape == (3, 5) for y in made)
     assert len({y.__array_interface__["data"][0] for y in made}) == 4
+    made[1][...] = 7
+    assert all((y == 1).all() for y in (made[0], *made[2:]))
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 300, quick.SHARED // 4 + 1, 300_000])
+def test_results_of_all_sizes(n: int) -> None:
+    """Small ones share memory with others of their call, never with another call; all outlive it."""
+    text = """op f(x: f32[N]) -> (y: f32[N], t: f32, z: i32[N], h: f32[N, 40]) {
+      y[i] = x[i] + 1.0
+      t = sum[i](x[i])
+      z[i] = i32(x[i])
+      h[i, j] = x[i] * 2.0
+    }"""
+    f = pf.compile(text)
+    x = (np.arange(n) % 16).astype(np.float32)
+    kept = [f(x) for _ in range(4)]
+    assert is_short(f, x)
+    for y, t, z, h in kept:
+        np.testing.assert_array_equal(y, x + 1)
+        np.testing.assert_array_equal(z, x.astype(np.int32))
+        np.testing.assert_array_equal(h, np.repeat(2 * x[:, None], 40, 1))
+        assert type(t) is np.float32 and np.isclose(t, x.sum(dtype=np.float64))
+        for a in (y, z, h):
+            assert a.flags.c_contiguous and a.flags.writeable and a.ctypes.data % 64 == 0
+            a[...] = 0  # of no other call
+    last = f(x)[0]
+    for _ in range(20):
+        f(x)[0][...] = -1
+    np.testing.assert_array_equal(last, x + 1)
 
 
 def test_memory_out_of_the_ordinary_goes_the_long_way() -> None:
     f = pf.compile(TEXT)
     p, x = arrays()
     f(p, x, 0.5)
-    quick = quick_of(f, p, x, 0.5)
-    assert quick is not None
+    assert is_short(f, p, x, 0.5)
     fixed = p.copy()
     fixed.flags.writeable = False
-    assert quick((fixed, x, 0.5, 2)) is None
-    assert quick((p, p, 0.5, 2)) is None  # the input lies where the parameter is written
+    assert not is_short(f, fixed, x, 0.5)
+    assert is_short(f, p, fixed, 0.5)
+    assert not is_short(f, p, p, 0.5)  # the input lies where the parameter is written
+    both = np.ones(40, np.float32)
+    assert not is_short(f, both[:24], both[16:], 0.5)
     odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32)
     if not odd.flags.aligned:
-        assert quick((p, odd, 0.5, 2)) is None
-    assert quick((p, x, 0.5, 2**40)) is None
+        assert not is_short(f, p, odd, 0.5)
+    assert not is_short(f, p, x, 0.5, 2**40)
+    assert not is_short(f, p, np.repeat(x, 2)[::2], 0.5)
+    assert not is_short(f, p, x.astype(">f4"), 0.5)
+    assert not is_short(f, p, x, np.float32(0.5))
+    assert not is_short(f, p, x.view(np.recarray), 0.5)
+    assert not is_short(f, p[:7], x[:7], 0.5)
+    assert not is_short(f, p, x)
+    assert not is_short(f, p, x, 0.5, 2, 3)
+
+
+def test_unusual_memory_gives_the_same_results_after_learning() -> None:
+    f = pf.compile(SCALE)
+    x = np.arange(24, dtype=np.float32)
+    want = 3 * x
+    for _ in range(2):
+        odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32)
+        for other in (
+            x,
+            x.astype(">f4"),
+            np.repeat(x, 2)[::2],
+            x[::-1].copy()[::-1],
+            odd,
+            x.view(np.recarray),
+        ):
+            for a in (3.0, 3, np.float32(3), np.array(3, np.float32)):
+                np.testing.assert_array_equal(f(other, a), want)
+
+
+def test_names_in_any_order_take_the_short_way_too() -> None:
+    f = pf.compile(TEXT)
+    p, x = arrays()
+    f(p, x, 0.5)
+    p[...] = 1
+    np.testing.assert_array_equal(f(a=0.25, p=p, x=x), 0.25 * x + 2)
+    np.testing.assert_array_equal(f(p, k=5, a=0.25, x=x), 0.25 * x + 5)
+    np.testing.assert_array_equal(p, 1 + 2 * x)
+    for wrong in ({"b": 1.0}, {"p": p}, {}):
+        with pytest.raises(pf.ArgumentError):
+            f(p, x, **wrong)
+    out = np.empty_like(x)
+    assert f(p, x, 0.5, out=out) is out
+
+
+def test_numbers_and_zero_dimensional_arrays() -> None:
+    f = pf.compile("op f(x: f32[N], a: f32, b: f64, k: i64, c: bool) -> (y: f32[N]) "
+                   "{ y[i] = (x[i] * a + f32(b)) if c else f32(k) }")  # fmt: skip
+    x = np.arange(5, dtype=np.float32)
+    calls = [
+        (0.5, 2.0, 7, True), (1, 2, True, True), (True, 0, -(2**62), False), (0.1, 1e-30, 7, True),
+        (np.array(0.5, np.float32), np.array(2.0), np.array(7), np.array(True)),
+    ]  # fmt: skip
+    for a, b, k, c in calls:
+        first = f(x, a, b, k, c)
+        again = short(f, x, a, b, k, c)
+        assert again is not NotImplemented
+        np.testing.assert_array_equal(first, again)
+        want = x * np.float32(a) + np.float32(b) if c else np.full(5, np.float32(k))
+        np.testing.assert_allclose(first, want, rtol=1e-6)
 
 
 def test_a_number_beyond_f32_is_infinite_on_both_ways() -> None:
-    f = pf.compile("op f(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }")
+    f = pf.compile(SCALE)
     x = np.ones(3, np.float32)
     assert np.isinf(f(x, 1e300)).all() and np.isinf(f(x, 1e300)).all()
+    assert np.isnan(f(x, float("nan"))).all()
+
+
+def test_a_number_too_large_is_an_error_on_both_ways() -> None:
+    f = pf.compile(SCALE)
+    x = np.ones(3, np.float32)
+    assert (f(x, 3) == 3).all()
+    for _ in range(2):
+        with pytest.raises(pf.ArgumentError):
+            f(x, 10**400)
 
 
 def test_errors_are_those_of_the_long_way() -> None:
@@ -77,6 +196,9 @@ def test_errors_are_those_of_the_long_way() -> None:
     fixed.flags.writeable = False
     with pytest.raises(pf.ArgumentError, match="writable"):
         f(fixed, x, 0.5)
+    for wrong in ((p, x[:7], 0.5), (p, x.astype(np.float64), 0.5), (p, x), (p, x, "a"), (p, x, 0.5, 2, 3)):
+        with pytest.raises(pf.ArgumentError):
+            f(*wrong)
     before = p.copy()
     np.testing.assert_array_equal(f(p, p, 1.0), before + 2)  # an input in the parameter's memory is copied
     np.testing.assert_array_equal(p, 2 * before)
@@ -89,11 +211,22 @@ def test_checked_builds_have_no_short_way() -> None:
     f(x, i)
     with pytest.raises(pf.ArgumentError):
         f(x, np.array([0, 4]))
-    assert not f._quick
+    assert not f._short._known
+
+
+def test_many_shapes_are_learnt_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "MOST_LAYOUTS", 3)
+    f = pf.compile(SCALE)
+    for n in (5, 6, 7, 8, 9):
+        x = np.arange(n, dtype=np.float32)
+        f(x, 1.0)
+        assert is_short(f, x, 2.0) == (n < 8)
+        np.testing.assert_array_equal(f(x, 2.0), 2 * x)
+    assert is_short(f, np.ones(5, np.float32), 2.0)
 
 
 def test_many_threads_share_it() -> None:
-    f = pf.compile("op f(x: f32[N], a: f32) -> (y: f32[N]) { y[i] = a * x[i] }")
+    f = pf.compile(SCALE)
     x = np.arange(2000, dtype=np.float32)
     f(x, 1.0)
     wrong: list[int] = []
@@ -109,3 +242,18 @@ def test_many_threads_share_it() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_goes_on() -> None:
+    f = pf.compile(SCALE)
+    x = np.arange(50_000, dtype=np.float32)
+    before = f(x, 2.0)
+    f(x, 2.0)
+    child = os.fork()
+    if child == 0:
+        right = np.array_equal(f(x, 3.0), 3 * x) and is_short(f, x, 3.0) and np.array_equal(before, 2 * x)
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(f(x, 4.0), 4 * x)

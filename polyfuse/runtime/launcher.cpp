@@ -1,0 +1,463 @@
+// The short way of a call in one C function: arguments checked, results made, kernels run.
+//
+// A call with small arrays spends its time in asking Python about them, 0.5 us and more for each.  Here they are
+// looked at where they lie.  What this file promises:
+//
+//  * Nothing of the interpreter is assumed but what `launcher.py` has verified at its start: where an object
+//    has its type and where a NumPy array has its fields (both fixed by the C interfaces that extensions
+//    are compiled against).  All else goes through functions of the two C interfaces, given by address, so
+//    that no header of Python or NumPy is needed.
+//  * A call is taken only if every argument is what a learnt layout says: the very type, the very dtype object,
+//    the same extents, dense, aligned, writable where it is written, memory apart where it is written.
+//    Whatever else comes is answered with NotImplemented, before anything has happened; the long way decides.
+//  * Pointer table and numbers of a call are its own: several threads may be in here at once.  The GIL is held
+//    except while kernels run.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+typedef void* Object;
+
+// ---- as in launcher.py -------------------------------------------------------------------------------------
+struct pf_interface {
+  // objects
+  Object array_type, float_type, int_type, bool_type, none, not_implemented, yes, runtime_error,
+      byte_dtype;
+  // Python's functions
+  void (*incref)(Object);
+  void (*decref)(Object);
+  int64_t (*tuple_size)(Object);
+  Object (*tuple_get)(Object, int64_t);         // borrowed
+  Object (*tuple_new)(int64_t);
+  int (*tuple_set)(Object, int64_t, Object);    // steals
+  double (*float_value)(Object);
+  long long (*int_value)(Object, int* overflow);
+  Object (*call)(Object);
+  Object (*no_memory)();
+  void (*set_error)(Object, const char*);
+  void* (*release_gil)();
+  void (*take_gil)(void*);
+  Object (*new_function)(void* definition, Object self, Object module);
+  Object (*new_capsule)(void*, const char*, void (*)(Object));
+  void* (*capsule_pointer)(Object, const char*);
+  // NumPy's functions
+  Object (*new_array)(Object type, Object dtype, int rank, const int64_t* extents, const int64_t* strides,
+                      void* data, int flags, Object other);  // steals dtype
+  int (*set_base)(Object array, Object base);                // steals base
+  Object (*unwrap)(Object array);                            // a NumPy scalar for rank 0; steals
+};
+
+struct pf_argument {
+  int64_t kind;            // 0 array, 1 float, 2 int, 3 bool
+  int64_t place, also;     // in the pointer table; `also` is the output that lies in its place, or -1
+  Object dtype;
+  int64_t rank;
+  const int64_t* extents;
+  int64_t nbytes, align, written;
+  int64_t code;            // of a number: what the kernel reads
+};
+
+struct pf_result {
+  int64_t place;
+  Object dtype;
+  int64_t rank;
+  const int64_t* extents;
+  int64_t block, offset;   // block -1: the one that small results share
+};
+
+struct pf_space { int64_t place, offset; };
+
+struct pf_layout {
+  int (*run)(const void* steps, int64_t nsteps, char* const* buf, const int64_t* num, int64_t scratch,
+             int64_t flags);
+  const void* steps;
+  int64_t nsteps;
+  const int64_t* numbers;
+  int64_t scratch, flags, buffers;
+  char* status;            // goes into the last place of the pointer table
+  int64_t narguments, nresults, nspaces;
+  const pf_argument* arguments;
+  const pf_result* results;
+  const pf_space* spaces;
+  int64_t written;         // is any argument?
+  int64_t shared;          // bytes of the block of small results, 0: there is none
+  int64_t space_bytes, space_block;  // workspace: block -1 is ours
+  Object allocate;         // makes a tuple of byte arrays, the large blocks; null if there are none
+};
+
+namespace {
+
+constexpr int64_t kArray = 0, kFloat = 1, kInt = 2;
+constexpr int kDense = 0x1, kAligned = 0x100, kWritable = 0x400;  // flags of an array
+constexpr int64_t kLine = 64;
+constexpr int64_t kRoom = 2048;  // words on the stack; calls of more take them from the heap
+const char kName[] = "polyfuse.launcher";
+
+struct Array {  // PyArrayObject, as `launcher.py` found it
+  int64_t references;
+  Object type;
+  char* data;
+  int rank;
+  const int64_t* extents;
+  const int64_t* strides;
+  Object base, dtype;
+  int flags;
+};
+
+struct Entry {
+  const pf_layout* layout;
+  Object keep;       // owns the layout and all it points to
+  char** apart;      // addresses of the arrays that were last found not to overlap, by argument
+  bool known;        // is there such a record?
+};
+
+struct Front {       // of one operator: all its layouts, the one used last in front
+  int64_t parameters;
+  Object defaults;   // by parameter
+  Entry** entries;
+  int64_t count, words;
+};
+
+struct Range {
+  char *start, *end;
+  bool written;
+};
+
+pf_interface py;
+Object types[4];
+
+inline Object type_of(Object o) { return static_cast<Array*>(o)->type; }
+
+inline Object owned(Object o) {
+  py.incref(o);
+  return o;
+}
+
+template <class T, class From>
+inline bool store(int64_t* cell, From value) {
+  const T x = static_cast<T>(value);
+  std::memcpy(cell, &x, sizeof x);
+  return true;
+}
+
+template <class T>
+inline bool store_if_fits(int64_t* cell, long long value) {
+  return static_cast<T>(value) == value && store<T>(cell, value);
+}
+
+// The nearest f16, ties to even, as bits.
+uint16_t half(double x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (x != x) return sign | 0x7e00;
+  x = std::fabs(x);
+  if (x >= 65520) return sign | 0x7c00;
+  const int exponent = std::max(std::ilogb(x), -14);  // smaller ones are denormal
+  return uint16_t(sign + ((exponent + 14) << 10) + int(std::nearbyint(std::ldexp(x, 10 - exponent))));
+}
+
+// A Python number as the kernel reads it; false if it does not fit.
+bool number(const pf_argument& a, Object item, int64_t* cell) {
+  if (a.kind == kFloat) {
+    const double x = py.float_value(item);
+    switch (a.code) {
+      case 0: return store<double>(cell, x);
+      case 1: return store<float>(cell, x);
+      case 2: return store<uint16_t>(cell, half(x));
+      default: return false;
+    }
+  }
+  long long x = item == py.yes;
+  int overflow = 0;
+  if (a.kind == kInt) x = py.int_value(item, &overflow);
+  if (overflow) return false;
+  switch (a.code) {
+    case 0: return store<double>(cell, x);
+    case 1: return store<float>(cell, x);
+    case 2: return store<uint16_t>(cell, half(double(x)));
+    case 3: return store_if_fits<int64_t>(cell, x);
+    case 4: return store_if_fits<int32_t>(cell, x);
+    case 5: return store_if_fits<int16_t>(cell, x);
+    case 6: return store_if_fits<int8_t>(cell, x);
+    case 7: return store_if_fits<uint8_t>(cell, x);
+    case 8: return a.kind != kInt && store<uint8_t>(cell, x);
+    default: return false;
+  }
+}
+
+// Are these the arguments of the layout? If so their addresses are in the pointer table.
+bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cells) {
+  for (int64_t k = 0; k < l.narguments; ++k) {
+    const pf_argument& a = l.arguments[k];
+    if (type_of(items[k]) != types[a.kind]) return false;
+    char* address;
+    if (a.kind == kArray) {
+      const Array* x = static_cast<const Array*>(items[k]);
+      const int wanted = kDense | kAligned | (a.written ? kWritable : 0);
+      if (x->dtype != a.dtype || x->rank != a.rank || (x->flags & wanted) != wanted) return false;
+      for (int64_t d = 0; d < a.rank; ++d)
+        if (x->extents[d] != a.extents[d]) return false;
+      address = x->data;
+      if (reinterpret_cast<uintptr_t>(address) % uintptr_t(a.align)) return false;
+    } else {
+      if (!number(a, items[k], cells + k)) return false;
+      address = reinterpret_cast<char*>(cells + k);
+    }
+    pointers[a.place] = address;
+    if (a.also >= 0) pointers[a.also] = address;
+  }
+  return true;
+}
+
+// Does memory that is written meet no other memory of the call? Asked again only for other addresses.
+bool apart(Entry& e, char* const* pointers, Range* ranges) {
+  const pf_layout& l = *e.layout;
+  if (!l.written) return true;
+  bool same = e.known;
+  int64_t count = 0;
+  for (int64_t k = 0; k < l.narguments; ++k) {
+    const pf_argument& a = l.arguments[k];
+    if (a.kind != kArray || !a.nbytes) continue;
+    char* address = pointers[a.place];
+    same = same && e.apart[k] == address;
+    ranges[count++] = Range{address, address + a.nbytes, a.written != 0};
+  }
+  if (same) return true;
+  std::sort(ranges, ranges + count, [](const Range& a, const Range& b) { return a.start < b.start; });
+  char *high = nullptr, *written_high = nullptr;  // the ends of memory seen so far, and of what is written of it
+  for (int64_t k = 0; k < count; ++k) {
+    const Range& r = ranges[k];
+    if (r.start < (r.written ? high : written_high)) return false;
+    high = std::max(high, r.end);
+    if (r.written) written_high = std::max(written_high, r.end);
+  }
+  for (int64_t k = 0; k < l.narguments; ++k) e.apart[k] = pointers[l.arguments[k].place];
+  e.known = true;
+  return true;
+}
+
+void drop(Object* objects, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) py.decref(objects[k]);
+}
+
+// An array on memory that `base` owns.
+Object view(const pf_result& r, char* data, Object base) {
+  Object array = py.new_array(py.array_type, owned(r.dtype), int(r.rank), r.extents, nullptr, data,
+                              kDense | kAligned | kWritable, nullptr);
+  if (!array) return nullptr;
+  if (py.set_base(array, owned(base)) == 0) return array;
+  py.decref(array);
+  return nullptr;
+}
+
+// Fresh arrays for all results, uninitialised, at multiples of 64 bytes; false with an exception set.
+bool results(const pf_layout& l, Object blocks, char** pointers, Object* made) {
+  Object block = nullptr;
+  char* start = nullptr;
+  if (l.shared) {
+    const int64_t bytes = l.shared + kLine;
+    block = py.new_array(py.array_type, owned(py.byte_dtype), 1, &bytes, nullptr, nullptr, 0, nullptr);
+    if (!block) return false;
+    const uintptr_t raw = reinterpret_cast<uintptr_t>(static_cast<Array*>(block)->data);
+    start = reinterpret_cast<char*>((raw + kLine - 1) / kLine * kLine);
+  }
+  int64_t count = 0;
+  for (; count < l.nresults; ++count) {
+    const pf_result& r = l.results[count];
+    Object base = r.block < 0 ? block : py.tuple_get(blocks, r.block);
+    char* data = (r.block < 0 ? start : static_cast<Array*>(base)->data) + r.offset;
+    made[count] = view(r, data, base);
+    if (!made[count]) break;
+    pointers[r.place] = data;
+  }
+  if (block) py.decref(block);
+  if (count == l.nresults) return true;
+  drop(made, count);
+  return false;
+}
+
+// Kernels, with the GIL released; nonzero if there is no memory.
+int run(const pf_layout& l, Object blocks, char** pointers) {
+  char* own = nullptr;
+  char* base = nullptr;
+  if (l.nspaces) {
+    if (l.space_block >= 0) {
+      base = static_cast<Array*>(py.tuple_get(blocks, l.space_block))->data;
+    } else {
+      own = static_cast<char*>(std::malloc(size_t(l.space_bytes + kLine)));
+      if (!own) return 1;
+      base = own + (kLine - reinterpret_cast<uintptr_t>(own) % kLine) % kLine;
+    }
+  }
+  for (int64_t k = 0; k < l.nspaces; ++k) pointers[l.spaces[k].place] = base + l.spaces[k].offset;
+  pointers[l.buffers - 1] = l.status;
+  void* thread = py.release_gil();
+  const int failed = l.run(l.steps, l.nsteps, pointers, l.numbers, l.scratch, l.flags);
+  py.take_gil(thread);
+  std::free(own);
+  return failed;
+}
+
+Object answer(const pf_layout& l, Object tuple, Object* made) {
+  for (int64_t k = 0; k < l.nresults; ++k) {
+    if (!l.results[k].rank) made[k] = py.unwrap(made[k]);
+    if (!made[k]) {  // no memory for a scalar
+      drop(made + k + 1, l.nresults - k - 1);
+      if (tuple) py.decref(tuple);
+      return nullptr;
+    }
+    if (tuple) py.tuple_set(tuple, k, made[k]);
+    else return made[k];
+  }
+  return tuple ? tuple : owned(py.none);
+}
+
+// The blocks that Python allocates: a tuple of arrays, checked, for what else could be read from it.
+bool large_blocks(const pf_layout& l, Object* blocks) {
+  *blocks = py.call(l.allocate);
+  if (!*blocks) return false;
+  const int64_t count = py.tuple_size(*blocks);
+  for (int64_t k = 0; k < count; ++k)
+    if (type_of(py.tuple_get(*blocks, k)) != py.array_type) {
+      py.set_error(py.runtime_error, "a block of memory is not an array");
+      py.decref(*blocks);
+      return false;
+    }
+  return count >= 0;
+}
+
+struct Room {
+  Object* items;
+  char** pointers;
+  Object* made;
+  int64_t* cells;
+  Range* ranges;
+};
+
+Object launch(Entry& e, const Room& room) {
+  const pf_layout& l = *e.layout;
+  Object tuple = nullptr, blocks = nullptr, found = nullptr;
+  if (l.nresults > 1 && !(tuple = py.tuple_new(l.nresults))) return nullptr;
+  if (l.allocate && !large_blocks(l, &blocks)) {
+    if (tuple) py.decref(tuple);
+    return nullptr;
+  }
+  // Either may have run Python code (a garbage collection), which may have changed an argument.
+  const bool fits = (!tuple && !blocks) || take(l, room.items, room.pointers, room.cells);
+  if (!fits || !apart(e, room.pointers, room.ranges)) {
+    found = owned(py.not_implemented);
+  } else if (results(l, blocks, room.pointers, room.made)) {
+    if (run(l, blocks, room.pointers) == 0) {
+      found = answer(l, tuple, room.made);
+      tuple = nullptr;
+    } else {
+      drop(room.made, l.nresults);
+      found = py.no_memory();
+    }
+  }
+  if (blocks) py.decref(blocks);
+  if (tuple) py.decref(tuple);
+  return found;
+}
+
+Object choose(Front& front, Object given, int64_t count, void** words) {
+  Room room;
+  room.items = words;
+  for (int64_t k = 0; k < front.parameters; ++k)
+    room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
+  for (int64_t k = 0; k < front.count; ++k) {
+    Entry* e = front.entries[k];
+    const pf_layout& l = *e->layout;
+    room.pointers = reinterpret_cast<char**>(words + l.narguments);
+    room.made = reinterpret_cast<Object*>(room.pointers + l.buffers);
+    room.cells = reinterpret_cast<int64_t*>(room.made + l.nresults);
+    room.ranges = reinterpret_cast<Range*>(room.cells + l.narguments);
+    if (!take(l, room.items, room.pointers, room.cells)) continue;
+    for (int64_t j = k; j > 0; --j) front.entries[j] = front.entries[j - 1];
+    front.entries[0] = e;
+    return launch(*e, room);
+  }
+  return owned(py.not_implemented);
+}
+
+Object call(Object self, Object given) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(self, kName));
+  if (!front) return nullptr;
+  const int64_t count = py.tuple_size(given);
+  if (count < 0) return nullptr;
+  if (count > front->parameters) return owned(py.not_implemented);
+  void* words[kRoom];
+  if (front->words <= kRoom) return choose(*front, given, count, words);
+  void** more = static_cast<void**>(std::malloc(size_t(front->words) * sizeof(void*)));
+  if (!more) return py.no_memory();
+  Object found = choose(*front, given, count, more);
+  std::free(more);
+  return found;
+}
+
+struct Definition {  // PyMethodDef
+  const char* name;
+  Object (*function)(Object, Object);
+  int flags;
+  const char* doc;
+} definition = {"launch", call, 0x8 /* METH_O */, "The results of a call, or NotImplemented."};
+
+void destroy(Object capsule) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
+  if (!front) return;
+  for (int64_t k = 0; k < front->count; ++k) {
+    py.decref(front->entries[k]->keep);
+    std::free(front->entries[k]->apart);
+    std::free(front->entries[k]);
+  }
+  py.decref(front->defaults);
+  std::free(front->entries);
+  std::free(front);
+}
+
+}  // namespace
+
+// All functions below are called with the GIL held.
+extern "C" void pf_launcher_start(const pf_interface* interface) {
+  py = *interface;
+  types[0] = py.array_type, types[1] = py.float_type, types[2] = py.int_type, types[3] = py.bool_type;
+}
+
+// A capsule without layouts; null with an exception set.
+extern "C" Object pf_launcher_new(Object defaults, int64_t most) {
+  Front* front = static_cast<Front*>(std::calloc(1, sizeof(Front)));
+  Entry** entries = static_cast<Entry**>(std::calloc(size_t(most), sizeof(Entry*)));
+  Object capsule = front && entries ? py.new_capsule(front, kName, destroy) : py.no_memory();
+  if (!capsule) {
+    std::free(front);
+    std::free(entries);
+    return nullptr;
+  }
+  front->parameters = py.tuple_size(defaults);
+  front->defaults = owned(defaults);
+  front->entries = entries;
+  return capsule;
+}
+
+// The function of a capsule: a tuple of arguments in, results out.
+extern "C" Object pf_launcher_function(Object capsule) { return py.new_function(&definition, capsule, nullptr); }
+
+// Learn a layout that `keep` owns; at most as many as were announced. Nonzero if there is no memory.
+extern "C" int pf_launcher_add(Object capsule, const pf_layout* layout, Object keep) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
+  Entry* e = static_cast<Entry*>(std::calloc(1, sizeof(Entry)));
+  char** apart = static_cast<char**>(std::calloc(size_t(layout->narguments + 1), sizeof(char*)));
+  if (!front || !e || !apart) {
+    std::free(e);
+    std::free(apart);
+    return 1;
+  }
+  *e = Entry{layout, owned(keep), apart, false};
+  front->entries[front->count++] = e;
+  const int64_t n = layout->narguments;
+  const int64_t words = n + layout->buffers + layout->nresults + n + n * int64_t(sizeof(Range) / sizeof(void*));
+  front->words = std::max(front->words, words);
+  return 0;
+}

@@ -1,0 +1,394 @@
+"""The launcher: what it reads of arrays and numbers, what it declines, and that it leaks nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyfuse.runtime import launcher
+from polyfuse.runtime.launcher import (
+    CODES,
+    ArrayArgument,
+    Front,
+    Launcher,
+    LaunchLayout,
+    NumberArgument,
+    Prepared,
+    Result,
+)
+
+RUN = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+F32 = np.dtype(np.float32)
+Kernel = Callable[[Any], int]
+
+
+@pytest.fixture
+def start() -> Launcher:
+    found = Launcher.get()
+    if found is None:
+        pytest.skip("this interpreter has no launcher")
+    return found
+
+
+def layout_of(kernel: Kernel, buffers: int, arguments: list[Any], results: list[Result], **more: Any) -> Any:
+    """A layout whose kernel is a Python function of the pointer table, and what to keep alive."""
+    run = RUN(lambda steps, n, table, numbers, scratch, flags: kernel(table))
+    address = ctypes.cast(run, ctypes.c_void_p).value
+    assert address is not None
+    nothing = (ctypes.c_int64 * 1)()
+    prepared = Prepared(address, nothing, 0, nothing, 0, 0, buffers + 1)
+    rest = {"shared": 64 * len(results), "spaces": (), "space_bytes": 0, "space_block": -1, "allocate": None}
+    return LaunchLayout(prepared, arguments, results, **{**rest, **more}), run
+
+
+def array(place: int, *shape: int, written: bool = False) -> ArrayArgument:
+    return ArrayArgument(F32, shape, place, -1, 4 * int(np.prod(shape)), written)
+
+
+def front_of(start: Launcher, layout: Any, *, defaults: tuple[object, ...] | None = None) -> Front:
+    front = start.front(defaults or (None,) * len(layout[0].arguments), 4)
+    front.add(*layout)
+    return front
+
+
+def test_this_interpreter_is_known() -> None:
+    if sys.implementation.name != "cpython" or hasattr(sys, "gettotalrefcount"):
+        pytest.skip("an interpreter without a launcher")
+    assert launcher.trusted()
+    assert launcher.functions() is not None
+    assert Launcher.get() is not None
+
+
+def test_an_interpreter_that_differs_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_FIELDS", 70)
+    assert not launcher.trusted()
+
+
+def test_a_field_elsewhere_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.zeros((2, 3), np.float32)
+    assert launcher._array_as_expected(a)
+    monkeypatch.setattr(launcher, "_HEAD", 8)
+    assert not launcher._array_as_expected(a)
+    monkeypatch.setattr(launcher, "_HEAD", 24)
+    assert not launcher._array_as_expected(a)
+
+
+def test_another_interface_of_numpy_has_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_INTERFACE", 0x3000000)
+    assert launcher.functions() is None
+
+
+def test_the_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(launcher.ENV_LAUNCHER, "0")
+    assert Launcher._load() is None
+
+
+def converted(start: Launcher, kind: type, code: str, dtype: Any, values: list[Any]) -> list[Any]:
+    """What kernels read for Python numbers; None where the launcher declines."""
+    seen: list[Any] = []
+
+    def kernel(table: Any) -> int:
+        raw = ctypes.string_at(table[0], np.dtype(dtype).itemsize)
+        seen.append(np.frombuffer(raw, dtype)[0])
+        return 0
+
+    front = front_of(start, layout_of(kernel, 1, [NumberArgument(kind, code, 0)], []))
+    for x in values:
+        if front.call((x,)) is NotImplemented:
+            seen.append(None)
+    return seen
+
+
+@pytest.mark.parametrize(("code", "dtype"), [("f64", "f8"), ("f32", "f4"), ("f16", "f2")])
+def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: str) -> None:
+    every_half = np.arange(1 << 16, dtype=np.uint16).view(np.float16)[:: 37 if code != "f16" else 1]
+    halves = every_half[np.isfinite(every_half)].astype(np.float64)
+    between = (np.sort(halves)[:-1] + np.sort(halves)[1:]) / 2
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        65519.999,
+        65520.0,
+        1e300,
+        -1e300,
+        5e-324,
+        3.4028235677973366e38,
+    ]
+    values = [
+        *halves[::5].tolist(),
+        *between[::5].tolist(),
+        *np.nextafter(between[::5], 9).tolist(),
+        *special,
+    ]
+    with np.errstate(all="ignore"):
+        want = np.array(values).astype(dtype)
+    got = np.array(converted(start, float, code, dtype, values), dtype)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_ints_and_bools_convert_as_numpy_does_or_are_declined(start: Launcher, code: str) -> None:
+    dtype = {"f64": "f8", "f32": "f4", "f16": "f2", "bool": "?", "u8": "u1"}.get(code, f"i{code[1:]}")
+    dtype = {"i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1"}.get(code, dtype)
+    values = [0, 1, -1, 127, 128, -129, 255, 256, 2**15, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, 2**63, 10**30]
+    values += [16777217, 33554435, 2049, 65504, 65519, 65520]
+    got = converted(start, int, code, dtype, values)
+    for x, y in zip(values, got, strict=True):
+        fits = code.startswith("f") and abs(x) < 2**63
+        if code[0] in "iu":
+            fits = np.iinfo(dtype).min <= x <= np.iinfo(dtype).max
+        with np.errstate(all="ignore"):
+            assert y == (np.asarray(x).astype(dtype)[()] if fits else None), (x, y)
+    assert converted(start, bool, code, dtype, [True, False]) == [1, 0]
+    assert converted(start, int, code, dtype, [True, 1.0, np.int64(1), None]) == [None] * 4
+
+
+def test_arrays_that_differ_in_anything_are_declined(start: Launcher) -> None:
+    seen: list[int] = []
+
+    def kernel(table: Any) -> int:
+        seen.append(table[0])
+        return 0
+
+    front = front_of(start, layout_of(kernel, 1, [array(0, 3, 4)], []))
+
+    class Mine(np.ndarray):  # type: ignore[type-arg]
+        pass
+
+    good = np.zeros((3, 4), np.float32)
+    assert front.call((good,)) is None
+    assert seen == [good.ctypes.data]
+    fixed = good.copy()
+    fixed.flags.writeable = False
+    assert front.call((fixed,)) is None  # it is only read
+    unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
+    others = [
+        good.T, good[:2], np.zeros((3, 8), np.float32)[:, ::2], good[::-1], good.astype(">f4"), unaligned,
+        good.astype(np.int32), good.astype(np.float64), good.reshape(12), good.reshape(3, 4, 1), good[0, 0],
+        np.asfortranarray(good), good.view(Mine), np.ma.masked_array(good), good.tolist(), None, 1.0, b"",
+    ]  # fmt: skip
+    for other in others:
+        assert front.call((other,)) is NotImplemented
+    assert front.call(()) is NotImplemented
+    assert front.call((good, good)) is NotImplemented
+    assert len(seen) == 2
+
+
+def test_memory_that_is_written_meets_no_other(start: Launcher) -> None:
+    arguments = [array(0, 4, written=True), array(1, 4), array(2, 4, written=True)]
+    front = front_of(start, layout_of(lambda table: 0, 3, arguments, []))
+    m = np.zeros(64, np.float32)
+    for a, b, c, fine in [
+        (0, 4, 8, True), (8, 4, 0, True), (0, 3, 8, False), (3, 0, 8, False), (0, 4, 7, False),
+        (0, 8, 0, False), (0, 8, 3, False), (0, 40, 20, True), (0, 0, 8, False), (0, 4, 8, True),
+        (20, 20, 8, False),
+    ]:  # fmt: skip
+        for _ in range(2):
+            taken = front.call((m[a : a + 4], m[b : b + 4], m[c : c + 4])) is None
+            assert taken == fine, (a, b, c)
+    fixed = m[8:12]
+    fixed.flags.writeable = False
+    assert front.call((m[:4], m[4:8], fixed)) is NotImplemented
+    reads = front_of(start, layout_of(lambda table: 0, 2, [array(0, 4), array(1, 4)], []))
+    assert reads.call((m[:4], m[2:6])) is None
+
+
+def test_results_are_fresh_aligned_and_hold_their_memory(start: Launcher) -> None:
+    def kernel(table: Any) -> int:
+        ctypes.memset(table[0], 0, 24)
+        ctypes.memset(table[1], 0, 4)
+        return 0
+
+    results = [Result(F32, (2, 3), 0, -1, 0), Result(F32, (), 1, -1, 64), Result(F32, (0, 5), 2, -1, 128)]
+    front = front_of(start, layout_of(kernel, 3, [], results))
+    kept = [front.call(()) for _ in range(50)]
+    for k, (y, number, empty) in enumerate(kept):
+        assert type(y) is np.ndarray and y.shape == (2, 3) and y.dtype is F32
+        assert y.flags.c_contiguous and y.flags.writeable and y.flags.aligned and y.ctypes.data % 64 == 0
+        assert type(number) is np.float32 and number == 0
+        assert empty.shape == (0, 5)
+        y += k
+    gc.collect()
+    for k, (y, _, _) in enumerate(kept):
+        assert (y == k).all()
+
+
+def test_defaults_stand_for_arguments_that_are_left_out(start: Launcher) -> None:
+    seen: list[float] = []
+
+    def kernel(table: Any) -> int:
+        seen.append(ctypes.c_double.from_address(table[1]).value)
+        return 0
+
+    arguments = [array(0, 2), NumberArgument(float, "f64", 1)]
+    front = front_of(start, layout_of(kernel, 2, arguments, []), defaults=(None, 2.5))
+    x = np.zeros(2, np.float32)
+    assert front.call((x,)) is None and front.call((x, 3.5)) is None
+    assert front.call(()) is NotImplemented
+    assert seen == [2.5, 3.5]
+
+
+def test_no_memory_is_an_exception_and_frees_the_results(start: Launcher) -> None:
+    front = front_of(start, layout_of(lambda table: errno.ENOMEM, 1, [], [Result(F32, (2,), 0, -1, 0)]))
+    for _ in range(100):
+        with pytest.raises(MemoryError):
+            front.call(())
+
+
+def test_what_the_allocator_raises_gets_out(start: Launcher) -> None:
+    def fails() -> tuple[Any, ...]:
+        raise MemoryError("no blocks")
+
+    def wrong() -> tuple[Any, ...]:
+        return (b"no array",)
+
+    results = [Result(F32, (2,), 0, 0, 0), Result(F32, (2,), 1, -1, 0)]
+    for allocate, error in ((fails, MemoryError), (wrong, RuntimeError)):
+        front = front_of(start, layout_of(lambda table: 0, 2, [], results, allocate=allocate))
+        with pytest.raises(error):
+            front.call(())
+
+
+def test_an_argument_that_the_allocator_changes_is_declined(start: Launcher) -> None:
+    x = np.zeros((2, 3), np.float32)
+
+    def allocate() -> tuple[Any, ...]:
+        x.shape = (3, 2)
+        return (np.zeros(64, np.uint8),)
+
+    never: Kernel = lambda table: pytest.fail("ran")  # noqa: E731
+    more = {"allocate": allocate, "shared": 0}
+    front = front_of(start, layout_of(never, 2, [array(0, 2, 3)], [Result(F32, (2,), 1, 0, 0)], **more))
+    assert front.call((x,)) is NotImplemented
+
+
+def test_large_blocks_and_workspace(start: Launcher) -> None:
+    seen: list[tuple[int, ...]] = []
+    blocks: list[Any] = []
+
+    def allocate() -> tuple[Any, ...]:
+        blocks[:] = [np.zeros(512, np.uint8), np.zeros(256, np.uint8)]
+        return tuple(blocks)
+
+    def kernel(table: Any) -> int:
+        seen.append(tuple(table[k] for k in range(3)))
+        return 0
+
+    results = [Result(F32, (4,), 0, 0, 128)]
+    more = {"allocate": allocate, "shared": 0, "spaces": [(1, 0), (2, 64)], "space_bytes": 128}
+    front = front_of(start, layout_of(kernel, 3, [], results, **more, space_block=1))
+    y = front.call(())
+    first, second = (b.ctypes.data for b in blocks)
+    assert (
+        seen == [(first + 128, second, second + 64)] and y.ctypes.data == first + 128 and y.base is blocks[0]
+    )
+    front = front_of(start, layout_of(kernel, 3, [], [Result(F32, (4,), 0, -1, 0)], **{**more, "shared": 64}))
+    front.call(())
+    assert seen[1][1] % 64 == 0 and seen[1][2] == seen[1][1] + 64
+
+
+def test_calls_of_thousands_of_arguments(start: Launcher) -> None:
+    n = 3000
+    front = front_of(
+        start, layout_of(lambda table: 0, n, [array(k, 2, written=k % 2 == 0) for k in range(n)], [])
+    )
+    m = np.zeros((n, 2), np.float32)
+    given = list(m)
+    assert front.call(tuple(given)) is None
+    given[-2] = m[0]
+    assert front.call(tuple(given)) is NotImplemented
+
+
+def test_several_layouts_and_no_more_than_announced(start: Launcher) -> None:
+    seen: list[int] = []
+
+    def layout(n: int) -> Any:
+        def kernel(table: Any) -> int:
+            seen.append(n)
+            return 0
+
+        return layout_of(kernel, 1, [array(0, n)], [])
+
+    front = start.front((None,), 3)
+    for n in range(1, 6):
+        front.add(*layout(n))
+    taken = [front.call((np.zeros(n, np.float32),)) is None for n in (3, 1, 2, 2, 3, 4, 5, 1)]
+    assert taken == [True] * 5 + [False] * 2 + [True]
+    assert seen == [3, 1, 2, 2, 3, 1]
+
+
+def test_nothing_leaks(start: Launcher) -> None:
+    results = [Result(F32, (2,), 0, -1, 0), Result(F32, (), 1, -1, 64)]
+    front = front_of(start, layout_of(lambda table: 0, 3, [array(2, 2)], results))
+    x, wrong, none = np.zeros(2, np.float32), np.zeros(3, np.float32), (None,)
+    held = (x, F32, np.dtype(np.uint8), np.ndarray, front.call, none)
+
+    def many() -> list[int]:
+        for _ in range(300):
+            front.call((x,))
+            front.call((wrong,))
+            front.call(none)
+        gc.collect()
+        return [sys.getrefcount(o) for o in held]
+
+    before = many()
+    assert all(abs(a - b) <= 2 for a, b in zip(many(), before, strict=True))
+
+
+def test_layouts_die_with_their_operator(start: Launcher) -> None:
+    layout, run = layout_of(lambda table: 0, 1, [array(0, 2)], [])
+
+    class Kept:
+        pass
+
+    kept = Kept()
+    front = start.front((None,), 1)
+    front.add(layout, (kept, run))
+    gone, call = weakref.ref(kept), front.call
+    del kept, front
+    gc.collect()
+    assert gone() is not None and call((np.zeros(2, np.float32),)) is None  # the function owns all it needs
+    del call
+    gc.collect()
+    assert gone() is None
+
+
+def test_kernels_run_without_the_lock_of_the_interpreter(start: Launcher) -> None:
+    """Two threads are inside kernels at once: each waits for the other there."""
+    both = threading.Barrier(2, timeout=20)
+    numbers: list[float] = []
+
+    def kernel(table: Any) -> int:
+        both.wait()
+        numbers.append(ctypes.c_double.from_address(table[0]).value)
+        both.wait()
+        return 0
+
+    front = front_of(start, layout_of(kernel, 1, [NumberArgument(float, "f64", 0)], []))
+    threads = [threading.Thread(target=front.call, args=((float(k),),)) for k in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(numbers) == [0.0, 1.0]
