@@ -47,7 +47,10 @@ class GpuStorage:
 
     def buffer(self, name: str) -> Buffer:
         """Storage of a temporary that only this kernel uses."""
-        chosen = self._in_thread(name) or self._in_rounds(name) or self._in_block(name)
+        ways = [self._in_thread, self._in_rounds, self._in_block]
+        if name in self.nest.shared:
+            ways = [self._in_block, self._in_rounds]
+        chosen = next(filter(None, (way(name) for way in ways)), None)
         if chosen is not None:
             where = {Scope.REGISTER: "a register", Scope.LOCAL: "an array of the thread"}
             text = f"to {where.get(chosen.scope, 'shared memory')}: {chosen.reason}"

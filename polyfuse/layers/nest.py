@@ -13,12 +13,13 @@ from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 @dataclass(frozen=True, slots=True)
 class Nest:
     """`threads` (x, y) and `vector` are those of `ir.kernel.Kernel`; statements in `atomic` update memory
-    that other threads update as well."""
+    that other threads update as well; `shared` are rows that are to stay in shared memory."""
 
     tree: Tree
     threads: tuple[int, int] = (1, 1)
     vector: int = 1
     atomic: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 def racing(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[str, ...]:

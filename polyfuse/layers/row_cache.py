@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polyfuse.decisions import Decision, format_bytes
+from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, path, statements
 from polyfuse.ir.tensor_graph import (
@@ -80,9 +80,10 @@ def cache_rows(
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
         nbytes = length * bytes_each * nest.threads[1]
-        if rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most:
+        in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most
+        if in_threads:
             kept += mine
-            where = f"{mine} elements in each thread"
+            where = f"{counted(mine, 'element')} in each thread"
         elif shared + nbytes <= gpu.shared_bytes // 2:
             shared += nbytes
             where = f"{format_bytes(nbytes)} of shared memory"
@@ -91,6 +92,8 @@ def cache_rows(
             decisions.append(Decision("cache row", row.tensor, False, why))
             continue
         graph, nest = _cached(graph, nest, row)
+        if not in_threads:
+            nest = replace(nest, shared=nest.shared | {graph.tensors[-1].name})
         phases = f"read once for {len(row.readers)} statements"
         decisions.append(Decision("cache row", row.tensor, True, f"{phases}, {where}"))
     return graph, nest

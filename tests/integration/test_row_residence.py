@@ -227,6 +227,9 @@ def test_some_of_ten_rows_stay() -> None:
     assert 4 <= len(once) < 10
     kept = [n for n in found.buffers if n.endswith("__row")]
     assert sorted(kept) == [f"x{k}__row" for k in once]
-    assert {found.buffers[n].scope for n in kept} <= {Scope.LOCAL, Scope.SHARED}
+    assert {found.buffers[n].scope for n in kept} == {Scope.LOCAL, Scope.SHARED}
+    for k in once:  # each where its decision says
+        (line,) = [x for x in found.explained.splitlines() if x.startswith(f"+ cache row x{k}:")]
+        assert ("of shared memory" in line) == (found.buffers[f"x{k}__row"].scope is Scope.SHARED)
     again = [k for k in range(10) if k not in once]
     assert all(f"- cache row x{k}: a row of 4096 elements fits neither" in found.explained for k in again)
