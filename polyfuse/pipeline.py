@@ -1,7 +1,7 @@
 """The way of the data, top to bottom.
 
-    text --frontend_dsl--> TensorGraph --LoopFusion--> ScheduledGraph --Stitching, Packing--> KernelGraph
-         --emit--> CpuCode --CpuExecutable--> NumPy arrays in and out
+    text --frontend_dsl--> TensorGraph --cleaned--> TensorGraph --LoopFusion--> ScheduledGraph
+         --Stitching, Packing--> KernelGraph --emit--> CpuCode --CpuExecutable--> NumPy arrays in and out
 
 Between two steps one callback sees what came out: it verifies, dumps and times.
 """
@@ -25,6 +25,7 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
@@ -153,8 +154,11 @@ class Compilation:
         # text and its TensorGraph (open sizes), as they came
         step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
+        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
+        # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
-        fixed = step("graph", lambda: self._online(fixed_graph(self.graph, self.sizes), found))
+        checked = self.options.checked or self.target == "interpret"
+        fixed = step("clean", lambda: self._online(cleaned(specific, found, checked=checked), found))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

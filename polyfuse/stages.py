@@ -26,6 +26,7 @@ from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import dominants, schemes
+from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.explain import explain_pair
 from polyfuse.layers.in_place import entry_copies
@@ -67,6 +68,7 @@ class Specialized:
 
     open_graph: TensorGraph
     graph: TensorGraph
+    decisions: tuple[Decision, ...] = ()
 
     def clusters(self, clustering: Clustering | None = None) -> tuple[Specialized, ...]:
         """The pieces that a graph of many statements is cut into, each an operator of its own: what goes
@@ -75,9 +77,17 @@ class Specialized:
         pieces = cut_off(self.graph, cut.clusters(self.graph, []))
         return tuple(replace(self, graph=g) for g in pieces)
 
-    def schedule(self) -> Scheduled:
-        """The identity schedule: no fusion."""
-        return Scheduled(self, identity_schedule(self.graph))
+    def clean(self) -> Specialized:
+        """The operator without what it need not compute: constants folded, exact identities applied, equal
+        tensors computed once, unused ones not at all. Nothing that a checked build reports goes away."""
+        found: list[Decision] = []
+        graph = cleaned(self.graph, found, checked=True)
+        return replace(self, graph=graph, decisions=(*self.decisions, *found))
+
+    def schedule(self, *, clean: bool = True) -> Scheduled:
+        """The identity schedule, without fusion, of the graph after `clean()`, or of the graph as it is."""
+        made = self.clean() if clean else self
+        return Scheduled(self, replace(identity_schedule(made.graph), decisions=made.decisions))
 
     if not TYPE_CHECKING:
         __getattr__ = later_stage(

@@ -13,6 +13,9 @@ from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Witness, sample_pair
 from polyfuse.poly.tree_convert import member_map
 
+# Decisions after which a statement is no more.
+_REMOVING = ("rematerialise", "merge", "remove")
+
 
 def explain_pair(scheduled: ScheduledGraph, first: str, second: str) -> str:
     """Which loops two statements share, and why they share no more; a witness where one exists."""
@@ -20,9 +23,9 @@ def explain_pair(scheduled: ScheduledGraph, first: str, second: str) -> str:
     names = statements(tree)
     for name in (first, second):
         if name not in names:
-            inlined = [d for d in scheduled.decisions if d.subject == name and d.kind == "rematerialise"]
-            if inlined:
-                return f"{name} has no loops of its own: {inlined[0]}"
+            gone = [d for d in scheduled.decisions if d.subject == name and d.kind in _REMOVING and d.taken]
+            if gone:
+                return f"{name} has no loops of its own: {gone[0]}"
             raise ArgumentError(
                 f"there is no statement '{name}'", code="PF416", hint=f"there are {', '.join(names)}"
             )

@@ -289,5 +289,5 @@ def test_a_program_prints_itself() -> None:
 def test_dump(tmp_path: Any) -> None:
     pf.compile(PROGRAM, "centre", dump=tmp_path / "steps")(X)
     names = sorted(p.name for p in (tmp_path / "steps").iterdir())
-    assert [n.split("_", 1)[1] for n in names][:3] == ["source.txt", "graph.txt", "clusters.txt"]
+    assert [n.split("_", 1)[1] for n in names][:4] == ["source.txt", "graph.txt", "clean.txt", "clusters.txt"]
     assert any(n.endswith(".cpp") for n in names)

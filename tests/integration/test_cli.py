@@ -471,6 +471,7 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
     wanted = [
         "source.txt",
         "graph.txt",
+        "clean.txt",
         "clusters.txt",
         "schedule.txt",
         "kernels.txt",
