@@ -179,12 +179,16 @@ class CpuExecutable:
             for copy, source in copies:
                 copy[...] = source.reshape(copy.shape)
             prepared.check()
-            if self._failures:
-                raise self._failures.pop()
+            self.check_library()
             if status[0]:
                 self._report(int(status[0]))
 
         return call, (prepared, (block, copies, dict(arrays)), status)
+
+    def check_library(self) -> None:
+        """Raise what went wrong in library steps."""
+        if self._failures:
+            raise self._failures.pop()
 
     def _report(self, number: int) -> None:
         span, extent = self.code.checks[number - 1]

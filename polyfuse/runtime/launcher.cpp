@@ -8,7 +8,7 @@
 //    are compiled against).  All else goes through functions of the two C interfaces, given by address, so
 //    that no header of Python or NumPy is needed.
 //  * A call is taken only if every argument is what a learnt layout says: the very type, the very dtype object,
-//    the same extents, dense, aligned, writable where it is written, memory apart where it is written.
+//    the same extents, dense (or the same strides), aligned, writable where it is written, memory apart where it is written.
 //    Whatever else comes is answered with NotImplemented, before anything has happened; the long way decides.
 //  * Pointer table and numbers of a call are its own: several threads may be in here at once.  The GIL is held
 //    except while kernels run.
@@ -19,74 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 
-typedef void* Object;
-
-// ---- as in launcher.py -------------------------------------------------------------------------------------
-struct pf_interface {
-  // objects
-  Object array_type, float_type, int_type, bool_type, none, not_implemented, yes, runtime_error,
-      byte_dtype;
-  // Python's functions
-  void (*incref)(Object);
-  void (*decref)(Object);
-  int64_t (*tuple_size)(Object);
-  Object (*tuple_get)(Object, int64_t);         // borrowed
-  Object (*tuple_new)(int64_t);
-  int (*tuple_set)(Object, int64_t, Object);    // steals
-  double (*float_value)(Object);
-  long long (*int_value)(Object, int* overflow);
-  Object (*call)(Object);
-  Object (*no_memory)();
-  void (*set_error)(Object, const char*);
-  void* (*release_gil)();
-  void (*take_gil)(void*);
-  Object (*new_function)(void* definition, Object self, Object module);
-  Object (*new_capsule)(void*, const char*, void (*)(Object));
-  void* (*capsule_pointer)(Object, const char*);
-  // NumPy's functions
-  Object (*new_array)(Object type, Object dtype, int rank, const int64_t* extents, const int64_t* strides,
-                      void* data, int flags, Object other);  // steals dtype
-  int (*set_base)(Object array, Object base);                // steals base
-  Object (*unwrap)(Object array);                            // a NumPy scalar for rank 0; steals
-};
-
-struct pf_argument {
-  int64_t kind;            // 0 array, 1 float, 2 int, 3 bool
-  int64_t place, also;     // in the pointer table; `also` is the output that lies in its place, or -1
-  Object dtype;
-  int64_t rank;
-  const int64_t* extents;
-  int64_t nbytes, align, written;
-  int64_t code;            // of a number: what the kernel reads
-};
-
-struct pf_result {
-  int64_t place;
-  Object dtype;
-  int64_t rank;
-  const int64_t* extents;
-  int64_t block, offset;   // block -1: the one that small results share
-};
-
-struct pf_space { int64_t place, offset; };
-
-struct pf_layout {
-  int (*run)(const void* steps, int64_t nsteps, char* const* buf, const int64_t* num, int64_t scratch,
-             int64_t flags);
-  const void* steps;
-  int64_t nsteps;
-  const int64_t* numbers;
-  int64_t scratch, flags, buffers;
-  char* status;            // goes into the last place of the pointer table
-  int64_t narguments, nresults, nspaces;
-  const pf_argument* arguments;
-  const pf_result* results;
-  const pf_space* spaces;
-  int64_t written;         // is any argument?
-  int64_t shared;          // bytes of the block of small results, 0: there is none
-  int64_t space_bytes, space_block;  // workspace: block -1 is ours
-  Object allocate;         // makes a tuple of byte arrays, the large blocks; null if there are none
-};
+#include "launcher.h"
 
 namespace {
 
@@ -95,17 +28,6 @@ constexpr int kDense = 0x1, kAligned = 0x100, kWritable = 0x400;  // flags of an
 constexpr int64_t kLine = 64;
 constexpr int64_t kRoom = 2048;  // words on the stack; calls of more take them from the heap
 const char kName[] = "polyfuse.launcher";
-
-struct Array {  // PyArrayObject, as `launcher.py` found it
-  int64_t references;
-  Object type;
-  char* data;
-  int rank;
-  const int64_t* extents;
-  const int64_t* strides;
-  Object base, dtype;
-  int flags;
-};
 
 struct Entry {
   const pf_layout* layout;
@@ -129,7 +51,7 @@ struct Range {
 pf_interface py;
 Object types[4];
 
-inline Object type_of(Object o) { return static_cast<Array*>(o)->type; }
+inline Object type_of(Object o) { return static_cast<pf_array*>(o)->type; }
 
 inline Object owned(Object o) {
   py.incref(o);
@@ -194,11 +116,11 @@ bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cel
     if (type_of(items[k]) != types[a.kind]) return false;
     char* address;
     if (a.kind == kArray) {
-      const Array* x = static_cast<const Array*>(items[k]);
-      const int wanted = kDense | kAligned | (a.written ? kWritable : 0);
+      const pf_array* x = static_cast<const pf_array*>(items[k]);
+      const int wanted = (a.strides ? 0 : kDense) | kAligned | (a.written ? kWritable : 0);
       if (x->dtype != a.dtype || x->rank != a.rank || (x->flags & wanted) != wanted) return false;
       for (int64_t d = 0; d < a.rank; ++d)
-        if (x->extents[d] != a.extents[d]) return false;
+        if (x->extents[d] != a.extents[d] || (a.strides && x->strides[d] != a.strides[d])) return false;
       address = x->data;
       if (reinterpret_cast<uintptr_t>(address) % uintptr_t(a.align)) return false;
     } else {
@@ -222,7 +144,7 @@ bool apart(Entry& e, char* const* pointers, Range* ranges) {
     if (a.kind != kArray || !a.nbytes) continue;
     char* address = pointers[a.place];
     same = same && e.apart[k] == address;
-    ranges[count++] = Range{address, address + a.nbytes, a.written != 0};
+    ranges[count++] = Range{address + a.low, address + a.low + a.nbytes, a.written != 0};
   }
   if (same) return true;
   std::sort(ranges, ranges + count, [](const Range& a, const Range& b) { return a.start < b.start; });
@@ -260,14 +182,14 @@ bool results(const pf_layout& l, Object blocks, char** pointers, Object* made) {
     const int64_t bytes = l.shared + kLine;
     block = py.new_array(py.array_type, owned(py.byte_dtype), 1, &bytes, nullptr, nullptr, 0, nullptr);
     if (!block) return false;
-    const uintptr_t raw = reinterpret_cast<uintptr_t>(static_cast<Array*>(block)->data);
+    const uintptr_t raw = reinterpret_cast<uintptr_t>(static_cast<pf_array*>(block)->data);
     start = reinterpret_cast<char*>((raw + kLine - 1) / kLine * kLine);
   }
   int64_t count = 0;
   for (; count < l.nresults; ++count) {
     const pf_result& r = l.results[count];
     Object base = r.block < 0 ? block : py.tuple_get(blocks, r.block);
-    char* data = (r.block < 0 ? start : static_cast<Array*>(base)->data) + r.offset;
+    char* data = (r.block < 0 ? start : static_cast<pf_array*>(base)->data) + r.offset;
     made[count] = view(r, data, base);
     if (!made[count]) break;
     pointers[r.place] = data;
@@ -284,7 +206,7 @@ int run(const pf_layout& l, Object blocks, char** pointers) {
   char* base = nullptr;
   if (l.nspaces) {
     if (l.space_block >= 0) {
-      base = static_cast<Array*>(py.tuple_get(blocks, l.space_block))->data;
+      base = static_cast<pf_array*>(py.tuple_get(blocks, l.space_block))->data;
     } else {
       own = static_cast<char*>(std::malloc(size_t(l.space_bytes + kLine)));
       if (!own) return 1;
@@ -298,6 +220,14 @@ int run(const pf_layout& l, Object blocks, char** pointers) {
   py.take_gil(thread);
   std::free(own);
   return failed;
+}
+
+// Did steps that are written in Python end without an exception?
+bool finished(const pf_layout& l) {
+  if (!l.finish) return true;
+  Object nothing = py.call(l.finish);
+  if (nothing) py.decref(nothing);
+  return nothing != nullptr;
 }
 
 Object answer(const pf_layout& l, Object tuple, Object* made) {
@@ -349,12 +279,14 @@ Object launch(Entry& e, const Room& room) {
   if (!fits || !apart(e, room.pointers, room.ranges)) {
     found = owned(py.not_implemented);
   } else if (results(l, blocks, room.pointers, room.made)) {
-    if (run(l, blocks, room.pointers) == 0) {
-      found = answer(l, tuple, room.made);
-      tuple = nullptr;
-    } else {
+    if (run(l, blocks, room.pointers) != 0) {
       drop(room.made, l.nresults);
       found = py.no_memory();
+    } else if (!finished(l)) {
+      drop(room.made, l.nresults);
+    } else {
+      found = answer(l, tuple, room.made);
+      tuple = nullptr;
     }
   }
   if (blocks) py.decref(blocks);

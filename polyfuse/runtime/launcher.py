@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.resources
+import math
 import os
 import struct
 import sys
@@ -51,6 +52,8 @@ class _Argument(ctypes.Structure):
         ("dtype", ctypes.c_void_p),
         ("rank", ctypes.c_int64),
         ("extents", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("low", ctypes.c_int64),
         ("nbytes", ctypes.c_int64),
         ("align", ctypes.c_int64),
         ("written", ctypes.c_int64),
@@ -94,19 +97,33 @@ class _Layout(ctypes.Structure):
         ("space_bytes", ctypes.c_int64),
         ("space_block", ctypes.c_int64),
         ("allocate", ctypes.c_void_p),
+        ("finish", ctypes.c_void_p),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayArgument:
-    """An array: its dtype object and shape, where its address goes, whether kernels write it."""
+    """An array: its dtype object and shape, where its address goes, whether kernels write it.
+
+    strides: in bytes; None for dense arrays.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
     place: int
     also: int  # -1: nowhere else
-    nbytes: int
     written: bool
+
+    def memory(self) -> tuple[int, int]:
+        """(where its memory begins, counted from its address; bytes from there to the end)."""
+        if 0 in self.shape:
+            return 0, 0
+        if self.strides is None:
+            return 0, math.prod(self.shape) * self.dtype.itemsize
+        reach = [s * (n - 1) for s, n in zip(self.strides, self.shape, strict=True)]
+        low = sum(r for r in reach if r < 0)
+        return low, sum(map(abs, reach)) + self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +165,8 @@ class LaunchLayout:
 
     shared: bytes that small results have in common.  spaces: (place, offset) of temporaries in a block of
     `space_bytes`, the large one `space_block` or (-1) one that the launcher makes.  allocate: the large
-    blocks, if there are any.
+    blocks, if there are any.  finish: called after the kernels where some steps are written in Python, it
+    raises what went wrong in them.
     """
 
     prepared: Prepared
@@ -159,6 +177,7 @@ class LaunchLayout:
     space_bytes: int
     space_block: int
     allocate: Callable[[], tuple[Any, ...]] | None
+    finish: Callable[[], None] | None
 
 
 CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool")
@@ -215,9 +234,8 @@ class Launcher:
         addresses = functions()
         if addresses is None:
             return None
-        source = importlib.resources.files("polyfuse.runtime").joinpath("launcher.cpp").read_text("utf-8")
         try:
-            loaded = load_shared(source)
+            loaded = load_shared(_source())
         except ToolchainError:  # a kernel was compiled before, but the next one may fail: Python can go on
             return None
         library = ctypes.PyDLL(loaded._name)  # its functions need the GIL, and leave exceptions behind
@@ -229,6 +247,13 @@ class Launcher:
     def front(self, defaults: tuple[object, ...], most: int) -> Front:
         """A front for an operator with these defaults, one for each parameter, and up to `most` layouts."""
         return Front(self._library, defaults, most)
+
+
+def _source() -> str:
+    """One text: the compiler gets a single file."""
+    folder = importlib.resources.files("polyfuse.runtime")
+    head, body = (folder.joinpath(n).read_text("utf-8") for n in ("launcher.h", "launcher.cpp"))
+    return head.replace("#pragma once\n", "") + body.replace('#include "launcher.h"\n', "")
 
 
 def _new_lock() -> None:
@@ -348,6 +373,7 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
         space_bytes=layout.space_bytes,
         space_block=layout.space_block,
         allocate=id(layout.allocate) if layout.allocate else None,
+        finish=id(layout.finish) if layout.finish else None,
     )
     return made, parts
 
@@ -355,6 +381,7 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
 def _argument(a: ArrayArgument | NumberArgument, extents: Callable[[tuple[int, ...]], int]) -> _Argument:
     if isinstance(a, NumberArgument):
         return _Argument(kind=_KINDS[a.type], place=a.place, also=-1, code=CODES.index(a.code))
+    low, nbytes = a.memory()
     return _Argument(
         kind=0,
         place=a.place,
@@ -362,7 +389,9 @@ def _argument(a: ArrayArgument | NumberArgument, extents: Callable[[tuple[int, .
         dtype=id(a.dtype),
         rank=len(a.shape),
         extents=extents(a.shape),
-        nbytes=a.nbytes,
+        strides=None if a.strides is None else extents(a.strides),
+        low=low,
+        nbytes=nbytes,
         align=a.dtype.itemsize,
         written=a.written,
     )

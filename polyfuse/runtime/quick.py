@@ -1,7 +1,7 @@
-"""The short way of a call: dense NumPy arrays and Python numbers that were seen before with these shapes.
+"""The short way of a call: NumPy arrays and Python numbers that were seen before with these shapes.
 
 A call spends its time in checking arguments, not in kernels, where these are small.  Once a layout (dtypes,
-shapes and the kinds of numbers) has gone through all checks, a call with the same layout only
+shapes, strides and the kinds of numbers) has gone through all checks, a call with the same layout only
 needs those that depend on the memory itself: alignment, writability, overlap.  Whatever is out of the
 ordinary gets NotImplemented, and the long way decides.
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
-from polyfuse.runtime.arguments import Array
+from polyfuse.runtime.arguments import Array, dense, element_strides, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.launcher import (
     ArrayArgument,
@@ -63,11 +63,15 @@ def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
 def fits(executable: CpuExecutable, names: Sequence[str], args: Sequence[Any]) -> bool:
     """May the short way be taken for this executable and these arguments?"""
     plan = executable.plan
-    plain = not plan.copied and not executable.code.checks and not any(b.strided for b in plan.buffers)
-    plain = plain and all(x.library is None for x in plan.launches)
-    dense = all(a.flags.c_contiguous and a.dtype.isnative for a in args if isinstance(a, np.ndarray))
-    numbers = {n for n, a in zip(names, args, strict=True) if not isinstance(a, np.ndarray)}
-    return plain and dense and all(b.dtype.name in _CODES for b in plan.buffers if b.name in numbers)
+    buffers = {b.name: b for b in plan.buffers}
+    for b, a in zip(map(buffers.__getitem__, names), args, strict=True):
+        if not isinstance(a, np.ndarray):
+            if b.dtype.name not in _CODES:
+                return False
+        elif not usable(a) or not (dense(a) or b.strided):
+            return False
+    from_arguments = all(b.name in names or b.alias in names for b in plan.buffers if b.strided)
+    return from_arguments and not plan.copied and not executable.code.checks
 
 
 class ShortWay:
@@ -114,6 +118,8 @@ class ShortWay:
     ) -> None:
         launcher = Launcher.get()
         if launcher is None:
+            if any(b.strided for b in executable.plan.buffers):
+                return
             self._quick[layout(args)] = QuickCall(executable, names, args, results)
             self.call = self._in_python
             return
@@ -152,10 +158,15 @@ def launch_layout(
         at, b = place[name], plan.buffers[place[name]]
         if isinstance(a, np.ndarray):
             written = b.kind is Kind.INOUT
-            arguments.append(ArrayArgument(a.dtype, a.shape, at, aliases.get(name, -1), a.nbytes, written))
+            strides = a.strides if b.strided else None
+            arguments.append(ArrayArgument(a.dtype, a.shape, strides, at, aliases.get(name, -1), written))
         else:
             arguments.append(NumberArgument(type(a), b.dtype.name, at))
     call = executable.prepare()
+    given = dict(zip(names, args, strict=True))
+    strided = [given[b.name if b.name in given else b.alias or ""] for b in plan.buffers if b.strided]
+    for k, stride in enumerate(s for a in strided for s in element_strides(a)):
+        call.numbers[len(plan.sizes) + k] = stride
     prepared = Prepared(
         run=Pool.get().run_address,
         steps=call.steps.array,
@@ -181,6 +192,7 @@ def launch_layout(
         space_bytes=space_bytes,
         space_block=space_block,
         allocate=_allocator(blocks) if blocks else None,
+        finish=executable.check_library if any(x.library for x in plan.launches) else None,
     )
 
 
@@ -247,6 +259,7 @@ class QuickCall:
         self._cells = np.zeros(max(1, len(args)), np.int64)
         self._raw = self._cells.data.cast("B")
         base = self._cells.__array_interface__["data"][0]
+        self._check_library = executable.check_library
         self._status = np.zeros(1, np.int64)
         self._call.buffers[len(plan.buffers)] = self._status.__array_interface__["data"][0]
         self._arrays: list[_ArraySlot] = []
@@ -296,6 +309,7 @@ class QuickCall:
                 results.append(array)
             block = self._place_workspace(arena)
             self._call.check()
+            self._check_library()
         del block
         return [array if array.ndim else array[()] for array in results]
 

@@ -153,6 +153,55 @@ def test_names_in_any_order_take_the_short_way_too() -> None:
     assert f(p, x, 0.5, out=out) is out
 
 
+def test_strided_arrays_take_the_short_way_with_the_launcher(way: str) -> None:
+    text = """op f(inout p: f32[N, M], x: f32[N, M]) -> (y: f32[N, M]) {
+      y[i, j] = p[i, j] - x[i, j]
+      p[i, j] = p[i, j] + 2.0 * x[i, j]
+    }"""
+    f = pf.compile(text)
+    whole = np.arange(8 * 9, dtype=np.float32).reshape(8, 9)
+    views = [
+        lambda m: m,
+        lambda m: m[::-2, 1:7:2],
+        lambda m: m.T,
+        lambda m: m[2:5, 3:8],
+        lambda m: m[:, ::-1],
+    ]
+    for view in views:
+        for other in views:
+            if view(whole).shape != other(whole).shape:
+                continue
+            for _ in range(3):
+                p, x = view(whole.copy()), other(whole - 7)
+                want = p - x, p + 2 * x
+                np.testing.assert_array_equal(f(p, x), want[0])
+                np.testing.assert_array_equal(p, want[1])
+    p = whole.copy()[::2, ::3]
+    f(p, p.copy())
+    assert is_short(f, p, np.ones((4, 3), np.float32)) == (way == "launcher")
+    assert not is_short(f, p, p)
+
+
+def test_library_steps_and_what_they_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = pf.compile("op f(a: f32[N, K], b: f32[K, M]) -> (y: f32[N, M]) "
+                   "{ t[i, j] = sum[k](a[i, k] * b[k, j])\n y[i, j] = max(t[i, j], 0.0) }")  # fmt: skip
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((64, 128), "f4"), rng.standard_normal((128, 64), "f4")
+    first = f(a, b)
+    assert any(x.library for x in f.built(a, b).executable.plan.launches)
+    again = short(f, a, b)
+    np.testing.assert_array_equal(first, again)
+
+    def fails(array: object, operand: object) -> None:
+        raise MemoryError("in the library")
+
+    with monkeypatch.context() as m:
+        m.setattr("polyfuse.runtime.library.matrices", fails)
+        with pytest.raises(MemoryError, match="in the library"):
+            short(f, a, b)
+    np.testing.assert_array_equal(f(a, b), first)
+
+
 def test_numbers_and_zero_dimensional_arrays() -> None:
     f = pf.compile("op f(x: f32[N], a: f32, b: f64, k: i64, c: bool) -> (y: f32[N]) "
                    "{ y[i] = (x[i] * a + f32(b)) if c else f32(k) }")  # fmt: skip

@@ -54,12 +54,13 @@ def layout_of(kernel: Kernel, buffers: int, arguments: list[Any], results: list[
     assert address is not None
     nothing = (ctypes.c_int64 * 1)()
     prepared = Prepared(address, nothing, 0, nothing, 0, 0, buffers + 1)
-    rest = {"shared": 64 * len(results), "spaces": (), "space_bytes": 0, "space_block": -1, "allocate": None}
+    rest = {"shared": 64 * len(results), "spaces": (), "space_bytes": 0, "space_block": -1}
+    rest |= {"allocate": None, "finish": None}
     return LaunchLayout(prepared, arguments, results, **{**rest, **more}), run
 
 
 def array(place: int, *shape: int, written: bool = False) -> ArrayArgument:
-    return ArrayArgument(F32, shape, place, -1, 4 * int(np.prod(shape)), written)
+    return ArrayArgument(F32, shape, None, place, -1, written)
 
 
 def front_of(start: Launcher, layout: Any, *, defaults: tuple[object, ...] | None = None) -> Front:
@@ -195,6 +196,23 @@ def test_arrays_that_differ_in_anything_are_declined(start: Launcher) -> None:
     assert len(seen) == 2
 
 
+def test_strided_arrays_have_to_have_the_same_strides(start: Launcher) -> None:
+    m = np.zeros((8, 6), np.float32)
+    x = m[::-2, 1:4]
+    argument = ArrayArgument(F32, x.shape, x.strides, 0, -1, True)
+    assert argument.memory() == (-144, 156)
+    front = front_of(start, layout_of(lambda table: 0, 2, [argument, array(1, 3)], []))
+    y = np.zeros(3, np.float32)
+    assert front.call((x, y)) is None
+    for other in (m[:4, 1:4], m[::2, 1:4], x.copy(), m[::-2, ::2]):
+        assert front.call((other, y)) is NotImplemented
+    assert front.call((x, m[0, :3])) is None  # before the first byte of x
+    assert front.call((x, m[1, 1:4])) is NotImplemented
+    assert front.call((x, m[7, 1:4])) is NotImplemented
+    assert front.call((x, m[1, 4:].repeat(2)[:3])) is None
+    assert front.call((m[::-2, 2:5], m[7, 1:4])) is NotImplemented  # in between: bounds decide
+
+
 def test_memory_that_is_written_meets_no_other(start: Launcher) -> None:
     arguments = [array(0, 4, written=True), array(1, 4), array(2, 4, written=True)]
     front = front_of(start, layout_of(lambda table: 0, 3, arguments, []))
@@ -268,6 +286,24 @@ def test_what_the_allocator_raises_gets_out(start: Launcher) -> None:
         front = front_of(start, layout_of(lambda table: 0, 2, [], results, allocate=allocate))
         with pytest.raises(error):
             front.call(())
+
+
+def test_what_steps_in_python_raise_gets_out_after_the_run(start: Launcher) -> None:
+    failures: list[Exception] = []
+
+    def kernel(table: Any) -> int:
+        failures.append(ValueError("in a step"))
+        return 0
+
+    def finish() -> None:
+        raise failures.pop()
+
+    results = [Result(F32, (2,), k, -1, 64 * k) for k in range(2)]
+    for n in (0, 1, 2):
+        front = front_of(start, layout_of(kernel, 2, [], results[:n], finish=finish))
+        for _ in range(20):
+            with pytest.raises(ValueError, match="in a step"):
+                front.call(())
 
 
 def test_an_argument_that_the_allocator_changes_is_declined(start: Launcher) -> None:

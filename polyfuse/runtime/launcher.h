@@ -1,0 +1,87 @@
+// What launcher.cpp gets from launcher.py: functions and objects of the interpreter, layouts of calls.
+// The structures there and here are the same, field by field.
+
+#pragma once
+#include <cstdint>
+
+typedef void* Object;
+
+struct pf_interface {
+  // objects
+  Object array_type, float_type, int_type, bool_type, none, not_implemented, yes, runtime_error,
+      byte_dtype;
+  // Python's functions
+  void (*incref)(Object);
+  void (*decref)(Object);
+  int64_t (*tuple_size)(Object);
+  Object (*tuple_get)(Object, int64_t);         // borrowed
+  Object (*tuple_new)(int64_t);
+  int (*tuple_set)(Object, int64_t, Object);    // steals
+  double (*float_value)(Object);
+  long long (*int_value)(Object, int* overflow);
+  Object (*call)(Object);
+  Object (*no_memory)();
+  void (*set_error)(Object, const char*);
+  void* (*release_gil)();
+  void (*take_gil)(void*);
+  Object (*new_function)(void* definition, Object self, Object module);
+  Object (*new_capsule)(void*, const char*, void (*)(Object));
+  void* (*capsule_pointer)(Object, const char*);
+  // NumPy's functions
+  Object (*new_array)(Object type, Object dtype, int rank, const int64_t* extents, const int64_t* strides,
+                      void* data, int flags, Object other);  // steals dtype
+  int (*set_base)(Object array, Object base);                // steals base
+  Object (*unwrap)(Object array);                            // a NumPy scalar for rank 0; steals
+};
+
+struct pf_array {  // PyArrayObject, as `launcher.py` found it
+  int64_t references;
+  Object type;
+  char* data;
+  int rank;
+  const int64_t* extents;
+  const int64_t* strides;
+  Object base, dtype;
+  int flags;
+};
+
+struct pf_argument {
+  int64_t kind;            // 0 array, 1 float, 2 int, 3 bool
+  int64_t place, also;     // in the pointer table; `also` is the output that lies in its place, or -1
+  Object dtype;
+  int64_t rank;
+  const int64_t* extents;
+  const int64_t* strides;  // null: dense
+  int64_t low, nbytes;     // from its address: where its memory begins, and how much that is
+  int64_t align, written;
+  int64_t code;            // of a number: what the kernel reads
+};
+
+struct pf_result {
+  int64_t place;
+  Object dtype;
+  int64_t rank;
+  const int64_t* extents;
+  int64_t block, offset;   // block -1: the one that small results share
+};
+
+struct pf_space { int64_t place, offset; };
+
+struct pf_layout {
+  int (*run)(const void* steps, int64_t nsteps, char* const* buf, const int64_t* num, int64_t scratch,
+             int64_t flags);
+  const void* steps;
+  int64_t nsteps;
+  const int64_t* numbers;
+  int64_t scratch, flags, buffers;
+  char* status;            // goes into the last place of the pointer table
+  int64_t narguments, nresults, nspaces;
+  const pf_argument* arguments;
+  const pf_result* results;
+  const pf_space* spaces;
+  int64_t written;         // is any argument?
+  int64_t shared;          // bytes of the block of small results, 0: there is none
+  int64_t space_bytes, space_block;  // workspace: block -1 is ours
+  Object allocate;         // makes a tuple of byte arrays, the large blocks; null if there are none
+  Object finish;           // raises what went wrong in steps that are written in Python; null if none are
+};
