@@ -61,7 +61,7 @@ class KernelResources:
             str(self.taken.registers),
             f"{self.taken.spill_stores}/{self.taken.spill_loads}",
             str(self.taken.stack),
-            str(self.taken.shared),
+            str(self.taken.shared + self.launch.dynamic_bytes),
             f"{fits.fraction:.0%}",
             f"{fits.blocks_per_sm} blocks",
             fits.limiter,
@@ -109,7 +109,7 @@ def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable
     for launch in plan.launches:
         taken = made.resources[launch.function]
         threads = launch.threads[0] * launch.threads[1]
-        fits = occupancy(device, threads, taken.registers, taken.shared)
+        fits = occupancy(device, threads, taken.registers, taken.shared + launch.dynamic_bytes)
         ptx = texts.get(launch.function, "")
         found.append(
             KernelResources(

@@ -143,7 +143,7 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
     return GpuTarget(
         sms=d.sms,
         longest=d.sm.max_threads_per_block,
-        shared_bytes=d.sm.shared_per_block,
+        shared_bytes=d.sm.shared_per_block_optin,
         resident_threads=d.sm.max_warps * WARP,
         registers=d.sm.registers,
         bandwidth=d.memory_bandwidth,

@@ -42,6 +42,8 @@ from polyfuse.source import Span
 MOST_UNROLLED = 16
 # Of every shared array, as `PF_SHARED` says.
 SHARED_ALIGNMENT = 16
+# Shared memory that functions may declare; where they need more, the launch asks for all of it.
+MOST_DECLARED = 48 * 1024
 
 
 _CHECKED = """\
@@ -117,13 +119,13 @@ def _pack(name: str, kernel: Kernel, parts: list[_Function], launches: list[Grid
     texts: dict[object, tuple[str, str]] = {}
     calls: list[PackPart] = []
     parameters: dict[Argument, str] = {}
-    shared: dict[str, int] = {}
+    launched: dict[str, GridLaunch] = {}
     for p in parts:
         p.inner = True
         form = p.form()
         if form not in texts:
             texts[form] = p.name, p.text()
-            shared[p.name] = p.launch().shared_bytes
+            launched[p.name] = p.launch()
         else:
             p.parameters()
         for text, a in zip(p.declared, p.arguments, strict=True):
@@ -135,8 +137,11 @@ def _pack(name: str, kernel: Kernel, parts: list[_Function], launches: list[Grid
     declared = [(text, a) for a, text in parameters.items()]
     main = pack_function(name, threads, declared, calls, "pf_i64") if calls else ""
     total = as_index(sum(c.blocks for c in calls))
-    room = sum(-(-n // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for n in shared.values())
-    launches.append(GridLaunch(name, kernel.name, total, (threads, 1), room, tuple(parameters)))
+    dynamic = max((x.dynamic_bytes for x in launched.values()), default=0)
+    declared_bytes = [x.shared_bytes for x in launched.values() if not x.dynamic_bytes]
+    room = dynamic + sum(-(-n // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for n in declared_bytes)
+    arguments = tuple(parameters)
+    launches.append(GridLaunch(name, kernel.name, total, (threads, 1), room, arguments, False, dynamic))
     return [*(text for _, text in texts.values()), main] if calls else []
 
 
@@ -255,13 +260,27 @@ class _Function:
     def storage(self) -> list[str]:
         """Arrays of the block and of the thread."""
         lines = []
+        offsets, total = self.shared()
         for b in self.task.kernel.buffers:
             count = evaluate(b.elements, {}) if b.scope in (Scope.SHARED, Scope.LOCAL) else 0
-            if b.scope is Scope.SHARED:
+            if b.scope is Scope.SHARED and total > MOST_DECLARED:
+                where = f"b_{b.tensor}, {count}, {offsets[b.tensor]}"
+                lines.append(f"  PF_DYNAMIC({b.dtype.c_name}, {where});")
+            elif b.scope is Scope.SHARED:
                 lines.append(f"  PF_SHARED({b.dtype.c_name}, b_{b.tensor}, {count});")
             elif b.scope is Scope.LOCAL:
                 lines.append(f"  {b.dtype.c_name} b_{b.tensor}[{count}];")
         return lines
+
+    def shared(self) -> tuple[dict[str, int], int]:
+        """Where each shared array begins, and the bytes of all."""
+        offsets: dict[str, int] = {}
+        total = 0
+        for b in self.task.kernel.buffers:
+            if b.scope is Scope.SHARED:
+                offsets[b.tensor] = -(-total // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+                total = offsets[b.tensor] + evaluate(b.elements, {}) * b.dtype.bytes
+        return offsets, total
 
     def decode(self, printer: CudaPrinter) -> list[str]:
         """The loop variables of the block loops from the number of the block, innermost fastest."""
@@ -285,13 +304,11 @@ class _Function:
         blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
         if self.task.resident:
             blocks = as_index(self.task.resident)
-        shared = 0
-        for b in kernel.buffers:
-            if b.scope is Scope.SHARED:
-                begin = -(-shared // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
-                shared = begin + evaluate(b.elements, {}) * b.dtype.bytes
+        _, shared = self.shared()
+        dynamic = shared if shared > MOST_DECLARED else 0
+        together, arguments = bool(kernel.parts), tuple(self.arguments)
         return GridLaunch(
-            self.name, kernel.name, blocks, kernel.threads, shared, tuple(self.arguments), bool(kernel.parts)
+            self.name, kernel.name, blocks, kernel.threads, shared, arguments, together, dynamic
         )
 
 

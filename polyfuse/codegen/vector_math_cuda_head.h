@@ -35,6 +35,9 @@ template <class T, int N> struct pf_vec {
 #define PF_IN(T) const T* const __restrict__
 #define PF_OUT(T) T* const __restrict__
 #define PF_SHARED(T, name, n) __shared__ __align__(16) T name[n]
+// In what a launch asks for, at an offset.
+#define PF_DYNAMIC(T, name, n, offset) T* const name = (T*)(pf_dynamic + offset)
+extern __shared__ __align__(16) unsigned char pf_dynamic[];
 
 // Accesses are made of words of 16 bytes, or one shorter word: a struct of short elements would be read one by
 // one, and a word of four parts be taken apart for elements of 8 bytes.

@@ -117,8 +117,9 @@ class Argument:
 class GridLaunch:
     """One launch. Nothing is launched where `blocks` is 0.
 
-    `threads` is (x, y); `shared_bytes` is the static shared memory of a block.  A cooperative launch has
-    grid barriers: all its blocks must be resident at once.
+    `threads` is (x, y); `shared_bytes` is the shared memory of a block.  The launch must ask for
+    `dynamic_bytes` of it, where it is more than functions may declare.  A cooperative launch has grid
+    barriers: all its blocks must be resident at once.
     """
 
     function: str
@@ -128,10 +129,12 @@ class GridLaunch:
     shared_bytes: int
     arguments: tuple[Argument, ...]
     cooperative: bool = False
+    dynamic_bytes: int = 0
 
     def __str__(self) -> str:
         x, y = self.threads
         extra = f", {self.shared_bytes} bytes shared" * bool(self.shared_bytes)
+        extra += f" ({self.dynamic_bytes} at launch)" * bool(self.dynamic_bytes)
         extra += ", cooperative" * self.cooperative
         return f"{self.function} ({self.kernel}): {self.blocks} blocks of {x} x {y} threads{extra}"
 

@@ -9,6 +9,7 @@ global     the rest, and what does not fit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes, variables
@@ -16,6 +17,7 @@ from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
+from polyfuse.layers.gpu_rows import WARP
 from polyfuse.layers.nest import Nest
 from polyfuse.poly.domains import PolyModel
 from polyfuse.poly.footprint import Window, common_loops, window, window_of
@@ -33,6 +35,23 @@ def array_elements(threads: tuple[int, int]) -> int:
     return max(8, REGISTERS // (threads[0] * threads[1]) - OTHER_REGISTERS)
 
 
+def scratch_bytes(graph: TensorGraph, nest: Nest) -> int:
+    """Shared memory in which the threads of a block combine their parts of reductions, at most."""
+    (x, _), threads = nest.threads, prod(nest.threads)
+    total = 0
+    for s in graph.statements:
+        kinds = (
+            {m.coordinate for m in path(nest.tree, s.name) if isinstance(m, Member)} if s.reduction else ()
+        )
+        values = 0
+        if Coordinate.STEP in kinds or (Coordinate.ROUND in kinds and x % WARP):
+            values = threads
+        elif Coordinate.ROUND in kinds and x > WARP:
+            values = threads // WARP
+        total += -(-values * max(4, s.expr.dtype.bytes) // 16) * 16
+    return total
+
+
 @dataclass(slots=True)
 class GpuStorage:
     """Chooses buffers for one kernel. `tree` has shared loops as one (`sequential`); `free_bytes` is what is
@@ -44,6 +63,9 @@ class GpuStorage:
     nest: Nest
     free_bytes: int
     decisions: list[Decision]
+
+    def __post_init__(self) -> None:
+        self.free_bytes -= scratch_bytes(self.graph, self.nest)
 
     def buffer(self, name: str) -> Buffer:
         """Storage of a temporary that only this kernel uses."""

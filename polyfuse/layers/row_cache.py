@@ -31,7 +31,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget, ceil, extent
-from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements
+from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements, scratch_bytes
 from polyfuse.layers.nest import Nest, innermost
 from polyfuse.poly.footprint import common_loops
 
@@ -70,7 +70,7 @@ def cache_rows(
     graph: TensorGraph, nest: Nest, gpu: GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, Nest]:
     """The nest with cached rows, and the graph with the statements that read them."""
-    kept, shared = 0, 0
+    kept, shared = 0, scratch_bytes(graph, nest)
     most = min(MOST_KEPT, array_elements(nest.threads))
     for row in _rows(graph, nest.tree):
         length = _length(graph, nest.tree, row)
@@ -79,12 +79,12 @@ def cache_rows(
         bytes_each = graph.tensor(row.tensor).dtype.bytes
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
-        nbytes = length * bytes_each * nest.threads[1]
+        nbytes = ceil(length * bytes_each * nest.threads[1], 16) * 16
         in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most
         if in_threads:
             kept += mine
             where = f"{counted(mine, 'element')} in each thread"
-        elif shared + nbytes <= gpu.shared_bytes // 2:
+        elif shared + nbytes <= gpu.shared_bytes:
             shared += nbytes
             where = f"{format_bytes(nbytes)} of shared memory"
         else:
@@ -93,7 +93,7 @@ def cache_rows(
             continue
         graph, nest = _cached(graph, nest, row)
         if not in_threads:
-            nest = replace(nest, shared=nest.shared | {graph.tensors[-1].name})
+            nest = replace(nest, shared=nest.shared | {graph.tensors[0].name})
         phases = f"read once for {len(row.readers)} statements"
         decisions.append(Decision("cache row", row.tensor, True, f"{phases}, {where}"))
     return graph, nest
@@ -239,7 +239,8 @@ def _cached(graph: TensorGraph, nest: Nest, row: _Row) -> tuple[TensorGraph, Nes
         if s.name == row.first.name:
             changed.append(copy)
         changed.append(renamed(s) if s.name in row.readers else s)
-    graph = replace(graph, statements=tuple(changed), tensors=(*graph.tensors, tensor))
+    # First of all tensors: it gets its place before temporaries, as `cache_rows` counts on.
+    graph = replace(graph, statements=tuple(changed), tensors=(tensor, *graph.tensors))
     return graph, replace(nest, tree=_with_copy(nest.tree, row.first.name, name))
 
 

@@ -69,9 +69,10 @@ class CudaExecutable:
         for grid in self._grids.grids:
             f = grid.function
             x, y = grid.launch.threads
+            shared = f.shared_bytes + grid.launch.dynamic_bytes
             lines.append(
                 f"{f.name}: {grid.blocks} blocks of {x} x {y} threads, {f.registers} registers, "
-                f"{f.shared_bytes} bytes shared, {f.local_bytes} bytes spilled or local"
+                f"{shared} bytes shared, {f.local_bytes} bytes spilled or local"
                 + ", cooperative"
                 * grid.launch.cooperative
             )

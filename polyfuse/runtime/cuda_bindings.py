@@ -12,6 +12,7 @@ from polyfuse.runtime.cuda_errors import NO_DRIVER_HINT, NOT_READY, is_lost, sta
 _ENUMS = {
     "cuDeviceGetAttribute": ("CUdevice_attribute", 0),
     "cuFuncGetAttribute": ("CUfunction_attribute", 0),
+    "cuFuncSetAttribute": ("CUfunction_attribute", 1),
     "cuPointerGetAttribute": ("CUpointer_attribute", 0),
     "cuStreamBeginCapture": ("CUstreamCaptureMode", 1),
 }

@@ -80,9 +80,10 @@ class Job:
             step()
 
     def launch(self, grid: Grid, parameters: Parameters) -> None:
-        cooperative = grid.launch.cooperative
+        plan = grid.launch
+        shared = plan.dynamic_bytes
         self._driver.launch(
-            grid.function, grid.blocks, grid.launch.threads, 0, parameters, self.stream, cooperative
+            grid.function, grid.blocks, plan.threads, shared, parameters, self.stream, plan.cooperative
         )
 
 

@@ -213,5 +213,15 @@ def _check_grid(driver: Driver, launch: GridLaunch, function: Function, blocks: 
             code="PF744",
             hint="blocks go through their work in steps of the grid's size: plan fewer",
         )
+    most = driver.properties.shared_bytes_per_block_optin
+    if launch.dynamic_bytes and launch.shared_bytes > most:
+        raise DeviceError(
+            f"a block of {launch.function} needs {launch.shared_bytes} bytes of shared memory, "
+            f"the device has {most} for each",
+            code="PF744",
+            hint="the kernels were planned for another device: compile for this one",
+        )
+    if launch.dynamic_bytes:
+        driver.allow_shared(function, launch.dynamic_bytes)
     if launch.cooperative and blocks:
-        require_resident(driver, function, blocks, threads, 0)
+        require_resident(driver, function, blocks, threads, launch.dynamic_bytes)

@@ -36,6 +36,7 @@ _ATTRIBUTES = {
 }
 _MAJOR, _MINOR, _COOPERATIVE = 75, 76, 95
 _MAX_THREADS, _SHARED, _LOCAL, _REGISTERS = 0, 1, 3, 4
+_MAX_DYNAMIC_SHARED = 8
 
 
 class Scope:
@@ -187,6 +188,9 @@ class NativeDriver:
         handle = self.functions.cuModuleGetFunction(module, name.encode())
         figures = (_MAX_THREADS, _REGISTERS, _SHARED, _LOCAL)
         return Function(name, handle, *(self.functions.cuFuncGetAttribute(a, handle) for a in figures))
+
+    def allow_shared(self, function: Function, nbytes: int) -> None:
+        self.functions.cuFuncSetAttribute(function.handle, _MAX_DYNAMIC_SHARED, nbytes)
 
     def resident_blocks(self, function: Function, threads: int, shared: int) -> int:
         ask = self.functions.cuOccupancyMaxActiveBlocksPerMultiprocessor

@@ -226,6 +226,9 @@ class PyCudaDriver:
             self._native_functions[function.handle] = found
         return found
 
+    def allow_shared(self, function: Function, nbytes: int) -> None:
+        self._native.allow_shared(self._twin(function), nbytes)
+
     def resident_blocks(self, function: Function, threads: int, shared: int) -> int:
         return self._native.resident_blocks(self._twin(function), threads, shared)
 
@@ -239,7 +242,7 @@ class PyCudaDriver:
         stream: int,
         cooperative: bool = False,
     ) -> None:
-        if cooperative or stream not in self._streams:
+        if cooperative or shared or stream not in self._streams:
             twin = self._twin(function)
             self._native.launch(twin, grid, block, shared, parameters, stream, cooperative)
             return

@@ -201,6 +201,9 @@ class RecordingDriver:
         self._note("function", module, name)
         return Function(name, next(self._numbers), self._properties.max_threads_per_block, 32, 0, 0)
 
+    def allow_shared(self, function: Function, nbytes: int) -> None:
+        self._note("allow_shared", function.name, nbytes)
+
     def resident_blocks(self, function: Function, threads: int, shared: int) -> int:
         self._note("resident_blocks", function.name, threads, shared)
         return self._resident

@@ -86,6 +86,9 @@ inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
 
 #endif
 
+// Every array has memory of its own here: what goes beyond its end is seen.
+#define PF_DYNAMIC(T, name, n, offset) PF_SHARED(T, name, n)
+
 inline pf_emu_array* pf_emu_shared(pf_emu_site* site) {
   return site->serial == pf_emu->serial ? site->array : pf_emu->shared(site);
 }

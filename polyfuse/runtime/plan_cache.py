@@ -126,6 +126,7 @@ def _grid_data(plan: GridPlan) -> dict[str, Any]:
             "shared_bytes": x.shared_bytes,
             "arguments": [[a.passing.value, a.name, a.dim] for a in x.arguments],
             "cooperative": x.cooperative,
+            "dynamic_bytes": x.dynamic_bytes,
         }
         for x in plan.launches
     ]
@@ -157,6 +158,7 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
             int(x["shared_bytes"]),
             tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["arguments"]),
             bool(x["cooperative"]),
+            int(x["dynamic_bytes"]),
         )
         for x in data["launches"]
     )

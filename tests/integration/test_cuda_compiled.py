@@ -460,7 +460,7 @@ def test_kernels_are_mapped_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     use(monkeypatch, multiprocessors=3, max_threads_per_multiprocessor=1536)
     mapped = targets.mapped_for("cuda", Options())
     assert isinstance(mapped, GpuTarget)
-    assert (mapped.sms, mapped.resident_threads, mapped.shared_bytes) == (3, 1536, 48 << 10)
+    assert (mapped.sms, mapped.resident_threads, mapped.shared_bytes) == (3, 1536, 227 << 10)
     assert targets.mapped_for("cuda", Options(device="A100")) == targets.mapped_for(
         "emulate", Options(device="A100")
     )

@@ -6,7 +6,7 @@ block, is read once; one that fits neither is read again in each phase, and `exp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -20,6 +20,7 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.launch_plan import GridLaunch
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
@@ -59,6 +60,7 @@ op f(dy: f32[T, H], x: f32[T, H], gamma: f32[H], mu: f32[T], rstd: f32[T])
 OPERATORS = {"layer_norm": LAYER_NORM, "masked_softmax": MASKED_SOFTMAX}
 WIDE = GpuTarget(sms=2)  # blocks of up to 1024 threads, vectors of 4
 NARROW = GpuTarget(sms=2, longest=64, vector=1)  # 1024 elements of a row in the registers of a block
+AMPLE = replace(NARROW, shared_bytes=227 * 1024)  # what a block of Hopper's may ask for
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Outcome:
     loads: dict[str, Array]
     buffers: dict[str, Buffer]
     explained: str
+    launches: tuple[GridLaunch, ...]
 
     def loads_of(self, name: str) -> set[int]:
         return {int(n) for n in self.loads[name].sum(axis=0).flat}
@@ -93,7 +96,8 @@ def stitched(
     graph = fixed_graph(instantiate(parse_text(text), "f"), {"T": rows, "H": length})
     scheduled = schedule(graph, LoopFusion() if fused else None)
     kernels, decisions = form_kernels(scheduled, gpu, Stitching(rows=1, barriers=barriers))
-    machine = EmulatedKernels(emit_cuda(Request(kernels)), count=True)
+    code = emit_cuda(Request(kernels))
+    machine = EmulatedKernels(code, count=True)
     inputs = inputs_of(graph)
     outputs = {t.name: t for t in graph.tensors if t.role is Role.OUTPUT}
     memory = {n: np.full(tuple(value_of(e, {}) for e in t.shape), 77, np.float32) for n, t in outputs.items()}
@@ -103,7 +107,8 @@ def stitched(
         outcome = agrees(memory[name], want[name], t.dtype)
         assert outcome, f"{name}: {outcome.message}"
     buffers = {b.tensor: b for k in kernels.kernels for b in k.buffers}
-    return Outcome(len(kernels.kernels), dict(machine.report.loads), buffers, "\n".join(map(str, decisions)))
+    text = "\n".join(map(str, decisions))
+    return Outcome(len(kernels.kernels), dict(machine.report.loads), buffers, text, code.plan.launches)
 
 
 each_operator = pytest.mark.parametrize("op", OPERATORS)
@@ -132,7 +137,7 @@ def test_rows_in_shared_memory_are_read_once(op: str, length: int, fused: bool) 
     assert "of shared memory" in found.explained or "to shared memory" in found.explained
 
 
-@pytest.mark.parametrize("length", (7000, 20001))
+@pytest.mark.parametrize("length", (12300, 20001))
 @each_operator
 def test_rows_that_fit_neither_are_read_again(op: str, length: int) -> None:
     found = stitched(OPERATORS[op], 2, length, NARROW)
@@ -141,6 +146,30 @@ def test_rows_that_fit_neither_are_read_again(op: str, length: int) -> None:
     assert found.loads_of("x") == {phases}
     reason = f"- cache row x: a row of {length} elements fits neither registers nor shared memory"
     assert reason in found.explained
+
+
+@each_layer_one
+@pytest.mark.parametrize("length", (12300, 20001, 58000))
+@each_operator
+def test_launches_ask_for_the_shared_memory_of_long_rows(op: str, length: int, fused: bool) -> None:
+    """More than 48 KB: not declared by the kernel, but given to it by the launch, in one block of memory."""
+    found = stitched(OPERATORS[op], 2, length, AMPLE, fused)
+    assert found.kernels == 1
+    assert found.loads_of("x") == {1}
+    (launch,) = found.launches
+    assert 4 * length <= launch.dynamic_bytes == launch.shared_bytes <= AMPLE.shared_bytes
+    if op == "masked_softmax" and length == 58000:  # the second row has no place there
+        assert {b.scope for n, b in found.buffers.items() if n in "ez"} & {Scope.GLOBAL}
+
+
+def test_the_end_of_shared_memory() -> None:
+    """A row takes what the block has, less what its warps combine their sums in; one more does not fit."""
+    scratch = 2 * 16
+    most = (AMPLE.shared_bytes - scratch) // 4
+    fits, beyond = (stitched(LAYER_NORM, 1, n, AMPLE) for n in (most, most + 1))
+    assert fits.loads_of("x") == {1} and beyond.loads_of("x") == {3}
+    assert fits.launches[0].shared_bytes <= AMPLE.shared_bytes
+    assert beyond.launches[0].dynamic_bytes == 0
 
 
 @each_layer_one

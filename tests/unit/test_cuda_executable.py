@@ -10,6 +10,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,39 @@ def test_only_what_is_needed_is_copied(recording: RecordingDriver) -> None:
     (launch,) = recording.launches
     assert (launch.grid, launch.block, launch.cooperative) == (SIZE, (32, 2), False)
     assert launch.values[2:] == (3.0, SIZE, 1)
+
+
+def _with_shared(nbytes: int, cooperative: bool = False) -> CudaCode:
+    code = helpers.scale_code()
+    changed = (
+        replace(x, shared_bytes=nbytes, dynamic_bytes=nbytes, cooperative=cooperative)
+        for x in code.plan.launches
+    )
+    return replace(code, plan=replace(code.plan, launches=tuple(changed)))
+
+
+def test_launches_ask_for_shared_memory(recording: RecordingDriver) -> None:
+    f = _made(_with_shared(100_000), recording)
+    f.run({"x": _x(), "a": A3, "y": np.zeros(SIZE, np.float32)})
+    (launch,) = recording.launches
+    assert launch.shared == 100_000
+    assert recording.named("allow_shared") == [("allow_shared", launch.function, 100_000)]
+    assert "100000 bytes shared" in f.describe()
+    with pytest.raises(DeviceError, match="100000 bytes of shared memory a block") as refused:
+        _made(_with_shared(100_000, cooperative=True), recording)
+    assert refused.value.code == "PF745"
+
+
+def test_large_shared_memory_on_every_driver(driver: Driver) -> None:
+    y = np.zeros(SIZE, np.float32)
+    _made(_with_shared(100_000), driver).run({"x": _x(), "a": A3, "y": y})
+    assert np.array_equal(y, 3 * _x())
+
+
+def test_more_shared_memory_than_a_block_has(recording: RecordingDriver) -> None:
+    with pytest.raises(DeviceError, match="needs 300000 bytes of shared memory") as refused:
+        _made(_with_shared(300_000), recording)
+    assert refused.value.code == "PF744"
 
 
 def test_numpy_arrays_of_any_layout(driver: Driver) -> None:
