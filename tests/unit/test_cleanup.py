@@ -111,6 +111,8 @@ def test_casts_are_joined_where_the_wider_type_holds_all() -> None:
     assert "f16" in scalar("f32(f16(x[i])) * z[i]")
     text = "op f(j: i16[N]) -> (k: i64[N]) { k[i] = i64(i32(j[i])) }"
     assert body(text, N=3) == "i64(j[i])"
+    short = "op f(j: i16[N]) -> (k: i16[N]) { k[i] = i16(i64(j[i])) }"
+    assert body(short, N=3) == "j[i]"
     half = "op f(x: f16[N]) -> (y: f16[N]) { y[i] = f16(f64(x[i])) * 1.0 }"
     assert body(half, N=3) == "f16(f32(x[i]))"  # a write to 16 bits ends in a cast
 

@@ -83,7 +83,7 @@ def _statement(s: Statement, on_expr: Callable[[Expr], Expr]) -> Statement:
         return map_expr(e, on_expr)
 
     expr = mapped(s.expr)
-    if isinstance(s.expr, Cast) and not isinstance(expr, Cast) and expr.dtype.bits == 16:
+    if isinstance(s.expr, Cast) and not isinstance(expr, Cast) and expr.dtype.compute is not expr.dtype:
         expr = replace(s.expr, arg=mapped(s.expr.arg))  # a write to a 16-bit float ends in a cast
         expr = s.expr if expr.arg is s.expr.arg else expr
     write = tuple(map_index(i, mapped, None) for i in s.write)
