@@ -238,7 +238,8 @@ class Launcher:
             loaded = load_shared(_source())
         except ToolchainError:  # a kernel was compiled before, but the next one may fail: Python can go on
             return None
-        library = ctypes.PyDLL(loaded._name)  # its functions need the GIL, and leave exceptions behind
+        # Its functions need the GIL, and leave exceptions behind.
+        library = ctypes.PyDLL(loaded._name, handle=loaded._handle)
         library.pf_launcher_new.restype = library.pf_launcher_function.restype = ctypes.py_object
         table = [*map(id, _OBJECTS), *addresses]
         library.pf_launcher_start((ctypes.c_int64 * len(table))(*table))
