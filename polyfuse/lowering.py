@@ -25,6 +25,7 @@ from polyfuse.layers.joining import Piece, join
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
 from polyfuse.layers.library_calls import with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
+from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 
@@ -103,10 +104,20 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
 
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
     """One cluster by the layers given. Raises ScheduleError PF5xx."""
-    scheduled = schedule(graph, passes.fusion)
+    passed, forms = in_one_pass(graph, passes)
+    scheduled = schedule(passed, passes.fusion)
     kernels, decisions = cluster_kernels(scheduled, passes)
     copied, in_place = entry_copies(kernels)
-    return Piece(graph, scheduled, kernels, copied), (*scheduled.decisions, *decisions, *in_place)
+    return Piece(graph, scheduled, kernels, copied), (*forms, *scheduled.decisions, *decisions, *in_place)
+
+
+def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[Decision, ...]]:
+    """The graph with reductions of a row in one pass over memory, where layer II finds that this pays."""
+    if passes.stitching is None or graph.sizes:
+        return graph, ()
+    found: list[Decision] = []
+    made = online_forms(graph, passes.machine, found, wanted=passes.stitching.online)
+    return made, tuple(found)
 
 
 def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:

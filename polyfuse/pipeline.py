@@ -30,10 +30,18 @@ from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
-from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Maker, Passes, cluster_kernels, launches, lower_clusters, schedule
+from polyfuse.lowering import (
+    Lowered,
+    Maker,
+    Passes,
+    cluster_kernels,
+    in_one_pass,
+    launches,
+    lower_clusters,
+    schedule,
+)
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -158,7 +166,7 @@ class Compilation:
         # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
         checked = self.options.checked or self.target == "interpret"
-        fixed = step("clean", lambda: self._online(cleaned(specific, found, checked=checked), found))
+        fixed = step("clean", lambda: cleaned(specific, found, checked=checked))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
@@ -175,21 +183,18 @@ class Compilation:
         return replace(low, decisions=(*found, *low.decisions))
 
     def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> Lowered:
+        # TensorGraph -> TensorGraph (with reductions in one pass over memory, where that pays)
+        passed, forms = step("online", lambda: in_one_pass(fixed, passes))
         # TensorGraph -> ScheduledGraph (layer I)
-        scheduled = step("schedule", lambda: schedule(fixed, passes.fusion))
+        scheduled = step("schedule", lambda: schedule(passed, passes.fusion))
         # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
         separate, decisions = step("kernels", lambda: cluster_kernels(scheduled, passes))
         # inout parameters: in place, or copied first
         copied, in_place = step("in_place", lambda: entry_copies(separate))
         # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
         kernels, packs = step("launches", lambda: launches(separate, passes))
-        return Lowered(scheduled, kernels, copied, (*scheduled.decisions, *decisions, *in_place, *packs))
-
-    def _online(self, graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
-        """The graph with reductions in one pass over memory, as layer II has it."""
-        if self.stitching is None:
-            return graph
-        return online_forms(graph, self.machine, decisions, wanted=self.stitching.online)
+        why = (*forms, *scheduled.decisions, *decisions, *in_place, *packs)
+        return Lowered(scheduled, kernels, copied, why)
 
 
 @dataclass(frozen=True)

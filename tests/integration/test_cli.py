@@ -473,6 +473,7 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
         "graph.txt",
         "clean.txt",
         "clusters.txt",
+        "online.txt",
         "schedule.txt",
         "kernels.txt",
         "in_place.txt",
