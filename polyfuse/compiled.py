@@ -43,7 +43,8 @@ class Compiled:
     Positional and keyword arguments follow the operator's signature; scalars may be left out where they
     have defaults.  `out=` takes an array, or a tuple or dict of arrays, for the results.  Results are
     NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an operator
-    with inout parameters only returns None.
+    with inout parameters only returns None.  Small results of one call share a block of memory, which is
+    there as long as any of them.
 
     On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
     arrays among the arguments are there, by their library.
@@ -75,6 +76,7 @@ class Compiled:
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = threading.RLock()
+        self._names = tuple(p.name for p in signature.params)
         self._short = ShortWay(tuple(p.default for p in signature.params))
 
     def __repr__(self) -> str:
@@ -144,7 +146,9 @@ class Compiled:
             self._short.learn(executable, [t.name for t in instance.inputs], values, results)
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
-        """All arguments by position; None where the names are not those of the parameters left."""
+        """Arguments by position; None where the names are not those of the parameters left."""
+        if tuple(kwargs) == self._names[len(args) : len(args) + len(kwargs)]:
+            return (*args, *kwargs.values())
         rest = self.signature.params[len(args) :]
         if sum(p.name in kwargs for p in rest) < len(kwargs):
             return None

@@ -145,7 +145,11 @@ def test_names_in_any_order_take_the_short_way_too() -> None:
     p[...] = 1
     np.testing.assert_array_equal(f(a=0.25, p=p, x=x), 0.25 * x + 2)
     np.testing.assert_array_equal(f(p, k=5, a=0.25, x=x), 0.25 * x + 5)
-    np.testing.assert_array_equal(p, 1 + 2 * x)
+    np.testing.assert_array_equal(f(p, x=x, a=0.25), 0.25 * x + 2)
+    np.testing.assert_array_equal(f(p=p, x=x, a=0.5, k=1), 0.5 * x + 1)
+    np.testing.assert_array_equal(p, 1 + 4 * x)
+    assert f._in_order((p,), {"x": x, "a": 0.5}) == (p, x, 0.5)
+    assert f._in_order((p,), {"a": 0.5, "x": x}) == (p, x, 0.5, 2)
     for wrong in ({"b": 1.0}, {"p": p}, {}):
         with pytest.raises(pf.ArgumentError):
             f(p, x, **wrong)
