@@ -64,8 +64,8 @@ def micro_graphs(graph: TensorGraph, rules: tuple[Rule, ...] = RULES) -> list[tu
 
 
 def bound_together(graph: TensorGraph) -> list[tuple[str, ...]]:
-    """Statements that no cut may separate, in an order that dependences agree with: those of a recurrence, and
-    the pieces of one tensor."""
+    """Statements that no cut may separate, in an order that dependences agree with: those of a recurrence,
+    and the pieces of one tensor."""
     successors: dict[str, list[str]] = {s.name: [] for s in graph.statements}
     for a, b in _edges(graph):
         successors[a].append(b)
