@@ -8,8 +8,9 @@
 //    are compiled against).  All else goes through functions of the two C interfaces, given by address, so
 //    that no header of Python or NumPy is needed.
 //  * A call is taken only if every argument is what a learnt layout says: the very type, the very dtype object,
-//    the same extents, dense (or the same strides), aligned, writable where it is written, memory apart where it is written.
-//    Whatever else comes is answered with NotImplemented, before anything has happened; the long way decides.
+//    the same extents, dense or of the same strides, aligned, writable where it is written, and apart from all
+//    other memory where it is written.  Whatever else comes is answered with NotImplemented, before anything
+//    has happened; the long way decides.
 //  * Pointer table and numbers of a call are its own: several threads may be in here at once.  The GIL is held
 //    except while kernels run.
 
