@@ -26,7 +26,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.cleanup.run import cleaned
-from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.clusters import Clustering, recompute_numbers
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
@@ -167,6 +167,8 @@ class Compilation:
         found: list[Decision] = []
         checked = self.options.checked or self.target == "interpret"
         fixed = step("clean", lambda: cleaned(specific, found, checked=checked))
+        if len(fixed.statements) > self.clustering.whole:
+            fixed = recompute_numbers(fixed, found)
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

@@ -13,7 +13,17 @@ from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Stage
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, Statement, Tensor, TensorGraph, map_expr
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Const,
+    Expr,
+    Index,
+    Read,
+    Statement,
+    Tensor,
+    TensorGraph,
+    map_expr,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,7 @@ class Names:
 
     tensors: Mapping[str, str]
     statements: Mapping[str, str]
+    compared: bool = False  # the result is for comparing: 0.0 and -0.0 must differ
 
     def tensor(self, name: str) -> str:
         return self.tensors.get(name, name)
@@ -90,7 +101,11 @@ class Names:
         return map_expr(e, self._read)
 
     def _read(self, e: Expr) -> Expr:
-        return replace(e, tensor=self.tensor(e.tensor)) if isinstance(e, Read) else e
+        if isinstance(e, Read):
+            return replace(e, tensor=self.tensor(e.tensor))
+        if self.compared and isinstance(e, Const) and isinstance(e.value, float):
+            return replace(e, value=e.value.hex())  # type: ignore[arg-type]
+        return e
 
     def _stage(self, s: Stage) -> Stage:
         return Stage(tuple(map(self.member, s.band)), tuple(Phase(self.tree(p.tree)) for p in s.phases))
@@ -105,6 +120,7 @@ def canonical(graph: TensorGraph) -> TensorGraph:
     names = Names(
         {t.name: f"%{k}" for k, t in enumerate(graph.tensors)},
         {s.name: f"%{k}" for k, s in enumerate(graph.statements)},
+        compared=True,
     )
     renamed = names.graph(graph)
     return replace(renamed, statements=tuple(map(_loops_by_position, renamed.statements)))
@@ -115,6 +131,7 @@ def kernel_form(kernel: Kernel) -> Kernel:
     names = Names(
         {b.tensor: f"%{k}" for k, b in enumerate(kernel.buffers)},
         {s.name: f"%{k}" for k, s in enumerate(kernel.graph.statements)},
+        compared=True,
     )
     form = names.kernel(replace(kernel, name="", parts=(), packed=()))
     tensors = tuple(t for t in form.graph.tensors if t.name.startswith("%"))

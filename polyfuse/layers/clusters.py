@@ -42,6 +42,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.library_calls import library_product
 from polyfuse.layers.quotient import Quotient
+from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.poly.axis_planner import strongly_connected
 
 # Clusters come together along a tensor of which one element stands for at most so many of each: a number for
@@ -195,6 +196,27 @@ def _bound_together(
             successors[str(a)].append(str(b))
             successors[str(b)].append(str(a))
     return [sorted(map(int, part)) for part in strongly_connected(tuple(successors), successors)]
+
+
+def recompute_numbers(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+    """Numbers that follow from scalar arguments alone are computed where they are read.
+
+        c = 1.0 - beta ** step;   m0[i] = g0[i] / c;   m1[i] = g1[i] / c
+    becomes
+        m0[i] = g0[i] / (1.0 - beta ** step);   m1[i] = g1[i] / (1.0 - beta ** step)
+
+    Kept, such a number is a kernel that all clusters wait for.
+    """
+    known = {t.name for t in graph.tensors if t.role is Role.INPUT and not t.shape}
+    for t in graph.tensors:
+        if t.role is not Role.TEMP or t.shape:
+            continue
+        made = inlinable(graph, t.name)
+        if made is not None and all(r.tensor in known for r in reads(made.expr)):
+            graph = inline(graph, t.name)
+            why = "a number from scalar arguments: each cluster computes it, and waits for none"
+            decisions.append(Decision("recompute", t.name, True, why))
+    return graph
 
 
 def is_contraction(s: Statement) -> bool:

@@ -10,7 +10,7 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.rename import canonical
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.clusters import Clustering, cut_off, is_contraction
+from polyfuse.layers.clusters import Clustering, cut_off, is_contraction, recompute_numbers
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, lower_clusters
@@ -71,6 +71,24 @@ def test_what_nothing_connects_is_apart() -> None:
         N=9,
     )
     assert clusters(graph) == [("p", "x"), ("q", "y")]
+
+
+def test_numbers_from_scalar_arguments_are_computed_where_they_are_read() -> None:
+    graph = graph_of(
+        """op f(a: f32[N], b: f32[N], beta: f32, step: f32) -> (x: f32[N], y: f32[N], t: f32) {
+          c = 1.0 - beta ** step
+          d = c * 2.0
+          s = sum[i](a[i])
+          x[i] = a[i] / d
+          y[i] = b[i] / d + s
+          t = c
+        }""",
+        N=9,
+    )
+    why: list[Decision] = []
+    made = recompute_numbers(graph, why)
+    assert [d.subject for d in why] == ["c", "d"]
+    assert [s.name for s in made.statements] == ["s", "x", "y", "t"]
 
 
 def test_large_graphs_are_cut_where_tensors_are_small() -> None:
@@ -137,6 +155,18 @@ def test_clusters_that_differ_in_names_are_scheduled_once() -> None:
     assert [d.subject for d in same] == ["cluster 1"]
     assert [k.name for k in low.kernels.kernels] == ["k0", "k1"]
     assert [set(k.statements) & {"u", "v"} for k in low.kernels.kernels] == [{"u"}, {"v"}]
+
+
+def test_clusters_that_differ_in_the_sign_of_zero_are_not_alike() -> None:
+    text = """op f(x: f32[N], y: f32[N]) -> (u: f32[N], v: f32[N]) {
+      u[n] = x[n] * 0.0
+      v[n] = y[n] * -0.0
+    }"""
+    one, other = cut_off(graph_of(text, N=4), [("u",), ("v",)])
+    assert canonical(one) != canonical(other)
+    f = pf.compile(text, target="cpu", clustering=Clustering(whole=0))
+    u, v = f(np.ones(4, "f4"), np.ones(4, "f4"))
+    assert not np.signbit(u).any() and np.signbit(v).all()
 
 
 def test_names_made_inside_of_clusters_are_kept_apart() -> None:
