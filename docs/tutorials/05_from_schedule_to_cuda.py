@@ -298,10 +298,10 @@ assert "race" in found["PF730"] and "b_red0" in found["PF730"]
 # %%
 gpu = GpuTarget()
 for lanes, rows in ((4, 65536), (32, 65536), (256, 65536), (256, 16), (4096, 65536)):
-    tx, ty = row_shape(lanes, rows, gpu)
+    tx, ty = row_shape(lanes, 4, rows, gpu)
     print(f"{rows:6} rows of {4 * lanes:6} elements: {tx:4} threads x {ty} rows")
-assert row_shape(4, 65536, gpu) == (4, 64)
-assert row_shape(256, 65536, gpu) == (32, 8) and row_shape(256, 16, gpu) == (256, 1)
+assert row_shape(4, 4, 65536, gpu) == (4, 64)
+assert row_shape(256, 4, 65536, gpu) == (32, 8) and row_shape(256, 4, 16, gpu) == (256, 1)
 
 # %% [markdown]
 # A `GpuTarget` can also be told what to do. All shapes are legal, and all give the same softmax:

@@ -173,7 +173,7 @@ def test_infinities_and_nan_on_a_gpu() -> None:
 # --- passes over memory -------------------------------------------------------------------------------------
 
 # Few multiprocessors with few threads: 1024 elements of a row fit the registers of a block.
-GPU = GpuTarget(sms=2, longest=64, vector=1)
+GPU = GpuTarget(sms=2, longest=64, vector=1, shared_bytes=16 * 1024)
 
 
 def loads(text: str, length: int, wanted: bool, chunk: int = 256) -> set[int]:

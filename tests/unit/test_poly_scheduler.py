@@ -201,7 +201,7 @@ def test_no_schedule_is_a_typed_failure() -> None:
 def test_a_time_out_is_a_typed_failure() -> None:
     model = build_model(graphs.MASKED_SOFTMAX)
     with pytest.raises(ScheduleTimeout) as caught:
-        schedule(model, time_limit_s=0.0005)
+        schedule(model, time_limit_s=1e-6)
     assert caught.value.code == "PF511"
     assert isinstance(caught.value, ScheduleError)
     assert shape(schedule(model)) == "B111([B1(sc+mx); B1(ex+sm); B1(y)])"
