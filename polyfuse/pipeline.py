@@ -167,7 +167,7 @@ class Compilation:
         found: list[Decision] = []
         checked = self.options.checked or self.target == "interpret"
         fixed = step("clean", lambda: cleaned(specific, found, checked=checked))
-        if len(fixed.statements) > self.clustering.whole:
+        if len(fixed.statements) > self.clustering.whole and isinstance(self.machine, GpuTarget):
             fixed = recompute_numbers(fixed, found)
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
