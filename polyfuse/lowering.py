@@ -9,9 +9,10 @@ A cluster that differs from an earlier one in names only takes that one's kernel
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.rename import Names, canonical
 from polyfuse.ir.scheduled import ScheduledGraph
@@ -32,13 +33,14 @@ from polyfuse.layers.stitching import Stitching
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The layers, and what kernels are mapped for: a number of CPU workers or a GPU."""
+    """The layers, and what kernels are mapped for: a number of CPU workers, with knobs, or a GPU."""
 
     clustering: Clustering
     fusion: LoopFusion | None
     stitching: Stitching | None
     packing: Packing | None
     machine: int | GpuTarget
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
 
 # A cluster's kernels, in one or more pieces, with the decisions that led to each.
@@ -122,7 +124,7 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
 
 def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:
     """Kernels of a schedule, or the library's where it computes all of the graph."""
-    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching)
+    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching, passes.knobs)
     if not passes.clustering.library or not isinstance(passes.machine, int):
         return kernels, decisions
     more: list[Decision] = []

@@ -9,14 +9,15 @@ failed check there); `num` holds the sizes that are still open, then the strides
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer
-from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
 from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.codegen.streaming import STREAM, StreamPrinter, streamable
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
@@ -56,12 +57,13 @@ class CpuCode:
 @dataclass(frozen=True, slots=True)
 class Request:
     """Kernels to print. `strided` names inputs whose strides come at run time, `copied` inout parameters
-    that have no in-place order; with `checked`, indices that are data are checked."""
+    that have no in-place order; with `checked`, indices that are data are checked; `knobs` vary the code."""
 
     kernels: KernelGraph
     strided: frozenset[str] = frozenset()
     copied: frozenset[str] = frozenset()
     checked: bool = False
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
 
 def emit(
@@ -80,7 +82,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     used: set[str] = set()
     parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
     functions = [text for texts, _, _ in parts for text in texts]
-    source = prelude(used) + "\n" + _HEAD + "\n" + "\n".join(functions)
+    streams = STREAM if any("pf_stream(" in text for text in functions) else ""
+    source = prelude(used) + "\n" + _HEAD + streams + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 
@@ -97,6 +100,7 @@ def _print(
         _number_table(kernels, buffers),
         request.checked,
         request.copied,
+        request.knobs,
     )
     functions: list[str] = []
     launches: list[Launch] = []
@@ -112,7 +116,8 @@ def _print(
     used.update(emitter.functions)
     scratch = max((_scratch_bytes(x) for _, p in parts for x in p.packed or (p,)), default=0)
     copied = tuple(sorted(request.copied))
-    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied)
+    own = request.knobs
+    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied, own.chunks, own.threads)
     return functions, plan, tuple(emitter.checks)
 
 
@@ -217,8 +222,10 @@ class _Emitter:
         numbers: dict[str, int],
         checked: bool,
         copied: frozenset[str],
+        knobs: CpuKnobs,
     ) -> None:
         self.graph = graph
+        self.knobs = knobs
         self.buffers = buffers
         self.slots = {name: k for k, name in enumerate(buffers)}
         self.numbers = numbers
@@ -233,8 +240,15 @@ class _Emitter:
         if self.checked:
             return places.kernel.name
         arguments = places.kernel.arguments
+        streamed = self._streamed(places)
         passed = [
-            (self.buffers[b.tensor].strided, b.tensor in places.shared, places.by_value(b)) for b in arguments
+            (
+                self.buffers[b.tensor].strided,
+                b.tensor in places.shared,
+                places.by_value(b),
+                b.tensor in streamed,
+            )
+            for b in arguments
         ]
         aliases = [self.buffers[b.tensor].alias for b in arguments]
         pairs = [(k, n) for k, b in enumerate(arguments) for n, a in enumerate(aliases) if a == b.tensor]
@@ -242,7 +256,13 @@ class _Emitter:
 
     def body(self, name: str, places: Addresses, task: Task) -> str:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only."""
-        printer = LanePrinter(places.element, self.functions, lazy=self.checked, lane_bytes=LANE_BYTES)
+        printer = StreamPrinter(
+            places.element,
+            self.functions,
+            lazy=self.checked,
+            lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
+            streamed=self._streamed(places),
+        )
         parameters = self._parameters(places)
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
@@ -250,9 +270,17 @@ class _Emitter:
             body += [*printer.block(task.body, "    "), "  }"]
         else:
             body = printer.block(task.body, "  ")
+        if printer.used:
+            body.append("  PF_STREAM_END;")
         declared = ",\n    ".join(p for p, _ in parameters)
         head = f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{"
         return "\n".join([head, *body, "}"])
+
+    def _streamed(self, places: Addresses) -> frozenset[str]:
+        """Results whose stores pass the caches by."""
+        if not self.knobs.stream or self.checked:
+            return frozenset()
+        return streamable(places.kernel, frozenset(n for n, b in self.buffers.items() if b.strided))
 
     def entry(self, name: str, body: str, places: Addresses, parallel: bool) -> str:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""

@@ -37,18 +37,18 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
     fetches = [f for b in chosen for f in _lines(rows, b)] if len(phases) > 1 else []
     if not fetches:
         return rows
-    following = (IndexValue(IVar(rows.var) + 1, I64), IndexValue(rows.upper, I64))
+    following = (IndexValue(IVar(rows.var) + chosen[0].ahead, I64), IndexValue(rows.upper, I64))
     ahead = If(Apply("lt", following, BOOL), tuple(fetches))
     return replace(rows, body=(*rows.body[: phases[-1]], ahead, *rows.body[phases[-1] :]))
 
 
 def _lines(rows: For, b: Buffer) -> list[For]:
-    """A loop over the lines of the row after this one; none if nothing reads a row of this loop."""
+    """A loop over the lines of a row ahead of this one; none if nothing reads a row of this loop."""
     leading = _leading(rows, b.tensor)
     if leading is None:
         return []
     name = f"{rows.var}_l"
-    line = Prefetch(b.tensor, (*leading, IVar(rows.var) + 1, IVar(name)))
+    line = Prefetch(b.tensor, (*leading, IVar(rows.var) + b.ahead, IVar(name)))
     return [For(name, IConst(0), b.shape[-1], LINE_BYTES // b.dtype.bytes, (line,))]
 
 

@@ -57,7 +57,7 @@ class Buffer:
     `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
-    With `ahead`, the next row of it is asked for while a CPU's kernel works on one.
+    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).
     """
 
     tensor: str
@@ -67,7 +67,7 @@ class Buffer:
     shape: tuple[IndexExpr, ...]
     reason: str = ""
     slots: tuple[IndexExpr, ...] = ()
-    ahead: bool = False
+    ahead: int = 0
 
     @property
     def elements(self) -> IndexExpr:

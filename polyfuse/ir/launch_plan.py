@@ -75,13 +75,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """`copied` names inout parameters whose entry values are copied first (no in-place order exists)."""
+    """`copied` names inout parameters whose entry values are copied first (no in-place order exists).
+
+    chunks: of a parallel launch, for each thread; threads: that take part at most (None: the run time's).
+    """
 
     buffers: tuple[PlanBuffer, ...]
     launches: tuple[Launch, ...]
     scratch_bytes: int
     sizes: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    chunks: int | None = None
+    threads: int | None = None
 
     def __str__(self) -> str:
         lines = ["buffers", *(f"  {b}" for b in self.buffers)]
@@ -100,6 +105,7 @@ class Passing(Enum):
     STRIDE = "stride"  # element stride of the buffer `name` along `dim`, 64 bits
     STATUS = "status"  # address of a 64-bit cell: checked builds store the number of a failed check there
     BARRIER = "barrier"  # address of the state of grid barriers: two zeroed 32-bit words per launch
+    TABLE = "table"  # address of the launch's table, with a cell of 8 bytes for each argument in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,8 @@ class GridLaunch:
 
     `threads` is (x, y); `shared_bytes` is the shared memory of a block.  The launch must ask for
     `dynamic_bytes` of it, where it is more than functions may declare.  A cooperative launch has grid
-    barriers: all its blocks must be resident at once.
+    barriers: all its blocks must be resident at once.  Arguments that are too many to be passed are those of
+    the `table`.
     """
 
     function: str
@@ -130,12 +137,14 @@ class GridLaunch:
     arguments: tuple[Argument, ...]
     cooperative: bool = False
     dynamic_bytes: int = 0
+    table: tuple[Argument, ...] = ()
 
     def __str__(self) -> str:
         x, y = self.threads
         extra = f", {self.shared_bytes} bytes shared" * bool(self.shared_bytes)
         extra += f" ({self.dynamic_bytes} at launch)" * bool(self.dynamic_bytes)
         extra += ", cooperative" * self.cooperative
+        extra += f", {len(self.table)} arguments in a table" * bool(self.table)
         return f"{self.function} ({self.kernel}): {self.blocks} blocks of {x} x {y} threads{extra}"
 
 

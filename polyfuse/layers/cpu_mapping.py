@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import (
     Band,
@@ -50,24 +51,27 @@ CHUNKS_PER_THREAD = 4
 
 
 def map_phase(
-    graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision]
+    graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs | None = None
 ) -> tuple[TensorGraph, list[Tree]]:
     """The phase with coordinates; a factored reduction gives further nests to run after it."""
     if not isinstance(phase, Band):
         return graph, [phase]
+    knobs = knobs or CpuKnobs()
     phase = _free_first(graph, phase)
     split = racing(graph, phase.members[0], statements(phase))
     if split:
-        return _map_reduction(graph, phase, split, threads, decisions)
-    return graph, [_map_parallel(graph, phase, decisions)]
+        return _map_reduction(
+            graph, phase, split, threads * (knobs.partials or CHUNKS_PER_THREAD), decisions, knobs
+        )
+    return graph, [_map_parallel(graph, phase, decisions, knobs)]
 
 
-def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
+def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent)."""
-    sunk = _sink(graph, phase, decisions)
+    sunk = _sink(graph, phase, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk)
-    phase = _strip_mine(graph, sunk)
+    phase = _strip_mine(graph, sunk, knobs.strip or STRIP)
     free = _free_members(graph, phase)
     if volume(graph, statements(phase)) < SMALLEST_PARALLEL:
         free = 0
@@ -78,18 +82,23 @@ def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision]) ->
 
 
 def _map_reduction(
-    graph: TensorGraph, phase: Band, split: tuple[str, ...], threads: int, decisions: list[Decision]
+    graph: TensorGraph,
+    phase: Band,
+    split: tuple[str, ...],
+    parts: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
 ) -> tuple[TensorGraph, list[Tree]]:
-    """A nest whose outermost loop reduces: factor it over chunks if there is work enough."""
+    """A nest whose outermost loop reduces: factor it over so many parts if there is work enough."""
     outer = phase.members[0]
     span = span_of(graph, outer)
     what = ", ".join(split)
     reason = _cannot_factor(graph, phase, split, span)
     if reason is not None:
         decisions.append(Decision("rfactor", what, False, reason))
-        return graph, [vectorise(graph, _sink(graph, phase, decisions))]
+        return graph, [vectorise(graph, _sink(graph, phase, decisions, knobs))]
     assert span is not None  # else there is a reason
-    chunk = max(1, -(-len(span) // (threads * CHUNKS_PER_THREAD)))
+    chunk = max(1, -(-len(span) // parts))
     chunks = -(-len(span) // chunk)
     graph, trees = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
@@ -144,7 +153,7 @@ def _free_first(graph: TensorGraph, phase: Band) -> Band:
 # --- making loops -------------------------------------------------------------------------------------
 
 
-def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
+def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """Move a parallel loop along contiguous memory innermost, cut into strips if it is long.
 
     B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
@@ -164,7 +173,8 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision]) -> Tree:
     if perfect and all(is_free(graph, m, names) for m in phase.members):
         strip = None  # nothing is kept between iterations of the others
     else:
-        strip = _strips(best, SUNK_STRIP) if trip is None or trip > SUNK_STRIP else None
+        size = knobs.sunk_strip or SUNK_STRIP
+        strip = _strips(best, size) if trip is None or trip > size else None
     members = tuple(
         x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
     )
@@ -200,8 +210,8 @@ def _strips(m: Member, size: int) -> Member:
     return replace(m, name=f"{m.name}_blk", exprs=tuple((n, binary("//", e, size)) for n, e in m.exprs))
 
 
-def _strip_mine(graph: TensorGraph, phase: Band) -> Band:
-    """A single long parallel loop becomes blocks of STRIP iterations.
+def _strip_mine(graph: TensorGraph, phase: Band, size: int) -> Band:
+    """A single long parallel loop becomes blocks of `size` iterations.
 
     B(i)(y)     becomes     B(i // 2048, i)(y)
     """
@@ -213,7 +223,7 @@ def _strip_mine(graph: TensorGraph, phase: Band) -> Band:
     trip = trip_of(graph, last)
     if trip is not None and trip < SMALLEST_PARALLEL:
         return phase
-    return replace(phase, members=(*phase.members[:-1], _strips(last, STRIP), last))
+    return replace(phase, members=(*phase.members[:-1], _strips(last, size), last))
 
 
 def vectorise(graph: TensorGraph, tree: Tree) -> Tree:

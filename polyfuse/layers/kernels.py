@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate, product, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Scope, Stage
 from polyfuse.ir.schedule_tree import (
@@ -67,26 +68,30 @@ def form_kernels(
 
 
 def separate_kernels(
-    scheduled: ScheduledGraph, target: int | GpuTarget, stitching: Stitching | None = None
+    scheduled: ScheduledGraph,
+    target: int | GpuTarget,
+    stitching: Stitching | None = None,
+    knobs: CpuKnobs | None = None,
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
-    """As `form_kernels`, without barriers between kernels."""
+    """As `form_kernels`, without barriers between kernels; `knobs` are those of a CPU."""
     needed = fixed_sizes_needed(scheduled.graph)
     if needed:
         raise ScheduleError(f"sizes {', '.join(needed)} must be given before kernels are made", code="PF513")
     decisions: list[Decision] = []
+    knobs = knobs or CpuKnobs()
     with isl_lock:
         graph, nests = scheduled.graph, list[Nest]()
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
             graph, phases = stitching.run(graph, phases, target, decisions)
         for phase in phases:
-            graph, mapped = _mapped(graph, phase, target, decisions)
+            graph, mapped = _mapped(graph, phase, target, decisions, knobs)
             nests += mapped
         graph, trees = explicit_reductions(graph, [n.tree for n in nests])
         nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
         model = build_model(graph)
         _verify(model, nests)
-        kernels = [_kernel(model, n, k, target, decisions) for k, n in enumerate(nests)]
+        kernels = [_kernel(model, n, k, target, decisions, knobs) for k, n in enumerate(nests)]
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
 
 
@@ -103,14 +108,14 @@ def joined_kernels(
 
 
 def _mapped(
-    graph: TensorGraph, phase: Tree, target: int | GpuTarget, decisions: list[Decision]
+    graph: TensorGraph, phase: Tree, target: int | GpuTarget, decisions: list[Decision], knobs: CpuKnobs
 ) -> tuple[TensorGraph, list[Nest]]:
     if isinstance(target, GpuTarget):
         graph, nests = gpu_mapping.map_phase(graph, phase, target, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, target, decisions)
         return graph, nests
-    graph, trees = cpu_mapping.map_phase(graph, phase, target, decisions)
+    graph, trees = cpu_mapping.map_phase(graph, phase, target, decisions, knobs)
     return graph, [Nest(t) for t in trees]
 
 
@@ -193,18 +198,23 @@ def _members(t: Tree) -> list[Member]:
 
 
 def _kernel(
-    model: PolyModel, nest: Nest, number: int, target: int | GpuTarget, decisions: list[Decision]
+    model: PolyModel,
+    nest: Nest,
+    number: int,
+    target: int | GpuTarget,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
 ) -> Kernel:
     inside = frozenset(statements(nest.tree))
     graph = _subgraph(model.graph, inside)
     part = _submodel(model, graph, inside)
     t = sequential(nest.tree)
-    own: Callable[[str], Buffer] = lambda name: _local_buffer(part, t, name, decisions)  # noqa: E731
+    own: Callable[[str], Buffer] = lambda name: _local_buffer(part, t, name, decisions, knobs.local_bytes)  # noqa: E731
     if isinstance(target, GpuTarget):
         own = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions).buffer
     buffers = tuple(_buffer(model.graph, tensor.name, inside, own) for tensor in graph.tensors)
     if not isinstance(target, GpuTarget):
-        buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions)
+        buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs.ahead)
     atomic = nest.atomic & inside
     return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)
 
@@ -249,13 +259,13 @@ def _buffer(whole: TensorGraph, name: str, inside: frozenset[str], own: Callable
     return own(name)
 
 
-def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision]) -> Buffer:
-    """Storage of a temporary of one CPU kernel."""
+def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision], most: int | None) -> Buffer:
+    """Storage of a temporary of one CPU kernel; a worker's arrays have `most` bytes."""
     tensor = part.graph.tensor(name)
     found = window(part, t, name)
     one = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))[0]
     if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
-        return _contracted(part.graph, name, found, decisions)
+        return _contracted(part.graph, name, found, decisions, LARGEST_LOCAL_BYTES if most is None else most)
     reason = "shared by the iterations of a parallel loop"
     return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
 
@@ -264,7 +274,7 @@ def _has_blocks(t: Tree, statement: str) -> bool:
     return any(isinstance(m, Member) and m.coordinate is Coordinate.BLK for m in path(t, statement))
 
 
-def _contracted(graph: TensorGraph, name: str, found: Window, decisions: list[Decision]) -> Buffer:
+def _contracted(graph: TensorGraph, name: str, found: Window, decisions: list[Decision], most: int) -> Buffer:
     tensor = graph.tensor(name)
     loops = ", ".join(m.name for m in found.loops)
     if found.scalar:
@@ -274,7 +284,7 @@ def _contracted(graph: TensorGraph, name: str, found: Window, decisions: list[De
     elements = product(found.extents)
     if not sizes(elements):
         count = evaluate(elements, {}) * tensor.dtype.bytes
-        if count <= LARGEST_LOCAL_BYTES:
+        if count <= most:
             reason = f"{format_bytes(count)} live in an iteration of {loops}" if loops else "small"
             decisions.append(Decision("contract", name, True, f"to a worker's array: {reason}"))
             return Buffer(name, tensor.dtype, Scope.LOCAL, found.extents, tensor.shape, reason)

@@ -29,11 +29,19 @@ REASON = "the next row is fetched ahead"
 
 
 def fetched_ahead(
-    graph: TensorGraph, nest: Tree, buffers: tuple[Buffer, ...], threads: int, decisions: list[Decision]
+    graph: TensorGraph,
+    nest: Tree,
+    buffers: tuple[Buffer, ...],
+    threads: int,
+    decisions: list[Decision],
+    wanted: int | None = None,
 ) -> tuple[Buffer, ...]:
-    """The buffers of one kernel, with `Buffer.ahead` set where it pays."""
+    """The buffers of one kernel, with `Buffer.ahead` set where it pays.
+
+    wanted: so many rows ahead wherever it can be (None: one row, where it pays).
+    """
     rows = _rows(graph, nest)
-    if not rows:
+    if not rows or wanted == 0:
         return buffers
     outside = {b.tensor for b in buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL)}
     written = {s.target for s in graph.statements}
@@ -44,7 +52,9 @@ def fetched_ahead(
     row = sum(_row_bytes(graph, t) for t in found)
     whole = sum(tensor_bytes(graph, t) for t in found)
     why = None
-    if row > levels[0].capacity * SHARE_OF_L1:
+    if wanted is not None:
+        pass
+    elif row > levels[0].capacity * SHARE_OF_L1:
         why = f"rows of {format_bytes(row)} are long: the hardware fetches them in time"
     elif row < LEAST_ROW_BYTES:
         why = f"rows of {format_bytes(row)} are too short"
@@ -53,9 +63,11 @@ def fetched_ahead(
     if why is not None:
         decisions.append(Decision("prefetch", ", ".join(found), False, why))
         return buffers
-    why = f"the next row, {format_bytes(row)}, comes to L1 while the last phase computes"
+    ahead = wanted or 1
+    which = "the next row" if ahead == 1 else f"the row {ahead} ahead"
+    why = f"{which}, {format_bytes(row)}, comes to L1 while the last phase computes"
     decisions.append(Decision("prefetch", ", ".join(found), True, why))
-    return tuple(replace(b, ahead=True, reason=REASON) if b.tensor in found else b for b in buffers)
+    return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
 
 
 def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:

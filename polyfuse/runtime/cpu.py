@@ -81,10 +81,10 @@ class CpuExecutable:
             return Step(self._library_step(launch.library).address, 1, 1, False)
         function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
         assert function is not None
-        threads = min(self._threads or pool.threads, pool.threads)
+        threads = min(self._threads or pool.threads, pool.threads, self.plan.threads or pool.threads)
         parallel = launch.parallel and count > 1 and instances >= PARALLEL_INSTANCES and threads > 1
         # As many chunks as threads keep the others out; otherwise more, for balance.
-        parts = threads if threads < pool.threads else threads * CHUNKS_PER_THREAD
+        parts = threads if threads < pool.threads else threads * (self.plan.chunks or CHUNKS_PER_THREAD)
         chunk = -(-count // parts) if parallel else max(1, count)
         return Step(function, count, chunk, parallel)
 

@@ -34,7 +34,7 @@ from polyfuse.ir.launch_plan import (
 from polyfuse.runtime.cache import Cache, cache_key, package_version
 from polyfuse.source import SourceText, Span
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 @cache
@@ -113,7 +113,8 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
         ]
         for x in plan.launches
     ]
-    return {"launches": launches, "scratch_bytes": plan.scratch_bytes}
+    run = {"chunks": plan.chunks, "threads": plan.threads}
+    return {"launches": launches, "scratch_bytes": plan.scratch_bytes, **run}
 
 
 def _grid_data(plan: GridPlan) -> dict[str, Any]:
@@ -127,6 +128,7 @@ def _grid_data(plan: GridPlan) -> dict[str, Any]:
             "arguments": [[a.passing.value, a.name, a.dim] for a in x.arguments],
             "cooperative": x.cooperative,
             "dynamic_bytes": x.dynamic_bytes,
+            "table": [[a.passing.value, a.name, a.dim] for a in x.table],
         }
         for x in plan.launches
     ]
@@ -171,7 +173,15 @@ def _plan(data: dict[str, Any]) -> LaunchPlan:
         Launch(f, k, IConst(int(count)), IConst(int(n)), bool(parallel), library and _product(library))
         for f, k, count, n, parallel, library in data["launches"]
     )
-    return LaunchPlan(_buffers(data), launches, int(data["scratch_bytes"]), (), tuple(data["copied"]))
+    return LaunchPlan(
+        _buffers(data),
+        launches,
+        int(data["scratch_bytes"]),
+        (),
+        tuple(data["copied"]),
+        data["chunks"],
+        data["threads"],
+    )
 
 
 def _product(data: dict[str, Any]) -> MatrixProduct:

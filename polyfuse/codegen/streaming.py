@@ -1,0 +1,175 @@
+"""Non-temporal stores: results that are too large for the caches go past them.
+
+    for c1: y[c1] = v(c1)     becomes     up to a border of a line as it was
+                                          for c1 by 64:
+                                            for l in 0..64: y_q[l] = v(c1 + l)
+                                            stream y_q to y[c1..]
+                                          the rest as it was
+
+A plain store reads the line that it writes first, which costs half as much again; a non-temporal one does
+not, if whole lines are written, several together.  The values are made in an array that stays in L1.  Such
+stores are not ordered: the function ends with a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.c_family import Printer, guarded_load
+from polyfuse.codegen.lanes import LanePrinter
+from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Declare, For, Store
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Role, statement_reads
+
+LINE = 64
+# Bytes that are stored together: single lines lose.
+TOGETHER = 4 * LINE
+# Shorter loops would mostly be beginnings and rests.
+LEAST_BYTES = 4 * TOGETHER
+
+STREAM = """\
+// Whole lines go past the caches, if they begin where a line begins.
+#if defined(__x86_64__)
+#if defined(__AVX512F__)
+#define PF_STREAM_BYTES 64
+#define PF_STREAM_STORE __builtin_ia32_movntdq512
+#elif defined(__AVX__)
+#define PF_STREAM_BYTES 32
+#define PF_STREAM_STORE __builtin_ia32_movntdq256
+#else
+#define PF_STREAM_BYTES 16
+#define PF_STREAM_STORE __builtin_ia32_movntdq
+#endif
+#define PF_STREAM_END __builtin_ia32_sfence()
+#else
+#define PF_STREAM_BYTES 16
+#define PF_STREAM_END (void)0
+#endif
+typedef long long pf_streamed __attribute__((vector_size(PF_STREAM_BYTES), may_alias));
+typedef long long pf_anywhere __attribute__((vector_size(PF_STREAM_BYTES), may_alias, aligned(1)));
+PF_INLINE void pf_stream(void* to, const void* from, pf_i64 bytes) {
+  const pf_streamed* values = (const pf_streamed*)from;
+  if ((__UINTPTR_TYPE__)to % PF_STREAM_BYTES) {
+    for (pf_i64 k = 0; k < bytes / PF_STREAM_BYTES; ++k) ((pf_anywhere*)to)[k] = values[k];
+    return;
+  }
+  pf_streamed* lines = (pf_streamed*)to;
+  for (pf_i64 k = 0; k < bytes / PF_STREAM_BYTES; ++k) {
+#if defined(__clang__)
+    __builtin_nontemporal_store(values[k], lines + k);
+#elif defined(__x86_64__)
+    PF_STREAM_STORE(lines + k, values[k]);
+#else
+    lines[k] = values[k];
+#endif
+  }
+}
+"""
+
+
+def streamable(kernel: Kernel, strided: frozenset[str]) -> frozenset[str]:
+    """Results of a kernel that it writes and never reads, dense in memory."""
+    graph = kernel.graph
+    read = {r.tensor for s in graph.statements for r in statement_reads(s)}
+    written = {s.target for s in graph.statements if not s.accumulate}
+    results = {t.name for t in graph.tensors if t.role is Role.OUTPUT and t.alias is None}
+    return frozenset((written & results) - read - strided)
+
+
+@dataclass(slots=True)
+class StreamPrinter(LanePrinter):
+    """Stores to `streamed` in vector loops go past the caches; `used` says whether there were any."""
+
+    streamed: frozenset[str] = field(default_factory=frozenset, kw_only=True)
+    used: list[str] = field(default_factory=list, kw_only=True)
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        found = [n for n in loop.body if isinstance(n, Store) and n.buffer in self.streamed]
+        if not found or not _fits(loop, found):
+            return LanePrinter.loop(self, loop, indent)
+        self.used.append(loop.var)
+        return self._streaming(loop, found, indent)
+
+    def _streaming(self, loop: For, found: list[Store], indent: str) -> list[str]:
+        lanes = TOGETHER // min(s.value.dtype.bytes for s in found)
+        plain = replace(self, streamed=frozenset())
+        arrays = {s.buffer: f"{s.buffer}_q" for s in found}
+        inner = replace(self, element=_into_arrays(self.element, arrays), streamed=frozenset())
+        i1, i2, i3 = indent + "  ", indent + "    ", indent + "      "
+        at, end, border = f"{loop.var}_s", f"{loop.var}_e", f"{loop.var}_b"
+        here = f"const pf_i64 {loop.var} = {at}"
+        first = found[0]
+        place = self.element(self, first.buffer, first.indices)
+        size = first.value.dtype.bytes
+        lines = [
+            f"{indent}{{",
+            f"{i1}pf_i64 {at} = {self.index(loop.lower)};",
+            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
+            f"{i1}pf_i64 {border} = {at} + ({{ {here};",
+            f"{i2}(pf_i64)(-(__UINTPTR_TYPE__)&{place} % {LINE}) / {size}; }});",
+            f"{i1}{border} = {border} < {end} ? {border} : {end};",
+            *_plain_loop(plain, loop, at, border, i1),
+            f"{i1}for (; {at} + {lanes} <= {end}; {at} += {lanes}) {{",
+        ]
+        for s in found:
+            kind = f"{s.value.dtype.c_name} {arrays[s.buffer]}[{lanes}]"
+            lines.append(f"{i2}__attribute__((aligned({LINE}))) {kind};")
+        lines += [
+            f"{i2}PF_IVDEP",
+            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
+            f"{i3}const pf_i64 {loop.var} = {at} + l;",
+            *inner.block(loop.body, i3),
+            f"{i2}}}",
+            f"{i2}{here};",
+        ]
+        for s in found:
+            place = self.element(self, s.buffer, s.indices)
+            array = arrays[s.buffer]
+            lines.append(f"{i2}pf_stream(&{place}, {array}, sizeof {array});")
+        return [*lines, f"{i1}}}", *_plain_loop(plain, loop, at, end, i1), f"{indent}}}"]
+
+
+def _plain_loop(printer: Printer, loop: For, at: str, end: str, indent: str) -> list[str]:
+    """From where the loop has come to, up to `end`."""
+    return [
+        f"{indent}PF_IVDEP",
+        f"{indent}for (; {at} < {end}; ++{at}) {{",
+        f"{indent}  const pf_i64 {loop.var} = {at};",
+        *printer.block(loop.body, indent + "  "),
+        f"{indent}}}",
+    ]
+
+
+def _fits(loop: For, found: list[Store]) -> bool:
+    """Is it a long vector loop of plain stores along memory?"""
+    if loop.coordinate is not Coordinate.VECTOR or loop.lanes or loop.step != 1 or guarded_load(loop.body):
+        return False
+    if not all(isinstance(n, Store) or (isinstance(n, Declare) and not n.count) for n in loop.body):
+        return False
+    if len({s.buffer for s in found}) < len(found) or not all(_along(s, loop.var) for s in found):
+        return False
+    if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
+        trip = loop.upper.value - loop.lower.value
+        return trip * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
+    return True
+
+
+def _along(s: Store, var: str) -> bool:
+    if not s.indices or any(isinstance(i, EXPR_TYPES) for i in s.indices):
+        return False
+    *leading, last = s.indices
+    return last == IVar(var) and not any(
+        not isinstance(i, EXPR_TYPES) and var in variables(i) for i in leading
+    )
+
+
+def _into_arrays(
+    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str]
+) -> Callable[[Printer, str, tuple[Index, ...]], str]:
+    def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+        return f"{arrays[buffer]}[l]" if buffer in arrays else element(printer, buffer, indices)
+
+    return lane

@@ -1,0 +1,40 @@
+"""What the CPU code of a schedule can be varied by: one field for each number or choice of code generation.
+
+None leaves a choice to the pass that makes it, with its own figures.  Every value gives the same results but
+for the order of sums; which is fastest only a measurement can tell (`polyfuse.tuning`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKnobs:
+    """Code generation for a CPU.
+
+    lane_bytes   accumulators of a reduction loop fill so many bytes: independent chains of additions
+    strip        iterations of a block of one long parallel loop
+    sunk_strip   columns of a block where a loop along memory runs inside one across it
+    partials     partial results of a reduction over the outermost loop, for each thread
+    local_bytes  a temporary of one worker up to this size is an array of that worker; larger ones are global
+    ahead        a stitched kernel fetches the row so many ahead wherever it can (0: nowhere)
+    stream       stores of results pass the caches by (non-temporal)
+    chunks       chunks of a parallel loop for each thread, which claim them one by one
+    threads      threads that take part at most
+    """
+
+    lane_bytes: int | None = None
+    strip: int | None = None
+    sunk_strip: int | None = None
+    partials: int | None = None
+    local_bytes: int | None = None
+    ahead: int | None = None
+    stream: bool | None = None
+    chunks: int | None = None
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        """``strip=512, chunks=2``; empty if all is as the passes have it."""
+        chosen = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)

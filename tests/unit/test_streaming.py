@@ -1,0 +1,64 @@
+"""Stores past the caches: the same numbers on every length and alignment, and only where they belong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equivalence import fixed_graph_of
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.runtime.cpu import CpuExecutable
+
+TWO = "op two(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], z: f64[T, H]) {\n\
+  y[t, h] = exp(x[t, h]) + b[h]\n  z[t, h] = f64(x[t, h]) * 2.0\n}"
+
+
+def built(text: str, sizes: dict[str, int], stream: bool, checked: bool = False) -> CpuExecutable:
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())
+    knobs = CpuKnobs(stream=stream)
+    return CpuExecutable(emit_together([Request(kernels, checked=checked, knobs=knobs)])[0], {})
+
+
+@pytest.mark.parametrize(("t", "h"), [(1, 1), (1, 255), (3, 256), (5, 700), (33, 1023)])
+@pytest.mark.parametrize("shift", [0, 1, 7])
+def test_results_are_those_of_plain_stores(t: int, h: int, shift: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((t, h)).astype(np.float32)
+    x.flat[:: max(1, x.size // 5)] = np.nan
+    b = rng.standard_normal(h).astype(np.float32)
+    found = []
+    for stream in (False, True):
+        run = built(TWO, {"T": t, "H": h}, stream)
+        shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
+        # Results that begin anywhere, with a guard behind them.
+        memory = {"y": np.full(t * h + 32, 7, np.float32), "z": np.full(t * h + 32, 7, np.float64)}
+        arrays = {n: m[shift : shift + t * h].reshape(shapes[n]) for n, m in memory.items()}
+        run.run({"x": x.reshape(shapes["x"]), "b": b.reshape(shapes["b"]), **arrays})
+        found.append(memory)
+    for name in ("y", "z"):
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+def test_short_loops_and_checked_builds_keep_plain_stores() -> None:
+    assert "pf_stream" in built(TWO, {"T": 4, "H": 512}, True).code.source
+    assert "pf_stream" not in built(TWO, {"T": 4, "H": 64}, True).code.source
+    assert "pf_stream" not in built(TWO, {"T": 4, "H": 512}, True, checked=True).code.source
+
+
+def test_results_that_are_read_again_stay_near() -> None:
+    text = (
+        "op norm(x: f32[T, H]) -> (y: f32[T, H], s: f32[T]) {\n"
+        "  y[t, h] = exp(x[t, h])\n  s[t] = sum[h](y[t, h])\n}"
+    )
+    assert "pf_stream" not in built(text, {"T": 8, "H": 1024}, True).code.source
+
+
+def test_the_function_ends_with_a_fence() -> None:
+    source = built(TWO, {"T": 4, "H": 512}, True).code.source
+    body = source[source.index("_body(") : source.index("PF_EXPORT void")]
+    assert body.count("PF_STREAM_END;") == 1
+    assert body.rstrip().removesuffix("}").rstrip().endswith("PF_STREAM_END;")
