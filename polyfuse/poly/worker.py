@@ -11,26 +11,18 @@ limit on operations, which is a rough measure of time but never hangs.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import IO, Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import islpy as isl
 
+from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, limited, serve
+
 # What isl counts is allocations: this many a second on a slow machine (measured: 5 to 12 million).
 OPERATIONS_PER_SECOND = 4_000_000
-START_LIMIT_S = 20.0
 MEMORY_LIMIT = 4 << 30
 READY = "polyfuse scheduling helper 1"
 
@@ -118,46 +110,46 @@ def compute(job: Job, max_operations: int = 0) -> str:
 # --- the side of the caller ------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Helper:
-    """A helper process and the pipe to it. `command` is replaced in tests."""
+@dataclass(slots=True, eq=False)
+class Helper(Child):
+    """The helper process of isl's scheduler."""
 
-    command: Sequence[str] = field(
-        default_factory=lambda: (sys.executable, "-P", "-m", "polyfuse.poly.worker")
-    )
-    starts: int = 0
-    _process: subprocess.Popen[bytes] | None = None
-    _owner: int = 0
-    _unavailable: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _pending: bytes = b""
+    module: str = "polyfuse.poly.worker"
+    greeting: str = READY
 
     def start(self) -> None:
         """Start the process if it does not run. Raises HelperUnavailable."""
-        with self._lock:
-            self._ensure_started()
+        with self.lock:
+            self._started()
 
     def call(self, job: Job, limit_s: float) -> str:
         """Solve a job; a helper that dies or answers nonsense is replaced once."""
-        with self._lock:
+        with self.lock:
             for _ in range(2):
-                self._ensure_started()
+                self._started()
                 try:
-                    return self._exchange(job, limit_s)
-                except HelperDied:
+                    return self._solve(job, limit_s)
+                except (ChildDied, HelperDied):
                     self.kill()
                 except (Infeasible, Refused):
                     raise
+                except ChildLate as error:
+                    self.kill()
+                    raise OverBudget(str(error)) from None
                 except BaseException:
-                    self.kill()  # out of time, or an interrupt: its answer would still come
+                    self.kill()  # out of its budget, or an interrupt: its answer would still come
                     raise
             raise HelperDied("the scheduling helper failed twice on this problem")
 
-    def _exchange(self, job: Job, limit_s: float) -> str:
-        deadline = time.monotonic() + limit_s
+    def _started(self) -> None:
+        try:
+            self.ensure_started()
+        except ChildUnavailable as error:
+            raise HelperUnavailable(str(error)) from None
+
+    def _solve(self, job: Job, limit_s: float) -> str:
         request = {"job": asdict(job), "limit_s": limit_s}
-        self._write(json.dumps(request).encode() + b"\n", deadline)
-        answer = _parse_answer(self._read_line(deadline))
+        answer = _parse_answer(self.exchange(json.dumps(request).encode(), limit_s))
         match answer.get("kind"):
             case "schedule":
                 return str(answer["text"])
@@ -168,115 +160,6 @@ class Helper:
             case "failed":
                 raise Refused(str(answer["text"]))
         raise HelperDied("the scheduling helper answered nonsense")
-
-    def _ensure_started(self) -> None:
-        if self._process is not None and self._owner != os.getpid():
-            self._forget()
-        if self._process is not None and self._process.poll() is not None:
-            self.kill()
-        if self._process is None:
-            self._start()
-
-    def _start(self) -> None:
-        if self._unavailable:
-            raise HelperUnavailable("no helper process")
-        package = str(Path(__file__).resolve().parents[2])
-        known = os.environ.get("PYTHONPATH")
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *([known] if known else [])])}
-        try:
-            self._process = subprocess.Popen(
-                list(self.command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                close_fds=True,
-                start_new_session=True,
-                env=env,
-            )
-        except OSError as error:
-            self._unavailable = True
-            raise HelperUnavailable(str(error)) from None
-        self._owner, self._pending, self.starts = os.getpid(), b"", self.starts + 1
-        os.set_blocking(self._pipe("stdin").fileno(), False)
-        os.set_blocking(self._pipe("stdout").fileno(), False)
-        self._greet()
-
-    def _greet(self) -> None:
-        """Wait until the helper is ready: its start does not count against a job's time."""
-        try:
-            ready = self._read_line(time.monotonic() + START_LIMIT_S) == READY.encode()
-        except WorkerError:
-            ready = False
-        if not ready:
-            self.kill()
-            self._unavailable = True
-            raise HelperUnavailable("the helper process does not start")
-
-    def _pipe(self, name: str) -> IO[bytes]:
-        pipe: IO[bytes] | None = getattr(self._process, name)
-        assert pipe is not None
-        return pipe
-
-    def _write(self, data: bytes, deadline: float) -> None:
-        pipe = self._pipe("stdin").fileno()
-        while data:
-            _wait(pipe, select.POLLOUT, deadline)
-            try:
-                data = data[os.write(pipe, data) :]
-            except BlockingIOError:
-                continue
-            except OSError:
-                raise HelperDied("the scheduling helper closed its pipe") from None
-
-    def _read_line(self, deadline: float) -> bytes:
-        pipe = self._pipe("stdout").fileno()
-        while b"\n" not in self._pending:
-            _wait(pipe, select.POLLIN, deadline)
-            try:
-                chunk = os.read(pipe, 1 << 16)
-            except BlockingIOError:
-                continue
-            if not chunk:
-                raise HelperDied("the scheduling helper ended")
-            self._pending += chunk
-        line, self._pending = self._pending.split(b"\n", 1)
-        return line
-
-    def kill(self) -> None:
-        """End the helper now, if it is ours."""
-        process, mine = self._process, self._owner == os.getpid()
-        if process is None or not mine:
-            self._forget()
-            return
-        process.kill()
-        self._process = None
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        process.wait()
-
-    def _forget(self) -> None:
-        """In a forked child: close our copies of the pipe; the helper belongs to the parent."""
-        process, self._process, self._pending = self._process, None, b""
-        if process is not None:
-            process.returncode = 0  # not ours to wait for
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-
-    def after_fork(self) -> None:
-        """In a forked child: another thread may have held the lock."""
-        self._lock = threading.Lock()
-        self._forget()
-
-
-def _wait(pipe: int, event: int, deadline: float) -> None:
-    poll = select.poll()
-    poll.register(pipe, event)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(1 + left * 1000):
-        raise OverBudget("the time limit was reached")
 
 
 def _parse_answer(line: bytes) -> dict[str, Any]:
@@ -290,9 +173,6 @@ def _parse_answer(line: bytes) -> dict[str, Any]:
 
 
 _helper = Helper()
-atexit.register(_helper.kill)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helper.after_fork)
 
 
 def helper() -> Helper:
@@ -303,41 +183,37 @@ def helper() -> Helper:
 # --- the side of the helper ------------------------------------------------------------------------
 
 
-def answer(line: str) -> dict[str, str]:
+def answer(line: str) -> str:
     """What the helper says to one line."""
     request = json.loads(line)
     names = {f.name for f in fields(Job)}
     given = {k: v for k, v in request["job"].items() if k in names}
     given["options"] = tuple((str(k), int(v)) for k, v in given.get("options", ()))
-    # isl cannot be interrupted; should the caller be gone, the clock ends this process.
-    signal.setitimer(signal.ITIMER_REAL, float(request["limit_s"]) + 1)
+    with limited(float(request["limit_s"])):
+        return json.dumps(_answer(Job(**given)))
+
+
+def _answer(job: Job) -> dict[str, str]:
     try:
-        return {"kind": "schedule", "text": compute(Job(**given))}
+        return {"kind": "schedule", "text": compute(job)}
     except Infeasible as error:
         return {"kind": "infeasible", "text": str(error)}
     except OverBudget as error:
         return {"kind": "budget", "text": str(error)}
     except WorkerError as error:
         return {"kind": "failed", "text": str(error)}
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def serve() -> None:
-    """Answer lines until the caller closes the pipe. Nothing else may write to the pipe."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+def main() -> None:
+    """The helper: answers jobs, with so much memory at most."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         if hard == resource.RLIM_INFINITY or hard > MEMORY_LIMIT:
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, hard))
-    print(READY, file=out, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(line)), file=out, flush=True)
+    serve(READY, answer)
 
 
 if __name__ == "__main__":
-    serve()
+    main()

@@ -61,8 +61,8 @@ def running(pid: int) -> bool:
 
 
 def process_of(h: Helper) -> subprocess.Popen[bytes]:
-    assert h._process is not None
-    return h._process
+    assert h.process is not None
+    return h.process
 
 
 def test_one_process_answers_many_jobs(helper: Helper) -> None:
@@ -74,7 +74,7 @@ def test_one_process_answers_many_jobs(helper: Helper) -> None:
 def test_it_starts_with_the_first_job_only() -> None:
     program = (
         "from polyfuse.poly import scheduler, worker\n"
-        "assert worker.helper()._process is None and worker.helper().starts == 0"
+        "assert worker.helper().process is None and worker.helper().starts == 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
 
@@ -118,7 +118,7 @@ def test_nonsense_and_death_are_tried_twice_then_told(script: str) -> None:
     with pytest.raises((HelperDied, OverBudget)):
         h.call(EASY, 1.0)
     assert h.starts <= 2
-    assert h._process is None
+    assert h.process is None
 
 
 def test_a_helper_that_never_answers_is_killed() -> None:
@@ -129,7 +129,7 @@ def test_a_helper_that_never_answers_is_killed() -> None:
     for job in (EASY, big):
         with pytest.raises(OverBudget):
             h.call(job, 0.3)
-    assert h._process is None
+    assert h.process is None
 
 
 def test_a_helper_that_died_between_jobs_is_replaced(helper: Helper) -> None:
@@ -149,7 +149,7 @@ def test_an_interrupt_does_not_leave_an_answer_behind(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Helper, "_read_line", interrupt)
+        patch.setattr(Helper, "read_line", interrupt)
         with pytest.raises(KeyboardInterrupt):
             helper.call(IMPOSSIBLE, 5.0)
     assert "schedule" in helper.call(EASY, 5.0)
@@ -191,7 +191,7 @@ def test_a_forked_process_starts_its_own_helper(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_fork_while_a_thread_holds_the_helper_does_not_hang() -> None:
     h = worker.helper()
-    with h._lock:
+    with h.lock:
         child = os.fork()
         if child == 0:
             signal.alarm(20)
@@ -209,7 +209,7 @@ def test_a_fork_while_a_thread_holds_the_helper_does_not_hang() -> None:
 def test_the_helper_ends_with_its_parent() -> None:
     program = (
         "import os\nfrom polyfuse.poly import worker\nfrom test_worker import EASY\n"
-        "worker.solve(EASY, 5.0)\nprint(worker.helper()._process.pid, flush=True)\n{end}"
+        "worker.solve(EASY, 5.0)\nprint(worker.helper().process.pid, flush=True)\n{end}"
     )
     tests = Path(__file__).parents[1]
     known = [str(tests), str(tests / "unit"), str(tests.parent)]
@@ -225,7 +225,7 @@ def test_the_helper_ends_with_its_parent() -> None:
 
 
 def test_a_slow_start_counts_against_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import time; time.sleep(1.5)\nfrom polyfuse.poly.worker import serve\nserve()"
+    script = "import time; time.sleep(1.5)\nfrom polyfuse.poly.worker import main\nmain()"
     h = Helper(command=(sys.executable, "-c", script))
     monkeypatch.setattr(worker, "_helper", h)
     assert shape(schedule(build_model(graphs.NORM_ALL), time_limit_s=1.0)) == "[B1(n2); B1(y)]"
