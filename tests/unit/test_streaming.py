@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from equivalence import fixed_graph_of
@@ -35,7 +37,10 @@ def test_results_are_those_of_plain_stores(t: int, h: int, shift: int) -> None:
         run = built(TWO, {"T": t, "H": h}, stream)
         shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
         # Results that begin anywhere, with a guard behind them.
-        memory = {"y": np.full(t * h + 32, 7, np.float32), "z": np.full(t * h + 32, 7, np.float64)}
+        memory: dict[str, Any] = {
+            "y": np.full(t * h + 32, 7, np.float32),
+            "z": np.full(t * h + 32, 7, np.float64),
+        }
         arrays = {n: m[shift : shift + t * h].reshape(shapes[n]) for n, m in memory.items()}
         run.run({"x": x.reshape(shapes["x"]), "b": b.reshape(shapes["b"]), **arrays})
         found.append(memory)
