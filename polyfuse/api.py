@@ -36,6 +36,7 @@ from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.library import read, source_files
 from polyfuse.options import Options
+from polyfuse.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.stages import (
@@ -50,6 +51,7 @@ from polyfuse.targets import TARGETS, Target, require_target
 
 __all__ = [
     "LAYERS",
+    "PARTITIONS",
     "TARGETS",
     "ArgumentError",
     "Clustering",
@@ -71,8 +73,10 @@ __all__ = [
     "compare",
     "compile",
     "format_program",
+    "kernels_by",
     "load",
     "load_text",
+    "micro_text",
     "op",
     "parse",
     "parse_text",
@@ -254,6 +258,7 @@ def compile(
     stitching: Stitching | None = None,
     packing: Packing | None = None,
     clustering: Clustering | None = None,
+    partition: Partition | None = None,
     options: Options | None = None,
     **switches: Any,
 ) -> Compiled:
@@ -266,6 +271,8 @@ def compile(
               "pack" (III: independent kernels side by side)
     fusion    layer I with options of its own, stitching layer II, packing layer III
     clustering  how graphs of many statements are cut before that
+    partition  a name for a choice of both: "connect" (along large tensors, as if it is not given), "rules"
+              (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best)
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
@@ -288,6 +295,7 @@ def compile(
     loops = (fusion or LoopFusion()) if "loop" in layers else None
     stitches = (stitching or Stitching()) if "stitch" in layers else None
     packs = (packing or Packing()) if "pack" in layers else None
+    loops, clusters = passes_of(partition, loops, clustering)
     operator = chosen.op(op)
     return Compiled(
         chosen.programs,
@@ -296,7 +304,7 @@ def compile(
         fusion=loops,
         stitching=stitches,
         packing=packs,
-        clustering=clustering,
+        clustering=clusters,
         options=settings,
     )
 

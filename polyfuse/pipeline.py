@@ -170,7 +170,7 @@ class Compilation:
         if len(fixed.statements) > self.clustering.whole and isinstance(self.machine, GpuTarget):
             fixed = recompute_numbers(fixed, found)
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
-        clusters = step("clusters", lambda: self.clustering.clusters(fixed, found))
+        clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
         passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine)
         lessons = KeptLessons() if self.kept else NoLessons()
@@ -183,6 +183,9 @@ class Compilation:
                 made = partial(pieces_of, lessons=lessons, refused=error)
         low = step("kernels", lambda: lower_clusters(fixed, clusters, passes, made))
         return replace(low, decisions=(*found, *low.decisions))
+
+    def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
+        return self.clustering.clusters(fixed, found, self.machine, self.packing is not None)
 
     def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> Lowered:
         # TensorGraph -> TensorGraph (with reductions in one pass over memory, where that pays)

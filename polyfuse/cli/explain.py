@@ -23,6 +23,7 @@ def explain(
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
     layers: settings.Layers = "loop,stitch,pack",
+    partition: settings.Partition = "connect",
     target: settings.Target = "auto",
     device: settings.Device = None,
 ) -> None:
@@ -37,21 +38,26 @@ def explain(
       polyfuse explain stdlib:layer_norm mu__sum y
 
       polyfuse explain stdlib:softmax --target cuda --device A100
+
+      polyfuse explain stdlib:softmax --partition search
     """
     from polyfuse.cli.compiler import Options
 
     made_for, applied = settings.target_of(target, device), settings.layers_of(layers)
+    cut = settings.partition_of(partition, applied)
     if first is not None and second is None:
         raise typer.BadParameter("give two statements, or none")
+    if first is not None and cut == "search":
+        raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
     operator = files.open_operator(file, op)
     choice = settings.choice(operator, size, dtype, rank)
     graph = operator.graph(choice.dtypes, choice.ranks)
     settings.check_sizes(operator, choice.sizes, graph.sizes)
     if first is not None and second is not None:
         specialized = operator.specialize(choice.dtypes, choice.ranks, **choice.sizes)
-        screen.show(stages.schedule(specialized, applied).explain(first, second))  # type: ignore[attr-defined]
+        screen.show(stages.schedule(specialized, applied, cut).explain(first, second))  # type: ignore[attr-defined]
         return
-    kernels = stages.lowered(operator, choice, applied, made_for, Options(device=device))
+    kernels = stages.lowered(operator, choice, applied, made_for, Options(device=device), cut)
     screen.show(f"{kernels.scheduled.shape}\n{kernels.explain()}")
 
 

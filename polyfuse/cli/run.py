@@ -23,6 +23,7 @@ def run(
     target: settings.Target = "auto",
     device: settings.Device = None,
     layers: settings.Layers = "loop,stitch,pack",
+    partition: settings.Partition = "connect",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
     ] = 0,
@@ -59,6 +60,7 @@ def run(
 
     chosen = settings.target_of(target, device, resident)
     applied = settings.layers_of(layers)
+    cut = settings.partition_of(partition, applied)
     operator = files.open_operator(file, op)
     options = Options(
         checked=checked,
@@ -73,7 +75,7 @@ def run(
 
         Pool.get().set_threads(threads)
     case = prepare(operator, size, dtype, rank, seed)
-    done = execute(case, operator, chosen, applied, options)
+    done = execute(case, operator, chosen, applied, options, cut)
     screen.out().print(title(case), style="bold", soft_wrap=True)
     _show(case, done, repeat)
     if not no_check and not compare_results(case, done.results):
@@ -132,13 +134,27 @@ def prepare(
     return Case(operator.name, graph_at_sizes, sizes, make_inputs(graph, sizes, seed))
 
 
-def execute(case: Case, operator: Operator, target: str, layers: tuple[str, ...], options: Options) -> Done:
+def execute(
+    case: Case,
+    operator: Operator,
+    target: str,
+    layers: tuple[str, ...],
+    options: Options,
+    partition: str = "connect",
+) -> Done:
     """Compile and run once, on copies of what the operator changes."""
     import time
 
     from polyfuse.cli.compiler import compile
 
-    function = compile(operator.program, operator.name, target=target, layers=layers, options=options)  # type: ignore[arg-type]
+    function = compile(
+        operator.program,
+        operator.name,
+        target=target,  # type: ignore[arg-type]
+        layers=layers,
+        partition=partition,  # type: ignore[arg-type]
+        options=options,
+    )
     changed = {t.alias: t.name for t in case.graph.tensors if t.alias is not None}
     inputs = {n: a.copy() if n in changed else a for n, a in case.inputs.items()}
     with screen.working("compiling"):

@@ -40,6 +40,14 @@ Layers = Annotated[
         metavar="LAYERS", help="What fuses: loop (I), stitch (II), pack (III), several of them, or none."
     ),
 ]
+Partition = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What may fuse: connect (what large tensors connect), rules (Apollo's micro-graphs) or search "
+        "(the patterns that the cost model likes best).",
+    ),
+]
 Target = Annotated[
     str,
     typer.Option(
@@ -137,6 +145,17 @@ def layers_of(text: str) -> tuple[str, ...]:
         if name not in LAYERS:
             raise typer.BadParameter(f"there is no layer '{name}'; {known}")
     return names
+
+
+def partition_of(text: str, layers: tuple[str, ...]) -> str:
+    """A partition by name, which must be one of the layers asked for."""
+    from polyfuse.cli.compiler import PARTITIONS
+
+    if text not in PARTITIONS:
+        raise typer.BadParameter(f"there is no partition '{text}'; there are {', '.join(PARTITIONS)}")
+    if text == "rules" and "loop" not in layers:
+        raise typer.BadParameter("--partition rules is how layer I fuses: --layers must name loop")
+    return text
 
 
 def target_of(text: str, device: str | None = None, resident: int | None = None) -> str:

@@ -11,14 +11,14 @@ import typer
 from polyfuse.cli import files, screen, settings
 
 if TYPE_CHECKING:
-    from polyfuse.cli.compiler import Kernels, Operator, Options
+    from polyfuse.cli.compiler import Kernels, Operator, Options, Specialized
 
 STAGES = (
-    "ast", "graph", "schedule", "kernels", "schemes", "plan", "loops", "cpp", "cuda", "ptx", "resources",
+    "ast", "graph", "micro", "schedule", "kernels", "schemes", "plan", "loops", "cpp", "cuda", "ptx",
+    "resources",
 )  # fmt: skip
 _OPEN = ("ast", "graph", "schedule")  # make sense with sizes that are not known
 _TARGET = {"cpp": "cpu", "cuda": "cuda", "ptx": "cuda", "resources": "cuda"}  # what a stage is of
-_LATER = ("micro",)
 
 
 def emit(
@@ -29,6 +29,7 @@ def emit(
     dtype: settings.Dtypes = None,
     rank: settings.Ranks = None,
     layers: settings.Layers = "loop,stitch,pack",
+    partition: settings.Partition = "connect",
     target: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +46,8 @@ def emit(
 
     ast, graph and schedule leave sizes open that are not given; the later stages need them all and choose
     round numbers for the missing ones. cuda, ptx and resources (registers, spills, occupancy of each kernel)
-    are made for --device, an H200 if it is not given, and need no GPU.
+    are made for --device, an H200 if it is not given, and need no GPU. micro has the clusters that a graph is
+    cut into, and in each the micro-graphs of Apollo's rules.
 
     Examples:
 
@@ -61,22 +63,28 @@ def emit(
     """
     made_for = _target_of(stage, target, device)
     applied = settings.layers_of(layers)
+    cut = settings.partition_of(partition, applied)
+    if stage == "schedule" and cut == "search":
+        raise typer.BadParameter(
+            "the stage schedule is of one graph: --partition connect or rules; see micro"
+        )
     operator = files.open_operator(file, op)
     choice = settings.choice(operator, size, dtype, rank)
     if stage in _OPEN:
-        text = _early(operator, stage, choice, applied)
+        text = _early(operator, stage, choice, applied, cut)
     else:
-        from polyfuse.cli.compiler import Options
+        from polyfuse.cli.compiler import Options, micro_text
 
         options = Options(checked=checked, device=device)
-        text = _late(lowered(operator, choice, applied, made_for, options), stage)
+        if stage == "micro":
+            text = micro_text(at_sizes(operator, choice), cut, options, made_for)  # type: ignore[arg-type]
+        else:
+            text = _late(lowered(operator, choice, applied, made_for, options, cut), stage)
     files.deliver(text, output)
 
 
 def _target_of(stage: str, target: str | None, device: str | None) -> str:
     """The target of a stage; wrong usage if there is no such stage, or it is not of the target asked for."""
-    if stage in _LATER:
-        raise typer.BadParameter(f"the stage {stage} is not built yet; there are {', '.join(STAGES)}")
     if stage not in STAGES:
         raise typer.BadParameter(f"there is no stage '{stage}'; there are {', '.join(STAGES)}")
     from polyfuse.cli.compiler import ON_GPU
@@ -88,14 +96,16 @@ def _target_of(stage: str, target: str | None, device: str | None) -> str:
     return own or found
 
 
-def _early(operator: Operator, stage: str, choice: settings.Choice, layers: tuple[str, ...]) -> str:
+def _early(
+    operator: Operator, stage: str, choice: settings.Choice, layers: tuple[str, ...], partition: str
+) -> str:
     """A stage at which sizes may be open."""
     if stage == "ast":
         return "\n".join(_tree(operator.op, ""))
     graph = operator.graph(choice.dtypes, choice.ranks)
     settings.check_sizes(operator, choice.sizes, graph.sizes)
     specialized = operator.specialize(choice.dtypes, choice.ranks, **choice.sizes)
-    return str(specialized if stage == "graph" else schedule(specialized, layers))
+    return str(specialized if stage == "graph" else schedule(specialized, layers, partition))
 
 
 def _late(kernels: Kernels, stage: str) -> str:
@@ -121,7 +131,11 @@ def _late(kernels: Kernels, stage: str) -> str:
 
 
 def schedule(
-    specialized: object, layers: tuple[str, ...], target: str | None = None, options: object = None
+    specialized: object,
+    layers: tuple[str, ...],
+    partition: str = "connect",
+    target: str | None = None,
+    options: object = None,
 ) -> object:
     """The schedule after the layers asked for; for a target with what layer II makes of the graph."""
     from polyfuse.cli.compiler import LoopFusion
@@ -129,14 +143,12 @@ def schedule(
     unfused = specialized.schedule()  # type: ignore[attr-defined]
     if target is not None and "stitch" in layers:
         unfused = unfused.online(options, target=target)
-    return unfused.apply(LoopFusion()) if "loop" in layers else unfused
+    fusion = LoopFusion(partition="rules" if partition == "rules" else "whole")
+    return unfused.apply(fusion) if "loop" in layers else unfused
 
 
-def lowered(
-    operator: Operator, choice: settings.Choice, layers: tuple[str, ...], target: str, options: Options
-) -> Kernels:
-    """The kernels at known sizes; sizes not given are chosen, with a note."""
-    from polyfuse.cli.compiler import Packing, Stitching
+def at_sizes(operator: Operator, choice: settings.Choice) -> Specialized:
+    """The operator at known sizes; those that are not given are chosen, with a note."""
     from polyfuse.runtime.inputs import default_sizes
 
     graph = operator.graph(choice.dtypes, choice.ranks)
@@ -145,8 +157,24 @@ def lowered(
     assumed = [f"{n}={v}" for n, v in sizes.items() if n not in choice.sizes]
     if assumed:
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
-    specialized = operator.specialize(choice.dtypes, choice.ranks, **sizes)
-    scheduled = schedule(specialized, layers, target, options)
+    return operator.specialize(choice.dtypes, choice.ranks, **sizes)
+
+
+def lowered(
+    operator: Operator,
+    choice: settings.Choice,
+    layers: tuple[str, ...],
+    target: str,
+    options: Options,
+    partition: str = "connect",
+) -> Kernels:
+    """The kernels at known sizes."""
+    from polyfuse.cli.compiler import Packing, Stitching, kernels_by
+
+    specialized = at_sizes(operator, choice)
+    if partition == "search":
+        return kernels_by(specialized, partition, layers, options, target)  # type: ignore[arg-type]
+    scheduled = schedule(specialized, layers, partition, target, options)
     kernels: Kernels = scheduled.lower(options, target=target)  # type: ignore[attr-defined]
     kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
     return kernels.apply(Packing()) if "pack" in layers else kernels

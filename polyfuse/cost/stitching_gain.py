@@ -126,6 +126,11 @@ class StitchingCost:
         touched = sum(f.nbytes for f in groups)
         return sum(self._real(f, touched) + f.launches * self.launch_s for f in groups)
 
+    def times(self, f: NestFigures, touched: float) -> tuple[float, float]:
+        """Seconds of a group without its launches, of those that touch so many bytes together: with the
+        machine busy all the time, and as it is."""
+        return self._time(f, 1.0, touched), self._real(f, touched)
+
     @property
     def launch_s(self) -> float:
         m = self.machine

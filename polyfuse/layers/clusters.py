@@ -14,6 +14,9 @@ separators    numbers that come from several clusters or go to several (the norm
 size          a cluster has at most `most` statements; where one would be larger it is cut where tensors
               are small
 
+With `partition="search"` a graph is cut along the patterns that the cost model likes best instead
+(`layers.plan_search`); contractions, pieces of one tensor and recurrences are as above.
+
 No group of statements is formed that others lie between (`layers.quotient`).  Sources: Apollo (MLSys'22)
 section 3, cluster extraction; opaque operators by relations, not by names.
 """
@@ -21,11 +24,13 @@ section 3, cluster extraction; opaque operators by relations, not by names.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal, get_args
 
 from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -40,10 +45,17 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.explorer import union
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.group_figures import OPEN_SIZE
 from polyfuse.layers.library_calls import library_product
+from polyfuse.layers.plan_search import Nodes, PlanSearch
 from polyfuse.layers.quotient import Quotient
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.poly.axis_planner import strongly_connected
+from polyfuse.poly.domains import specialize
+
+Partition = Literal["connect", "search"]
 
 # Clusters come together along a tensor of which one element stands for at most so many of each: a number for
 # each row ties rows together, one for a whole tensor does not.
@@ -59,18 +71,37 @@ class Clustering:
     most     statements of a cluster at most (those that must stay together count, but are never cut)
     whole    graphs with at most so many statements are not cut, but for what a library computes
     library  leave matrix products to a library, on a CPU
+    partition  "connect": along large tensors; "search": into the patterns of the best plan that is found
     """
 
     most: int = 40
     whole: int = 40
     library: bool = True
+    partition: Partition = "connect"
 
-    def clusters(self, graph: TensorGraph, decisions: list[Decision]) -> list[tuple[str, ...]]:
-        """The clusters of a graph, each with its statements in order of the graph."""
+    def __post_init__(self) -> None:
+        if self.partition not in get_args(Partition):
+            known = " or ".join(map(repr, get_args(Partition)))
+            raise ArgumentError(f"a graph cannot be cut by {self.partition!r}", code="PF419", hint=known)
+
+    def clusters(
+        self,
+        graph: TensorGraph,
+        decisions: list[Decision],
+        machine: int | GpuTarget = 2,
+        remote: bool = True,
+    ) -> list[tuple[str, ...]]:
+        """The clusters of a graph, each with its statements in order of the graph.
+
+        machine: what kernels are for, and `remote`, whether independent ones will be packed: a search asks.
+        """
         names = tuple(s.name for s in graph.statements)
         products = self.library and any(library_product(graph, s) for s in graph.statements)
         if len(names) <= self.whole and not products:
             return [names] if names else []
+        if self.partition == "search":
+            plan = search_of(graph, machine, self.most).run(decisions, remote)
+            return [tuple(names[s] for s in members) for members in plan]
         found = _Clusters(graph, self.most).run()
         sizes_of = ", ".join(str(len(c)) for c in found)
         why = f"{len(found)} clusters of {sizes_of} statements, cut at contractions and small tensors"
@@ -147,6 +178,22 @@ class _Clusters:
         ordered = [sorted(s for k in members for s in together[k]) for members in groups.graph.ordered()]
         return [tuple(self.statements[s].name for s in members) for members in ordered]
 
+    def nodes(self) -> Nodes:
+        """What a search puts together, in dependence order."""
+        together = _bound_together(len(self.statements), list(self._edges()), self.writers)
+        of = {s: k for k, t in enumerate(together) for s in t}
+        ordered = Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()]).ordered()
+        together = [together[k] for (k,) in ordered]
+        of = {s: k for k, t in enumerate(together) for s in t}
+        edges = {(of[a], of[b]) for a, b in self._edges() if of[a] != of[b]}
+        outside = [readers for name, readers in self.readers.items() if name not in self.writers]
+        return Nodes(
+            tuple(map(tuple, together)),
+            tuple(sorted(edges)),
+            tuple(_set_of(of[r] for r in readers) for readers in outside if len(readers) > 1),
+            _set_of(k for k, t in enumerate(together) if any(self.alone[s] for s in t)),
+        )
+
     def _edges(self) -> Iterator[tuple[int, int]]:
         """Producer and consumer; and who reads the entry value of an inout parameter, and who replaces it."""
         for name, writers in self.writers.items():
@@ -176,6 +223,17 @@ class _Clusters:
     def _largest(self, k: int) -> int:
         s = self.statements[k]
         return max(self.bytes[n] for n in (s.target, *(r.tensor for r in statement_reads(s))))
+
+
+def search_of(graph: TensorGraph, machine: int | GpuTarget, most: int = 40) -> PlanSearch:
+    """The search for a plan of a graph; sizes that are open count as layer II counts them."""
+    fixed = specialize(graph, dict.fromkeys(graph.sizes, OPEN_SIZE)) if graph.sizes else graph
+    return PlanSearch(fixed, _Clusters(fixed, most).nodes(), machine, most)
+
+
+def _set_of(nodes: Iterable[int]) -> int:
+    """A set as bits of a number."""
+    return union(1 << k for k in nodes)
 
 
 def _bytes(t: Tensor) -> int:

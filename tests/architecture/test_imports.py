@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,
+    "partitions": EVERYTHING,
     "resources": LOW | {"ir", "cost", "runtime"},
     "estimates": LOW | {"cost", "runtime"},
     "targets": EVERYTHING,

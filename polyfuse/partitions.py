@@ -1,0 +1,99 @@
+"""Partitions by name: what `compile(partition=...)` and `--partition` stand for.
+
+connect   graphs of many statements are cut along large tensors; layer I shares all loops that it can
+rules     the same, but layer I fuses Apollo's micro-graphs only (`LoopFusion(partition="rules")`)
+search    every graph is cut into the patterns that the cost model likes best
+          (`Clustering(partition="search", whole=0)`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, get_args
+
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.aggregation import micro_graphs
+from polyfuse.layers.clusters import Clustering, cut_off
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
+from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Passes, lower_clusters
+from polyfuse.options import Options
+from polyfuse.poly.domains import build_model
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.primitive_types import primitive_types
+from polyfuse.stages import Kernels, Scheduled, Specialized
+from polyfuse.targets import Target, mapped_for, resolve_target
+
+Partition = Literal["connect", "rules", "search"]
+PARTITIONS: tuple[str, ...] = get_args(Partition)
+
+
+def passes_of(
+    partition: str | None, fusion: LoopFusion | None, clustering: Clustering | None
+) -> tuple[LoopFusion | None, Clustering | None]:
+    """Layer I and the clustering with a partition by name; None leaves both as they are.
+
+    Raises ArgumentError PF419 for a name that there is not, or one that needs layer I where that is left out.
+    """
+    match partition:
+        case None:
+            return fusion, clustering
+        case "connect":
+            return fusion, clustering and replace(clustering, partition="connect")
+        case "rules":
+            if fusion is None:
+                message = "partition='rules' is how layer I fuses, and layer I is left out"
+                raise ArgumentError(message, code="PF419", hint='name "loop" among the layers')
+            return replace(fusion, partition="rules"), clustering
+        case "search":
+            return fusion, replace(clustering or Clustering(whole=0), partition="search")
+    names = ", ".join(PARTITIONS)
+    raise ArgumentError(f"there is no partition {partition!r}", code="PF419", hint=f"one of {names}")
+
+
+def kernels_by(
+    specialized: Specialized,
+    partition: str,
+    layers: tuple[str, ...],
+    options: Options | None = None,
+    target: Target = "auto",
+) -> Kernels:
+    """The kernels of an operator at known sizes, cluster by cluster, with every decision on the way."""
+    chosen, made_for = options or Options(), resolve_target(target)
+    machine = mapped_for(made_for, chosen)
+    fusion, cut = passes_of(partition, LoopFusion() if "loop" in layers else None, None)
+    clustering = cut or Clustering()
+    stitching = Stitching() if "stitch" in layers else None
+    packing = Packing() if "pack" in layers else None
+    clean = specialized.clean()
+    found: list[Decision] = [*clean.decisions]
+    clusters = clustering.clusters(clean.graph, found, machine, packing is not None)
+    low = lower_clusters(clean.graph, clusters, Passes(clustering, fusion, stitching, packing, machine))
+    why = (*found, *low.decisions)
+    scheduled = Scheduled(specialized, low.scheduled)
+    return Kernels(scheduled, low.kernels, why, chosen, made_for, stitching, packing, low.copied)
+
+
+def micro_text(
+    specialized: Specialized, partition: str, options: Options | None = None, target: Target = "auto"
+) -> str:
+    """The clusters of an operator after clean-up, and in each the micro-graphs that Apollo's rules give."""
+    machine = mapped_for(resolve_target(target), options or Options())
+    _, cut = passes_of(partition, LoopFusion(), None)
+    graph = specialized.clean().graph
+    clusters = (cut or Clustering()).clusters(graph, [], machine)
+    lines: list[str] = []
+    for k, own in enumerate(cut_off(graph, clusters)):
+        lines += [f"cluster {k}", *_micro_lines(own)]
+    return "\n".join(lines)
+
+
+def _micro_lines(graph: TensorGraph) -> Iterator[str]:
+    with isl_lock:
+        kinds = primitive_types(build_model(graph))
+    for names in micro_graphs(graph):
+        yield "  micro-graph: " + ", ".join(f"{n} ({kinds[n].name.lower()})" for n in names)
