@@ -3,7 +3,9 @@
 // Why not OpenMP: libgomp hangs in forked children, clashes with the copy that torch brings, and
 // costs more for small work.  What this file promises:
 //
-//  * A step is cut into chunks; threads claim chunks from one atomic counter.  The caller works too.
+//  * A step is cut into chunks.  Each thread has a share of them, always the same one and in one
+//    piece, so that a core finds in its caches what it wrote in the step or the call before; who is
+//    done with his own share claims chunks of the others.  The caller works too.
 //  * Between two steps the caller waits until all chunks are *finished*.  It never waits for a
 //    worker that claimed nothing, so a worker that is asleep or preempted costs nobody anything.
 //  * Without a parallel step nobody is woken and no thread is started.
@@ -14,7 +16,8 @@
 //  * After fork() the child has no workers and starts new ones when it needs them.
 //
 // Claims are safe against late workers because nothing about a step is read before a claim has
-// succeeded, and after that the step cannot end before the chunk does.
+// succeeded, and after that the step cannot end before the chunk does.  A share is claimed from an
+// atomic count of the chunks left in it, which only the caller ever raises, when the step is written.
 
 #include <atomic>
 #include <cerrno>
@@ -103,13 +106,18 @@ struct alignas(64) Job {
   char* const* buf;
   const int64_t* num;
   int64_t count, chunk, chunks, scratch_bytes;
+  int shares;
   FpState fp;
+
+  // Where a share begins; share `shares` is the end of all.
+  int64_t share(int k) const { return chunks / shares * k + chunks % shares * k / shares; }
 };
 struct alignas(64) Counter { std::atomic<int64_t> value{0}; };
 
-Job job;            // written by the caller while no chunk is claimed or claimable
-Counter remaining;  // chunks of the step that nobody has claimed
-Counter finished;   // chunks of the step that are done
+Job job;                     // written by the caller while no chunk is claimed or claimable
+Counter left[kMaxThreads];   // chunks of each share that nobody has claimed; 0 where there is no share
+Counter steps_written;       // grows by one with each step: workers look for chunks when it does
+Counter finished;            // chunks of the step that are done
 std::atomic<int> failure{0};
 
 std::atomic<bool> busy{false};      // a region runs, or the pool is being changed
@@ -144,20 +152,27 @@ void run_chunk(int64_t index) {
   fp_set(before);
 }
 
-// Claim and run chunks until none is left.
-void help() {
-  int64_t left = remaining.value.load(std::memory_order_acquire);
-  while (left > 0) {
-    if (!remaining.value.compare_exchange_weak(left, left - 1)) continue;
+// Claim and run chunks of a share until none is left.
+void help_with(int share) {
+  std::atomic<int64_t>& count = left[share].value;
+  int64_t seen = count.load(std::memory_order_acquire);
+  while (seen > 0) {
+    if (!count.compare_exchange_weak(seen, seen - 1)) continue;
     const int64_t chunks = job.chunks;  // stable from the claim until `finished` counts this chunk
-    run_chunk(chunks - left);
+    run_chunk(job.share(share + 1) - seen);
     if (finished.value.fetch_add(1) + 1 == chunks && caller_sleeps.load()) {
       pthread_mutex_lock(&mutex);
       pthread_cond_signal(&all_done);
       pthread_mutex_unlock(&mutex);
     }
-    left = remaining.value.load(std::memory_order_acquire);
+    seen = count.load(std::memory_order_acquire);
   }
+}
+
+// The thread's own share first, then those of the threads after it, around.
+void help(int id) {
+  const int threads = target.load();
+  for (int k = 0; k < threads; ++k) help_with((id + k) % threads);
 }
 
 // Spin until `ready()`, at most spin_ns; whether it became so.
@@ -178,9 +193,11 @@ bool spin_until(Ready ready) {
 
 void* worker(void* argument) {
   const int id = int(reinterpret_cast<intptr_t>(argument));
-  const auto called = [id] { return remaining.value.load() > 0 || id >= target.load(); };
+  int64_t seen = 0;
+  const auto called = [&] { return steps_written.value.load() != seen || id >= target.load(); };
   while (id < target.load()) {
-    help();
+    seen = steps_written.value.load();
+    help(id);
     if (spin_until(called)) continue;
     pthread_mutex_lock(&mutex);
     sleepers.fetch_add(1);
@@ -198,7 +215,7 @@ void in_forked_child() {
   mutex = free_mutex;
   work = free_cond;
   all_done = free_cond;
-  remaining.value.store(0);
+  for (Counter& share : left) share.value.store(0);
   finished.value.store(0);
   sleepers.store(0);
   caller_sleeps.store(false);
@@ -234,9 +251,11 @@ void run_in_order(const pf_step& step, char* const* buf, const int64_t* num) {
   }
 }
 
-void run_together(int64_t chunks) {
+void run_together() {
+  const int64_t chunks = job.chunks;
   finished.value.store(0);
-  remaining.value.store(chunks);
+  for (int k = 0; k < job.shares; ++k) left[k].value.store(job.share(k + 1) - job.share(k));
+  steps_written.value.fetch_add(1);
   // Either a worker going to sleep sees the chunks, or we see the sleeper (both sides are seq_cst).
   const int asleep = sleepers.load();
   if (asleep > 0) {
@@ -246,7 +265,7 @@ void run_together(int64_t chunks) {
     pthread_mutex_unlock(&mutex);
     wakeups.fetch_add(calls, std::memory_order_relaxed);
   }
-  help();
+  help(0);
   const auto complete = [chunks] { return finished.value.load() == chunks; };
   if (complete() || spin_until(complete)) return;
   pthread_mutex_lock(&mutex);
@@ -268,8 +287,8 @@ int run_region(const pf_step* steps, int64_t nsteps, char* const* buf, const int
       fence_stores();
       continue;
     }
-    job = Job{step.run, buf, num, step.count, step.chunk, chunks, scratch_bytes, fp};
-    run_together(chunks);
+    job = Job{step.run, buf, num, step.count, step.chunk, chunks, scratch_bytes, target.load(), fp};
+    run_together();
   }
   return failure.load();
 }

@@ -116,6 +116,18 @@ def test_chunks_cover_exactly_the_range(count: int, chunk: int, parallel: bool) 
     assert [tuple(row) for row in seen] == expected
 
 
+def test_each_thread_has_a_share_in_one_piece() -> None:
+    """Forty chunks of some milliseconds: every thread does ten neighbours, unless another was late."""
+
+    def owners() -> list[int]:
+        notes = np.full((40, 4), -1, np.int64)
+        prepared([step("note_chunks", 40, 1)], [notes], 0, 0, 3000).check()
+        assert set(notes[:, 0]) == set(range(40))
+        return [len(set(notes[k : k + 10, 2])) for k in (0, 10, 20, 30)] + [len(set(notes[:, 2]))]
+
+    assert any(owners() == [1, 1, 1, 1, 4] for _ in range(20))
+
+
 def test_no_steps() -> None:
     prepared([], [], 0).check()
 
