@@ -23,6 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from polyfuse.diagnostics import ToolchainError
+
+ENV_JOBS = "POLYFUSE_JOBS"
+MOST_JOBS = 1024
 START_LIMIT_S = 20.0
 
 
@@ -36,6 +40,36 @@ class ChildLate(Exception):
 
 class ChildUnavailable(Exception):
     """No such process can be started here."""
+
+
+def jobs() -> int:
+    """How many processes a compilation may use: ``$POLYFUSE_JOBS``, else the cores that this one may use.
+
+    Raises ToolchainError PF705 for what is no number of processes.
+    """
+    text = os.environ.get(ENV_JOBS, "").strip()
+    if not text:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return min(cores or 1, MOST_JOBS) if os.name == "posix" else 1
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_JOBS:
+        raise ToolchainError(
+            f"{ENV_JOBS} is {text!r}, not a number of processes",
+            code="PF705",
+            hint=f"give a whole number from 1 to {MOST_JOBS}, or unset it to use every core of the process",
+        )
+    return int(text)
+
+
+def peak_memory() -> int:
+    """The most memory that this process had so far, in bytes, or the largest that it waited for, if that
+    had more; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return max(resource.getrusage(k).ru_maxrss for k in kinds) * unit
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -75,7 +109,7 @@ class Child:
         return self.read_line(deadline)
 
     def ensure_started(self) -> None:
-        """Start the process if it does not run; hold `lock`. Raises ChildUnavailable."""
+        """Start the process if it does not run; hold `lock`. Raises ChildUnavailable, ChildDied."""
         if self.process is not None and self._owner != os.getpid():
             self._forget()
         if self.process is not None and self.process.poll() is not None:
@@ -118,7 +152,10 @@ class Child:
             self.kill()
             raise
         if not ready:
+            process = self.process
             self.kill()
+            if process is not None and process.returncode == -signal.SIGKILL:
+                raise ChildDied("the helper was ended")
             self._unavailable = True
             raise ChildUnavailable("the helper process does not start")
 
@@ -155,16 +192,23 @@ class Child:
         line, self._pending = b"".join(found).split(b"\n", 1)
         return line
 
+    def end(self) -> None:
+        """End the child, with all in its session; whoever waits for its answer gets ChildDied."""
+        process = self.process
+        if process is None or self._owner != os.getpid() or process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.session:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
     def kill(self) -> None:
-        """End the child now, with all in its session, if it is ours."""
+        """`end`, and close the pipes; hold `lock`, or be the only one who knows it."""
+        self.end()
         process, mine = self.process, self._owner == os.getpid()
         if process is None or not mine:
             self._forget()
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.session and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
         self.process = None
         _close(process)
         process.wait()

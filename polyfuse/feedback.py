@@ -26,15 +26,12 @@ from polyfuse.ir.rename import canonical
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers.aggregation import bound_together
 from polyfuse.layers.clusters import cut_off
-from polyfuse.layers.joining import Piece
-from polyfuse.lowering import Passes, lower_piece
+from polyfuse.lowering import Made, Passes, lower_piece
 from polyfuse.poly.scheduler import ScheduleTimeout
 
 CUT_AT_RECURRENCES, CUT, UNFUSED = "cut at recurrences", "cut", "unfused"
 # What no way of compiling mends: sizes that must be known.
 OPEN_SIZES = "PF513"
-
-Made = list[tuple[Piece, tuple[Decision, ...]]]
 
 
 class Lessons(Protocol):

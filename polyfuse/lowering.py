@@ -44,7 +44,9 @@ class Passes:
 
 
 # A cluster's kernels, in one or more pieces, with the decisions that led to each.
-Maker = Callable[[TensorGraph, Passes], list[tuple[Piece, tuple[Decision, ...]]]]
+Made = list[tuple[Piece, tuple[Decision, ...]]]
+# Makes those of all clusters; none differs from another in names only.
+Maker = Callable[[Sequence[TensorGraph], Passes], Sequence[Made]]
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,11 @@ class Lowered:
 def lower_clusters(
     graph: TensorGraph, clusters: Sequence[tuple[str, ...]], passes: Passes, make: Maker | None = None
 ) -> Lowered:
-    """Kernels of all clusters; `make` may cut one that fails. Raises ScheduleError PF5xx where one of them
-    cannot be made."""
-    make = make or (lambda own, by: [lower_piece(own, by)])
+    """Kernels of all clusters; `make` may cut those that fail, and work on several at once.
+
+    Raises ScheduleError PF5xx where one of them cannot be made.
+    """
+    make = make or (lambda owns, by: [[lower_piece(own, by)] for own in owns])
     decisions: list[Decision] = []
     if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:
         # Clusters must agree on the shapes of what goes between them.
@@ -70,19 +74,21 @@ def lower_clusters(
         passes = replace(passes, fusion=replace(passes.fusion, collapse=False))
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
     pieces: list[Piece] = []
-    known: dict[object, tuple[int, tuple[TensorGraph, list[Piece]]]] = {}
-    for k, own in enumerate(cut_off(graph, clusters)):
-        form = canonical(own), tuple(t.name in strided for t in own.tensors)
-        if form in known:
-            first, model = known[form]
-            pieces += [piece.like(_alike(model[0], own, piece)) for piece in model[1]]
-            why = f"it differs from cluster {first} in names only, and takes its kernels"
+    owns = list(cut_off(graph, clusters))
+    forms = [(canonical(own), tuple(t.name in strided for t in own.tensors)) for own in owns]
+    first: dict[object, int] = {}
+    for k, form in enumerate(forms):
+        first.setdefault(form, k)
+    found = dict(zip(first.values(), make([owns[k] for k in first.values()], passes), strict=True))
+    for k, own in enumerate(owns):
+        like = first[forms[k]]
+        if like != k:
+            pieces += [piece.like(_alike(owns[like], own, piece)) for piece, _ in found[like]]
+            why = f"it differs from cluster {like} in names only, and takes its kernels"
             decisions.append(Decision("same", f"cluster {k}", True, why))
             continue
-        found = make(own, passes)
-        known[form] = k, (own, [piece for piece, _ in found])
-        pieces += [piece for piece, _ in found]
-        decisions += [d for _, why_so in found for d in why_so]
+        pieces += [piece for piece, _ in found[k]]
+        decisions += [d for _, why_so in found[k] for d in why_so]
     made = join(graph, pieces)
     kernels, packs = launches(made.kernels, passes)
     return Lowered(made.scheduled, kernels, made.copied, (*decisions, *packs))

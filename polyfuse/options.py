@@ -71,6 +71,13 @@ ENVIRONMENT = (
         "`1`, the helper process",
     ),
     Variable(
+        "POLYFUSE_JOBS",
+        "Processes that a long compilation may use, 1 to 1024: clusters are scheduled and sources compiled "
+        "side by side. Results are the same with any number; `1` starts no process besides those of isl "
+        "and of the compilers.",
+        "the cores that the process may use (its affinity mask)",
+    ),
+    Variable(
         "CXX",
         "The C++ compiler, if need be with arguments (`ccache g++`).",
         "the first of `g++`, `clang++`, `c++` on the PATH that works",

@@ -18,7 +18,7 @@ from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
-from polyfuse.feedback import NoLessons, pieces_of
+from polyfuse.feedback import NoLessons
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
@@ -42,6 +42,7 @@ from polyfuse.lowering import (
     lower_clusters,
     schedule,
 )
+from polyfuse.lowering_pool import lower_all
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
@@ -174,13 +175,13 @@ class Compilation:
         fusion = self.fusion and replace(self.fusion, late="raise")
         passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine)
         lessons = KeptLessons() if self.kept else NoLessons()
-        made: Maker = lambda own, by: pieces_of(own, by, lessons)  # noqa: E731
+        made: Maker = partial(lower_all, lessons=lessons)
         if len(clusters) == 1:
             try:
                 low = self._one_cluster(step, fixed, passes)
                 return replace(low, decisions=(*found, *low.decisions))
             except ScheduleError as error:  # it is cut, and tried again
-                made = partial(pieces_of, lessons=lessons, refused=error)
+                made = partial(lower_all, lessons=lessons, refused=error)
         low = step("kernels", lambda: lower_clusters(fixed, clusters, passes, made))
         return replace(low, decisions=(*found, *low.decisions))
 

@@ -25,6 +25,9 @@ from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, lim
 OPERATIONS_PER_SECOND = 4_000_000
 MEMORY_LIMIT = 4 << 30
 READY = "polyfuse scheduling helper 1"
+# What is left of a limit when a job is reached differs a little each time.
+SAME_LIMIT = 1.2
+MOST_LATE = 1000
 
 
 class WorkerError(Exception):
@@ -75,11 +78,22 @@ def prepare() -> None:
 
 
 def solve(job: Job, limit_s: float) -> str:
-    """The text of a schedule for a job. Raises Infeasible, OverBudget, HelperDied or Refused."""
-    if _wanted():
-        with contextlib.suppress(HelperUnavailable):
-            return helper().call(job, limit_s)
-    return compute(job, max(1, int(limit_s * OPERATIONS_PER_SECOND)))
+    """The text of a schedule for a job. Raises Infeasible, OverBudget, HelperDied or Refused.
+
+    A job that had as much time before is not tried again: a hang costs its time limit once.
+    """
+    if limit_s <= SAME_LIMIT * _late.get(job, 0.0):
+        raise OverBudget("the time limit was reached before")
+    try:
+        if _wanted():
+            with contextlib.suppress(HelperUnavailable):
+                return helper().call(job, limit_s)
+        return compute(job, max(1, int(limit_s * OPERATIONS_PER_SECOND)))
+    except OverBudget:
+        while len(_late) >= MOST_LATE:
+            _late.pop(next(iter(_late)))
+        _late[job] = limit_s
+        raise
 
 
 def compute(job: Job, max_operations: int = 0) -> str:
@@ -119,19 +133,19 @@ class Helper(Child):
 
     def start(self) -> None:
         """Start the process if it does not run. Raises HelperUnavailable."""
-        with self.lock:
+        with self.lock, contextlib.suppress(ChildDied):  # then the call starts another
             self._started()
 
     def call(self, job: Job, limit_s: float) -> str:
         """Solve a job; a helper that dies or answers nonsense is replaced once."""
         with self.lock:
             for _ in range(2):
-                self._started()
                 try:
+                    self._started()
                     return self._solve(job, limit_s)
                 except (ChildDied, HelperDied):
                     self.kill()
-                except (Infeasible, Refused):
+                except (Infeasible, Refused, HelperUnavailable):
                     raise
                 except ChildLate as error:
                     self.kill()
@@ -173,6 +187,7 @@ def _parse_answer(line: bytes) -> dict[str, Any]:
 
 
 _helper = Helper()
+_late: dict[Job, float] = {}
 
 
 def helper() -> Helper:

@@ -39,6 +39,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
     "feedback": LOW | {"ir", "poly", "layers", "lowering"},
+    "lowering_messages": LOW | {"ir", "lowering"},
+    "lowering_helper": LOW
+    | {"ir", "poly", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons"},
+    "lowering_pool": LOW | {"ir", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons"},
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,
