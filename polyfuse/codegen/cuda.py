@@ -18,6 +18,7 @@ from polyfuse.codegen.device_tasks import lower_device
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing
@@ -260,10 +261,15 @@ class _Function:
     def storage(self) -> list[str]:
         """Arrays of the block and of the thread."""
         lines = []
-        offsets, total = self.shared()
-        for b in self.task.kernel.buffers:
+        buffers = self.task.kernel.buffers
+        homes, (offsets, total) = shared_memory.homes(buffers), shared_memory.offsets(buffers)
+        # Arrays in the memory of another one come after it.
+        for b in sorted(buffers, key=lambda b: homes.get(b.tensor, b) is not b):
             count = evaluate(b.elements, {}) if b.scope in (Scope.SHARED, Scope.LOCAL) else 0
-            if b.scope is Scope.SHARED and total > MOST_DECLARED:
+            if b.scope is Scope.SHARED and homes[b.tensor] is not b:
+                where = f"b_{b.tensor}, {count}, b_{homes[b.tensor].tensor}"
+                lines.append(f"  PF_REUSED({b.dtype.c_name}, {where});")
+            elif b.scope is Scope.SHARED and total > MOST_DECLARED:
                 where = f"b_{b.tensor}, {count}, {offsets[b.tensor]}"
                 lines.append(f"  PF_DYNAMIC({b.dtype.c_name}, {where});")
             elif b.scope is Scope.SHARED:
@@ -271,16 +277,6 @@ class _Function:
             elif b.scope is Scope.LOCAL:
                 lines.append(f"  {b.dtype.c_name} b_{b.tensor}[{count}];")
         return lines
-
-    def shared(self) -> tuple[dict[str, int], int]:
-        """Where each shared array begins, and the bytes of all."""
-        offsets: dict[str, int] = {}
-        total = 0
-        for b in self.task.kernel.buffers:
-            if b.scope is Scope.SHARED:
-                offsets[b.tensor] = -(-total // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
-                total = offsets[b.tensor] + evaluate(b.elements, {}) * b.dtype.bytes
-        return offsets, total
 
     def decode(self, printer: CudaPrinter) -> list[str]:
         """The loop variables of the block loops from the number of the block, innermost fastest."""
@@ -304,7 +300,7 @@ class _Function:
         blocks = product(tuple(binary("-", x.upper, x.lower) for x in self.task.loops))
         if self.task.resident:
             blocks = as_index(self.task.resident)
-        _, shared = self.shared()
+        _, shared = shared_memory.offsets(kernel.buffers)
         dynamic = shared if shared > MOST_DECLARED else 0
         together, arguments = bool(kernel.parts), tuple(self.arguments)
         return GridLaunch(

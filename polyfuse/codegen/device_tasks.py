@@ -185,7 +185,7 @@ def _with_barriers(kernel: Kernel, whole: Block, blocks: IndexExpr, copied: froz
     """The nests with the barriers of a block that they need; proved to be enough."""
     whole, added = insert_barriers(kernel, whole, blocks, copied)
     whole = merged(whole) if kernel.parts else whole
-    if added or kernel.parts:
+    if added or kernel.parts or any(b.place is not None for b in kernel.buffers):
         verdict = check_barriers(kernel, whole, blocks, copied)
         if isinstance(verdict, Unsafe):
             raise ScheduleError([verdict.diagnostic])

@@ -37,6 +37,8 @@ template <class T, int N> struct pf_vec {
 #define PF_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 // In what a launch asks for, at an offset.
 #define PF_DYNAMIC(T, name, n, offset) T* const name = (T*)(pf_dynamic + offset)
+// In the memory of an array that is not needed at the same time.
+#define PF_REUSED(T, name, n, home) T* const name = (T*)home
 extern __shared__ __align__(16) unsigned char pf_dynamic[];
 
 // Accesses are made of words of 16 bytes, or one shorter word: a struct of short elements would be read one by

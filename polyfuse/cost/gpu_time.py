@@ -16,9 +16,10 @@ from math import ceil, prod
 
 from polyfuse.cost.device import MAX_REGISTERS_PER_THREAD, WARP, Device, Multiprocessor, occupancy
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
-from polyfuse.cost.nests import Nest, on_chip
+from polyfuse.cost.nests import Nest
 from polyfuse.cost.operations import Operations, operations
 from polyfuse.cost.traffic import Holds, Keeping, traffic
+from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.schedule_tree import Coordinate
@@ -56,7 +57,7 @@ class GpuTime:
         blocks = ceil(max(1.0, max((n.block_count for n in found), default=1.0)))
         blocks = min(blocks, kernel.resident or blocks)
         taken = registers(kernel, found, m.sm)
-        fits = occupancy(m, prod(kernel.threads), taken, on_chip(kernel, Scope.SHARED))
+        fits = occupancy(m, prod(kernel.threads), taken, shared_memory.offsets(kernel.buffers)[1])
         resident = max(1, fits.blocks_per_sm) * m.sms
         l2, live = m.l2_bytes * USABLE, min(blocks, resident)
         fits_l2: Holds = lambda b: int(b > l2)  # noqa: E731

@@ -15,7 +15,7 @@ from itertools import takewhile
 from math import prod
 
 from polyfuse.cost.extents import Extents, Touched, dims_of, extents, inside, instances, touched, trips, union
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel, Scope, tree
 from polyfuse.ir.linear import flat
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree
@@ -221,8 +221,3 @@ def footprint(between: Sequence[Nest], loops: Sequence[Member], scopes: tuple[Sc
                     entry = parts.setdefault(tensor, (b.dtype.bytes, []))
                     entry[1].append(touched(indices, b.shape, found))
     return sum(item * union(found) for item, found in parts.values())
-
-
-def on_chip(kernel: Kernel, *scopes: Scope) -> int:
-    """Bytes of the kernel's buffers of some scopes."""
-    return sum(b.dtype.bytes * evaluate(b.elements, {}) for b in kernel.buffers if b.scope in scopes)

@@ -58,6 +58,7 @@ class Buffer:
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
     While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).
+    In a GPU's shared memory, arrays with one `place` lie in the same memory (`ir.shared_memory`).
     """
 
     tensor: str
@@ -68,6 +69,7 @@ class Buffer:
     reason: str = ""
     slots: tuple[IndexExpr, ...] = ()
     ahead: int = 0
+    place: int | None = None
 
     @property
     def elements(self) -> IndexExpr:
@@ -90,7 +92,8 @@ class Buffer:
 
     def __str__(self) -> str:
         index = ", ".join(map(str, self.extents))
-        return f"{self.scope.value:8s} {self.tensor}: {self.dtype}[{index}]" + (
+        place = "" if self.place is None else f" at {self.place}"
+        return f"{self.scope.value:8s} {self.tensor}: {self.dtype}[{index}]{place}" + (
             f"  # {self.reason}" if self.reason else ""
         )
 

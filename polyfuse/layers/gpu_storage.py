@@ -8,7 +8,8 @@ global     the rest, and what does not fit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from polyfuse.decisions import Decision, counted, format_bytes
@@ -19,6 +20,7 @@ from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
 from polyfuse.layers.gpu_rows import WARP
 from polyfuse.layers.nest import Nest
+from polyfuse.layers.shared_plan import Need, need, steps, total, with_places
 from polyfuse.poly.domains import PolyModel
 from polyfuse.poly.footprint import Window, common_loops, window, window_of
 
@@ -63,9 +65,12 @@ class GpuStorage:
     nest: Nest
     free_bytes: int
     decisions: list[Decision]
+    needs: list[Need] = field(default_factory=list)
+    at: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.free_bytes -= scratch_bytes(self.graph, self.nest)
+        self.at = steps(self.tree)
 
     def buffer(self, name: str) -> Buffer:
         """Storage of a temporary that only this kernel uses."""
@@ -82,6 +87,15 @@ class GpuStorage:
         reason = "several blocks use it, or too much of it lives at a time"
         self.decisions.append(Decision("contract", name, False, reason))
         return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+
+    def planned(self, buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        """All buffers of the kernel, those in shared memory with their places."""
+        found, apart = total(self.needs), sum(n.nbytes for n in self.needs)
+        if found < apart:
+            text = f"{format_bytes(found)} of shared memory for {len(self.needs)} arrays"
+            why = f"{text} that are not all needed at once; {format_bytes(apart)} if each had its own"
+            self.decisions.append(Decision("share", ", ".join(n.name for n in self.needs), True, why))
+        return with_places(buffers, self.needs)
 
     # --- scopes -------------------------------------------------------------------------------------------
 
@@ -135,11 +149,11 @@ class GpuStorage:
         count = None if found is None else _count(found.extents)
         if found is None or count is None:
             return None
-        nbytes = -(-count * self.graph.tensor(name).dtype.bytes // 16) * 16
-        if nbytes > self.free_bytes:
+        mine = need(name, count, self.graph.tensor(name).dtype.bytes, users, self.at)
+        if total([*self.needs, mine]) > self.free_bytes:
             return None
-        self.free_bytes -= nbytes
-        return self._make(name, Scope.SHARED, found.extents, f"{format_bytes(nbytes)} are of one block")
+        self.needs.append(mine)
+        return self._make(name, Scope.SHARED, found.extents, f"{format_bytes(mine.nbytes)} are of one block")
 
     # --- questions ----------------------------------------------------------------------------------------
 

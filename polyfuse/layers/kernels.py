@@ -211,9 +211,12 @@ def _kernel(
     t = sequential(nest.tree)
     own: Callable[[str], Buffer] = lambda name: _local_buffer(part, t, name, decisions, knobs.local_bytes)  # noqa: E731
     if isinstance(target, GpuTarget):
-        own = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions).buffer
+        storage = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions)
+        own = storage.buffer
     buffers = tuple(_buffer(model.graph, tensor.name, inside, own) for tensor in graph.tensors)
-    if not isinstance(target, GpuTarget):
+    if isinstance(target, GpuTarget):
+        buffers = storage.planned(buffers)
+    else:
         buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs.ahead)
     atomic = nest.atomic & inside
     return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)

@@ -15,8 +15,9 @@ from dataclasses import replace
 from math import prod
 
 from polyfuse.cost.gpu_time import BASE_REGISTERS
-from polyfuse.cost.nests import nests, on_chip
+from polyfuse.cost.nests import nests
 from polyfuse.decisions import Decision
+from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Coordinate
@@ -43,7 +44,7 @@ def _in_turn(kernel: Kernel, gpu: GpuTarget, decisions: list[Decision]) -> Kerne
         return kernel
     groups = int(max(n.block_count for n in found))
     taken = registers(kernel)
-    per_sm = blocks_of(prod(kernel.threads), taken, on_chip(kernel, Scope.SHARED), gpu)
+    per_sm = blocks_of(prod(kernel.threads), taken, shared_memory.offsets(kernel.buffers)[1], gpu)
     resident = gpu.sms * per_sm
     if groups <= resident:
         return kernel

@@ -33,6 +33,7 @@ from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget, ceil, extent
 from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements, scratch_bytes
 from polyfuse.layers.nest import Nest, innermost
+from polyfuse.layers.shared_plan import Need, need, steps, total
 from polyfuse.poly.footprint import common_loops
 
 # Elements of cached rows that one thread keeps in registers, all together.
@@ -70,8 +71,9 @@ def cache_rows(
     graph: TensorGraph, nest: Nest, gpu: GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, Nest]:
     """The nest with cached rows, and the graph with the statements that read them."""
-    kept, shared = 0, scratch_bytes(graph, nest)
+    kept, free, needs = 0, gpu.shared_bytes - scratch_bytes(graph, nest), list[Need]()
     most = min(MOST_KEPT, array_elements(nest.threads))
+    at = steps(nest.tree)
     for row in _rows(graph, nest.tree):
         length = _length(graph, nest.tree, row)
         if length is None:
@@ -79,14 +81,14 @@ def cache_rows(
         bytes_each = graph.tensor(row.tensor).dtype.bytes
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
-        nbytes = ceil(length * bytes_each * nest.threads[1], 16) * 16
+        mine_shared = need(row.tensor, length * nest.threads[1], bytes_each, row.readers, at)
         in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most
         if in_threads:
             kept += mine
             where = f"{counted(mine, 'element')} in each thread"
-        elif shared + nbytes <= gpu.shared_bytes:
-            shared += nbytes
-            where = f"{format_bytes(nbytes)} of shared memory"
+        elif total([*needs, mine_shared]) <= free:
+            needs.append(mine_shared)
+            where = f"{format_bytes(mine_shared.nbytes)} of shared memory"
         else:
             why = f"a row of {length} elements fits neither registers nor shared memory: it is read again"
             decisions.append(Decision("cache row", row.tensor, False, why))

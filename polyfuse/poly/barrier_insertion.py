@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.index_expr import IndexExpr
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, For, If, Node
 from polyfuse.poly.barriers import Checker
 from polyfuse.poly.conflicts import Demand
@@ -139,6 +139,8 @@ def _reason(needing: list[Demand]) -> str:
 
 def _sentence(d: Demand) -> str:
     name = d.second.buffer
+    if d.first.buffer != name and d.first.scope is Scope.SHARED:
+        name = f"{name} in the memory of {d.first.buffer}"
     what = {
         (True, False): "threads read what others wrote",
         (False, True): "threads write where others have read",

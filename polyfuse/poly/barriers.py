@@ -6,7 +6,8 @@ order: one of the block for threads of a block, one of the grid for threads of d
 after the first access, in the iteration it is in, is passed on the way to any later one.  isl decides
 the rest: whether two threads meet in an element at all, and what barriers under conditions cover.
 
-A barrier itself must be reached by all threads (of all blocks) or by none.
+A barrier itself must be reached by all threads (of all blocks) or by none.  Arrays in the same shared memory
+must not be needed at the same time (`shared_lifetimes`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polyfuse.poly.isl_bridge import isl_lock, params_prefix
 from polyfuse.poly.legality import Legal
 from polyfuse.poly.loop_events import Events, Wait, events
 from polyfuse.poly.loop_regions import Nest, Place, Region
+from polyfuse.poly.shared_lifetimes import overlapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ def check_barriers(
     found = events(kernel, block, blocks, copied)
     if not found.waits and not found.accesses:
         return Legal()
+    alive = overlapping(found)
+    if alive is not None:
+        return Unsafe(alive.code, alive.message, None, alive)
     with isl_lock:
         checker = Checker(found)
         problem = checker.any_divergent()

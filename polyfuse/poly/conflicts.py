@@ -92,7 +92,7 @@ def demands(events: Events, joined: frozenset[int]) -> Iterator[list[Demand]]:
                 continue
             blocks = _names(a.place.nest) if a.place.nest is b.place.nest else set()
             left, right = (_side(x, facts, events.ranges) for x in (a, b))
-            same = determined(left, right, {"tx", "ty", *blocks})
+            same = determined(left, right, {"tx", "ty", *blocks}) if a.layout == b.layout else set()
             if not {"tx", "ty"} <= same:
                 yield list(_of_pair(a, b, BarrierScope.BLOCK, joined))
             elsewhere = a.scope is not Scope.SHARED and events.blocks != 1
@@ -183,7 +183,8 @@ class Conflicts:
             terms += [f"({named(g, mine)})" for g in access.guards]
             if access.count > 1:
                 terms.append(f"0 <= {mine[LANE]} < {access.count}")
-        for k, (i, j) in enumerate(zip(a.indices, b.indices, strict=True)):
+        alike = a.layout == b.layout
+        for k, (i, j) in enumerate(zip(a.indices, b.indices, strict=True) if alike else ()):
             last = k == len(a.indices) - 1
             texts = [_index(e, x, n, last) for e, x, n in ((i, a, names[0]), (j, b, names[1]))]
             if None not in texts and texts[0] != texts[1]:

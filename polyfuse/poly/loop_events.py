@@ -28,6 +28,7 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
 )
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.shared_memory import homes
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -48,7 +49,8 @@ LANE = "lane"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`indices` are None where any element may be meant; `count` neighbours are accessed at once."""
+    """`indices` are None where any element may be meant; `count` neighbours are accessed at once.  Indices of
+    two accesses of one storage mean the same element where they have the same `layout`."""
 
     buffer: str
     storage: str
@@ -59,6 +61,7 @@ class Access:
     count: int
     guards: tuple[str, ...]
     place: Place
+    layout: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,12 @@ def events(
 ) -> Events:
     """The events of one launch of a kernel with `blocks` blocks.
 
-    An output that aliases a parameter is the same storage, unless the parameter is in `copied`.
+    An output that aliases a parameter is the same storage, unless the parameter is in `copied`; so are
+    shared arrays with one place.
     """
     aliases = ((t.name, t.alias) for t in kernel.graph.tensors)
     storage = {name: alias for name, alias in aliases if alias is not None and alias not in copied}
+    storage |= {name: home.tensor for name, home in homes(kernel.buffers).items()}
     written = {storage.get(n, n) for n in _written(block)}
     shared = (Scope.SHARED, Scope.GLOBAL, Scope.ARGUMENT)
     buffers = {
@@ -244,7 +249,9 @@ class _Collector:
             return
         where = tuple(None if isinstance(i, EXPR_TYPES) else substitute(i, env) for i in indices)
         storage = self.storage.get(name, name)
-        self.accesses.append(Access(name, storage, buffer.scope, write, atomic, where, count, guards, place))
+        layout = (buffer.dtype, buffer.extents) if buffer.scope is Scope.SHARED else None
+        found = Access(name, storage, buffer.scope, write, atomic, where, count, guards, place, layout)
+        self.accesses.append(found)
 
 
 def canonical(cond: Expr, env: Mapping[str, IndexExpr]) -> Expr:

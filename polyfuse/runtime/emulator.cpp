@@ -32,7 +32,7 @@ namespace {
 
 // ---- memory --------------------------------------------------------------------------------------------
 
-SharedArray* shared_array(pf_emu_site* site) {
+SharedArray* shared_array(pf_emu_site* site, const pf_emu_array* home) {
   Block& b = *E.running;
   for (auto& s : b.shared)
     if (s->site == site && s->array.count == site->count) return s.get();
@@ -41,6 +41,12 @@ SharedArray* shared_array(pf_emu_site* site) {
   const size_t bytes = site->count * site->size;
   s->site = site;
   s->serial = 0;
+  if (home) {
+    s->array = *home;
+    s->array.count = site->count;
+    s->array.name = site->name;
+    return s;
+  }
   s->data.reset(new char[bytes + 128]);
   s->cells.resize(E.launch->checked ? site->count : 0);
   char* base = (char*)(((uintptr_t)s->data.get() + 127) & ~(uintptr_t)127);
@@ -49,12 +55,12 @@ SharedArray* shared_array(pf_emu_site* site) {
 }
 
 // The memory of a shared array in the running block; at its first use it holds what no program wrote.
-pf_emu_array* shared(pf_emu_site* site) {
+pf_emu_array* shared(pf_emu_site* site, pf_emu_array* home) {
   E.busy = 1;
-  SharedArray* s = shared_array(site);
+  SharedArray* s = shared_array(site, home);
   if (s->serial != E.serial) {
     s->serial = E.serial;
-    if (E.launch->checked) memset(s->array.data, 0xff, site->count * site->size);
+    if (E.launch->checked && !home) memset(s->array.data, 0xff, site->count * site->size);
     s->array.first = E.running->first;
   }
   site->serial = E.serial;
@@ -140,7 +146,7 @@ bool run_block(Block& b) {
 void measure_shared(const Block& b) {
   int64_t bytes = 0;
   for (auto& s : b.shared)
-    if (s->serial == b.serial) bytes += (int64_t)s->array.count * s->array.size;
+    if (s->serial == b.serial && s->data) bytes += (int64_t)s->array.count * s->array.size;
   if (bytes > E.launch->shared_bytes) E.launch->shared_bytes = bytes;
 }
 

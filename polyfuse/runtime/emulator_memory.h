@@ -63,6 +63,9 @@ inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_
 #define PF_SHARED(T, name, n)                                              \
   static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
   const pf_emu_memory<T> name = {pf_emu_shared(&name##_site)}
+#define PF_REUSED(T, name, n, home)                                        \
+  static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
+  const pf_emu_memory<T> name = {pf_emu_reused(&name##_site, home.array)}
 
 #else
 
@@ -83,6 +86,7 @@ inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
 #define PF_SHARED(T, name, n)                                              \
   static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
   T* const name = (T*)pf_emu_shared(&name##_site)->data
+#define PF_REUSED(T, name, n, home) T* const name = (T*)home
 
 #endif
 
@@ -90,7 +94,11 @@ inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
 #define PF_DYNAMIC(T, name, n, offset) PF_SHARED(T, name, n)
 
 inline pf_emu_array* pf_emu_shared(pf_emu_site* site) {
-  return site->serial == pf_emu->serial ? site->array : pf_emu->shared(site);
+  return site->serial == pf_emu->serial ? site->array : pf_emu->shared(site, nullptr);
+}
+
+inline pf_emu_array* pf_emu_reused(pf_emu_site* site, pf_emu_array* home) {
+  return site->serial == pf_emu->serial ? site->array : pf_emu->shared(site, home);
 }
 
 // ---- how an entry point turns a table of addresses into arguments --------------------------------------

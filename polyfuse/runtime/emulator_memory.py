@@ -21,7 +21,7 @@ from polyfuse.runtime.arguments import Array, dense, element_strides, overlaps
 from polyfuse.runtime.emulator_engine import ArrayRecord
 
 _WORKSPACE_ALIGNMENT = 256
-_SLOTS = 4
+_SLOTS = 5
 _EMPTY = b"\xff"
 
 

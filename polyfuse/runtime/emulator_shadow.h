@@ -114,12 +114,14 @@ struct Shadow {
   void element(pf_emu_array* a, int64_t index, Access access) {
     pf_emu_cell* c = a->cells + (index - a->low);
     const uint64_t since = a->shared ? block_time : grid_time;
-    if (access != Access::kWrite && c->write < a->first && c->atomic < a->first)
+    const bool written = c->write >= a->first || c->atomic >= a->first;
+    if (access != Access::kWrite && (!written || (a->shared && c->owner != a)))
       note(Problem::kUnwritten, a, index, access);
     if (unordered(c->write, since)) race(a, index, access, c->write, Access::kWrite);
     if (access != Access::kAtomic && unordered(c->atomic, since))
       race(a, index, access, c->atomic, Access::kAtomic);
     if (access == Access::kRead) return remember(c, since);
+    c->owner = a;
     if (unordered(c->read, since)) race(a, index, access, c->read, Access::kRead);
     if (unordered(c->other_read, since)) race(a, index, access, c->other_read, Access::kRead);
     if (access == Access::kWrite)

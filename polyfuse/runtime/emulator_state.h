@@ -10,9 +10,11 @@ struct pf_emu_index {
 };
 
 // Who touched an element last, in which way. A place in time is one word: epoch (32 bits), thread in its
-// block (10), clock of its lane (22). An epoch is one block between two of its barriers.
+// block (10), clock of its lane (22). An epoch is one block between two of its barriers. `owner`: the shared
+// array, of those that lie in the same memory, as which the element was written.
 struct pf_emu_cell {
   pf_emu_u64 write, atomic, read, other_read;
+  const struct pf_emu_array* owner;
 };
 
 // A buffer as one parameter of a kernel, or a shared array of one block.
@@ -48,7 +50,7 @@ struct pf_emu_engine {
   const char* (*load_vector)(pf_emu_array*, pf_emu_i64 index, int count);
   char* (*store_vector)(pf_emu_array*, pf_emu_i64 index, int count);
   char* (*address)(pf_emu_array*, pf_emu_i64 index);  // for an atomic update
-  pf_emu_array* (*shared)(pf_emu_site*);
+  pf_emu_array* (*shared)(pf_emu_site*, pf_emu_array* home);  // in the memory of `home` if it is not null
   void (*block_barrier)(int line);
   void (*grid_barrier)(const void* state, int line);
   pf_emu_u64 (*exchange)(unsigned lanes, pf_emu_u64 value, int step, int bytes, int line);

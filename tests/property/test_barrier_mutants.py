@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from row_chains import chain, random_chain
 from targets import Call
 from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
@@ -209,6 +210,19 @@ def test_several_reductions(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_mutants([random_call(k) for k in range(20)], [WARPS], monkeypatch).barriers >= 8
+
+
+def test_shared_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that lie in the memory of earlier ones: barriers between two users of one place are needed."""
+    calls = [chain(5, 130), chain(4, 200, kept=True), *(random_chain(k) for k in range(6))]
+    places = [
+        b.place
+        for call in calls
+        for k in call.device_request(WARPS, True, True, False).kernels.kernels
+        for b in k.buffers
+    ]
+    assert sum(p is not None for p in places) >= 10
+    assert check_mutants(calls, [WARPS], monkeypatch).barriers >= 20
 
 
 @pytest.mark.slow

@@ -1,0 +1,132 @@
+"""Shared memory by lifetimes: who may share a place, what a kernel needs, and what sees a wrong plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from row_chains import chain, random_chain
+from targets import check_emulated
+
+from polyfuse.codegen.cpu import Request
+from polyfuse.codegen.cuda import emit_cuda
+from polyfuse.diagnostics import EmulationError, ScheduleError
+from polyfuse.ir.index_expr import IVar
+from polyfuse.ir.kernel import Scope
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence
+from polyfuse.ir.shared_memory import homes, offsets
+from polyfuse.layers import gpu_storage, shared_plan
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.shared_plan import Need, need, places, steps, total
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import fixed_graph, schedule
+from polyfuse.poly import barriers
+from polyfuse.runtime.emulator import EmulatedKernels
+
+
+def names(found: list[list[Need]]) -> list[list[str]]:
+    return [[n.name for n in place] for place in found]
+
+
+def test_arrays_share_a_place_if_no_step_needs_both() -> None:
+    a, b, c = Need("a", 64, 4, 0, 1), Need("b", 64, 4, 1, 2), Need("c", 48, 4, 2, 3)
+    assert names(places([a, b, c])) == [["a", "c"], ["b"]]
+    assert total([a, b, c]) == 128
+
+
+def test_a_place_is_as_large_as_its_largest_array() -> None:
+    assert total([Need("a", 16, 4, 0, 0), Need("b", 96, 4, 1, 1), Need("c", 32, 4, 2, 2)]) == 96
+
+
+def test_elements_of_other_sizes_have_places_of_their_own() -> None:
+    assert total([Need("a", 64, 4, 0, 0), Need("b", 64, 2, 1, 1)]) == 128
+
+
+def loop(name: str, coordinate: Coordinate, inside: tuple[str, ...]) -> Member:
+    return Member(name, tuple((s, IVar(name)) for s in inside), True, coordinate)
+
+
+def test_a_loop_is_one_step_and_block_loops_are_none() -> None:
+    every = ("a", "b", "c", "d")
+    inner = Band((loop("k", Coordinate.SEQ, ("b", "c")),), Sequence((Leaf("b"), Leaf("c"))), True)
+    blocks = (loop("t", Coordinate.BLK, every), loop("r", Coordinate.ROW, every))
+    tree = Band(blocks, Sequence((Leaf("a"), inner, Leaf("d"))), True)
+    assert steps(tree) == {"a": 0, "b": 1, "c": 1, "d": 2}
+    assert need("x", 5, 4, ["b", "d"], steps(tree)) == Need("x", 32, 4, 1, 2)
+
+
+def formed(rows: int, length: int, kept: bool = False, **target: int):  # type: ignore[no-untyped-def]
+    call = chain(rows, length, kept)
+    graph = schedule(fixed_graph(call.graph, call.sizes), LoopFusion())
+    kernels, decisions = form_kernels(graph, replace(GpuTarget(), **target), Stitching(rows=1))
+    return call, kernels, "\n".join(map(str, decisions))
+
+
+def test_ten_rows_one_after_the_other_need_two(golden: Callable[[str, str], None]) -> None:
+    _, kernels, text = formed(11, 5000)
+    (kernel,) = kernels.kernels
+    shared = [b for b in kernel.buffers if b.scope is Scope.SHARED]
+    assert len(shared) >= 10 and len({homes(kernel.buffers)[b.tensor].tensor for b in shared}) == 2
+    assert offsets(kernel.buffers)[1] == 2 * 20_000
+    assert "40 kB of shared memory for 11 arrays" in text and "220 kB if each had its own" in text
+    functions = emit_cuda(Request(kernels)).source
+    golden("cuda/ten_rows.txt", f"{kernel}\n\n{functions[functions.index('// r0') :]}")
+
+
+def test_ten_rows_that_are_all_needed_are_demoted_one_by_one() -> None:
+    _, kernels, text = formed(10, 5000, kept=True)
+    (kernel,) = kernels.kernels
+    scopes = [b.scope for b in kernel.buffers if b.tensor.startswith("r")]
+    assert scopes.count(Scope.SHARED) == 2 and scopes.count(Scope.GLOBAL) == 8
+    assert "too much of it lives at a time" in text
+
+
+@pytest.mark.parametrize("length", (1, 31, 200, 513))
+def test_shared_places_compute_what_they_should(length: int) -> None:
+    check_emulated([chain(5, length), chain(4, length, kept=True)], stitched=(True,))
+
+
+def test_random_chains_share_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read of data that another array left, and no race."""
+    shared = []
+    planned = gpu_storage.GpuStorage.planned
+
+    def watched(self, buffers):  # type: ignore[no-untyped-def]
+        found = planned(self, buffers)
+        shared.extend(b for b in found if b.place is not None)
+        return found
+
+    monkeypatch.setattr(gpu_storage.GpuStorage, "planned", watched)
+    check_emulated([random_chain(k) for k in range(20)], stitched=(True,), orders=("random",))
+    assert len(shared) >= 50
+
+
+@pytest.fixture
+def careless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that takes the first row not to be needed any more when the third one is."""
+
+    def wrong(name: str, count: int, element: int, users: object, at: object) -> Need:
+        first, last = {"r0": (0, 0), "r2": (1, 1)}.get(name, (0, 1))
+        return Need(name, shared_plan.aligned(count * element), element, first, last)
+
+    monkeypatch.setattr(gpu_storage, "need", wrong)
+
+
+def test_a_wrong_plan_is_refused(careless: None) -> None:
+    _, kernels, _ = formed(4, 300, kept=True, row_threads=64, vector=1)
+    with pytest.raises(ScheduleError) as caught:
+        emit_cuda(Request(kernels))
+    assert caught.value.diagnostics[0].code == "PF535"
+
+
+def test_the_emulator_sees_data_that_another_array_left(
+    careless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barriers, "overlapping", lambda events: None)
+    call, kernels, _ = formed(4, 300, kept=True, row_threads=64, vector=1)
+    with pytest.raises(EmulationError) as caught:
+        EmulatedKernels(emit_cuda(Request(kernels))).run(call.memory())
+    assert "PF731" in {d.code for d in caught.value.diagnostics}
