@@ -13,15 +13,24 @@ from math import prod
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
-from polyfuse.codegen.device_packs import PackPart, pack_function
-from polyfuse.codegen.device_tasks import lower_device
+from polyfuse.codegen.device_launches import Together, staged, together, words
+from polyfuse.codegen.device_packs import (
+    INPUT,
+    MOST_PASSED,
+    NUMBER,
+    OUTPUT,
+    STAGE_INPUT,
+    STATE,
+    Parameter,
+)
+from polyfuse.codegen.device_tasks import lower_device, lower_stages
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing
+from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import (
     Barrier,
@@ -41,8 +50,8 @@ from polyfuse.source import Span
 
 # Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
 MOST_UNROLLED = 16
-# Of every shared array, as `PF_SHARED` says.
-SHARED_ALIGNMENT = 16
+# Parameters of a function that is called; one with more is printed where it is called.
+MOST_CALLED = 48
 # Shared memory that functions may declare; where they need more, the launch asks for all of it.
 MOST_DECLARED = 48 * 1024
 
@@ -75,7 +84,8 @@ def emit_cuda_together(requests: Sequence[Request]) -> tuple[CudaCode, ...]:
     used: set[str] = set()
     parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
     functions = [text for texts, _, _ in parts for text in texts]
-    head = [prelude(used, target="cuda"), *([_CHECKED] if any(r.checked for r in requests) else [])]
+    head = [prelude(used, target="cuda"), *words(functions)]
+    head += [_CHECKED] if any(r.checked for r in requests) else []
     source = "\n".join([*head, *functions])
     return tuple(CudaCode(source, plan, checks) for _, plan, checks in parts)
 
@@ -104,51 +114,33 @@ def _print(
             threads = prod(kernel.threads)
             tasks = [t for p in kernel.packed for t in lower_device(p, strided, request.copied, threads)]
             parts = [of(f"{prefix}{t.kernel.name}_part", t) for t in tasks]
-            functions += _pack(f"{prefix}{kernel.name}_pack", kernel, parts, launches)
+            one = together(f"{prefix}{kernel.name}_pack", kernel, parts)
+        elif any(p.packed for p in kernel.parts):
+            stages = lower_stages(kernel, strided, request.copied)
+            each = [[of(f"{prefix}{t.kernel.name}_part", t) for t in tasks] for tasks in stages]
+            one = staged(f"{prefix}{kernel.name}_stages", kernel, each)
+        else:
+            for k, task in enumerate(lower_device(kernel, strided, request.copied)):
+                function = of(f"{prefix}{kernel.name}_{k}", task)
+                one = _alone(function, kernel)
+                functions += one.texts
+                launches.append(one.launch)
             continue
-        for k, task in enumerate(lower_device(kernel, strided, request.copied)):
-            function = of(f"{prefix}{kernel.name}_{k}", task)
-            functions.append(function.text())
-            launches.append(function.launch())
+        functions += one.texts
+        launches.append(one.launch)
     needs = tuple((b.name, aligned[b.name]) for b in buffers if b.name in aligned)
     plan = GridPlan(buffers, tuple(launches), needs, kernels.graph.sizes, tuple(sorted(request.copied)))
     return functions, plan, tuple(checks)
 
 
-def _pack(name: str, kernel: Kernel, parts: list[_Function], launches: list[GridLaunch]) -> list[str]:
-    """The functions of a pack: one for each form of a part, and the one that is launched."""
-    texts: dict[object, tuple[str, str]] = {}
-    calls: list[PackPart] = []
-    parameters: dict[Argument, str] = {}
-    launched: dict[str, GridLaunch] = {}
-    for p in parts:
-        p.inner = True
-        form = p.form()
-        if form not in texts:
-            texts[form] = p.name, p.text()
-            launched[p.name] = p.launch()
-        else:
-            p.parameters()
-        for text, a in zip(p.declared, p.arguments, strict=True):
-            parameters.setdefault(a, text)
-        blocks = evaluate(p.launch().blocks, {})
-        calls.append(PackPart(texts[form][0], blocks, tuple(map(_name_of, p.declared))))
-    calls = [c for c in calls if c.blocks]
-    threads = prod(kernel.threads)
-    declared = [(text, a) for a, text in parameters.items()]
-    main = pack_function(name, threads, declared, calls, "pf_i64") if calls else ""
-    total = as_index(sum(c.blocks for c in calls))
-    dynamic = max((x.dynamic_bytes for x in launched.values()), default=0)
-    declared_bytes = [x.shared_bytes for x in launched.values() if not x.dynamic_bytes]
-    room = dynamic + sum(-(-n // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for n in declared_bytes)
-    arguments = tuple(parameters)
-    launches.append(GridLaunch(name, kernel.name, total, (threads, 1), room, arguments, False, dynamic))
-    return [*(text for _, text in texts.values()), main] if calls else []
-
-
-def _name_of(declaration: str) -> str:
-    """The name that a parameter declares."""
-    return declaration.rsplit(" ", 1)[1]
+def _alone(function: _Function, kernel: Kernel) -> Together:
+    """One kernel as a launch; one with too many arguments for that gets them from a table."""
+    text = function.text()
+    if len(function.declared) <= MOST_PASSED or kernel.parts:
+        return Together((text,), function.launch())
+    function.declared.clear()
+    function.name, name = f"{function.name}_part", function.name
+    return together(name, kernel, [function])
 
 
 class DeviceAddresses(Addresses):
@@ -168,9 +160,9 @@ class _Function:
     places: DeviceAddresses
     used: set[str]
     sizes: tuple[str, ...]
-    arguments: list[Argument] = field(default_factory=list)
-    declared: list[str] = field(default_factory=list)
+    declared: list[Parameter] = field(default_factory=list)
     inner: bool = False  # a part of a pack, called with the number of its block
+    late: frozenset[str] = frozenset()  # memory that other stages of the launch write
 
     def form(self) -> object:
         """Equal for functions that differ in names only. Checks say where they are: none are alike."""
@@ -182,7 +174,9 @@ class _Function:
         pairs = [(k, n) for k, b in enumerate(arguments) for n, p in enumerate(plans) if p.alias == b.tensor]
         passed = [(p.strided, self.places.by_value(b)) for p, b in zip(plans, arguments, strict=True)]
         vectors = [self.task.aligned.get(b.tensor) for b in arguments]
-        return kernel_form(self.task.kernel), tuple(shared), tuple(pairs), tuple(passed), tuple(vectors)
+        late = tuple(self.is_late(p) for p in plans)
+        form = kernel_form(self.task.kernel)
+        return form, tuple(shared), tuple(pairs), tuple(passed), tuple(vectors), late
 
     def text(self) -> str:
         index = "int" if fits_32(self.task) else "pf_i64"
@@ -197,7 +191,7 @@ class _Function:
             in_turn=self.task.resident > 0,
         )
         self.parameters()
-        parameters = ",\n    ".join(self.declared)
+        parameters = ",\n    ".join(p.text for p in self.declared)
         x = self.task.kernel.threads[0]
         where = (
             f"threadIdx.x % {x}, ty = threadIdx.x / {x}" if self.inner else "threadIdx.x, ty = threadIdx.y"
@@ -207,9 +201,9 @@ class _Function:
         body += printer.block(self.task.body, "  ")
         head = f'extern "C" __global__ void __launch_bounds__({self.bounds()}) {self.name}('
         if self.inner:
-            head = (
-                f"static __device__ __attribute__((noinline)) void {self.name}(\n    const pf_i64 pf_block,"
-            )
+            # Very many arguments would go through memory from the call to the function.
+            how = "__attribute__((noinline))" if len(self.declared) <= MOST_CALLED else "__forceinline__"
+            head = f"static __device__ {how} void {self.name}(\n    const pf_i64 pf_block,"
         return "\n".join(
             [
                 *self.heading(),
@@ -236,27 +230,30 @@ class _Function:
     def parameters(self) -> None:
         """Declare the parameters, and what is passed for each."""
 
-        def add(text: str, passing: Passing, name: str = "", dim: int = 0) -> None:
-            self.declared.append(text)
-            self.arguments.append(Argument(passing, name, dim))
+        def add(how: str, kind: str, name: str, argument: Argument) -> None:
+            self.declared.append(Parameter(how, kind, name, argument))
 
         for n in self.sizes:
-            add(f"const pf_i64 N_{n}", Passing.SIZE, n)
+            add(NUMBER, "pf_i64", f"N_{n}", Argument(Passing.SIZE, n))
         for b in self.task.kernel.arguments:
             plan = self.places.buffers[b.tensor]
             if b.tensor in self.places.shared:
                 continue  # printed through the output that takes its place
             if self.places.by_value(b):
-                add(f"const {b.dtype.c_name} v_{b.tensor}", Passing.VALUE, b.tensor)
+                add(NUMBER, b.dtype.c_name, f"v_{b.tensor}", Argument(Passing.VALUE, b.tensor))
                 continue
-            kind = "PF_OUT" if b.tensor in self.places.written else "PF_IN"
-            add(f"{kind}({b.dtype.c_name}) b_{b.tensor}", Passing.POINTER, b.tensor)
+            how = OUTPUT if b.tensor in self.places.written else STAGE_INPUT if self.is_late(plan) else INPUT
+            add(how, b.dtype.c_name, f"b_{b.tensor}", Argument(Passing.POINTER, b.tensor))
             for k in range(len(plan.shape) if plan.strided else 0):
-                add(f"const pf_i64 st_{b.tensor}_{k}", Passing.STRIDE, b.tensor, k)
+                add(NUMBER, "pf_i64", f"st_{b.tensor}_{k}", Argument(Passing.STRIDE, b.tensor, k))
         if self.places.checked:
-            add("pf_i64* const status", Passing.STATUS)
+            add(STATE, "pf_i64", "status", Argument(Passing.STATUS))
         if self.task.kernel.parts:
-            add("pf_u32* const grid_state", Passing.BARRIER)
+            add(STATE, "pf_u32", "grid_state", Argument(Passing.BARRIER))
+
+    def is_late(self, plan: PlanBuffer) -> bool:
+        """Does another stage of the launch write its memory?"""
+        return (plan.alias or plan.name) in self.late
 
     def storage(self) -> list[str]:
         """Arrays of the block and of the thread."""
@@ -302,7 +299,7 @@ class _Function:
             blocks = as_index(self.task.resident)
         _, shared = shared_memory.offsets(kernel.buffers)
         dynamic = shared if shared > MOST_DECLARED else 0
-        together, arguments = bool(kernel.parts), tuple(self.arguments)
+        together, arguments = bool(kernel.parts), tuple(p.argument for p in self.declared)
         return GridLaunch(
             self.name, kernel.name, blocks, kernel.threads, shared, arguments, together, dynamic
         )

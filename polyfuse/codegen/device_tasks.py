@@ -16,7 +16,7 @@ from polyfuse.codegen.lower import Task, accumulated, tasks
 from polyfuse.codegen.masks import merged
 from polyfuse.codegen.spmd import TX, TY, DeviceTask, Spmd, compare, guarded
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, For, Node, substituted
@@ -50,6 +50,56 @@ def lower_device(
             waiting = Spmd(kernel, strided, copied, numbers, mask=place, waiting=True)
             found.append(_alone(waiting.task(t), copied))
     return found
+
+
+def lower_stages(
+    kernel: Kernel, strided: frozenset[str] = frozenset(), copied: frozenset[str] = frozenset()
+) -> list[list[DeviceTask]]:
+    """The functions of a kernel whose parts are packs: for each stage, those of its kernels.
+
+    Blocks are fewer than iterations here, so one takes several at once where it has the threads.
+    """
+    threads = prod(kernel.threads)
+    found = []
+    for stage in kernel.parts:
+        parts = stage.packed or (stage,)
+        made = [lower_device(p, strided, copied, threads) for p in parts]
+        total = sum(_count(t.loops) for tasks in made for t in tasks)
+        crowd = max(1, total // kernel.resident)
+        found.append(
+            [
+                _several_at_once(p, t, strided, copied, threads, crowd)
+                for p, tasks in zip(parts, made, strict=True)
+                for t in tasks
+            ]
+        )
+    return found
+
+
+def _several_at_once(
+    part: Kernel, task: DeviceTask, strided: frozenset[str], copied: frozenset[str], threads: int, crowd: int
+) -> DeviceTask:
+    """A function whose threads take up to `crowd` iterations of its block loops side by side, where none
+    waits for another."""
+    most = min(crowd, threads // prod(part.threads))
+    own = any(b.scope is Scope.SHARED for b in task.kernel.buffers)
+    if most == 1 or own or not task.loops:
+        return task
+    numbers = itertools.count()
+    (only,) = tasks(part, accumulated(part, numbers))
+    free = Spmd(part, strided, copied, numbers).task(only)
+    if _waits(free, copied):
+        return task
+    rest = threads % prod(part.threads) > 0
+    made = _packed(free, most, rest or most < threads // prod(part.threads), 1)
+    if made.ranges is None:
+        return made
+    return replace(made, ranges={**made.ranges, "ty": (0, threads // part.threads[0])})
+
+
+def _count(loops: tuple[For, ...]) -> int:
+    """Iterations of loops whose bounds are known."""
+    return evaluate(product(tuple(binary("-", x.upper, x.lower) for x in loops)), {})
 
 
 def _alone(task: DeviceTask, copied: frozenset[str]) -> DeviceTask:

@@ -11,6 +11,7 @@ way, if it fits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -34,8 +35,8 @@ class Work:
 
     nbytes: float
     blocks: float
-    threads: int
-    load: int
+    threads: float
+    load: float
 
     def seconds(self, slots: int, bandwidth: float) -> float:
         """With so many of its blocks side by side."""
@@ -48,6 +49,20 @@ class Work:
 
     def _rate(self, blocks: float, bandwidth: float) -> float:
         return min(bandwidth, blocks * self.threads * self.load * IN_FLIGHT / ROUND_TRIP_S)
+
+    def crowded(self, at_once: int) -> Work:
+        """With so many of its blocks in one."""
+        return Work(self.nbytes, self.blocks / at_once, self.threads * at_once, self.load)
+
+
+def side_by_side(works: Sequence[Work]) -> Work:
+    """Several as one, with blocks that are like the mean of theirs."""
+    if len(works) == 1:
+        return works[0]
+    blocks = sum(w.blocks for w in works)
+    threads = sum(w.blocks * w.threads for w in works)
+    loads = sum(w.blocks * w.threads * w.load for w in works)
+    return Work(sum(w.nbytes for w in works), blocks, threads / blocks, loads / threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
 Every block must be resident while others wait, so the grid is as small as the device holds for sure, and
 blocks take the iterations in turn; a part that needs fewer threads than a block has leaves the rest idle, or
 gives them further iterations.  A barrier is taken where it costs less than a cut into two launches, which
-leaves both their own grids (`cost.joining`).
+leaves both their own grids (`cost.joining`).  Where packs are joined, all that does not wait for each
+other is one stage: every block comes to every barrier (`layers.barrier_stages`).
 
 Sources: AStitch (ASPLOS'22) sections 3.2 and 4.5.
 """
@@ -13,16 +14,17 @@ Sources: AStitch (ASPLOS'22) sections 3.2 and 4.5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from polyfuse.cost.joining import Choice, Work, at_once
+from polyfuse.cost.joining import Choice, Work, at_once, side_by_side
 from polyfuse.cost.nests import nests
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate, product, sizes
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
-from polyfuse.ir.tensor_graph import statement_reads
+from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
 from polyfuse.layers.barrier_groups import Group, grouped, one_kernel
+from polyfuse.layers.barrier_stages import shared_bytes, stages
 from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
 
 MOST_THREADS = 1024
@@ -38,7 +40,7 @@ def join_kernels(
     kernels: KernelGraph, gpu: GpuTarget, always: bool, decisions: list[Decision]
 ) -> KernelGraph:
     """Kernels joined where that pays, or wherever it can be done with `always`."""
-    planner = _Planner(gpu, always)
+    planner = _Planner(gpu, always, kernels.graph)
     groups = grouped(kernels, planner.judge, "grid barrier", decisions, apart=not always)
     return replace(kernels, kernels=tuple(g[0] if len(g) == 1 else planner.joined(g) for g in groups))
 
@@ -47,17 +49,18 @@ def join_kernels(
 class _Planner:
     gpu: GpuTarget
     always: bool
+    graph: TensorGraph
+    works: dict[int, tuple[Kernel, Work]] = field(default_factory=dict)
 
     def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
         """Are the groups and a kernel after them joined, and why?"""
         parts = (*(p for g in groups for p in g), k)
-        if any(p.packed for p in parts):
-            return False, "a pack of kernels has blocks of its own for each, which do not wait for others"
         threads = _threads(parts)
         per_sm = self.per_sm(parts)
         if threads > MOST_THREADS or not per_sm:
             return False, f"a multiprocessor does not hold a block of {threads} threads for sure"
-        grid = f"{len(parts)} parts on {self.gpu.sms * per_sm} resident blocks of {threads} threads"
+        count = len(self.stages(parts))
+        grid = f"{count} parts on {self.gpu.sms * per_sm} resident blocks of {threads} threads"
         if self.always:
             return True, f"{grid}, as asked for"
         if any(p.graph.sizes for p in parts):
@@ -68,9 +71,14 @@ class _Planner:
     def choice(self, groups: Sequence[Group], k: Kernel) -> Choice:
         together = (*(p for g in groups for p in g), k)
         apart = sum(map(self.seconds, (*groups, (k,))))
-        count, gpu = len(groups), self.gpu
+        cuts, gpu = len(groups), self.gpu
+        barriers = len(self.stages(together)) - 1 - sum(len(self.stages(g)) - 1 for g in groups)
         lost = max(0.0, self.seconds(together) - apart)
-        return Choice(count * gpu.barrier_s, count * (gpu.launch_s + gpu.drain_s), lost)
+        return Choice(barriers * gpu.barrier_s, cuts * (gpu.launch_s + gpu.drain_s), lost)
+
+    def stages(self, parts: Group) -> Group:
+        """What runs between two barriers."""
+        return stages(self.graph, parts)
 
     def seconds(self, parts: Group) -> float:
         """Of what one launch does, without barriers."""
@@ -78,17 +86,25 @@ class _Planner:
         if len(parts) == 1:
             (p,) = parts
             threads = _threads(parts)
-            slots = gpu.sms * max(1, self._fitting(threads, FEW_REGISTERS, _shared(parts)))
-            return _work(p).seconds(slots, gpu.bandwidth)
+            slots = gpu.sms * max(1, self._fitting(threads, FEW_REGISTERS, shared_bytes(parts)))
+            return self.work(p, 0).seconds(slots, gpu.bandwidth)
         blocks, threads = gpu.sms * max(1, self.per_sm(parts)), _threads(parts)
-        total = 0.0
-        for p in parts:
-            total += _work(p).seconds(blocks * at_once(p, threads), gpu.bandwidth)
-        return total
+        return sum(self.work(s, threads).seconds(blocks, gpu.bandwidth) for s in self.stages(parts))
+
+    def work(self, p: Kernel, threads: int) -> Work:
+        """Of a kernel or a pack, in blocks of so many threads that take several iterations at once (0: of its
+        own)."""
+        found = []
+        for one in p.packed or (p,):
+            known = self.works.get(id(one))
+            if known is None:
+                known = self.works[id(one)] = one, _work(one)
+            found.append(known[1].crowded(at_once(one, threads) if threads else 1))
+        return side_by_side(found)
 
     def per_sm(self, parts: Group) -> int:
         """Blocks that a multiprocessor surely holds; 0 if none."""
-        return self._fitting(_threads(parts), REGISTERS, _shared(parts) + SCRATCH)
+        return self._fitting(_threads(parts), REGISTERS, shared_bytes(parts) + SCRATCH)
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
         gpu = self.gpu
@@ -97,17 +113,12 @@ class _Planner:
 
     def joined(self, parts: Group) -> Kernel:
         per_sm = self.per_sm(parts)
-        return one_kernel(parts, (_threads(parts), 1), self.gpu.sms * per_sm, per_sm)
+        return one_kernel(self.stages(parts), (_threads(parts), 1), self.gpu.sms * per_sm, per_sm)
 
 
 def _threads(parts: Sequence[Kernel]) -> int:
     """Threads of a block that every part has room in."""
     return ceil(max(prod(p.threads) for p in parts), WARP) * WARP
-
-
-def _shared(parts: Sequence[Kernel]) -> int:
-    buffers: dict[str, Buffer] = {b.tensor: b for p in parts for b in p.buffers if b.scope is Scope.SHARED}
-    return sum(evaluate(b.elements, {}) * b.dtype.bytes for b in buffers.values())
 
 
 def _work(p: Kernel) -> Work:

@@ -1,6 +1,6 @@
 """A call on a GPU: arrays of any kind become addresses, and a few steps before and after the launches.
 
-    before   copies to the device, copies of what kernels cannot use as it lies, zeroed states
+    before   copies to the device, copies of what kernels cannot use as it lies, zeroed states, tables
     launches in order, on one stream
     after    copies back, what a check found
 
@@ -23,6 +23,7 @@ from polyfuse.runtime.cuda_arguments import DeviceView, check_view, check_writea
 from polyfuse.runtime.cuda_driver import Cells, Parameters
 from polyfuse.runtime.cuda_grids import Grid, Grids, Owner
 from polyfuse.runtime.cuda_memory import Block, DeviceMemory, Graph
+from polyfuse.runtime.cuda_tables import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[], None]
@@ -36,6 +37,7 @@ class Buffers:
 
     cells: Cells
     launches: tuple[tuple[Grid, Parameters], ...]
+    tables: tuple[Table, ...] = ()
 
 
 class Job:
@@ -98,7 +100,8 @@ class Resolver:
     def buffers(self) -> Buffers:
         cells = self._grids.cells()
         both = zip(self._grids.grids, self._grids.parameters(cells), strict=True)
-        return Buffers(cells, tuple((g, p) for g, p in both if g.blocks))
+        tables = tuple(Table(g, cells) for g in self._grids.grids if g.blocks and g.table)
+        return Buffers(cells, tuple((g, p) for g, p in both if g.blocks), tables)
 
     def resolve(self, arrays: Mapping[str, object], buffers: Buffers, own: int | None = None) -> Job:
         """Check the arrays, and put their addresses into the cells. `own` is the stream to use, if given.
@@ -118,6 +121,11 @@ class Resolver:
                 place.on_device(job, o, value, o.name in crowded)
             else:
                 place.on_host(job, o, value)
+        for table in buffers.tables:
+            table.bring(self._memory, own)
+            if table.changes:  # when numbers have come to their cells
+                job.on_host = True
+                job.before.append(partial(table.bring, self._memory, own))
         return job
 
     def _look(self, o: Owner, value: object) -> DeviceView | Array:

@@ -37,7 +37,8 @@ def format_of(dtype: DType) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A launch with its figures. `state` is the offset of its barrier state in the workspace block."""
+    """A launch with its figures. `state` is the offset of its barrier state in the workspace block; `table`
+    has the cells of the arguments in its table, in order, and `table_cell` is the one of its address."""
 
     launch: GridLaunch
     function: Function
@@ -45,6 +46,13 @@ class Grid:
     cells: tuple[int, ...]
     formats: tuple[str, ...]
     state: int
+    table: tuple[int, ...] = ()
+    table_cell: int = -1
+
+    @property
+    def values_in_table(self) -> bool:
+        """Does its table have arguments that another call with the same arrays may change?"""
+        return any(a.passing is Passing.VALUE for a in self.launch.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +128,15 @@ class Grids:
             _check_grid(driver, launch, function, blocks)
             cells = tuple(self._cell(a, k) for a in launch.arguments)
             formats = tuple(self._format(a) for a in launch.arguments)
-            made.append(Grid(launch, function, blocks, cells, formats, state))
+            table = tuple(self._cell(a, k) for a in launch.table)
+            place = self._cell(Argument(Passing.TABLE), k) if table else -1
+            made.append(Grid(launch, function, blocks, cells, formats, state, table, place))
             state += BARRIER_BYTES * any(a.passing is Passing.BARRIER for a in launch.arguments)
         return tuple(made)
 
     def _cell(self, a: Argument, launch: int) -> int:
-        # Every launch has a barrier state of its own; all else is the same for all launches of a call.
-        own = launch if a.passing is Passing.BARRIER else a.dim
+        # A launch has its own barrier state and table; all else is the same for all launches of a call.
+        own = launch if a.passing in (Passing.BARRIER, Passing.TABLE) else a.dim
         return self._cells.setdefault((a.passing, a.name, own), len(self._cells))
 
     def _format(self, a: Argument) -> str:

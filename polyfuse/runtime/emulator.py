@@ -164,6 +164,19 @@ class _Run:
         values = [self._slot(number, a) for a in launch.arguments]
         return (ctypes.c_void_p * max(1, len(values)))(*values)
 
+    def _table(self, number: int, arguments: tuple[Argument, ...]) -> int:
+        """The address of a table: numbers as they are, buffers as entry points get them."""
+        cells = (ctypes.c_uint64 * len(arguments))()
+        for k, a in enumerate(arguments):
+            slot = self._slot(number, a)
+            if a.passing is Passing.POINTER:
+                cells[k] = slot
+            else:
+                size = self.memory[a.name].array.itemsize if a.passing is Passing.VALUE else 8
+                ctypes.memmove(ctypes.addressof(cells) + 8 * k, slot, size)
+        self._keep.append(cells)
+        return ctypes.addressof(cells)
+
     def _slot(self, number: int, argument: Argument) -> int:
         match argument.passing:
             case Passing.POINTER:
@@ -181,6 +194,8 @@ class _Run:
                 state = np.zeros(2, np.uint32)
                 self._keep.append(state)
                 return address(state)
+            case Passing.TABLE:
+                return self._table(number, self.owner.plan.launches[number].table)
 
     def _number(self, value: int) -> int:
         cell = ctypes.c_int64(value)

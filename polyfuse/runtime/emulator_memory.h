@@ -40,6 +40,7 @@ template <class T>
 struct pf_emu_memory {
   typedef T element;
   pf_emu_array* array;
+  operator pf_emu_read_only<T>() const { return {array}; }
   pf_emu_element<T> operator[](pf_emu_i64 index) const { return pf_emu_element<T>{array, index}; }
 };
 
@@ -60,6 +61,14 @@ inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_
 
 #define PF_IN(T) const pf_emu_read_only<T>
 #define PF_OUT(T) const pf_emu_memory<T>
+template <class T>
+inline pf_emu_read_only<T> pf_in(void* const* row, int place) {
+  return {(pf_emu_array*)row[place]};
+}
+template <class T>
+inline pf_emu_memory<T> pf_out(void* const* row, int place) {
+  return {(pf_emu_array*)row[place]};
+}
 #define PF_SHARED(T, name, n)                                              \
   static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
   const pf_emu_memory<T> name = {pf_emu_shared(&name##_site)}
@@ -83,12 +92,27 @@ inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
 
 #define PF_IN(T) const T* const
 #define PF_OUT(T) T* const
+template <class T>
+inline const T* pf_in(void* const* row, int place) {
+  return (const T*)row[place];
+}
+template <class T>
+inline T* pf_out(void* const* row, int place) {
+  return (T*)row[place];
+}
 #define PF_SHARED(T, name, n)                                              \
   static pf_emu_site name##_site = {#name, (n), (int)sizeof(T), 0, nullptr}; \
   T* const name = (T*)pf_emu_shared(&name##_site)->data
 #define PF_REUSED(T, name, n, home) T* const name = (T*)home
 
 #endif
+
+// One stage of a launch and another: reads and writes are seen alike. Where a GPU has the address of a buffer in a
+// table, there is what an entry point would get.
+#define PF_STAGE_IN(T) PF_IN(T)
+#define PF_STAGE_OUT(T) PF_OUT(T)
+#define PF_TABLE void* const* const
+#define PF_ROW void* const* const
 
 // Every array has memory of its own here: what goes beyond its end is seen.
 #define PF_DYNAMIC(T, name, n, offset) PF_SHARED(T, name, n)

@@ -30,7 +30,9 @@ def kernels(source: str) -> dict[str, int]:
     """
     starts = [*_KERNEL.finditer(source)]
     ends = [*(m.start() for m in starts), len(source)][1:]  # none in a source without kernels
-    return {m[1]: _stack(source, m.end(), end) for m, end in zip(starts, ends, strict=True)}
+    before = [0, *(m.end() for m in starts)][: len(starts)]  # what it calls stands before it
+    each = zip(starts, before, ends, strict=True)
+    return {m[1]: _stack(source, start, end) for m, start, end in each}
 
 
 def _stack(source: str, start: int, end: int) -> int:

@@ -161,6 +161,7 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
             tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["arguments"]),
             bool(x["cooperative"]),
             int(x["dynamic_bytes"]),
+            tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["table"]),
         )
         for x in data["launches"]
     )
