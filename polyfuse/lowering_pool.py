@@ -14,7 +14,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, jobs
@@ -24,6 +24,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.lowering import Made, Passes
 from polyfuse.lowering_messages import GREETING, LIMIT_S, Answer, Begin, pack, unpack
 from polyfuse.options import ENVIRONMENT
+from polyfuse.progress import Tell
 from polyfuse.runtime.lessons import KeptLessons
 
 # Seconds of work left from which a helper pays: its start takes a quarter of a second, and its first cluster
@@ -34,7 +35,6 @@ WARM_PAYS_S = 0.1
 # Each holds about 60 MiB.
 MOST_HELPERS = 15
 
-Tell = Callable[[str, int, int], None]
 PHASE = "clusters scheduled"
 
 

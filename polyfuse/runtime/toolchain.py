@@ -1,4 +1,4 @@
-"""The user's C++ compiler: found, identified, and run on one source file at a time.
+"""The user's C++ compiler: found, identified, and run on a source, or on several parts of it side by side.
 
 Why these flags and no others (measured, see docs/targets.md): 512-bit vectors are 1.1-1.5x over
 gcc's default of 256; without errno and traps the polynomial loops vectorise; contraction gives FMA.
@@ -16,9 +16,7 @@ import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +25,11 @@ from functools import cache as memoised
 from pathlib import Path
 from typing import Any
 
+from polyfuse.children import jobs
+from polyfuse.codegen.units import units_of
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.progress import Tell
+from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 
 OPTIMISE = (
@@ -47,14 +49,10 @@ OPTIMISE = (
 SHARED = ("-std=c++17", "-fPIC", "-shared")
 OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")
 CANDIDATES = ("g++", "clang++", "c++")
-PROBE_TIMEOUT_S = 30.0
 _PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
-_OUTPUT_LIMIT = 6000
-_INSTALL_HINT = (
-    "install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora, RHEL), "
-    "`xcode-select --install` or `brew install gcc` (macOS), or point $CXX at one; "
-    "`--target interpret` works without a compiler"
-)
+# Characters of a source for each process of the compiler: such a part takes it 0.1 to 0.2 s, its start and
+# the linking of the parts 0.03 s (measured: docs/reference/compile_time.md).
+UNIT_CHARS = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,12 @@ def find_compiler() -> Compiler:
         return _found[env]
 
 
-def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
-    """The shared object of a C++ source (one string, compiled as it stands), from the cache if possible.
+def compile_shared(
+    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), tell: Tell | None = None
+) -> Path:
+    """The shared object of a C++ source (one string), from the cache if possible.
+
+    A long one is compiled in parts, as far as it allows; `tell` hears how many are done.
 
     Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
     `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
@@ -117,7 +119,8 @@ def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequenc
     flags = (*compiler.flags, *extra_flags)
 
     def build() -> Built:
-        data = _compile(compiler.command, flags, source, timeout_s)
+        units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))
+        data = build_shared(compiler.command, flags, units, timeout_s, tell)
         return Built({"kernel.so": data, "kernel.cpp": source.encode()}, {"what": "shared object"})
 
     key = cache_key(
@@ -133,13 +136,15 @@ def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequenc
     return Cache.open_default().get_or_build(key, build) / "kernel.so"
 
 
-def load_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
+def load_shared(
+    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), tell: Tell | None = None
+) -> ctypes.CDLL:
     """`compile_shared`, loaded into the process; its functions release the GIL while they run.
 
     Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
     """
     for last in (False, True):
-        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags)
+        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags, tell=tell)
         try:
             return ctypes.CDLL(str(path))
         except OSError as e:
@@ -195,7 +200,7 @@ def _from_variable(text: str) -> Compiler:
         command = (text,)
     if not command or shutil.which(command[0]) is None:
         raise ToolchainError(
-            f"$CXX names {text!r}, which is not a program on the PATH", code="PF701", hint=_INSTALL_HINT
+            f"$CXX names {text!r}, which is not a program on the PATH", code="PF701", hint=INSTALL_HINT
         )
     return _identify(command)
 
@@ -206,7 +211,7 @@ def _from_path() -> Compiler:
         raise ToolchainError(
             f"no C++ compiler found (looked for {', '.join(CANDIDATES)} on the PATH)",
             code="PF701",
-            hint=_INSTALL_HINT,
+            hint=INSTALL_HINT,
         )
     for i, name in enumerate(present):
         try:
@@ -246,17 +251,17 @@ def _identify(command: tuple[str, ...]) -> Compiler:
 
 
 def _probe(command: tuple[str, ...]) -> Compiler:
-    version = _ask([*command, "--version"])
+    version = ask([*command, "--version"])
     kind = "clang" if "clang" in version.lower() else "gcc"
     flags = _accepted(command, kind)
-    compile_only = [f for f in flags if f != "-shared" and not f.startswith("-Wl,")]
-    macros = _ask([*command, *compile_only, "-dM", "-E", "-x", "c++", os.devnull])
+    compile_only = of_parts(flags)
+    macros = ask([*command, *compile_only, "-dM", "-E", "-x", "c++", os.devnull])
     defined = {line.split()[1] for line in macros.splitlines() if line.startswith("#define ")}
     return Compiler(
         command=command,
         kind=kind,
         version=version.splitlines()[0] if version else "unknown",
-        machine=_ask([*command, "-dumpmachine"]).strip(),
+        machine=ask([*command, "-dumpmachine"]).strip(),
         flags=flags,
         vector_bits=512 if "__AVX512F__" in defined else 256 if "__AVX__" in defined else 128,
         macros=hashlib.sha256(macros.encode()).hexdigest()[:16],
@@ -269,7 +274,7 @@ def _accepted(command: tuple[str, ...], kind: str) -> tuple[str, ...]:
 
     def works(flags: Sequence[str]) -> bool:
         try:
-            _compile(command, [*flags, *strict], _PROBE_SOURCE, PROBE_TIMEOUT_S)
+            build_shared(command, [*flags, *strict], [_PROBE_SOURCE], PROBE_TIMEOUT_S)
         except ToolchainError as e:
             if e.code == "PF703":
                 raise
@@ -279,74 +284,5 @@ def _accepted(command: tuple[str, ...], kind: str) -> tuple[str, ...]:
     wanted = (*OPTIMISE, *SHARED, *OPTIONAL)
     if works(wanted):
         return wanted
-    _compile(command, SHARED, _PROBE_SOURCE, PROBE_TIMEOUT_S)  # if this fails, let the user see why
+    build_shared(command, SHARED, [_PROBE_SOURCE], PROBE_TIMEOUT_S)  # if this fails, let the user see why
     return tuple(f for f in wanted if f in SHARED or works((*SHARED, f)))
-
-
-def _ask(command: Sequence[str]) -> str:
-    code, text = _run(command, Path(tempfile.gettempdir()), PROBE_TIMEOUT_S)
-    if code != 0:
-        raise _failed(command, code, text)
-    return text
-
-
-def _compile(command: Sequence[str], flags: Sequence[str], source: str, timeout_s: float) -> bytes:
-    """Compile in a folder of its own, which goes away whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="polyfuse-build-") as name:
-        folder = Path(name)
-        (folder / "kernel.cpp").write_text(source, encoding="utf-8")
-        # The source comes first: a `-l` among the flags must follow what needs it under --as-needed.
-        whole = [*command, "kernel.cpp", *flags, "-o", "kernel.so"]
-        code, text = _run(whole, folder, timeout_s)
-        if code != 0 or not (folder / "kernel.so").is_file():
-            raise _failed(whole, code, text)
-        return (folder / "kernel.so").read_bytes()
-
-
-def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int, str]:
-    """Exit status and output.  A file takes the output: a pipe could be held open by grandchildren."""
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                list(command),
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,  # its own process group, so that all of it can be killed
-            )
-        except OSError as e:
-            raise ToolchainError(
-                f"cannot run {command[0]}: {e.strerror or e}", code="PF701", hint=_INSTALL_HINT
-            ) from e
-        try:
-            code = process.wait(timeout=timeout_s)
-        except BaseException as e:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(e, subprocess.TimeoutExpired):
-                raise ToolchainError(
-                    f"the compiler still ran after {timeout_s:g} s and was killed: {shlex.join(command)}",
-                    code="PF703",
-                    hint="a smaller kernel compiles faster; a loaded machine needs a longer time-out",
-                ) from None
-            raise
-        output.seek(0)
-        return code, output.read().decode("utf-8", "replace")
-
-
-def _failed(command: Sequence[str], code: int, text: str) -> ToolchainError:
-    how = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
-    hint = "out of memory?" if code == -signal.SIGKILL else f"the command was: {shlex.join(command)}"
-    return ToolchainError(f"the C++ compiler {how}:\n{_shortened(text)}", code="PF702", hint=hint)
-
-
-def _shortened(text: str) -> str:
-    """The beginning, where the first error is, and the end."""
-    text = text.strip() or "(no output)"
-    if len(text) <= _OUTPUT_LIMIT:
-        return text
-    head, tail = text[: _OUTPUT_LIMIT * 3 // 4], text[-_OUTPUT_LIMIT // 4 :]
-    return f"{head}\n... ({len(text) - _OUTPUT_LIMIT} more characters) ...\n{tail}"

@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"source", "diagnostics"},
     "decisions": {"source", "diagnostics"},
     "children": LOW,
+    "progress": set(),
     "ir": LOW,
     "grammars": set(),
     "frontend_dsl": LOW | {"ir", "grammars"},
@@ -28,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": LOW | {"ir", "poly"},
     "layers": LOW | {"ir", "poly", "cost"},
     "codegen": LOW | {"ir", "poly.ast_build", "poly.barriers", "poly.barrier_insertion"},
-    "runtime": LOW | {"ir", "codegen"},
+    "runtime": LOW | {"ir", "codegen", "children", "progress"},
+    "runtime.trial": LOW | {"ir", "codegen", "runtime", "children"},
     "runtime.interpreter_program": LOW | {"ir", "poly.ast_build"},
     "svg": set(),
     "pictures": LOW | {"ir", "svg"},
@@ -42,7 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lowering_messages": LOW | {"ir", "lowering"},
     "lowering_helper": LOW
     | {"ir", "poly", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons"},
-    "lowering_pool": LOW | {"ir", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons"},
+    "lowering_pool": LOW
+    | {"ir", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons", "progress"},
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,

@@ -1,0 +1,137 @@
+"""Runs of the C++ compiler: a shared object from one source or from several parts, made side by side.
+
+Each run has a time limit, a folder and a process group of its own; when one fails, is late or is interrupted,
+all are ended with what they started.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO
+
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.progress import Tell
+
+PHASE = "C++ parts compiled"
+PROBE_TIMEOUT_S = 30.0
+_OUTPUT_LIMIT = 6000
+INSTALL_HINT = (
+    "install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora, RHEL), "
+    "`xcode-select --install` or `brew install gcc` (macOS), or point $CXX at one; "
+    "`--target interpret` works without a compiler"
+)
+
+
+def ask(command: Sequence[str]) -> str:
+    """What a command prints."""
+    return _run_all([command], Path(tempfile.gettempdir()), PROBE_TIMEOUT_S)[0]
+
+
+def of_parts(flags: Sequence[str]) -> list[str]:
+    """The flags without those of the linker."""
+    return [f for f in flags if f != "-shared" and not f.startswith(("-Wl,", "-l", "-L"))]
+
+
+def build_shared(
+    command: Sequence[str],
+    flags: Sequence[str],
+    units: Sequence[str],
+    timeout_s: float,
+    tell: Tell | None = None,
+) -> bytes:
+    """Compile in a folder of its own, which goes away whatever happens."""
+    names = ["kernel"] if len(units) == 1 else [f"kernel_{k}" for k in range(len(units))]
+    with tempfile.TemporaryDirectory(prefix="polyfuse-build-") as folder:
+        for name, unit in zip(names, units, strict=True):
+            Path(folder, f"{name}.cpp").write_text(unit, encoding="utf-8")
+        inputs = [f"{names[0]}.cpp"]
+        if len(units) > 1:
+            parts = [[*command, "-c", f"{n}.cpp", *of_parts(flags), "-o", f"{n}.o"] for n in names]
+            _run_all(parts, Path(folder), timeout_s, tell)
+            inputs = [f"{n}.o" for n in names]
+        # The source comes first: a `-l` among the flags must follow what needs it under --as-needed.
+        whole = [*command, *inputs, *flags, "-o", "kernel.so"]
+        _run_all([whole], Path(folder), timeout_s)
+        made = Path(folder, "kernel.so")
+        if not made.is_file():
+            raise _failed(whole, 0, "")
+        return made.read_bytes()
+
+
+def _run_all(
+    commands: Sequence[Sequence[str]], folder: Path, timeout_s: float, tell: Tell | None = None
+) -> list[str]:
+    """Run all side by side; their output. Raises ToolchainError for one that fails; then none runs on."""
+    deadline = time.monotonic() + timeout_s
+    found: list[str] = []
+    with ExitStack() as stack:
+        running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        for command in commands:
+            # A file takes the output: a pipe could be held open by grandchildren.
+            output: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+            running.append((_start(command, folder, output), output))
+            stack.callback(_end, running[-1][0])
+        for command, (process, output) in zip(commands, running, strict=True):
+            try:
+                code = process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise ToolchainError(
+                    f"the compiler still ran after {timeout_s:g} s and was killed: {shlex.join(command)}",
+                    code="PF703",
+                    hint="a smaller kernel compiles faster; a loaded machine needs a longer time-out",
+                ) from None
+            output.seek(0)
+            found.append(output.read().decode("utf-8", "replace"))
+            if code != 0:
+                raise _failed(command, code, found[-1])
+            if tell is not None:
+                tell(PHASE, len(found), len(commands))
+    return found
+
+
+def _start(command: Sequence[str], folder: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(command),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,  # its own process group, so that all of it can be killed
+        )
+    except OSError as e:
+        raise ToolchainError(
+            f"cannot run {command[0]}: {e.strerror or e}", code="PF701", hint=INSTALL_HINT
+        ) from e
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that still runs, with all that it started."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _failed(command: Sequence[str], code: int, text: str) -> ToolchainError:
+    how = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+    hint = "out of memory?" if code == -signal.SIGKILL else f"the command was: {shlex.join(command)}"
+    return ToolchainError(f"the C++ compiler {how}:\n{_shortened(text)}", code="PF702", hint=hint)
+
+
+def _shortened(text: str) -> str:
+    """The beginning, where the first error is, and the end."""
+    text = text.strip() or "(no output)"
+    if len(text) <= _OUTPUT_LIMIT:
+        return text
+    head, tail = text[: _OUTPUT_LIMIT * 3 // 4], text[-_OUTPUT_LIMIT // 4 :]
+    return f"{head}\n... ({len(text) - _OUTPUT_LIMIT} more characters) ...\n{tail}"
