@@ -35,7 +35,7 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.library import read, source_files
-from polyfuse.options import Options
+from polyfuse.options import TUNE, Options
 from polyfuse.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.ranges import prove_ranges
@@ -53,6 +53,7 @@ __all__ = [
     "LAYERS",
     "PARTITIONS",
     "TARGETS",
+    "TUNE",
     "ArgumentError",
     "Clustering",
     "Compiled",
@@ -273,7 +274,8 @@ def compile(
     clustering  how graphs of many statements are cut before that
     partition  a name for a choice of both: "connect" (along large tensors, as if it is not given), "rules"
               (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best)
-    options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``
+    options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
+              ``tune="measure"`` (the fastest of several variants of the CPU code, not the model's choice)
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
     compiled once.

@@ -35,6 +35,7 @@ from polyfuse.runtime.cuda_arguments import DeviceView
 from polyfuse.runtime.quick import ShortWay
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
+from polyfuse.tuning import build_tuned
 
 
 class Compiled:
@@ -161,8 +162,11 @@ class Compiled:
         return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
-        """Every decision of the compiler for these arguments, one a line."""
-        return "\n".join(map(str, self.built(*args, **kwargs).decisions))
+        """Every decision of the compiler for these arguments, one a line; then the variants that were
+        measured (`tune="measure"`)."""
+        built = self.built(*args, **kwargs)
+        measured = [str(built.tuning)] if built.tuning is not None else []
+        return "\n".join([*map(str, built.decisions), *measured])
 
     def picture(self, /, *args: object, **kwargs: object) -> str:
         """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
@@ -237,7 +241,8 @@ class Compiled:
         fusion = self._fusion
         if fusion is not None and strided:
             fusion = replace(fusion, strided=tuple(sorted(strided)))
-        built = build(
+        make = build_tuned if self.options.tune == "measure" else build
+        built = make(
             graph,
             sizes,
             target=self.target,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyfuse.cost.cpu_device import CpuDevice, Level
+from polyfuse.cost.projection import Rates, table_rates
 from polyfuse.runtime.machine import BandwidthReport, cache_sizes, known, level_sets
+from polyfuse.runtime.op_rates import known_op_rates
 from polyfuse.runtime.pool import default_threads
 from polyfuse.runtime.toolchain import cpu_features
 
@@ -33,6 +37,20 @@ def this_cpu(threads: int | None = None) -> CpuDevice:
         lanes=lanes,
         measured=all(r is not None for r in reports),
     )
+
+
+def projected_cpu(threads: int | None = None) -> tuple[CpuDevice, Rates]:
+    """This machine for `cost.projection`: what its memory moves, not what a program sees of it (a plain store
+    moves half as much again as it says), and what functions take, where that was measured."""
+    machine = this_cpu(threads)
+    *near, last = machine.levels
+    report = known(level_sets(machine.threads)[-1], machine.threads)
+    if report is not None:
+        moved = max(1.5 * max(report.map, report.copy), report.map_nt, report.read)
+        last = replace(last, bandwidth=moved * 1e9)
+    rates = known_op_rates(machine.threads)
+    plain = table_rates(machine) if rates is None else Rates(rates, True)
+    return replace(machine, levels=(*near, last)), plain
 
 
 def _rate(report: BandwidthReport) -> float:

@@ -15,6 +15,8 @@ from typing import Literal, get_args
 from polyfuse.diagnostics import ArgumentError, ToolchainError
 
 Denormals = Literal["flush", "keep"]
+Tune = Literal["model", "measure"]
+TUNE: tuple[str, ...] = get_args(Tune)
 
 ENV_VERIFY = "POLYFUSE_VERIFY"
 ENV_DUMP = "POLYFUSE_DUMP"
@@ -116,6 +118,9 @@ class Options:
     means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
     forms between every two passes.  dump: folder for the text of each step.
 
+    tune: "model" leaves the choice among variants of CPU code to the cost model, "measure" compiles several
+    and takes the one that runs fastest in a process of its own (some seconds, once for each shape).
+
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
@@ -134,11 +139,12 @@ class Options:
     device: str | None = None
     seed: int = 0
     resident: int | None = None
+    tune: Tune = "model"
 
     def __post_init__(self) -> None:
-        choices = get_args(Denormals)
-        if self.denormals not in choices:
-            raise _unfit("denormals", self.denormals, f"one of {', '.join(map(repr, choices))}")
+        for name, choices in (("denormals", get_args(Denormals)), ("tune", TUNE)):
+            if getattr(self, name) not in choices:
+                raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")
         for name in ("checked", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise _unfit(name, getattr(self, name), "True or False")

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
 from polyfuse.feedback import NoLessons
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.scheduled import ScheduledGraph
@@ -51,6 +52,9 @@ from polyfuse.runtime.lessons import KeptLessons
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.report import loops_text
 from polyfuse.targets import ON_GPU, Machine, load, mapped_for
+
+if TYPE_CHECKING:
+    from polyfuse.tuned import Tuning
 
 Result = TypeVar("Result")
 
@@ -129,6 +133,7 @@ class Compilation:
     stitching: Stitching | None = None
     packing: Packing | None = None
     clustering: Clustering = field(default_factory=Clustering)
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
     @cached_property
     def machine(self) -> int | GpuTarget:
@@ -147,6 +152,7 @@ class Compilation:
                 ("stitching", repr(self.stitching)),
                 ("packing", repr(self.packing)),
                 ("clustering", repr(self.clustering)),
+                ("knobs", repr(self.knobs)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
                 ("strided", ",".join(sorted(self.strided))),
@@ -173,7 +179,7 @@ class Compilation:
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
-        passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine)
+        passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine, self.knobs)
         lessons = KeptLessons() if self.kept else NoLessons()
         made: Maker = partial(lower_all, lessons=lessons)
         if len(clusters) == 1:
@@ -208,7 +214,8 @@ class Built:
     """A finished compilation.
 
     `seconds` are those of the steps that ran: an earlier compilation found in the cache leaves out all
-    but loading, and then `scheduled` and `kernels` are made when they are asked for.
+    but loading, and then `scheduled` and `kernels` are made when they are asked for.  `tuning`: what was
+    measured to choose among variants, where that was asked for.
     """
 
     compilation: Compilation
@@ -217,6 +224,7 @@ class Built:
     decisions: tuple[Decision, ...]
     seconds: Mapping[str, float]
     made: Lowered | None = None
+    tuning: Tuning | None = None
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -242,11 +250,17 @@ def build(
     clustering: Clustering | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
+    knobs: CpuKnobs | None = None,
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
+    cut, own = clustering or Clustering(), knobs or CpuKnobs()
+    return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
+
+
+def run(compilation: Compilation) -> Built:
+    """A compilation, from the cache if it was made before."""
+    graph, target, options = compilation.graph, compilation.target, compilation.options
     step = Watch(options)
-    cut = clustering or Clustering()
-    compilation = Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
@@ -254,7 +268,7 @@ def build(
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
-        made, code = _offered(step, compilation)
+        made, code = emitted(step, compilation)
         kept = code, made.decisions
         if compilation.kept:
             keep_plan(compilation.key, *kept, graph.name)
@@ -264,7 +278,7 @@ def build(
     return Built(compilation, code, executable, decisions, step.seconds, made)
 
 
-def _offered(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
     """`_emitted` with as much of layer II as can be kept in order: it is an offer.
 
     What cannot be done with barriers of the grid is tried without, then without layer II.
@@ -287,15 +301,21 @@ def _offered(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | 
 def _emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
     """The way from the graph to source text and launch plan."""
     low = compilation.lowered(step)
+    return low, printed(step, compilation, low)
+
+
+def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | CudaCode:
+    """Source text and launch plan of kernels."""
     on_gpu = compilation.target in ON_GPU
     if compilation.options.dump is not None:
         # emitting goes through them without keeping them
         step("loops", lambda: loops_text(low.kernels, on_gpu))
-    request = Request(low.kernels, compilation.strided, low.copied, compilation.options.checked)
+    checked, knobs = compilation.options.checked, compilation.knobs
+    request = Request(low.kernels, compilation.strided, low.copied, checked, knobs)
     # KernelGraph -> C++ or CUDA C++, and launch plan
     if on_gpu:
-        return low, step("cuda", lambda: emit_cuda(request))
-    return low, step("cpp", lambda: emit_together([request])[0])
+        return step("cuda", lambda: emit_cuda(request))
+    return step("cpp", lambda: emit_together([request])[0])
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:

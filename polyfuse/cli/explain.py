@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from polyfuse.cli import files, screen, settings, stages
+from polyfuse.cli import files, run, screen, settings, stages
 
 
 def explain(
@@ -26,10 +26,12 @@ def explain(
     partition: settings.Partition = "connect",
     target: settings.Target = "auto",
     device: settings.Device = None,
+    tune: settings.Tune = "model",
 ) -> None:
     """Say what the compiler decided and why; for two statements, which loops they share and why no more.
 
-    A line that begins with + is something done, one with - something considered and not done.
+    A line that begins with + is something done, one with - something considered and not done. With --tune
+    measure a table of the variants that were timed follows.
 
     Examples:
 
@@ -40,6 +42,8 @@ def explain(
       polyfuse explain stdlib:softmax --target cuda --device A100
 
       polyfuse explain stdlib:softmax --partition search
+
+      polyfuse explain stdlib:softmax --tune measure
     """
     from polyfuse.cli.compiler import Options
 
@@ -50,6 +54,12 @@ def explain(
     if first is not None and cut == "search":
         raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
     operator = files.open_operator(file, op)
+    if settings.tune_of(tune, made_for) == "measure" and first is None:
+        case = run.prepare(operator, size, dtype, rank, 0)
+        screen.show(
+            run.compiled(operator, "cpu", applied, Options(tune="measure"), cut).explain(**case.inputs)
+        )
+        return
     choice = settings.choice(operator, size, dtype, rank)
     graph = operator.graph(choice.dtypes, choice.ranks)
     settings.check_sizes(operator, choice.sizes, graph.sizes)

@@ -11,7 +11,7 @@ import typer
 from polyfuse.cli import files, screen, settings, times
 
 if TYPE_CHECKING:
-    from polyfuse.cli.compiler import Operator, Options
+    from polyfuse.cli.compiler import Compiled, Operator, Options
 
 
 def run(
@@ -24,6 +24,7 @@ def run(
     device: settings.Device = None,
     layers: settings.Layers = "loop,stitch,pack",
     partition: settings.Partition = "connect",
+    tune: settings.Tune = "model",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
     ] = 0,
@@ -50,7 +51,7 @@ def run(
 
     Examples:
 
-      polyfuse run stdlib:layer_norm --size B_0=4096 --size H=768
+      polyfuse run stdlib:layer_norm --size B_0=4096 --size H=768 --tune measure
 
       polyfuse run norms.pf --op rms_norm --dtype F=f16 --target interpret
 
@@ -69,6 +70,7 @@ def run(
         device=device,
         seed=seed,
         resident=resident,
+        tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
     )
     if threads is not None and chosen in ("auto", "cpu"):
         from polyfuse.runtime.pool import Pool
@@ -96,6 +98,8 @@ def _show(case: Case, done: Done, repeat: int) -> None:
             times.show_gpu(case, done, repeat)
         case _:
             times.show_cpu(case, done, repeat)
+    if done.built.tuning is not None:
+        screen.show(str(done.built.tuning))
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,22 @@ def prepare(
     return Case(operator.name, graph_at_sizes, sizes, make_inputs(graph, sizes, seed))
 
 
+def compiled(
+    operator: Operator, target: str, layers: tuple[str, ...], options: Options, partition: str
+) -> Compiled:
+    """The operator as a function."""
+    from polyfuse.cli.compiler import compile
+
+    return compile(
+        operator.program,
+        operator.name,
+        target=target,  # type: ignore[arg-type]
+        layers=layers,
+        partition=partition,  # type: ignore[arg-type]
+        options=options,
+    )
+
+
 def execute(
     case: Case,
     operator: Operator,
@@ -145,16 +165,7 @@ def execute(
     """Compile and run once, on copies of what the operator changes."""
     import time
 
-    from polyfuse.cli.compiler import compile
-
-    function = compile(
-        operator.program,
-        operator.name,
-        target=target,  # type: ignore[arg-type]
-        layers=layers,
-        partition=partition,  # type: ignore[arg-type]
-        options=options,
-    )
+    function = compiled(operator, target, layers, options, partition)
     changed = {t.alias: t.name for t in case.graph.tensors if t.alias is not None}
     inputs = {n: a.copy() if n in changed else a for n, a in case.inputs.items()}
     with screen.working("compiling"):

@@ -48,6 +48,13 @@ Partition = Annotated[
         "(the patterns that the cost model likes best).",
     ),
 ]
+Tune = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Among variants of CPU code: model (the cost model's choice) or measure (the fastest one).",
+    ),
+]
 Target = Annotated[
     str,
     typer.Option(
@@ -155,6 +162,17 @@ def partition_of(text: str, layers: tuple[str, ...]) -> str:
         raise typer.BadParameter(f"there is no partition '{text}'; there are {', '.join(PARTITIONS)}")
     if text == "rules" and "loop" not in layers:
         raise typer.BadParameter("--partition rules is how layer I fuses: --layers must name loop")
+    return text
+
+
+def tune_of(text: str, target: str) -> str:
+    """How variants are chosen; only those of CPU code are measured."""
+    from polyfuse.cli.compiler import TUNE
+
+    if text not in TUNE:
+        raise typer.BadParameter(f"there is no way '{text}' to tune; there are {', '.join(TUNE)}")
+    if text == "measure" and target not in ("auto", "cpu"):
+        raise typer.BadParameter("--tune measure is for --target cpu")
     return text
 
 

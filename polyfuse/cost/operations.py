@@ -41,6 +41,8 @@ _SPECIAL: dict[Machine, dict[str, float]] = {
         "sin": 20, "cos": 20, "pow": 32, "div": 8, "floordiv": 20, "mod": 20,
     },
 }  # fmt: skip
+# They let NaN through, which takes more than one instruction.
+_TWO_SIDED = ("max", "min")
 # Double precision takes two lanes of a CPU's vectors; of GPUs it is the data-centre ones' half rate.
 _DOUBLE = 2.0
 
@@ -73,6 +75,38 @@ def operations(nest: Iterable[tuple[Statement, Extents]], machine: Machine) -> O
             each = prod(x.length for x in found.values())
             total += Operations(each, 0, each * _width(s.expr))
     return total
+
+
+def counts(nest: Iterable[tuple[Statement, Extents]]) -> dict[str, float]:
+    """How often a nest computes what takes a CPU as long: "plain", or a function by its name; lanes of single
+    precision, of which a double takes two."""
+    seen: set[tuple[Expr, float]] = set()
+    found: dict[str, float] = {}
+
+    def add(kind: str, times: float) -> None:
+        found[kind] = found.get(kind, 0.0) + times
+
+    for s, extents in nest:
+        for e in _expressions(s):
+            times = prod(extents[n].length for n in _dims(e) if n in extents)
+            if (e, times) in seen:
+                continue
+            seen.add((e, times))
+            plain, special, _ = _of(e, "cpu")
+            if special or (isinstance(e, Apply) and e.op in _TWO_SIDED):
+                assert isinstance(e, Apply)
+                add("max" if e.op == "min" else e.op, times * _width(e))
+            elif plain:
+                add("plain", times * _width(e))
+        if s.reduction is not None:
+            kind = "max" if s.reduction in _TWO_SIDED else "plain"
+            add(kind, prod(x.length for x in extents.values()) * _width(s.expr))
+    return found
+
+
+def cpu_weight(kind: str) -> float:
+    """What a function takes of a CPU's lanes, where nobody has measured it."""
+    return _SPECIAL["cpu"].get(kind, 1.0)
 
 
 def _expressions(s: Statement) -> Iterable[Expr]:

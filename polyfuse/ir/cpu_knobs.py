@@ -6,7 +6,7 @@ for the order of sums; which is fastest only a measurement can tell (`polyfuse.t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class CpuKnobs:
     stream: bool | None = None
     chunks: int | None = None
     threads: int | None = None
+
+    @property
+    def of_kernels(self) -> CpuKnobs:
+        """Those that kernels depend on; the others change only how they are printed and run."""
+        return replace(self, lane_bytes=None, stream=None, chunks=None, threads=None)
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""

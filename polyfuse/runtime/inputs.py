@@ -132,7 +132,7 @@ def dim_ranges(s: Statement, sizes: Mapping[str, int]) -> dict[str, tuple[int, i
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class Limit:
     """What an integer tensor is used for: values below `below`, `offsets` into a list if sorted."""
 
     below: int
@@ -141,7 +141,7 @@ class _Limit:
 
 def make_inputs(graph: TensorGraph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
     """An array for every input; scalars with a default have it."""
-    limits = _limits(graph, sizes)
+    limits = index_limits(graph, sizes)
     found: dict[str, Array] = {}
     for k, name in enumerate(graph.inputs):
         t = graph.tensor(name)
@@ -154,7 +154,7 @@ def make_inputs(graph: TensorGraph, sizes: Mapping[str, int], seed: int = 0) -> 
     return found
 
 
-def _values(t: Tensor, shape: tuple[int, ...], limit: _Limit | None, random: np.random.Generator) -> Array:
+def _values(t: Tensor, shape: tuple[int, ...], limit: Limit | None, random: np.random.Generator) -> Array:
     if t.dtype.is_bool:
         return np.asarray(random.random(shape) < KEPT)
     if t.dtype.is_float:
@@ -176,9 +176,9 @@ def _values(t: Tensor, shape: tuple[int, ...], limit: _Limit | None, random: np.
     return random.integers(0, max(1, min(limit.below, most)), shape).astype(t.dtype.numpy)
 
 
-def _limits(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, _Limit]:
+def index_limits(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, Limit]:
     """Integer tensors that index another tensor or are compared with a loop variable."""
-    found: dict[str, _Limit] = {}
+    found: dict[str, Limit] = {}
     for s in graph.statements:
         for name, limit in (*_as_indices(graph, s, sizes), *_as_compared(s, sizes)):
             old = found.get(name)
@@ -194,17 +194,17 @@ def _limits(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, _Limit]:
     return found
 
 
-def _as_indices(graph: TensorGraph, s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, _Limit]]:
+def _as_indices(graph: TensorGraph, s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, Limit]]:
     places = [(r.tensor, r.indices) for r in statement_reads(s)] + [(s.target, s.write)]
     for tensor, indices in places:
         for index, extent in zip(indices, graph.tensor(tensor).shape, strict=True):
             if isinstance(index, EXPR_TYPES):
                 for e in walk(index):
                     if isinstance(e, Read) and e.dtype.is_integer:
-                        yield e.tensor, _Limit(evaluate(extent, sizes))
+                        yield e.tensor, Limit(evaluate(extent, sizes))
 
 
-def _as_compared(s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, _Limit]]:
+def _as_compared(s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, Limit]]:
     """``v == t[b]``: a class; ``start[n] <= e`` with two neighbours or a shift: an offset."""
     ranges = dim_ranges(s, sizes)
     shifted = {r.tensor for r in statement_reads(s) if any(_is_shifted(i) for i in r.indices)}
@@ -216,7 +216,7 @@ def _as_compared(s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, 
             if name is None or loop not in ranges:
                 continue
             offsets = e.op not in ("eq", "ne") and name in shifted
-            yield name, _Limit(ranges[loop][1], offsets)
+            yield name, Limit(ranges[loop][1], offsets)
 
 
 def _is_shifted(index: object) -> bool:

@@ -1,0 +1,218 @@
+"""The time of one variant of CPU code, projected from what single resources of a machine can do.
+
+    phase    = max(memory, core) + SHARED * min(memory, core)
+    memory   = max over levels (bytes from it or from beyond / bandwidth); a plain store to memory moves twice
+    core     = max(sum over kinds (elements * seconds of one), chains of additions * latency)
+    kernel   = step + sum of its phases / share of the threads that have work + claims of chunks
+
+`cost.speed_of_light` says what a good kernel of this schedule would take, for decisions between schedules;
+this model also sees what code generation varies (`ir.cpu_knobs`): rows fetched ahead let the memory of one
+phase overlap the core of another, so that the kernel takes the longer of both sums; stores past the caches
+move once; more accumulators shorten chains and lengthen the totals; chunks balance threads and cost a claim
+each.
+
+Source: PAI's PROJ (resources -> throughput and latency, the slower of both), for a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.cpu_time import ACCESS, COMBINED, STRIDED
+from polyfuse.cost.extents import instances
+from polyfuse.cost.figures import by_level
+from polyfuse.cost.nests import OUTSIDE, Nest, nests
+from polyfuse.cost.operations import counts, cpu_weight
+from polyfuse.cost.traffic import Keeping, distances, footprints, traffic
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.schedule_tree import Coordinate
+
+# Of the shorter one of memory and core, what the longer one does not hide.
+SHARED = 0.15
+LANE_BYTES = 256
+CHUNKS = 8
+# A step with fewer instances runs on one thread.
+PARALLEL_INSTANCES = 24 * 1024
+CLAIM_S = 60e-9
+# Of an addition that waits for the one before.
+CHAIN_S = 1.3e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Seconds of one single precision element in one thread, in vectors, with all data in L1, by what is
+    done: "plain" arithmetic, a "load", a "store", or a function by its name."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    measured: bool = False
+
+    def of(self, kind: str) -> float:
+        found = self.seconds.get(kind)
+        return found if found is not None else self.seconds["plain"] * cpu_weight(kind)
+
+
+def table_rates(machine: CpuDevice) -> Rates:
+    """What the cost model assumes, for a machine on which functions were not measured."""
+    plain = machine.threads / machine.operations
+    return Rates({"plain": plain, "load": ACCESS * plain, "store": ACCESS * plain})
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """Seconds of one kernel: of memory and core alone, of both together, on all threads that have work."""
+
+    name: str
+    memory: float
+    core: float
+    busy: float
+    overhead: float
+    threads: int
+
+    @property
+    def seconds(self) -> float:
+        return self.busy + self.overhead
+
+    @property
+    def bound(self) -> str:
+        if self.overhead > self.busy:
+            return "overhead"
+        return "memory" if self.memory > self.core else "core"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Of all kernels of an operator, with the call."""
+
+    kernels: tuple[Projected, ...]
+    call_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.call_s + sum(k.seconds for k in self.kernels)
+
+
+def project(
+    kernels: KernelGraph, machine: CpuDevice, knobs: CpuKnobs | None = None, rates: Rates | None = None
+) -> Projection:
+    """The time of kernels whose sizes are known."""
+    own, known = knobs or CpuKnobs(), rates or table_rates(machine)
+    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
+    parts = [p for s in steps for p in s.packed or (s,)]
+    since = distances([footprints(nests(p)) for p in parts])
+    found = {id(p): _Kernel(p, row, machine, own, known) for p, row in zip(parts, since, strict=True)}
+    made = []
+    for s in steps:
+        each = [found[id(p)].projected() for p in s.packed or (s,)]
+        made.append(each[0] if len(each) == 1 else _side_by_side(s.name, each))
+    return Projection(tuple(made), machine.call_s)
+
+
+def _side_by_side(name: str, parts: Sequence[Projected]) -> Projected:
+    """A pack: all work over all threads, one step."""
+    most = max(p.threads for p in parts)
+    return Projected(
+        name,
+        sum(p.memory for p in parts),
+        sum(p.core for p in parts),
+        sum(p.busy * p.threads for p in parts) / most,
+        max(p.overhead for p in parts),
+        most,
+    )
+
+
+class _Kernel:
+    """One kernel, phase by phase."""
+
+    def __init__(
+        self, kernel: Kernel, since: Mapping[str, float], machine: CpuDevice, knobs: CpuKnobs, rates: Rates
+    ) -> None:
+        self.kernel, self.since, self.machine, self.knobs, self.rates = kernel, since, machine, knobs, rates
+        self.nests = nests(kernel)
+
+    def projected(self) -> Projected:
+        m, blocks = self.machine, max(1.0, max((n.block_count for n in self.nests), default=1.0))
+        most = min(m.threads, self.knobs.threads or m.threads)
+        work = sum(instances(found) for n in self.nests for _, found in n.timed)
+        threads = most if blocks > 1 and work >= PARALLEL_INSTANCES else 1
+        chunks = min(blocks, threads * (self.knobs.chunks or CHUNKS)) if threads > 1 else 1
+        # Threads claim chunks; in the last round some of them have none.
+        idle = ceil(chunks / threads) * threads / chunks
+        memory = [x * m.threads / threads * idle for x in self._memory()]
+        core = [self._core(n) / threads * idle for n in self.nests]
+        return Projected(
+            self.kernel.name,
+            sum(memory),
+            sum(core),
+            self._together(memory, core),
+            (m.step_s if threads > 1 else 0.0) + CLAIM_S * chunks / threads,
+            threads,
+        )
+
+    def _together(self, memory: Sequence[float], core: Sequence[float]) -> float:
+        """Phases one after the other; rows fetched ahead come while other phases compute."""
+        if any(b.ahead for b in self.kernel.buffers):
+            return _overlapped(sum(memory), sum(core))
+        return sum(_overlapped(a, b) for a, b in zip(memory, core, strict=True))
+
+    def _memory(self) -> list[float]:
+        """Seconds of each nest's traffic, with all threads at work."""
+        m = self.machine
+        keeping = Keeping(lambda b: m.level(b / m.threads), m.level, m.level, True)
+        rates = [x.bandwidth for x in m.levels]
+        before: tuple[float, ...] = ()
+        found = []
+        for k, nest in enumerate(self.nests):
+            now = traffic(self.nests[: k + 1], self.since, keeping).by_level
+            bytes_here = [b - (before[i] if i < len(before) else 0.0) for i, b in enumerate(now)]
+            padded = [*bytes_here, *[0.0] * (len(rates) - len(bytes_here))]
+            padded[-1] += self._more_for_stores(nest, keeping)
+            found.append(max(by_level(padded, rates)))
+            before = now
+        return found
+
+    def _more_for_stores(self, nest: Nest, keeping: Keeping) -> float:
+        """Bytes of memory that stores move besides: plain ones read first what lies there, those past the
+        caches also write what would have stayed in a cache."""
+        last = len(self.machine.levels) - 1
+        outside = [a for a in nest.accesses if a.written and a.scope in OUTSIDE]
+        far = sum(a.nbytes for a in outside if keeping.outer(self.since[a.tensor]) == last)
+        if not self.knobs.stream:
+            return far
+        return sum(a.nbytes for a in outside if a.scope is Scope.ARGUMENT) - far
+
+    def _core(self, n: Nest) -> float:
+        """Seconds of one thread."""
+        rates, lanes = self.rates, self.machine.lanes
+        stores = sum(instances(found) for s, found in n.timed if s.reduction is None)
+        one = sum(rates.of(kind) * times for kind, times in counts(n.timed).items())
+        one += max(0.0, n.loads - stores) * rates.of("load") + min(stores, n.loads) * rates.of("store")
+        strided = n.strided() * STRIDED * rates.of("plain")
+        if not any(x.coordinate is Coordinate.VECTOR for x in n.loops):
+            return one * lanes + strided
+        trip = max(1.0, n.count(Coordinate.VECTOR))
+        full = ceil(trip / lanes) * lanes / trip
+        sums = sum(instances(found) for s, found in n.timed if s.reduction is not None) / trip
+        return max(one * full, sums * self._chain(trip)) + sums * self._combined(trip) + strided
+
+    def _accumulators(self, trip: float) -> float:
+        """Lanes of one sum, as `codegen.lanes` has them."""
+        lanes = (self.knobs.lane_bytes or LANE_BYTES) / 4
+        while lanes > 32 and lanes * 4 > trip:
+            lanes /= 2
+        return lanes
+
+    def _chain(self, trip: float) -> float:
+        """Seconds of the additions of one sum that wait for each other."""
+        return trip / self._accumulators(trip) * CHAIN_S
+
+    def _combined(self, trip: float) -> float:
+        """Seconds to set up one sum's lanes, and to add them up."""
+        return COMBINED * self._accumulators(trip) / (LANE_BYTES / 4) * self.rates.of("plain")
+
+
+def _overlapped(memory: float, core: float) -> float:
+    return max(memory, core) + SHARED * min(memory, core)

@@ -1,0 +1,311 @@
+"""The choice among variants: which are proposed, which is taken, and what a variant that fails may do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse import tuning
+from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.projection import table_rates
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.variants import CHANGES, Choices, Variant, proposals
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, fixed_graph
+from polyfuse.runtime.recipes import Recipe, recipes
+from polyfuse.runtime.trial import READY, Trials, agree
+from polyfuse.trials import ChildTimer, TrialFailed
+from polyfuse.tuned import Row, Tuning
+
+NORM = """op norm(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) {
+  m[t] = mean[h](x[t, h])
+  v[t] = mean[h]((x[t, h] - m[t]) ** 2)
+  y[t, h] = (x[t, h] - m[t]) * rsqrt(v[t] + 1e-5) * g[h]
+}"""
+
+
+def compilation(text: str = NORM, **sizes: int) -> Compilation:
+    graph = pf.parse(text).op().graph()
+    known = sizes or {"T": 64, "H": 300}
+    options = Options(threads=2, verify=False, dump=None)
+    return Compilation(
+        graph, known, pf.LoopFusion(), options, frozenset(), "cpu", pf.Stitching(), pf.Packing(), Clustering()
+    )
+
+
+def maker() -> tuning.Maker:
+    return tuning.Maker(table_cpu(2), table_rates(table_cpu(2)))
+
+
+class FakeTimer:
+    """Seconds by variant, as told; an exception is raised instead."""
+
+    def __init__(self, base: Compilation, told: dict[str, float | str], other: float = 1.0) -> None:
+        names = {c.compilation.key: str(c.variant) for c in tuning.candidates(base, maker(), 1e9)}
+        self.names, self.told, self.other = names, told, other
+        self.asked: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def first(self, key: str) -> float:
+        return self.seconds(key, 1)
+
+    def seconds(self, key: str, calls: int) -> float:
+        name = self.names.get(key, "joined")
+        self.asked.append(name)
+        value = self.told.get(name, self.other)
+        if isinstance(value, str):
+            raise TrialFailed(value)
+        return value
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache of its own; nothing is compiled; no limit on lowering, few rounds."""
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "LOWER_S", 1e9)
+    monkeypatch.setattr(tuning, "MOST_ROUNDS", 6)
+    monkeypatch.setattr(tuning, "HOPELESS", 1e9)
+    monkeypatch.setattr(tuning, "MOST", 99)
+    monkeypatch.setattr(tuning, "tuning_key", lambda base: base.key[::-1])
+    monkeypatch.setattr(tuning, "projected_cpu", lambda threads: (table_cpu(2), table_rates(table_cpu(2))))
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "_compiled", lambda found: {})
+
+
+# --- variants ---------------------------------------------------------------------------------------------
+
+
+def test_no_two_candidates_have_the_same_code() -> None:
+    found = tuning.candidates(compilation(T=4096, H=512), maker(), 1e9)
+    forms = [(c.code.source, repr(c.code.plan)) for c in found]
+    assert len(forms) == len(set(forms)) and len(forms) >= 6
+    assert found[0].variant == Variant()
+    assert [c.predicted for c in found[1:]] == sorted(c.predicted for c in found[1:])
+
+
+def test_proposals_suit_the_graph() -> None:
+    base = Choices(pf.LoopFusion(), pf.Stitching(), pf.Packing(), CpuKnobs())
+    small, large = ({"T": 4, "H": 64}, {"T": 8192, "H": 1024})
+    graph = pf.parse(NORM).op().graph()
+    names = [{str(v) for v in proposals(fixed_graph(graph, s), base, table_cpu(2))} for s in (small, large)]
+    assert "1 thread" in names[0] and "stores past the caches" not in names[0]
+    assert "1 thread" not in names[1] and "stores past the caches" in names[1]
+    plain = pf.parse("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + 1.0 }").op().graph()
+    assert not any("accum" in str(v) for v in proposals(fixed_graph(plain, {"N": 9}), base, table_cpu(2)))
+
+
+def test_changes_join_unless_they_change_the_same() -> None:
+    past, ahead, fewer = (Variant((n,)) for n in ("stores past the caches", "2 rows ahead", "1 row ahead"))
+    both = past.joined(ahead)
+    assert both is not None and set(both.changes) == {*past.changes, *ahead.changes}
+    assert ahead.joined(fewer) is None
+    made = both.of(Choices(None, None, None, CpuKnobs()))
+    assert made.knobs == CpuKnobs(stream=True, ahead=2)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_computes_the_same(name: str) -> None:
+    """The graph has reductions, a broadcast and two results; lengths are odd."""
+    text = NORM.replace("-> (y: f32[T, H])", "-> (y: f32[T, H], s: f32[H])")
+    text = text[:-1] + "  s[h] = sum[t](x[t, h] * y[t, h])\n}"
+    base = compilation(text, T=67, H=301)
+    x = np.random.default_rng(1).standard_normal((67, 301)).astype(np.float32)
+    g = np.random.default_rng(2).standard_normal(301).astype(np.float32)
+    results = []
+    for variant in (Variant(), Variant((name,))):
+        built = tuning.run(tuning.compilation_of(base, variant))
+        arrays: dict[str, Any] = {"y": np.empty((67, 301), np.float32), "s": np.empty(301, np.float32)}
+        shapes = {b.name: tuple(int(str(e)) for e in b.shape) for b in built.executable.plan.buffers}
+        built.executable.run({n: a.reshape(shapes[n]) for n, a in {"x": x, "g": g, **arrays}.items()})
+        results.append(arrays)
+    for n in ("y", "s"):
+        np.testing.assert_allclose(results[1][n], results[0][n], rtol=2e-5, atol=2e-5)
+
+
+# --- the choice -------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_is_taken_and_kept(without_compiler: None) -> None:
+    base = compilation(T=512, H=300)
+    timer = FakeTimer(base, {"128 bytes of accumulators": 0.5})
+    found = tuning.tuned(base, timer)
+    assert str(found.chosen) == "128 bytes of accumulators" and not found.note
+    again = FakeTimer(base, {})
+    assert tuning.tuned(base, again) == found
+    assert again.asked == []
+
+
+def test_less_than_noise_changes_nothing(without_compiler: None) -> None:
+    base = compilation(T=512, H=300)
+    found = tuning.tuned(base, FakeTimer(base, {"128 bytes of accumulators": 0.98}))
+    assert found.chosen == Variant()
+
+
+def test_changes_that_gain_are_tried_together(without_compiler: None) -> None:
+    base = compilation(T=512, H=300)
+    gains: dict[str, float | str] = {"128 bytes of accumulators": 0.8, "1 chunk a thread": 0.9, "joined": 0.7}
+    found = tuning.tuned(base, FakeTimer(base, gains))
+    assert set(found.chosen.changes) == {"128 bytes of accumulators", "1 chunk a thread"}
+    assert tuning.compilation_of(base, found.chosen).knobs == CpuKnobs(lane_bytes=128, chunks=1)
+
+
+def test_what_fails_is_left_out(without_compiler: None) -> None:
+    base = compilation(T=512, H=300)
+    told: dict[str, float | str] = {"128 bytes of accumulators": "it crashed", "1 chunk a thread": 0.5}
+    found = tuning.tuned(base, FakeTimer(base, told))
+    row = next(r for r in found.rows if str(r.variant) == "128 bytes of accumulators")
+    assert row.measured is None and row.note == "it crashed"
+    assert str(found.chosen) == "1 chunk a thread"
+    assert "it crashed" in str(found)
+
+
+def test_without_a_measurement_the_models_choice_stands(without_compiler: None) -> None:
+    base = compilation(T=512, H=300)
+    found = tuning.tuned(base, FakeTimer(base, {"as the model has it": "no process"}))
+    assert found.chosen == Variant() and "no process" in found.note
+    assert tuning._kept(tuning.tuning_key(base)) is None, "it is measured another time"
+
+
+def test_a_table_shows_both_times() -> None:
+    rows = (
+        Row(Variant(), 1e-6, 2e-6),
+        Row(Variant(("1 thread",)), 3e-6, 1e-6),
+        Row(Variant(), 1.0, None, "no"),
+    )
+    text = str(Tuning("f", rows, Variant(("1 thread",))))
+    assert "* 1 thread" in text and "projected us" in text and " 2.0" in text and text.endswith("no")
+    found = Tuning("f", rows, Variant(("1 thread",)))
+    assert Tuning.of_json(json.loads(json.dumps(found.as_json()))) == found
+    with pytest.raises(ValueError):
+        Tuning.of_json({**found.as_json(), "chosen": ["faster"]})
+
+
+# --- trials -----------------------------------------------------------------------------------------------
+
+
+CHILD = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from polyfuse.children import serve
+def answer(line):
+    if "boom" in line: os.abort()
+    if "wait" in line: time.sleep(60)
+    return '{{"seconds": 0.001, "pid": %d}}' % os.getpid()
+serve({ready!r}, answer)
+"""
+
+
+def child_of(tmp_path: Path) -> Any:
+    from polyfuse.children import Child
+
+    script = tmp_path / "child.py"
+    script.write_text(CHILD.format(root=str(Path(pf.__file__).parents[1]), ready=READY))
+    return Child("polyfuse.runtime.trial", READY, command=(sys.executable, str(script)))
+
+
+def test_a_crash_and_a_hang_hurt_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfuse.trials.FIRST_S", 0.4)
+    with ChildTimer(compilation(), child_of(tmp_path)) as timer:
+        notes: dict[str, str] = {}
+        found = tuning.shortest(["good", "boom", "wait", "better"], timer, notes, 0.1)
+    assert set(found) == {"good", "better"}
+    assert notes == {"boom": "it crashed", "wait": "it did not end in 0.4 s"}
+
+
+def test_a_process_that_cannot_start_is_told(tmp_path: Path) -> None:
+    from polyfuse.children import Child
+
+    child = Child("polyfuse.runtime.trial", READY, command=(str(tmp_path / "nothing"),))
+    with ChildTimer(compilation(), child) as timer, pytest.raises(TrialFailed, match="no process"):
+        timer.first("any")
+
+
+def test_a_trial_that_needs_too_much_memory_is_refused() -> None:
+    large = compilation(T=1 << 22, H=1 << 20)
+    with pytest.raises(TrialFailed, match="would take"), ChildTimer(large):
+        pass
+
+
+def test_other_results_are_refused() -> None:
+    a = np.array([1.0, np.nan, np.inf, -2e3], np.float32)
+    assert agree(a, a.copy())
+    assert agree(a, a + np.float32(1e-2))  # within 1e-4 of the largest
+    assert not agree(a, np.array([1.0, 0.0, np.inf, -2e3], np.float32))
+    assert not agree(a, np.array([2.0, np.nan, np.inf, -2e3], np.float32))
+    assert not agree(a, np.array([1.0, np.nan, -np.inf, -2e3], np.float32))
+    whole = np.array([1, 2, 3], np.int32)
+    assert agree(whole, whole.copy()) and not agree(whole, whole + 1)
+
+
+def test_trials_answer_errors_and_go_on() -> None:
+    trials = Trials()
+    assert "error" in json.loads(trials.answer("nonsense\n"))
+    assert "error" in json.loads(trials.answer('{"do": "run", "key": "' + "0" * 64 + '"}\n'))
+
+
+def test_recipes_keep_to_their_ranges() -> None:
+    text = """op pick(x: f32[V, H], i: i32[N], mask: f32[N], step: i64, a: f32 = 0.5) -> (y: f32[N, H]) {
+      y[n, h] = x[i[n], h] * a + mask[n] + f32(step)
+    }"""
+    base = compilation(text, V=5, H=3, N=1000)
+    made = {
+        r.name: Recipe.of_json(json.loads(json.dumps(r.as_json()))) for r in recipes(base.graph, base.sizes)
+    }
+    arrays = {name: r.make(k) for k, (name, r) in enumerate(made.items())}
+    assert arrays["i"].dtype == np.int32 and set(np.unique(arrays["i"])) == set(range(5))
+    assert arrays["a"] == np.float32(0.5) and arrays["step"].shape == ()
+    assert set(np.unique(arrays["mask"])) == {np.float32(0), np.float32(-1e4)}
+    assert np.array_equal(arrays["x"], made["x"].make(0)) and np.isfinite(arrays["x"]).all()
+    assert np.all(np.diff(replace(made["i"], offsets=True, below=7).make(0)) >= 0)
+
+
+# --- end to end -------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import numpy as np
+import polyfuse as pf
+f = pf.compile({text!r}, target="cpu", tune="measure")
+x = np.random.default_rng(0).standard_normal((256, 300)).astype(np.float32)
+g = np.ones(300, np.float32)
+y = f(x, g)
+m, v = x.mean(1, keepdims=True), x.var(1, keepdims=True)
+np.testing.assert_allclose(y, (x - m) / np.sqrt(v + 1e-5), rtol=1e-4, atol=1e-4)
+built = f.built(x, g)
+print(len(built.tuning.timed), built.tuning.note, "|", ",".join(built.seconds), "|", built.tuning.chosen)
+print(f.explain(x, g))
+"""
+
+
+def test_a_measured_operator_and_a_second_process_that_pays_nothing() -> None:
+    """The real thing: a compiler, a child, a cache."""
+    env = {n: v for n, v in os.environ.items() if n != "POLYFUSE_VERIFY"}
+    command = [sys.executable, "-c", PROGRAM.format(text=NORM)]
+    outputs = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    first, second = outputs
+    timed, steps, chosen = first.splitlines()[0].split("|")
+    assert int(timed.split()[0]) >= 2 and "not measured" not in first, first
+    assert "measured us" in first and f"* {chosen.strip()}" in first
+    assert second.splitlines()[0].split("|")[1].strip() == "build", "nothing is lowered in the second process"
+    assert second.splitlines()[0].split("|")[2] == chosen
+    assert steps
