@@ -1,4 +1,4 @@
-"""Rows that are to be fetched ahead (`Buffer.ahead`): a loop over their cache lines before the last phase.
+"""Rows that are to be fetched ahead (`Buffer.ahead`): loops over their cache lines in the last phase.
 
 Memory is idle while the last phase computes:
 
@@ -6,19 +6,35 @@ Memory is idle while the last phase computes:
       phases                            phases
       for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
                                         for h: y[t, h] = x[t, h] ...
+
+A core has only so many requests under way: long rows are asked for in pieces, as the phase goes on:
+
+                                      for t:
+                                        phases
+                                        for p in 0..H by 512:
+                                          if t + 1 < T:  for l in p..p+512 by 16:  fetch x[t + 1, l]
+                                          for h in p..min(p+512, H): y[t, h] = x[t, h] ...
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, For, If, Node, Prefetch, Store, Update, map_nodes
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
 LINE_BYTES = 64
+# What is asked for at once, and how long a row may be that is asked for as one.
+PIECE_BYTES = 2048
+AS_ONE_BYTES = 8192
+START = IConst(0)
+WHOLE = 128  # a strip has whole vectors for every accumulator
+
+_Row: TypeAlias = tuple[Buffer, tuple[IndexExpr, ...]]  # a tensor, and where its rows are
 
 
 def fetch_ahead(kernel: Kernel, block: Block) -> Block:
@@ -32,24 +48,63 @@ def fetch_ahead(kernel: Kernel, block: Block) -> Block:
 
 
 def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
-    """The loop over rows with the next one's lines fetched before its last loop; other loops stay."""
+    """The loop over rows with the next one's lines fetched in its last loop; other loops stay."""
     phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
-    fetches = [f for b in chosen for f in _lines(rows, b)] if len(phases) > 1 else []
-    if not fetches:
+    found = [(b, lead) for b in chosen if (lead := _leading(rows, b.tensor)) is not None]
+    if len(phases) < 2 or not found:
         return rows
+    last = rows.body[phases[-1]]
+    assert isinstance(last, For)
+    if sum(_row_bytes(b) for b, _ in found) <= AS_ONE_BYTES:
+        fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
+    elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
+        fetched = (_in_pieces(rows, last, last.upper.value, found),)
+    else:
+        return rows
+    return replace(rows, body=(*rows.body[: phases[-1]], *fetched, *rows.body[phases[-1] + 1 :]))
+
+
+def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:
+    """The last loop in strips, each after a piece of every row that is its share of the loop."""
+    pieces = -(-sum(_row_bytes(b) for b, _ in found) // PIECE_BYTES)
+    strip, p = -(-extent // (pieces * WHOLE)) * WHOLE, IVar(f"{last.var}_p")
+    strips = -(-extent // strip)
+    lines = []
+    for b, lead in found:
+        line = LINE_BYTES // b.dtype.bytes
+        share = -(-_width(b) // (strips * line)) * line
+        lines.append(_lines(rows, b, lead, p * share, binary("min", p * share + share, b.shape[-1])))
+    within = replace(last, lower=p * strip, upper=binary("min", p * strip + strip, last.upper))
+    return For(p.name, IConst(0), IConst(strips), 1, (_ahead(rows, [b for b, _ in found], lines), within))
+
+
+def _ahead(rows: For, chosen: list[Buffer], lines: list[For]) -> If:
+    """Lines of the row ahead, if there is one."""
     following = (IndexValue(IVar(rows.var) + chosen[0].ahead, I64), IndexValue(rows.upper, I64))
-    ahead = If(Apply("lt", following, BOOL), tuple(fetches))
-    return replace(rows, body=(*rows.body[: phases[-1]], ahead, *rows.body[phases[-1] :]))
+    return If(Apply("lt", following, BOOL), tuple(lines))
 
 
-def _lines(rows: For, b: Buffer) -> list[For]:
-    """A loop over the lines of a row ahead of this one; none if nothing reads a row of this loop."""
-    leading = _leading(rows, b.tensor)
-    if leading is None:
-        return []
+def _lines(
+    rows: For,
+    b: Buffer,
+    lead: tuple[IndexExpr, ...],
+    begin: IndexExpr = START,
+    end: IndexExpr | None = None,
+) -> For:
+    """A loop over lines of a row ahead of this one."""
     name = f"{rows.var}_l"
-    line = Prefetch(b.tensor, (*leading, IVar(rows.var) + b.ahead, IVar(name)))
-    return [For(name, IConst(0), b.shape[-1], LINE_BYTES // b.dtype.bytes, (line,))]
+    line = Prefetch(b.tensor, (*lead, IVar(rows.var) + b.ahead, IVar(name)))
+    return For(name, begin, end or b.shape[-1], LINE_BYTES // b.dtype.bytes, (line,))
+
+
+def _width(b: Buffer) -> int:
+    last = b.shape[-1]
+    assert isinstance(last, IConst)  # rows of unknown length are not chosen
+    return last.value
+
+
+def _row_bytes(b: Buffer) -> int:
+    return _width(b) * b.dtype.bytes
 
 
 def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:

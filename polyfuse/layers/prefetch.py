@@ -16,15 +16,15 @@ from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
+from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Statement, TensorGraph, statement_reads
 from polyfuse.layers.nest import has_band
 from polyfuse.layers.rematerialise import tensor_bytes
 
 # Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
 LEAST_ROW_BYTES = 1024
-# Of L1, what both the row and the next one may take each; with longer rows nothing was gained.
-SHARE_OF_L1 = 1 / 4
+# Of L2, what both the row and the next one may take each.
+SHARE_OF_L2 = 1 / 4
 REASON = "the next row is fetched ahead"
 
 
@@ -54,8 +54,8 @@ def fetched_ahead(
     why = None
     if wanted is not None:
         pass
-    elif row > levels[0].capacity * SHARE_OF_L1:
-        why = f"rows of {format_bytes(row)} are long: the hardware fetches them in time"
+    elif row > levels[1].capacity * SHARE_OF_L2:
+        why = f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
     elif row < LEAST_ROW_BYTES:
         why = f"rows of {format_bytes(row)} are too short"
     elif whole <= levels[1].capacity:
@@ -65,19 +65,25 @@ def fetched_ahead(
         return buffers
     ahead = wanted or 1
     which = "the next row" if ahead == 1 else f"the row {ahead} ahead"
-    why = f"{which}, {format_bytes(row)}, comes to L1 while the last phase computes"
+    why = f"{which}, {format_bytes(row)}, comes to the caches while the last phase computes"
     decisions.append(Decision("prefetch", ", ".join(found), True, why))
     return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
 
 
 def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
-    """The loops over rows, if several phases go over each row."""
-    if not isinstance(nest, Band) or not isinstance(nest.child, Sequence):
-        return ()
-    if any(m.coordinate is not Coordinate.BLK for m in nest.members):
-        return ()
-    phases = [c for c in nest.child.children if has_band(c) and _reads(graph, c)]
-    return nest.members if len(phases) > 1 and phases[-1] is nest.child.children[-1] else ()
+    """The loops over rows, outermost first, if several phases go over each row."""
+    members: tuple[Member, ...] = ()
+    tree: Tree | None = nest
+    while isinstance(tree, Band):
+        members += tree.members
+        if isinstance(tree.child, Band):
+            return ()
+        children = tree.child.children if isinstance(tree.child, Sequence) else ()
+        phases = [c for c in children if has_band(c) and _reads(graph, c)]
+        if len(phases) > 1:
+            return members if phases[-1] is children[-1] or not has_band(children[-1]) else ()
+        tree = phases[0] if phases else None
+    return ()
 
 
 def _reads(graph: TensorGraph, phase: Tree) -> bool:
@@ -86,26 +92,33 @@ def _reads(graph: TensorGraph, phase: Tree) -> bool:
 
 
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
-    """Does every read of a tensor take one row, that of the innermost loop over rows?"""
+    """Does every read of a tensor take one row, that of the innermost loop over rows?
+
+    What is read at places that the program computes is not asked: it is read besides.
+    """
     shape = graph.tensor(tensor).shape
     if not all(isinstance(e, IConst) for e in shape):
         return False
-    reads = [(s, r) for s in graph.statements for r in statement_reads(s) if r.tensor == tensor]
+    reads = [
+        (s, r)
+        for s in graph.statements
+        for r in statement_reads(s)
+        if r.tensor == tensor and not any(isinstance(i, EXPR_TYPES) for i in r.indices)
+    ]
     return bool(reads) and all(_takes_row(s, r, rows) for s, r in reads)
 
 
 def _takes_row(s: Statement, r: Read, rows: Many[Member]) -> bool:
     outer = {e for m in rows[:-1] for e in [m.of(s.name)] if isinstance(e, IVar)}
-    if len(r.indices) < 2 or any(isinstance(i, EXPR_TYPES) for i in r.indices):
+    if len(r.indices) < 2:
         return False
     *leading, row, place = r.indices
     known = {x.name for x in (*outer, row) if isinstance(x, IVar)}
     return (
         isinstance(row, IVar)
         and row == rows[-1].of(s.name)
-        and isinstance(place, IVar)
-        and place.name not in known
-        and all(not isinstance(i, EXPR_TYPES) and set(variables(i)) <= known - {row.name} for i in leading)
+        and known.isdisjoint(variables(place))  # type: ignore[arg-type]
+        and all(set(variables(i)) <= known - {row.name} for i in leading)  # type: ignore[arg-type]
     )
 
 
