@@ -174,8 +174,8 @@ class Compilation:
         found: list[Decision] = []
         checked = self.options.checked or self.target == "interpret"
         fixed = step("clean", lambda: cleaned(specific, found, checked=checked))
-        if len(fixed.statements) > self.clustering.whole and isinstance(self.machine, GpuTarget):
-            fixed = recompute_numbers(fixed, found)
+        # on a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds
+        fixed = recompute_numbers(fixed, found, arguments=isinstance(self.machine, GpuTarget))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

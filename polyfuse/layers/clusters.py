@@ -256,23 +256,25 @@ def _bound_together(
     return [sorted(map(int, part)) for part in strongly_connected(tuple(successors), successors)]
 
 
-def recompute_numbers(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
-    """Numbers that follow from scalar arguments alone are computed where they are read.
+def recompute_numbers(graph: TensorGraph, decisions: list[Decision], arguments: bool) -> TensorGraph:
+    """Numbers that follow from constants alone are computed where they are read.
 
-        c = 1.0 - beta ** step;   m0[i] = g0[i] / c;   m1[i] = g1[i] / c
+        c = rsqrt(64.0);   m0[i] = g0[i] * c;   m1[i] = g1[i] * c
     becomes
-        m0[i] = g0[i] / (1.0 - beta ** step);   m1[i] = g1[i] / (1.0 - beta ** step)
+        m0[i] = g0[i] * rsqrt(64.0);   m1[i] = g1[i] * rsqrt(64.0)
 
-    Kept, such a number is a kernel that all clusters wait for.
+    Kept, such a number is a step that all its readers wait for.  `arguments`: also numbers that follow from
+    scalar arguments, as `1.0 - beta ** step` does; that pays where waiting costs more than computing.
     """
-    known = {t.name for t in graph.tensors if t.role is Role.INPUT and not t.shape}
+    known = {t.name for t in graph.tensors if t.role is Role.INPUT and not t.shape} if arguments else set()
     for t in graph.tensors:
         if t.role is not Role.TEMP or t.shape:
             continue
         made = inlinable(graph, t.name)
         if made is not None and all(r.tensor in known for r in reads(made.expr)):
             graph = inline(graph, t.name)
-            why = "a number from scalar arguments: each cluster computes it, and waits for none"
+            what = "scalar arguments" if reads(made.expr) else "constants"
+            why = f"a number from {what} alone: what reads it computes it, and waits for none"
             decisions.append(Decision("recompute", t.name, True, why))
     return graph
 

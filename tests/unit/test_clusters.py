@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import polyfuse as pf
 from polyfuse.decisions import Decision
@@ -12,9 +13,11 @@ from polyfuse.ir.rename import canonical
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clusters import Clustering, cut_off, is_contraction, recompute_numbers
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, lower_clusters
-from polyfuse.pipeline import fixed_graph
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, fixed_graph
 
 
 def graph_of(text: str, **sizes: int) -> TensorGraph:
@@ -86,9 +89,40 @@ def test_numbers_from_scalar_arguments_are_computed_where_they_are_read() -> Non
         N=9,
     )
     why: list[Decision] = []
-    made = recompute_numbers(graph, why)
+    made = recompute_numbers(graph, why, arguments=True)
     assert [d.subject for d in why] == ["c", "d"]
     assert [s.name for s in made.statements] == ["s", "x", "y", "t"]
+
+
+def test_numbers_from_constants_are_computed_where_they_are_read() -> None:
+    graph = graph_of(
+        """op f(x: f32[N], a: f32) -> (y: f32[N], t: f32) {
+          c = rsqrt(N) + 1.0
+          d = c * a
+          y[i] = x[i] * d
+          t = c + 1.0
+        }""",
+        N=9,
+    )
+    why: list[Decision] = []
+    made = recompute_numbers(graph, why, arguments=False)
+    assert [d.subject for d in why] == ["c"]
+    assert [s.name for s in made.statements] == ["d", "y", "t"]
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulate"])
+def test_no_thread_waits_for_a_constant(target: str) -> None:
+    """Nor, on a GPU, for what follows from arguments: that would take a barrier of the grid."""
+    text = """op f(x: f32[N, D], beta: f32, step: f32) -> (y: f32[N, D]) {
+      c = rsqrt(D)
+      d = 1.0 - beta ** step
+      y[n, i] = x[n, i] * c / d
+    }"""
+    graph, options = pf.parse(text).op("f").graph(), Options(threads=2)
+    layers = {"fusion": LoopFusion(), "stitching": Stitching(), "packing": Packing()}
+    made = Compilation(graph, {"N": 512, "D": 64}, options=options, target=target, **layers)
+    (kernel,) = made.lowered(Watch(options)).kernels.kernels
+    assert len(kernel.stages) == (2 if target == "cpu" else 1)
 
 
 def test_large_graphs_are_cut_where_tensors_are_small() -> None:
