@@ -161,6 +161,8 @@ class Statement:
     reduction: str | None = None
     accumulate: bool = False
     span: Span = field(default=NO_SPAN, compare=False)
+    # What `statement_reads` found: passes ask for it again and again.
+    _reads: tuple[Read, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def reduction_dims(self) -> tuple[str, ...]:
@@ -207,18 +209,25 @@ class TensorGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     span: Span = field(default=NO_SPAN, compare=False)
+    _places: dict[str, _Places] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tensor(self, name: str) -> Tensor:
-        return next(t for t in self.tensors if t.name == name)
+        return self._look_up().tensors[name]
 
     def statement(self, name: str) -> Statement:
-        return next(s for s in self.statements if s.name == name)
+        return self._look_up().statements[name]
 
     def writers(self, tensor: str) -> tuple[Statement, ...]:
-        return tuple(s for s in self.statements if s.target == tensor)
+        return tuple(self._look_up().writers.get(tensor, ()))
 
     def readers(self, tensor: str) -> tuple[Statement, ...]:
-        return tuple(s for s in self.statements if any(r.tensor == tensor for r in statement_reads(s)))
+        return tuple(self._look_up().readers.get(tensor, ()))
+
+    def _look_up(self) -> _Places:
+        """Made at the first question: graphs have thousands of names, and most of them are asked for."""
+        if not self._places:
+            self._places[""] = _Places.of(self)
+        return self._places[""]
 
     def __str__(self) -> str:
         lines = [f"graph {self.name}({', '.join(self.sizes)})"]
@@ -230,6 +239,27 @@ class TensorGraph:
             lines.append(f"  {t.role.value:6s} {t.name}: {t.dtype}[{shape}]{extra}")
         lines += [f"  {s}" for s in self.statements]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where names are in a graph; the first of several with one name."""
+
+    tensors: dict[str, Tensor]
+    statements: dict[str, Statement]
+    writers: dict[str, list[Statement]]
+    readers: dict[str, list[Statement]]
+
+    @staticmethod
+    def of(graph: TensorGraph) -> _Places:
+        writers: dict[str, list[Statement]] = {}
+        readers: dict[str, list[Statement]] = {}
+        for s in graph.statements:
+            writers.setdefault(s.target, []).append(s)
+            for name in dict.fromkeys(r.tensor for r in statement_reads(s)):
+                readers.setdefault(name, []).append(s)
+        tensors = {t.name: t for t in reversed(graph.tensors)}
+        return _Places(tensors, {s.name: s for s in reversed(graph.statements)}, writers, readers)
 
 
 # --- walking and rebuilding ----------------------------------------------------------------------
@@ -263,11 +293,14 @@ def reads(e: Expr) -> tuple[Read, ...]:
 
 def statement_reads(s: Statement) -> tuple[Read, ...]:
     """Every read of a statement, those in data indices of its write included."""
-    found = reads(s.expr)
-    for index in s.write:
-        if isinstance(index, EXPR_TYPES):
-            found += reads(index)
-    return found
+    if s._reads is None:
+        found = reads(s.expr)
+        for index in s.write:
+            if isinstance(index, EXPR_TYPES):
+                found += reads(index)
+        object.__setattr__(s, "_reads", found)
+        return found
+    return s._reads
 
 
 def map_expr(

@@ -11,7 +11,6 @@ compiled operator say which inputs are dense; strided ones take part in no colla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
@@ -35,13 +34,17 @@ def collapse(
     graph: TensorGraph, decisions: list[Decision], strided: frozenset[str] = frozenset()
 ) -> TensorGraph:
     """Collapse until no pair is left. `strided` names tensors whose memory is not dense."""
-    while True:
-        pair = next(_candidates(graph, strided), None)
-        if pair is None:
-            return graph
-        graph = _apply(graph, pair)
-        what = ", ".join(f"{t}[..{k}, {k + 1}..]" for t, k in sorted(pair.places.items()))
-        decisions.append(Decision("collapse", what, True, "the two dims are always used together"))
+    work = _Work(graph, strided)
+    again, changed = True, False
+    while again:  # a pair that was none may be one after others have gone
+        again = False
+        for name in [t.name for t in graph.tensors]:
+            while (pair := work.candidate(name)) is not None:
+                again = changed = True
+                work.apply(pair)
+                what = ", ".join(f"{t}[..{k}, {k + 1}..]" for t, k in sorted(pair.places.items()))
+                decisions.append(Decision("collapse", what, True, "the two dims are always used together"))
+    return work.graph() if changed else graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,59 +56,101 @@ class _Pair:
     extents: tuple[int, int]
 
 
-def _candidates(graph: TensorGraph, strided: frozenset[str]) -> Iterator[_Pair]:
-    for t in graph.tensors:
-        for k in range(len(t.shape) - 1):
-            pair = _grow(graph, t, k)
-            if pair and not (set(pair.places) & strided):
-                yield pair
+class _Work:
+    """A graph whose tensors and statements change while their names stay, those of one pair at a time."""
 
-
-def _grow(graph: TensorGraph, start: Tensor, position: int) -> _Pair | None:
-    """Follow a pair of dims through all statements that touch it; None where it is not always a pair."""
-    extents = (start.shape[position], start.shape[position + 1])
-    if not (isinstance(extents[0], IConst) and isinstance(extents[1], IConst)):
-        return None
-    if extents[0].value < 1 or extents[1].value < 1:
-        return None
-    pair = _Pair({start.name: position}, {}, (extents[0].value, extents[1].value))
-    changed = True
-    while changed:
-        changed = False
+    def __init__(self, graph: TensorGraph, strided: frozenset[str]) -> None:
+        self._graph, self._strided = graph, strided
+        self.tensors = {t.name: t for t in graph.tensors}
+        self.statements = {s.name: s for s in graph.statements}
+        self.touching: dict[str, list[str]] = {t.name: [] for t in graph.tensors}
         for s in graph.statements:
-            grown = _grow_statement(graph, s, pair)
-            if grown is None:
+            for name in dict.fromkeys((s.target, *(r.tensor for r in statement_reads(s)))):
+                self.touching[name].append(s.name)
+        self._partners: dict[str, list[tuple[str, str]]] = {}
+        for t in graph.tensors:
+            if t.alias is not None:
+                for name in (t.name, t.alias):
+                    self._partners.setdefault(name, []).append((t.name, t.alias))
+
+    def graph(self) -> TensorGraph:
+        return replace(
+            self._graph, tensors=tuple(self.tensors.values()), statements=tuple(self.statements.values())
+        )
+
+    def candidate(self, name: str) -> _Pair | None:
+        """The first pair of dims of a tensor that may be one."""
+        for k in range(len(self.tensors[name].shape) - 1):
+            pair = self._grow(self.tensors[name], k)
+            if pair and not (set(pair.places) & self._strided):
+                return pair
+        return None
+
+    def _grow(self, start: Tensor, position: int) -> _Pair | None:
+        """Follow a pair of dims through all statements that touch it; None where it is not always a pair."""
+        extents = (start.shape[position], start.shape[position + 1])
+        if not (isinstance(extents[0], IConst) and isinstance(extents[1], IConst)):
+            return None
+        if extents[0].value < 1 or extents[1].value < 1:
+            return None
+        pair = _Pair({start.name: position}, {}, (extents[0].value, extents[1].value))
+        todo = dict.fromkeys(self.touching[start.name])
+        while todo:
+            name = next(iter(todo))
+            del todo[name]
+            before = len(pair.places)
+            if not _grow_statement(self.tensors, self.statements[name], pair):
                 return None
-            changed |= grown
-    return pair if pair.variables and _aliases_agree(graph, pair) else None
+            for tensor in list(pair.places)[before:]:
+                todo |= dict.fromkeys(self.touching[tensor])
+        return pair if pair.variables and self._aliases_agree(pair) else None
+
+    def _aliases_agree(self, pair: _Pair) -> bool:
+        """An inout tensor and its entry value are one memory: both collapse, or none."""
+        for new, old in [x for n in list(pair.places) for x in self._partners.get(n, ())]:
+            if pair.places.get(new) != pair.places.get(old):
+                if self._is_read(old) or old in pair.places:
+                    return False
+                pair.places[old] = pair.places[new]
+        return True
+
+    def _is_read(self, tensor: str) -> bool:
+        found = (self.statements[n] for n in self.touching[tensor])
+        return any(r.tensor == tensor for s in found for r in statement_reads(s))
+
+    def apply(self, pair: _Pair) -> None:
+        merged = IConst(pair.extents[0] * pair.extents[1])
+        for name, at in pair.places.items():
+            t = self.tensors[name]
+            self.tensors[name] = replace(t, shape=_merged(t.shape, at, merged))
+        for name in pair.variables:
+            self.statements[name] = _merge_statement(self.statements[name], pair, merged)
 
 
-def _grow_statement(graph: TensorGraph, s: Statement, pair: _Pair) -> bool | None:
-    """Whether the pair grew at this statement; None if it breaks here."""
-    grew = False
+def _grow_statement(tensors: dict[str, Tensor], s: Statement, pair: _Pair) -> bool:
+    """Let the pair grow at this statement; False if it breaks here."""
     for tensor, indices in _accesses(s):
         if tensor in pair.places:
             two = _two(indices, pair.places[tensor])
             if two is None or pair.variables.setdefault(s.name, two) != two:
-                return None
+                return False
     if s.name not in pair.variables:
-        return False
+        return True
     a, b = pair.variables[s.name]
     if not _full_dims(s, a, b, pair.extents):
-        return None
+        return False
     for tensor, indices in _accesses(s):
         at = _position(indices, a, b)
         if at is None:
-            return None
+            return False
         if at >= 0 and tensor not in pair.places:
-            t = graph.tensor(tensor)
-            if (t.shape[at], t.shape[at + 1]) != (IConst(pair.extents[0]), IConst(pair.extents[1])):
-                return None
+            shape = tensors[tensor].shape
+            if (shape[at], shape[at + 1]) != (IConst(pair.extents[0]), IConst(pair.extents[1])):
+                return False
             pair.places[tensor] = at
-            grew = True
         elif (at >= 0) != (tensor in pair.places) or (at >= 0 and pair.places[tensor] != at):
-            return None
-    return grew
+            return False
+    return True
 
 
 def _accesses(s: Statement) -> list[tuple[str, tuple[Index, ...]]]:
@@ -148,37 +193,11 @@ def _full_dims(s: Statement, a: str, b: str, extents: tuple[int, int]) -> bool:
     return not any({a, b} & set(variables(e)) for e in bounds)
 
 
-def _aliases_agree(graph: TensorGraph, pair: _Pair) -> bool:
-    """An inout tensor and its entry value are one memory: both collapse, or none."""
-    for t in graph.tensors:
-        if t.alias is not None and pair.places.get(t.name) != pair.places.get(t.alias):
-            untouched = not graph.readers(t.alias) and t.alias not in pair.places
-            if not untouched:
-                return False
-            pair.places[t.alias] = pair.places[t.name]
-    return True
-
-
-def _apply(graph: TensorGraph, pair: _Pair) -> TensorGraph:
-    merged = IConst(pair.extents[0] * pair.extents[1])
-
-    def shape(t: Tensor) -> Tensor:
-        return replace(t, shape=_merged(t.shape, pair.places[t.name], merged)) if t.name in pair.places else t
-
-    return replace(
-        graph,
-        tensors=tuple(map(shape, graph.tensors)),
-        statements=tuple(_merge_statement(s, pair, merged) for s in graph.statements),
-    )
-
-
 def _merged(items: tuple[IndexExpr, ...], at: int, merged: IndexExpr) -> tuple[IndexExpr, ...]:
     return (*items[:at], merged, *items[at + 2 :])
 
 
 def _merge_statement(s: Statement, pair: _Pair, extent: IndexExpr) -> Statement:
-    if s.name not in pair.variables:
-        return s
     a, b = pair.variables[s.name]
     joint = f"{a}_{b}"
     while joint in {d.name for d in s.dims}:
