@@ -259,7 +259,8 @@ class _Function:
         """Arrays of the block and of the thread."""
         lines = []
         buffers = self.task.kernel.buffers
-        homes, (offsets, total) = shared_memory.homes(buffers), shared_memory.offsets(buffers)
+        homes = shared_memory.homes(buffers) | shared_memory.homes(buffers, Scope.LOCAL)
+        offsets, total = shared_memory.offsets(buffers)
         # Arrays in the memory of another one come after it.
         for b in sorted(buffers, key=lambda b: homes.get(b.tensor, b) is not b):
             count = evaluate(b.elements, {}) if b.scope in (Scope.SHARED, Scope.LOCAL) else 0
@@ -271,6 +272,8 @@ class _Function:
                 lines.append(f"  PF_DYNAMIC({b.dtype.c_name}, {where});")
             elif b.scope is Scope.SHARED:
                 lines.append(f"  PF_SHARED({b.dtype.c_name}, b_{b.tensor}, {count});")
+            elif b.scope is Scope.LOCAL and homes[b.tensor] is not b:
+                lines.append(f"  {b.dtype.c_name} (&b_{b.tensor})[{count}] = b_{homes[b.tensor].tensor};")
             elif b.scope is Scope.LOCAL:
                 lines.append(f"  {b.dtype.c_name} b_{b.tensor}[{count}];")
         return lines

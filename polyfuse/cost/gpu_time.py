@@ -20,7 +20,6 @@ from polyfuse.cost.nests import Nest
 from polyfuse.cost.operations import Operations, operations
 from polyfuse.cost.traffic import Holds, Keeping, traffic
 from polyfuse.ir import shared_memory
-from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.schedule_tree import Coordinate
 
@@ -116,11 +115,7 @@ def registers(kernel: Kernel, found: Sequence[Nest], sm: Multiprocessor) -> int:
 
     A launch that promises its threads gets no more than fit.
     """
-    kept = sum(
-        evaluate(b.elements, {}) * max(4, b.dtype.bytes) // 4
-        for b in kernel.buffers
-        if b.scope in (Scope.REGISTER, Scope.LOCAL)
-    )
+    kept = shared_memory.registers(kernel.buffers)
     reads = max((sum(not a.written for a in n.accesses) for n in found), default=0)
     fitting = sm.registers // prod(kernel.threads) // 8 * 8
     return min(MAX_REGISTERS_PER_THREAD, fitting, BASE_REGISTERS + kept + reads * kernel.vector)

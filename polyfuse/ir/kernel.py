@@ -58,7 +58,7 @@ class Buffer:
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
     While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).
-    In a GPU's shared memory, arrays with one `place` lie in the same memory (`ir.shared_memory`).
+    On a GPU, arrays of a scope with one `place` lie in the same memory (`ir.shared_memory`).
     """
 
     tensor: str

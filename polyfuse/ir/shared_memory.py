@@ -1,7 +1,8 @@
-"""Which arrays of a GPU kernel lie in the same shared memory, and where.
+"""Which arrays of a GPU kernel lie in the same memory, and where: those of a block and those of a thread.
 
-Arrays with the same `Buffer.place` and elements of the same size are never needed at the same time: they
-begin at the same address, and the largest of them is the *home* of all.
+Arrays with the same `Buffer.place` are never needed at the same time: they begin at the same address, and the
+largest of them is the *home* of all.  In shared memory they have elements of the same size; those of a thread
+have the same type and extents, and lie in registers.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ def aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def homes(buffers: Iterable[Buffer]) -> dict[str, Buffer]:
-    """Shared array -> the one in whose memory it lies: itself, if it is alone there or the largest."""
+def homes(buffers: Iterable[Buffer], scope: Scope = Scope.SHARED) -> dict[str, Buffer]:
+    """Array -> the one in whose memory it lies: itself, if it is alone there or the largest."""
     together: dict[object, list[Buffer]] = {}
     for b in buffers:
-        if b.scope is Scope.SHARED:
-            place = b.tensor if b.place is None else (b.place, b.dtype.bytes)
-            together.setdefault(place, []).append(b)
+        if b.scope is scope:
+            kind = b.dtype.bytes if scope is Scope.SHARED else (b.dtype, b.extents)
+            together.setdefault(b.tensor if b.place is None else (b.place, kind), []).append(b)
     return {b.tensor: max(group, key=nbytes) for group in together.values() for b in group}
 
 
@@ -43,3 +44,19 @@ def offsets(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
             begins[home.tensor] = aligned(total)
             total = begins[home.tensor] + nbytes(home)
     return {name: begins[home.tensor] for name, home in found.items()}, total
+
+
+def registers(buffers: Iterable[Buffer]) -> int:
+    """What a thread's arrays and scalars take, in registers of 4 bytes."""
+    known = tuple(buffers)
+    arrays = {h.tensor: h for h in homes(known, Scope.LOCAL).values()}.values()
+    return sum(words(b.dtype.bytes, evaluate(b.elements, {})) for b in (*arrays, *_scalars(known)))
+
+
+def words(element: int, count: int) -> int:
+    """Registers of 4 bytes for so many elements; those of a byte take two."""
+    return -(-max(2, element) * count // 4)
+
+
+def _scalars(buffers: Iterable[Buffer]) -> list[Buffer]:
+    return [b for b in buffers if b.scope is Scope.REGISTER]

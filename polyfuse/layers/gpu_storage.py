@@ -17,10 +17,11 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, pr
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, path
+from polyfuse.ir.shared_memory import words
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
 from polyfuse.layers.gpu_rows import WARP
 from polyfuse.layers.nest import Nest
-from polyfuse.layers.shared_plan import Need, need, steps, total, with_places
+from polyfuse.layers.shared_plan import Need, kept_row, need, steps, total, with_places
 from polyfuse.poly.domains import PolyModel
 from polyfuse.poly.footprint import Window, common_loops, window, window_of
 
@@ -33,7 +34,7 @@ _OWN = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
 def array_elements(threads: tuple[int, int]) -> int:
-    """Elements of arrays that each thread of a block can keep in registers."""
+    """Elements of 4 bytes that each thread of a block can keep in registers."""
     return max(8, REGISTERS // (threads[0] * threads[1]) - OTHER_REGISTERS)
 
 
@@ -66,6 +67,7 @@ class GpuStorage:
     free_bytes: int
     decisions: list[Decision]
     needs: list[Need] = field(default_factory=list)
+    kept: list[Need] = field(default_factory=list)
     at: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,12 +92,13 @@ class GpuStorage:
 
     def planned(self, buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         """All buffers of the kernel, those in shared memory with their places."""
-        found, apart = total(self.needs), sum(n.nbytes for n in self.needs)
-        if found < apart:
-            text = f"{format_bytes(found)} of shared memory for {len(self.needs)} arrays"
-            why = f"{text} that are not all needed at once; {format_bytes(apart)} if each had its own"
-            self.decisions.append(Decision("share", ", ".join(n.name for n in self.needs), True, why))
-        return with_places(buffers, self.needs)
+        for needs, where in ((self.needs, "of shared memory"), (self.kept, "of registers of a thread")):
+            found, apart = total(needs), sum(n.nbytes for n in needs)
+            if found < apart:
+                text = f"{format_bytes(found)} {where} for {len(needs)} arrays"
+                why = f"{text} that are not all needed at once; {format_bytes(apart)} if each had its own"
+                self.decisions.append(Decision("share", ", ".join(n.name for n in needs), True, why))
+        return with_places(with_places(buffers, self.needs), self.kept)
 
     # --- scopes -------------------------------------------------------------------------------------------
 
@@ -109,6 +112,9 @@ class GpuStorage:
             return self._make(name, Scope.REGISTER, found.extents, "one element lives in a thread at a time")
         count = _count(found.extents)
         if count is None or count > LARGEST_LOCAL or self._picked(name, found.extents):
+            return None
+        size = words(self.graph.tensor(name).dtype.bytes, count)
+        if count > 1 and not self._keep(Need(name, 4 * size, name, 0, 0)):
             return None
         live = "lives" if count == 1 else "live"
         reason = f"{counted(count, 'element')} {live} in a thread at a time"
@@ -129,7 +135,12 @@ class GpuStorage:
         step, width = self.nest.threads[0] * self.nest.vector, self.nest.vector
         length = self.graph.tensor(name).shape[dim]
         rounds = -(-evaluate(length, {}) // step) if not sizes(length) else MOST_ROUNDS + 1
-        if rounds > MOST_ROUNDS or rounds * width > min(LARGEST_LOCAL, array_elements(self.nest.threads)):
+        if rounds > MOST_ROUNDS or rounds * width > LARGEST_LOCAL:
+            return None
+        dtype, count = self.graph.tensor(name).dtype, rounds * width
+        written = [s.name for s in self.graph.writers(name)]
+        kind = dtype, found.extents, dim, count
+        if not self._keep(kept_row(name, words(dtype.bytes, count), kind, self.tree, written, users)):
             return None
         x = IVar("x")
         slot = binary("+", binary("*", binary("//", x, step), width), binary("%", x, width))
@@ -154,6 +165,13 @@ class GpuStorage:
             return None
         self.needs.append(mine)
         return self._make(name, Scope.SHARED, found.extents, f"{format_bytes(mine.nbytes)} are of one block")
+
+    def _keep(self, mine: Need) -> bool:
+        """Note what each thread keeps in registers, if that does not make it too much."""
+        if total([*self.kept, mine]) > 4 * array_elements(self.nest.threads):
+            return False
+        self.kept.append(mine)
+        return True
 
     # --- questions ----------------------------------------------------------------------------------------
 

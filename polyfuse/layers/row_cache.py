@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, path, statements
+from polyfuse.ir.shared_memory import words
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Expr,
@@ -33,7 +34,7 @@ from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget, ceil, extent
 from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements, scratch_bytes
 from polyfuse.layers.nest import Nest, innermost
-from polyfuse.layers.shared_plan import Need, need, steps, total
+from polyfuse.layers.shared_plan import Need, kept_row, need, steps, total
 from polyfuse.poly.footprint import common_loops
 
 # Elements of cached rows that one thread keeps in registers, all together.
@@ -71,22 +72,29 @@ def cache_rows(
     graph: TensorGraph, nest: Nest, gpu: GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, Nest]:
     """The nest with cached rows, and the graph with the statements that read them."""
-    kept, free, needs = 0, gpu.shared_bytes - scratch_bytes(graph, nest), list[Need]()
-    most = min(MOST_KEPT, array_elements(nest.threads))
+    free, needs = gpu.shared_bytes - scratch_bytes(graph, nest), list[Need]()
+    most = 4 * min(MOST_KEPT, array_elements(nest.threads))
+    kept, wanted = list[Need](), _wanted(graph, nest)
     at = steps(nest.tree)
     for row in _rows(graph, nest.tree):
         length = _length(graph, nest.tree, row)
         if length is None:
             continue
-        bytes_each = graph.tensor(row.tensor).dtype.bytes
+        dtype = graph.tensor(row.tensor).dtype
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
-        mine_shared = need(row.tensor, length * nest.threads[1], bytes_each, row.readers, at)
-        in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL and kept + mine <= most
+        size = words(dtype.bytes, mine)
+        first, others = row.first.name, tuple(row.readers)
+        mine_kept = kept_row(row.tensor, size, (dtype, mine), nest.tree, (first,), others)
+        mine_shared = need(row.tensor, length * nest.threads[1], dtype.bytes, row.readers, at)
+        in_shared = total([*needs, mine_shared]) <= free
+        in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL
+        # Where a row can be in shared memory, registers are left to temporaries first.
+        in_threads &= total([*kept, mine_kept, *(wanted if in_shared else ())]) <= most
         if in_threads:
-            kept += mine
+            kept.append(mine_kept)
             where = f"{counted(mine, 'element')} in each thread"
-        elif total([*needs, mine_shared]) <= free:
+        elif in_shared:
             needs.append(mine_shared)
             where = f"{format_bytes(mine_shared.nbytes)} of shared memory"
         else:
@@ -99,6 +107,32 @@ def cache_rows(
         phases = f"read once for {len(row.readers)} statements"
         decisions.append(Decision("cache row", row.tensor, True, f"{phases}, {where}"))
     return graph, nest
+
+
+def _wanted(graph: TensorGraph, nest: Nest) -> list[Need]:
+    """Temporaries of which each thread would like to keep its part of a row, from one phase to another."""
+    inside = frozenset(statements(nest.tree))
+    bands = [frozenset(statements(b)) for b in innermost(nest.tree)]
+    found: list[Need] = []
+    for t in graph.tensors:
+        written = [s for s in graph.writers(t.name) if s.name in inside]
+        users = {s.name for s in (*graph.writers(t.name), *graph.readers(t.name))}
+        several = sum(bool(users & b) for b in bands) > 1
+        if t.role is not Role.TEMP or not written or not users <= inside or not several:
+            continue
+        spread = [m for m in path(nest.tree, written[0].name) if isinstance(m, Member)]
+        dims = {
+            v for m in spread if m.coordinate is Coordinate.THREAD for v in variables(m.of(written[0].name))
+        }
+        loops = [d for d in written[0].dims if d.name in dims]
+        if len(loops) != 1 or IVar(loops[0].name) not in written[0].write:
+            continue
+        count = ceil(extent(graph, _loop(written[0], loops[0])), nest.threads[0] * nest.vector) * nest.vector
+        if count <= LARGEST_LOCAL:
+            size = words(t.dtype.bytes, count)
+            names = (s.name for s in written)
+            found.append(kept_row(t.name, size, (t.dtype, count), nest.tree, names, users))
+    return found
 
 
 def _rows(graph: TensorGraph, tree: Tree) -> list[_Row]:

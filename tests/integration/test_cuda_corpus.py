@@ -6,19 +6,32 @@ No GPU is needed, only NVRTC or nvcc.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from stdlib_cases import CASES, StdlibCase
 from targets import DEVICES
 from test_emulated import calls
 from test_stdlib_targets import chosen, groups
 
+from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import fixed_graph, schedule
 from polyfuse.runtime.cuda_compile import compile_cuda
 from polyfuse.runtime.cuda_find import find_cuda_compiler
+from polyfuse.targets import mapped_for
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+# The oldest that all compilers of today know stands for the V100's.
+ARCH = {"V100": "sm_75", "A100": "sm_80", "H200": "sm_90"}
 H200 = GpuTarget(sms=132)
 SPLITTING = DEVICES["usual"]  # small reductions are factored over blocks, as large ones are on the H200
 
@@ -70,6 +83,37 @@ def test_operators_compile(cases: list[StdlibCase]) -> None:
 @pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
 def test_stitched_operators_compile(cases: list[StdlibCase]) -> None:
     check_compiles(cases, (H200,), stitched=True)
+
+
+CROSS_ENTROPY = """
+op f(x: F[T, C], target: i64[T]) -> (loss: f32) {
+  m[t] = max[c](x[t, c])
+  s[t] = sum[c](exp(x[t, c] - m[t]))
+  loss = mean[t](m[t] + log(s[t]) - x[t, target[t]])
+}"""
+WITH_GRADIENT = """
+op f(x: F[T, C], target: i64[T]) -> (loss: f32, dx: F[T, C]) {
+  m[t] = max[c](x[t, c])
+  e[t, c] = exp(x[t, c] - m[t])
+  s[t] = sum[c](e[t, c])
+  loss = mean[t](m[t] + log(s[t]) - x[t, target[t]])
+  dx[t, c] = (e[t, c] / s[t] - (1.0 if c == target[t] else 0.0)) / T
+}"""
+
+
+@pytest.mark.parametrize("device", ("V100", "A100", "H200"))
+@pytest.mark.parametrize("columns", (30522, 32768, 50257))
+def test_long_rows_do_not_spill(columns: int, device: str) -> None:
+    """Vocabularies of BERT and GPT-2: as many elements in registers as a block of 1024 threads has."""
+    requests = []
+    for text, dtype in itertools.product((CROSS_ENTROPY, WITH_GRADIENT), ("f32", "f16")):
+        graph = instantiate(parse_text(text.replace("F[", f"{dtype}[")), "f")
+        scheduled = schedule(fixed_graph(graph, {"T": 512, "C": columns}), LoopFusion())
+        target = mapped_for("emulate", Options(device=device))
+        requests.append(Request(form_kernels(scheduled, target, Stitching())[0]))
+    source = emit_cuda_together(requests)[0].source
+    for name, taken in compile_cuda(source, ARCH[device], timeout_s=120).resources.items():
+        assert (taken.spill_stores, taken.spill_loads, taken.stack) == (0, 0, 0), f"{name}: {taken}"
 
 
 @pytest.mark.slow

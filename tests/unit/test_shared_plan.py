@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from row_chains import chain, random_chain
-from targets import check_emulated
+from targets import DEVICES, Call, check_emulated
 
 from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.cuda import emit_cuda
 from polyfuse.diagnostics import EmulationError, ScheduleError
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence
-from polyfuse.ir.shared_memory import homes, offsets
+from polyfuse.ir.shared_memory import homes, offsets, registers
 from polyfuse.layers import gpu_storage, shared_plan
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
@@ -130,3 +133,29 @@ def test_the_emulator_sees_data_that_another_array_left(
     with pytest.raises(EmulationError) as caught:
         EmulatedKernels(emit_cuda(Request(kernels))).run(call.memory())
     assert "PF731" in {d.code for d in caught.value.diagnostics}
+
+
+KEPT = """
+op f(x: f32[T, H]) -> (y: f32[T, H], z: f32[T, H]) {
+  m[t] = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  s[t] = sum[h](e[t, h])
+  y[t, h] = e[t, h] / s[t]
+  z[t, h] = LAST
+}"""
+
+
+@pytest.mark.parametrize(("last", "shares"), [("y[t, h] * 2.0", True), ("x[t, h] * s[t]", False)])
+def test_rows_in_registers_share_them_if_one_is_not_read_any_more(last: str, shares: bool) -> None:
+    text = KEPT.replace("LAST", last)
+    graph, sizes = instantiate(parse_text(text), "f"), {"T": 3, "H": 1000}
+    x = np.random.default_rng(1).standard_normal((3, 1000)).astype(np.float32)
+    call = Call(last, text, graph, sizes, {"x": x})
+    (kernel,) = call.device_request(DEVICES["usual"], True, True).kernels.kernels
+    arrays = {b.tensor: b for b in kernel.buffers if b.scope is Scope.LOCAL}
+    assert {"x__row", "e"} <= set(arrays)
+    assert (homes(kernel.buffers, Scope.LOCAL)["x__row"] is homes(kernel.buffers, Scope.LOCAL)["e"]) == shares
+    assert registers(kernel.buffers) - sum(b.scope is Scope.REGISTER for b in kernel.buffers) == (
+        4 if shares else 8
+    )
+    check_emulated([call], stitched=(True,))
