@@ -29,6 +29,7 @@ from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, build
 from polyfuse.plan_pictures import plan_svg
+from polyfuse.progress import followed
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
@@ -168,6 +169,10 @@ class Compiled:
         measured = [str(built.tuning)] if built.tuning is not None else []
         return "\n".join([*map(str, built.decisions), *measured])
 
+    def cost(self, /, *args: object, **kwargs: object) -> str:
+        """What the compilation for these arguments took: seconds by step, and memory."""
+        return self.built(*args, **kwargs).cost
+
     def picture(self, /, *args: object, **kwargs: object) -> str:
         """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
         return plan_svg(self.built(*args, **kwargs).kernels, self.signature.name)
@@ -225,7 +230,8 @@ class Compiled:
         found = self._instances.get(key)
         if found is None:
             with self._lock:
-                found = self._instances.get(key) or self._compile(values)
+                with followed(self.options.progress):
+                    found = self._instances.get(key) or self._compile(values)
                 self._instances[key] = found
         return found
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, jobs
+from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, jobs, peak_memory
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.feedback import Lessons, pieces_of
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.lowering import Made, Passes
 from polyfuse.lowering_messages import GREETING, LIMIT_S, Answer, Begin, pack, unpack
 from polyfuse.options import ENVIRONMENT
-from polyfuse.progress import Tell
+from polyfuse.progress import tell
 from polyfuse.runtime.lessons import KeptLessons
 
 # Seconds of work left from which a helper pays: its start takes a quarter of a second, and its first cluster
@@ -44,7 +44,6 @@ def lower_all(
     lessons: Lessons,
     *,
     refused: ScheduleError | None = None,
-    tell: Tell | None = None,
 ) -> list[Made]:
     """Kernels of each cluster; `refused` says that the only one failed as one piece already.
 
@@ -52,7 +51,7 @@ def lower_all(
     """
     if len(graphs) == 1:
         return [pieces_of(graphs[0], passes, lessons, refused)]
-    work = _Work(list(graphs), passes, lessons, tell or (lambda phase, done, total: None))
+    work = _Work(list(graphs), passes, lessons)
     try:
         work.run()
     finally:
@@ -67,7 +66,6 @@ class _Work:
     graphs: list[TensorGraph]
     passes: Passes
     lessons: Lessons
-    tell: Tell
     made: list[Made | None] = field(init=False)
     left: list[int] = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -86,12 +84,12 @@ class _Work:
             self._put(k, pieces_of(self.graphs[k], self.passes, self.lessons))
             spent += time.perf_counter() - start
             statements += len(self.graphs[k].statements)
-            self.tell(PHASE, self.done, len(self.graphs))
+            tell(PHASE, self.done, len(self.graphs))
             self._called_in(spent, statements)
         for thread in self.busy.values():
             while thread.is_alive():
                 thread.join(0.2)
-                self.tell(PHASE, self.done, len(self.graphs))
+                tell(PHASE, self.done, len(self.graphs))
 
     def end(self) -> None:
         """Take nothing more; helpers that are at work are ended."""
@@ -171,6 +169,6 @@ def _children(count: int) -> list[Child]:
     return sorted(_helpers[:count], key=lambda c: not c.running)
 
 
-def helpers_peak() -> int:
-    """The most memory that helpers had, all of them together, in bytes."""
-    return sum(_peaks.values())
+def peak_bytes() -> int:
+    """The most memory that this process had so far, or a compiler, with that of the helpers, in bytes."""
+    return peak_memory() + sum(_peaks.values())

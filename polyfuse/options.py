@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from polyfuse.diagnostics import ArgumentError, ToolchainError
+from polyfuse.progress import Report
 
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
@@ -125,6 +126,10 @@ class Options:
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
 
+    progress: None shows how far a long compilation is, after a second, where somebody looks at standard
+    error: a terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a
+    `polyfuse.progress.Progress` whenever a step begins or a piece of one is done.
+
     Raises ArgumentError PF490 for a value that an option cannot have.
 
     >>> Options(denormals="keep", threads=2)
@@ -140,6 +145,7 @@ class Options:
     seed: int = 0
     resident: int | None = None
     tune: Tune = "model"
+    progress: bool | Report | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("denormals", get_args(Denormals)), ("tune", TUNE)):
@@ -152,6 +158,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise _unfit(name, value, "a whole number from 1 on, or None")
+        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
+            raise _unfit("progress", self.progress, "True, False, a function or None")
         if type(self.seed) is not int or self.seed < 0:
             raise _unfit("seed", self.seed, "a whole number from 0 on")
         if self.device is not None and not isinstance(self.device, str):

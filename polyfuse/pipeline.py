@@ -43,10 +43,11 @@ from polyfuse.lowering import (
     lower_clusters,
     schedule,
 )
-from polyfuse.lowering_pool import lower_all
+from polyfuse.lowering_pool import lower_all, peak_bytes
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
+from polyfuse.progress import tell
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.lessons import KeptLessons
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from polyfuse.tuned import Tuning
 
 Result = TypeVar("Result")
+# Shorter steps are left out where people read.
+SHOWN_S = 0.001
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class Watch:
 
     def __call__(self, step: str, make: Callable[[], Result]) -> Result:
         """Run a step; then verify what came out, write it to the dump folder, and take the time."""
+        tell(step, 0, 1)
         start = time.perf_counter()
         result = make()
         self.seconds[step] = time.perf_counter() - start
@@ -225,6 +229,14 @@ class Built:
     seconds: Mapping[str, float]
     made: Lowered | None = None
     tuning: Tuning | None = None
+    peak_bytes: int = 0
+
+    @property
+    def cost(self) -> str:
+        """What the compilation took: seconds by step, and memory."""
+        steps = ", ".join(f"{n} {s:.3g} s" for n, s in self.seconds.items() if s >= SHOWN_S)
+        whole = f"compiled in {sum(self.seconds.values()):.3g} s"
+        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB"
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -264,7 +276,8 @@ def run(compilation: Compilation) -> Built:
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
-        return Built(compilation, None, machine, low.decisions, step.seconds, low)
+        seconds = step.seconds
+        return Built(compilation, None, machine, low.decisions, seconds, low, peak_bytes=peak_bytes())
     made: Lowered | None = None
     kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
     if kept is None:
@@ -275,7 +288,7 @@ def run(compilation: Compilation) -> Built:
     code, decisions = kept
     # C++ or CUDA C++ -> loaded kernels
     executable = step("build", lambda: load(code, target, options))
-    return Built(compilation, code, executable, decisions, step.seconds, made)
+    return Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
 
 
 def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:

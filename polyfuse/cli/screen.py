@@ -75,13 +75,28 @@ def table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on a terminal while something slow runs; nothing elsewhere."""
+    """On a terminal, what is being done, with a bar where its pieces are known; nothing elsewhere."""
+    from polyfuse.progress import Progress, followed
+
     console = err()
     if not console.is_terminal:
-        yield
+        with followed(False):
+            yield
         return
-    with console.status(what):
-        yield
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(what, total=None)
+
+        def show(p: Progress) -> None:
+            count = f" {p.done} of {p.total}" if p.total > 1 else ""
+            bars.tasks[0].total = p.total if p.total > 1 else None
+            bars.update(task, description=f"{what}: {p.phase}{count}", completed=p.done)
+
+        with followed(show):
+            yield
 
 
 def duration(seconds: float) -> str:

@@ -172,12 +172,13 @@ def lowered(
     from polyfuse.cli.compiler import Packing, Stitching, kernels_by
 
     specialized = at_sizes(operator, choice)
-    if partition == "search":
-        return kernels_by(specialized, partition, layers, options, target)  # type: ignore[arg-type]
-    scheduled = schedule(specialized, layers, partition, target, options)
-    kernels: Kernels = scheduled.lower(options, target=target)  # type: ignore[attr-defined]
-    kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
-    return kernels.apply(Packing()) if "pack" in layers else kernels
+    with screen.working("compiling"):
+        if partition == "search":
+            return kernels_by(specialized, partition, layers, options, target)  # type: ignore[arg-type]
+        scheduled = schedule(specialized, layers, partition, target, options)
+        kernels: Kernels = scheduled.lower(options, target=target)  # type: ignore[attr-defined]
+        kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
+        return kernels.apply(Packing()) if "pack" in layers else kernels
 
 
 def _tree(node: object, indent: str, label: str = "") -> Iterator[str]:

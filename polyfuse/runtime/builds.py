@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from polyfuse.diagnostics import ToolchainError
-from polyfuse.progress import Tell
+from polyfuse.progress import tell
 
 PHASE = "C++ parts compiled"
 PROBE_TIMEOUT_S = 30.0
@@ -45,7 +45,6 @@ def build_shared(
     flags: Sequence[str],
     units: Sequence[str],
     timeout_s: float,
-    tell: Tell | None = None,
 ) -> bytes:
     """Compile in a folder of its own, which goes away whatever happens."""
     names = ["kernel"] if len(units) == 1 else [f"kernel_{k}" for k in range(len(units))]
@@ -55,7 +54,7 @@ def build_shared(
         inputs = [f"{names[0]}.cpp"]
         if len(units) > 1:
             parts = [[*command, "-c", f"{n}.cpp", *of_parts(flags), "-o", f"{n}.o"] for n in names]
-            _run_all(parts, Path(folder), timeout_s, tell)
+            _run_all(parts, Path(folder), timeout_s)
             inputs = [f"{n}.o" for n in names]
         # The source comes first: a `-l` among the flags must follow what needs it under --as-needed.
         whole = [*command, *inputs, *flags, "-o", "kernel.so"]
@@ -66,9 +65,7 @@ def build_shared(
         return made.read_bytes()
 
 
-def _run_all(
-    commands: Sequence[Sequence[str]], folder: Path, timeout_s: float, tell: Tell | None = None
-) -> list[str]:
+def _run_all(commands: Sequence[Sequence[str]], folder: Path, timeout_s: float) -> list[str]:
     """Run all side by side; their output. Raises ToolchainError for one that fails; then none runs on."""
     deadline = time.monotonic() + timeout_s
     found: list[str] = []
@@ -92,7 +89,7 @@ def _run_all(
             found.append(output.read().decode("utf-8", "replace"))
             if code != 0:
                 raise _failed(command, code, found[-1])
-            if tell is not None:
+            if len(commands) > 1:
                 tell(PHASE, len(found), len(commands))
     return found
 

@@ -28,7 +28,6 @@ from typing import Any
 from polyfuse.children import jobs
 from polyfuse.codegen.units import units_of
 from polyfuse.diagnostics import ToolchainError
-from polyfuse.progress import Tell
 from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 
@@ -105,12 +104,10 @@ def find_compiler() -> Compiler:
         return _found[env]
 
 
-def compile_shared(
-    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), tell: Tell | None = None
-) -> Path:
+def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
     """The shared object of a C++ source (one string), from the cache if possible.
 
-    A long one is compiled in parts, as far as it allows; `tell` hears how many are done.
+    A long one is compiled in parts, as far as it allows.
 
     Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
     `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
@@ -120,7 +117,7 @@ def compile_shared(
 
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))
-        data = build_shared(compiler.command, flags, units, timeout_s, tell)
+        data = build_shared(compiler.command, flags, units, timeout_s)
         return Built({"kernel.so": data, "kernel.cpp": source.encode()}, {"what": "shared object"})
 
     key = cache_key(
@@ -136,15 +133,13 @@ def compile_shared(
     return Cache.open_default().get_or_build(key, build) / "kernel.so"
 
 
-def load_shared(
-    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), tell: Tell | None = None
-) -> ctypes.CDLL:
+def load_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
     """`compile_shared`, loaded into the process; its functions release the GIL while they run.
 
     Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
     """
     for last in (False, True):
-        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags, tell=tell)
+        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags)
         try:
             return ctypes.CDLL(str(path))
         except OSError as e:

@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "source": set(),
     "ir.dtypes": set(),
     "diagnostics": {"source"},
-    "options": {"source", "diagnostics"},
+    "options": {"source", "diagnostics", "progress"},
     "decisions": {"source", "diagnostics"},
     "children": LOW,
     "progress": set(),
@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calls": EVERYTHING,
     "device_calls": EVERYTHING,
     "interop": LOW | {"ir", "api", "runtime.cuda_arguments"},
-    "cli": LOW | {"api", "targets", "runtime"},
+    "cli": LOW | {"api", "targets", "runtime", "progress"},
     "library": set(),
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},

@@ -20,6 +20,7 @@ from polyfuse.codegen.units import units_of
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.options import Options
 from polyfuse.pipeline import Watch
+from polyfuse.progress import Progress, followed
 from polyfuse.runtime import toolchain
 
 # Independent updates, side by side in packs; all but the first call its code.
@@ -132,11 +133,15 @@ def test_a_part_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.M
 
 def test_parts_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(tmp_path, "", monkeypatch)
-    told: list[tuple[str, int, int]] = []
-    path = toolchain.compile_shared(block_source(), tell=lambda *what: told.append(what))
+    told: list[Progress] = []
+    toolchain.find_compiler()
+    source = block_source()
+    with followed(told.append):
+        path = toolchain.compile_shared(source)
     assert path.is_file() and len(kept(tmp_path)) == 2
-    parts = told[0][2]
-    assert told[:parts] == [("C++ parts compiled", k + 1, parts) for k in range(parts)] and parts > 1
+    parts = told[0].total
+    assert [(p.phase, p.done) for p in told] == [("C++ parts compiled", k + 1) for k in range(parts)]
+    assert parts > 1
 
 
 INTERRUPTED = """
