@@ -24,11 +24,12 @@ from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece, join
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
-from polyfuse.layers.library_calls import with_library
+from polyfuse.layers.library_calls import whole_product, with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.streams import stores_past_caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
     """Kernels as they are launched: independent ones side by side (layer III), dependent ones with barriers
     between where that pays (layer II)."""
     decisions: list[Decision] = []
+    if isinstance(passes.machine, int):
+        kernels = stores_past_caches(kernels, passes.machine, decisions, passes.knobs.stream)
     if passes.packing is not None:
         kernels = passes.packing.pack(kernels, machine_of(passes.machine), decisions)
     return joined_kernels(kernels, passes.machine, passes.stitching, decisions), tuple(decisions)
@@ -130,12 +133,16 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
 
 def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:
     """Kernels of a schedule, or the library's where it computes all of the graph."""
-    kernels, decisions = separate_kernels(scheduled, passes.machine, passes.stitching, passes.knobs)
-    if not passes.clustering.library or not isinstance(passes.machine, int):
+    strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
+    wanted = passes.clustering.library and isinstance(passes.machine, int)
+    product = whole_product(scheduled.graph, strided) if wanted else None
+    kernels, decisions = separate_kernels(
+        scheduled, passes.machine, passes.stitching, passes.knobs, tiles=product is None
+    )
+    if product is None:
         return kernels, decisions
     more: list[Decision] = []
-    strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
-    return with_library(scheduled.graph, kernels, strided, more), (*decisions, *more)
+    return with_library(kernels, product, more), (*decisions, *more)
 
 
 def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:

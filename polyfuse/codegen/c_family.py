@@ -27,7 +27,9 @@ from polyfuse.ir.loop_ir import (
     For,
     If,
     Node,
+    OwnedLoop,
     Prefetch,
+    RegisterTile,
     Store,
     Update,
     VectorLoad,
@@ -96,6 +98,10 @@ class Printer:
                 return [f"{indent}__builtin_prefetch(&{self.element(self, buffer, indices)});"]
             case Comment(text):
                 return [f"{indent}// {text}"]
+            case RegisterTile():
+                return self.tile(node, indent)
+            case OwnedLoop():
+                return self.owned(node, indent)
             case Barrier() | Combine() | VectorLoad() | VectorStore():
                 return self.device_node(node, indent)
             case Exec():
@@ -105,6 +111,14 @@ class Printer:
 
     def device_node(self, node: Barrier | Combine | VectorLoad | VectorStore, indent: str) -> list[str]:
         """What only a GPU has."""
+        raise AssertionError(f"not for this target: {node}")
+
+    def tile(self, node: RegisterTile, indent: str) -> list[str]:
+        """Sums of products in vector registers."""
+        raise AssertionError(f"not for this target: {node}")
+
+    def owned(self, node: OwnedLoop, indent: str) -> list[str]:
+        """The iterations of a loop that an owner of elements is to run."""
         raise AssertionError(f"not for this target: {node}")
 
     def update(self, node: Update, indent: str) -> list[str]:

@@ -15,7 +15,7 @@ from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
 from polyfuse.codegen.packs import PackedTask, pack_text
-from polyfuse.codegen.streaming import STREAM, StreamPrinter, streamable
+from polyfuse.codegen.streaming import STREAM, StreamPrinter
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
@@ -262,6 +262,7 @@ class _Emitter:
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
             streamed=self._streamed(places),
+            strided=frozenset(n for n, b in self.buffers.items() if b.strided),
         )
         parameters = self._parameters(places)
         if task.loops:
@@ -278,9 +279,8 @@ class _Emitter:
 
     def _streamed(self, places: Addresses) -> frozenset[str]:
         """Results whose stores pass the caches by."""
-        if not self.knobs.stream or self.checked:
-            return frozenset()
-        return streamable(places.kernel, frozenset(n for n, b in self.buffers.items() if b.strided))
+        found = frozenset(b.tensor for b in places.kernel.arguments if b.past)
+        return frozenset() if self.checked else found - {n for n, b in self.buffers.items() if b.strided}
 
     def entry(self, name: str, body: str, places: Addresses, parallel: bool) -> str:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""

@@ -18,10 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.runs import owned_text
+from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.loop_ir import Block, For, If, Update
+from polyfuse.ir.loop_ir import Block, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.tensor_graph import Const, Index
 
 # A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
@@ -31,10 +33,14 @@ FEWEST_LANES = 32
 
 @dataclass(slots=True)
 class LanePrinter(Printer):
-    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes."""
+    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes.
+
+    Neighbours in memory of buffers in `strided` may be apart.
+    """
 
     lane_bytes: int = field(kw_only=True)
     arrays: dict[str, str] = field(default_factory=dict, kw_only=True)
+    strided: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def loop(self, loop: For, indent: str) -> list[str]:
         return self._lanes(loop, indent) if loop.lanes else Printer.loop(self, loop, indent)
@@ -51,6 +57,12 @@ class LanePrinter(Printer):
             f"{indent}  {kept} = q != q ? q : {kept};",
             f"{indent}}}",
         ]
+
+    def tile(self, node: RegisterTile, indent: str) -> list[str]:
+        return tile_text(self, node, indent, gathered=node.right.tensor in self.strided)
+
+    def owned(self, node: OwnedLoop, indent: str) -> list[str]:
+        return owned_text(self, node, indent)
 
     def _lanes(self, loop: For, indent: str) -> list[str]:
         updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}

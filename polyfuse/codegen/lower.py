@@ -6,6 +6,8 @@ windows       `i % extent` becomes `i - start` where a strip of a loop is the wi
 collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
 fetches       the next row's inputs are asked for before the last phase of a row
+tiles         sums of products of rows and columns stay in vector registers
+owners        the elements of a scatter's result are shared out among workers
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
 """
@@ -17,7 +19,9 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.hoist import hoist
+from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
+from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
@@ -74,6 +78,10 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = hoist(kernel, block, numbers)
     block = fetch_ahead(kernel, block)
+    block = register_tiles(kernel, block, numbers)
+    if kernel.owners is not None:
+        loops, block = owned(kernel, kernel.owners, block)
+        return LoweredKernel(kernel, (Task(loops, block),))
     return LoweredKernel(kernel, tuple(tasks(kernel, block)))
 
 

@@ -1,4 +1,4 @@
-"""`c % E` -> `c - start` for loops that run over one window of a contracted buffer."""
+"""`c % E` -> `c - start`, `c // E` -> `start // E` for loops that run over one window of E elements."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from polyfuse.ir.tensor_graph import Expr, map_expr, map_index
 
 
 def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
-    """`c % E` -> `c - start` for a loop over one window, start a multiple of E."""
+    """`c % E` -> `c - start`, `c // E` -> `start // E` for a loop over one window, start a multiple of E."""
 
     def index(i: IndexExpr) -> IndexExpr:
         match i:
             case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
                 return binary("-", IVar(name), starts[name].start)
+            case IBin("//", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
+                return starts[name].quotient(extent)
             case IBin(op, left, right):
                 return binary(op, index(left), index(right))
             case _:
@@ -54,6 +56,14 @@ class Strip:
 
     def fits(self, extent: int) -> bool:
         return self.length <= extent and self.multiple % extent == 0
+
+    def quotient(self, extent: int) -> IndexExpr:
+        """`start // extent`, where the window fits."""
+        match self.start:
+            case IBin("*", IConst(c), x) | IBin("*", x, IConst(c)):
+                return binary("*", x, c // extent)
+            case _:
+                return binary("//", self.start, extent)
 
 
 def strip_of(loop: For) -> Strip | None:

@@ -11,6 +11,8 @@
          | VectorLoad(name, buffer, indices, count)      a small array of the thread from memory, at once
          | VectorStore(buffer, indices, name, count)
          | Prefetch(buffer, indices)        asks for a cache line of memory
+         | RegisterTile(name, loops, left, right)   sums of products of rows and lanes, in registers
+         | OwnedLoop(loop, key, extent, share, ahead)     iterations whose key is in the share
          | Comment(text)
 
 On a GPU the variables ``tx`` and ``ty`` are the thread's place in its block; every other variable is
@@ -31,7 +33,7 @@ from typing import TypeAlias, Union
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, substitute
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Index, format_expr, format_index, map_expr, map_index
+from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_index, map_expr, map_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,61 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places.
+
+    `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
+    `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.
+    """
+
+    name: str
+    dtype: DType
+    row: str
+    rows: int
+    lane: str
+    lanes: int
+    start: tuple[tuple[str, IndexExpr], tuple[str, IndexExpr]]
+    loops: tuple[For, ...]
+    left: Read
+    right: Read
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedLoop:
+    """The iterations of `loop` with `low <= key < high`, where (low, high) is `share`, in order.
+
+    `key` is data, clamped to 0..extent, and an index of what the loop updates (`update`, its buffer).
+    `ahead` are reads whose rows are asked for some iterations before.
+    """
+
+    loop: For
+    key: Expr
+    extent: IndexExpr
+    share: tuple[IndexExpr, IndexExpr]
+    update: str
+    ahead: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comment:
     text: str
 
 
 Node: TypeAlias = Union[  # noqa: UP007
-    For, If, Exec, Declare, Store, Update, Barrier, Combine, VectorLoad, VectorStore, Prefetch, Comment
+    For,
+    If,
+    Exec,
+    Declare,
+    Store,
+    Update,
+    Barrier,
+    Combine,
+    VectorLoad,
+    VectorStore,
+    Prefetch,
+    RegisterTile,
+    OwnedLoop,
+    Comment,
 ]
 Block: TypeAlias = tuple[Node, ...]
 
@@ -244,6 +295,15 @@ def _format(node: Node, indent: str) -> str:
             return f"{indent}{_place(buffer, indices)} ... = {name}[{count}]"
         case Prefetch(buffer, indices):
             return f"{indent}fetch {_place(buffer, indices)}"
+        case RegisterTile(name, dtype, row, rows, lane, lanes):
+            size = f"{dtype} {name}[{rows}, {lanes}]"
+            over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in node.loops)
+            factors = f"{format_expr(node.left)} * {format_expr(node.right)}"
+            at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
+            return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
+        case OwnedLoop(loop, key, _, (low, high)):
+            own = f"{indent}of those with {format_expr(key)} in {low}..{high}:"
+            return f"{own}\n{_format(loop, inner)}"
         case Comment(text):
             return f"{indent}# {text}"
 

@@ -32,16 +32,18 @@ from polyfuse.ir.schedule_tree import (
 )
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.layers import cpu_mapping, gpu_mapping
+from polyfuse.layers import cpu_mapping, cpu_tiles, gpu_mapping
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.one_wave import one_wave
 from polyfuse.layers.prefetch import fetched_ahead
+from polyfuse.layers.products import Product, around_products
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.regions import join_regions
 from polyfuse.layers.row_cache import cache_rows
+from polyfuse.layers.scatters import Scatter, around_scatters, map_scatter
 from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
@@ -72,8 +74,10 @@ def separate_kernels(
     target: int | GpuTarget,
     stitching: Stitching | None = None,
     knobs: CpuKnobs | None = None,
+    tiles: bool = True,
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
-    """As `form_kernels`, without barriers between kernels; `knobs` are those of a CPU."""
+    """As `form_kernels`, without barriers between kernels; `knobs` are those of a CPU, and `tiles`, whether
+    contractions are computed in tiles."""
     needed = fixed_sizes_needed(scheduled.graph)
     if needed:
         raise ScheduleError(f"sizes {', '.join(needed)} must be given before kernels are made", code="PF513")
@@ -84,8 +88,8 @@ def separate_kernels(
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
             graph, phases = stitching.run(graph, phases, target, decisions)
-        for phase in phases:
-            graph, mapped = _mapped(graph, phase, target, decisions, knobs)
+        for part in _parts(graph, phases, target) if tiles else phases:
+            graph, mapped = _mapped(graph, part, target, decisions, knobs)
             nests += mapped
         graph, trees = explicit_reductions(graph, [n.tree for n in nests])
         nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
@@ -107,15 +111,35 @@ def joined_kernels(
     return one_wave(kernels, target, decisions)
 
 
+def _parts(graph: TensorGraph, phases: list[Tree], target: int | GpuTarget) -> list[Tree | Product | Scatter]:
+    """The phases, cut around contractions that are computed in tiles and scatters that have owners."""
+    if isinstance(target, GpuTarget):
+        return list(phases)
+    found: list[Tree | Product | Scatter] = []
+    for part in around_scatters(graph, phases, target):
+        found += [part] if isinstance(part, Scatter) else around_products(graph, part, cpu_tiles.fits)
+    return found
+
+
 def _mapped(
-    graph: TensorGraph, phase: Tree, target: int | GpuTarget, decisions: list[Decision], knobs: CpuKnobs
+    graph: TensorGraph,
+    part: Tree | Product | Scatter,
+    target: int | GpuTarget,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
 ) -> tuple[TensorGraph, list[Nest]]:
     if isinstance(target, GpuTarget):
-        graph, nests = gpu_mapping.map_phase(graph, phase, target, decisions)
+        assert not isinstance(part, (Product, Scatter))
+        graph, nests = gpu_mapping.map_phase(graph, part, target, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, target, decisions)
         return graph, nests
-    graph, trees = cpu_mapping.map_phase(graph, phase, target, decisions, knobs)
+    if isinstance(part, Scatter):
+        return graph, [Nest(map_scatter(graph, part, decisions), owners=part.owners)]
+    if isinstance(part, Product):
+        graph, trees = cpu_tiles.map_product(graph, part, decisions)
+    else:
+        graph, trees = cpu_mapping.map_phase(graph, part, target, decisions, knobs)
     return graph, [Nest(t) for t in trees]
 
 
@@ -219,7 +243,10 @@ def _kernel(
     else:
         buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs.ahead)
     atomic = nest.atomic & inside
-    return Kernel(f"k{number}", graph, (_stage(nest.tree),), buffers, nest.threads, nest.vector, atomic)
+    stages = (_stage(nest.tree),)
+    return Kernel(
+        f"k{number}", graph, stages, buffers, nest.threads, nest.vector, atomic, owners=nest.owners
+    )
 
 
 def _stage(t: Tree) -> Stage:

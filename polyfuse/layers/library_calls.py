@@ -31,14 +31,14 @@ def library_product(
     return None if strided & {found.left.tensor, found.right.tensor, found.out.tensor} else found
 
 
-def with_library(
-    graph: TensorGraph, kernels: KernelGraph, strided: frozenset[str], decisions: list[Decision]
-) -> KernelGraph:
+def whole_product(graph: TensorGraph, strided: frozenset[str]) -> MatrixProduct | None:
+    """The product that a library computes where it is all of a cluster, or None."""
+    return library_product(graph, graph.statements[0], strided) if len(graph.statements) == 1 else None
+
+
+def with_library(kernels: KernelGraph, found: MatrixProduct, decisions: list[Decision]) -> KernelGraph:
     """The kernel of a cluster that is one matrix product, as a library call."""
-    if len(graph.statements) != 1 or len(kernels.kernels) != 1:
-        return kernels
-    found = library_product(graph, graph.statements[0], strided)
-    if found is None:
+    if len(kernels.kernels) != 1:
         return kernels
     why = f"{found.products / 1e6:.3g} M products: a matrix product of the library"
     decisions.append(Decision("library", found.out.tensor, True, why))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -13,7 +14,8 @@ from targets import Call, check_everywhere
 
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers import cpu_mapping, products
+from polyfuse.pipeline import fixed_graph
 from polyfuse.runtime import cpu
 
 TOGETHER = 20
@@ -49,6 +51,24 @@ def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pyte
         monkeypatch.setattr(cpu_mapping, name, value)
     monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
     check_group(group)
+
+
+CONTRACTIONS = (5050, 5051)
+
+
+@pytest.mark.parametrize("group", CONTRACTIONS)
+def test_every_contraction_in_tiles(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large ones are, in programs of which each has one or more."""
+    for name in ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER"):
+        monkeypatch.setattr(products, name, 1)
+    seeds = filter(has_contraction, itertools.count(group * 1000))
+    check_everywhere([call_of(seed) for seed in itertools.islice(seeds, TOGETHER)])
+
+
+def has_contraction(seed: int) -> bool:
+    call = call_of(seed)
+    fixed = fixed_graph(call.graph, call.sizes)
+    return any(products.product_of(fixed, s) is not None for s in fixed.statements)
 
 
 @pytest.mark.slow

@@ -1,0 +1,185 @@
+"""Sums of products over tiles of rows and columns stay in vector registers while they are summed.
+
+    for k:                                          t[6, 16] = 0
+      for m in 6*c0..min(M, 6*c0 + 6):              for k:  for i in 0..6:  for j in 0..16:
+        for n in 16*c1..min(N, 16*c1 + 16) @vec:       t[i, j] += a[c0, k, i] * b[c1, k, j]
+          c[m, n] += a[c0, k, m - 6*c0]      ->     for m in 6*c0..min(M, 6*c0 + 6):
+                     * b[c1, k, n - 16*c1]            for n in 16*c1..min(N, 16*c1 + 16) @vec:
+                                                        c[m, n] += t[m - 6*c0, n - 16*c1]
+
+A tile is always computed whole, with loops that compilers unroll.  Where the last one has fewer rows or
+columns than others, what is computed beyond them is not used; it is read from memory that exists:
+from a dim of the operand that is as long as the tile, or from a tile that begins earlier, so that it ends
+with the tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from polyfuse.codegen.windows import strip_of
+from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import flat, linear
+from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Index, Read
+
+# Accumulators of a tile: rows of one cache line each, at most so many.
+MOST_ROWS = 8
+LINE_BYTES = 64
+
+
+def register_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """The block with such loops as tiles. `numbers` numbers their arrays."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                nest = _nest(node)
+                made = _tile(kernel, nest, numbers) if nest is not None else None
+                result += made or [replace(node, body=register_tiles(kernel, node.body, numbers))]
+            case If():
+                then, other = (register_tiles(kernel, b, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """Loops over what is summed, over rows and over lanes, and the update in them."""
+
+    over: tuple[For, ...]
+    row: For
+    lane: For
+    update: Update
+    left: Read
+    right: Read
+
+
+def _nest(loop: For) -> _Nest | None:
+    """The perfect nest from a loop on, if it sums products of rows and lanes."""
+    loops = [loop]
+    while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], For):
+        loops.append(loops[-1].body[0])
+    body = loops[-1].body
+    if len(loops) < 3 or len(body) != 1 or not isinstance(body[0], Update):
+        return None
+    *over, row, lane = loops
+    plain = all(x.coordinate is Coordinate.SEQ and x.step == 1 for x in (*over, row))
+    if not plain or lane.coordinate is not Coordinate.VECTOR or lane.step != 1:
+        return None
+    factors = _factors(body[0], row.var, lane.var)
+    inside = {x.var for x in over}
+    bounds = {v for x in (row, lane) for e in (x.lower, x.upper) for v in variables(e)}
+    if factors is None or (bounds | _used(body[0].indices)) & inside or row.var in _bounds(lane):
+        return None
+    return _Nest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
+
+
+def _bounds(loop: For) -> set[str]:
+    return set(variables(loop.lower)) | set(variables(loop.upper))
+
+
+def _factors(update: Update, row: str, lane: str) -> tuple[Read, Read] | None:
+    """What each row and each lane brings to a product."""
+    value = update.value
+    if update.op != "sum" or update.atomic or not (isinstance(value, Apply) and value.op == "mul"):
+        return None
+    if value.dtype not in (F32, F64) or any(isinstance(i, EXPR_TYPES) for i in update.indices):
+        return None
+    for left, right in (value.args, value.args[::-1]):
+        if not (isinstance(left, Read) and isinstance(right, Read)):
+            return None
+        if any(isinstance(i, EXPR_TYPES) for i in (*left.indices, *right.indices)):
+            return None
+        if update.buffer in (left.tensor, right.tensor):
+            return None
+        if lane not in _used(left.indices) and row not in _used(right.indices):
+            return (left, right) if lane in _used(right.indices) else None
+    return None
+
+
+def _used(indices: tuple[Index, ...]) -> set[str]:
+    return {v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
+
+
+def _tile(kernel: Kernel, nest: _Nest, numbers: itertools.count[int]) -> list[Node] | None:
+    dtype = nest.update.value.dtype
+    lanes = LINE_BYTES // dtype.bytes
+    shape = strip_of(nest.row), strip_of(nest.lane)
+    if shape[0] is None or shape[1] is None or shape[0].length > MOST_ROWS or shape[1].length > lanes:
+        return None
+    rows = shape[0].length
+    starts = (
+        _start(kernel, nest, nest.row, rows, nest.left),
+        _start(kernel, nest, nest.lane, lanes, nest.right),
+    )
+    if starts[0] is None or starts[1] is None or not _contiguous(kernel, nest.right, nest.lane.var):
+        return None
+    name = f"%t{next(numbers)}"
+    row, lane = f"{name[1:]}_row", f"{name[1:]}_lane"
+    tile = RegisterTile(
+        name,
+        dtype,
+        nest.row.var,
+        rows,
+        nest.lane.var,
+        lanes,
+        ((row, starts[0]), (lane, starts[1])),
+        nest.over,
+        nest.left,
+        nest.right,
+    )
+    place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
+    place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
+    total = replace(nest.update, value=Read(name, (place,), dtype))
+    return [tile, replace(nest.row, body=(replace(nest.lane, body=(total,)),))]
+
+
+def _contiguous(kernel: Kernel, read: Read, lane: str) -> bool:
+    where = flat(_affine(read), kernel.buffer(read.tensor).extents)
+    return where.factor(IVar(lane)) == 1 and not any(
+        lane in variables(atom) for atom, _ in where.terms if atom != IVar(lane)
+    )
+
+
+def _affine(read: Read) -> tuple[IndexExpr, ...]:
+    return tuple(i for i in read.indices if not isinstance(i, EXPR_TYPES))
+
+
+def _start(kernel: Kernel, nest: _Nest, loop: For, length: int, read: Read) -> IndexExpr | None:
+    """Where a tile of `length` begins, so that all it reads exists; None if nothing is known to do."""
+    shape = kernel.buffer(read.tensor).extents
+    places = [(i, e) for i, e in zip(_affine(read), shape, strict=True) if loop.var in variables(i)]
+    if len(places) == 1:
+        index, extent = places[0]
+        inside = linear(binary("-", index, binary("-", IVar(loop.var), loop.lower)))
+        if inside == linear(IConst(0)) and not sizes(extent) and evaluate(extent, {}) >= length:
+            return loop.lower
+    if binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length:
+        return loop.lower
+    span = _span(kernel, nest.update, loop.var)
+    if span is None or span.start != 0 or len(span) < length:
+        return None
+    return binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length)))
+
+
+def _span(kernel: Kernel, update: Update, var: str) -> range | None:
+    """All values of a dim of the result in what is summed, if each goes with all values of other dims."""
+    (place, *others) = [k for k, i in enumerate(update.indices) if var in _used((i,))]
+    summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]
+    if others or len(summed) != 1:
+        return None
+    spans = {
+        d.name: range(d.lower.value, d.upper.value)
+        for d in summed[0].dims
+        if isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    }
+    index = summed[0].write[place]
+    known = len(spans) == len(summed[0].dims)
+    return spans.get(index.name) if known and isinstance(index, IVar) else None

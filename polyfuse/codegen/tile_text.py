@@ -1,0 +1,76 @@
+"""A register tile as C++: accumulators are vectors of the machine, one or more for each row.
+
+gcc and clang keep an array of vectors in registers where every index is known once loops of fixed length
+are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.
+"""
+
+from __future__ import annotations
+
+from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
+from polyfuse.ir.linear import linear
+from polyfuse.ir.loop_ir import RegisterTile
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
+
+_UNROLL = '_Pragma("GCC unroll 8")'
+
+
+def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
+    """The statements of a tile; `gathered` lanes of the right operand are apart in memory."""
+    name, c = scalar_name(node.name), node.dtype.c_name
+    (row, first_row), (lane, first_lane) = node.start
+    loops = [
+        f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
+        for x in node.loops
+    ]
+    i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
+    each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
+    lines = [
+        f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
+        f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
+        f"{indent}{c} {name}[{node.rows * node.lanes}];",
+        f"{indent}{{",
+        f"{i1}typedef {c} {name}_vector __attribute__((vector_size(PF_VECTOR)));",
+        f"{i1}typedef {c} {name}_memory __attribute__((vector_size(PF_VECTOR), aligned({node.dtype.bytes}),"
+        " may_alias));",
+        f"{i1}enum {{ {name}_width = PF_VECTOR / {node.dtype.bytes},"
+        f" {name}_vectors = {node.lanes} / {name}_width }};",
+        f"{i1}{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};",
+        *[indent + "  " * (1 + k) + text for k, text in enumerate(loops)],
+    ]
+    lines += _right(printer, node, i2 + "  ", gathered)
+    for k in range(node.rows):
+        left = printer.expr(_at(node.left, node.row, binary("+", IVar(row), k)))
+        lines.append(f"{i2}  {{ const {c} q = {left}; {each} {name}_acc[{k}][v] += q * {name}_right[v]; }}")
+    lines += [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
+    store = f"(({name}_memory*)({name} + {node.lanes} * k))[v] = {name}_acc[k][v];"
+    lines += [f"{i1}{_UNROLL} for (int k = 0; k < {node.rows}; ++k)", f"{i1}  {each} {store}", f"{indent}}}"]
+    return lines
+
+
+def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
+    """The lanes of one step, as vectors."""
+    name, (_, (lane, _first)) = scalar_name(node.name), node.start
+    each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
+    lines = []
+    if gathered:
+        element = printer.expr(_at(node.right, node.lane, binary("+", IVar(lane), IVar("l"))))
+        lines.append(f"{indent}{node.dtype.c_name} {name}_lanes[{node.lanes}];")
+        lines.append(f"{indent}for (int l = 0; l < {node.lanes}; ++l) {name}_lanes[l] = {element};")
+        source = f"{name}_lanes"
+    else:
+        source = f"&{printer.expr(_at(node.right, node.lane, IVar(lane)))}"
+    return [
+        *lines,
+        f"{indent}const {name}_memory* const {name}_from = (const {name}_memory*)({source});",
+        f"{indent}{name}_vector {name}_right[{name}_vectors];",
+        f"{indent}{each} {name}_right[v] = {name}_from[v];",
+    ]
+
+
+def _at(read: Read, var: str, value: IndexExpr) -> Read:
+    """An element with a variable replaced; what cancels out is left out."""
+    places = tuple(
+        i if isinstance(i, EXPR_TYPES) else linear(substitute(i, {var: value})).expr() for i in read.indices
+    )
+    return Read(read.tensor, places, read.dtype, read.span)

@@ -1,0 +1,247 @@
+"""Contractions among phases: which statements they are, and what runs before, with and after them.
+
+    c[o, m, n] = sum[k](left[o, m, k] * right[o, k, n])
+
+Every element of each factor serves many elements of the result, so that what limits such a statement is not
+memory but how often registers are filled.  It is computed in tiles of rows m and columns n
+(`layers.cpu_tiles`), which no other loop order comes near; so phases are cut around it:
+
+before       what does not depend on it, in the loops that it had
+the tile     the contraction, and statements that only need finished elements of it, one for one
+after        the rest, in the loops that it had
+
+Found by what is read and written: factors are any expressions, as long as one of them does not depend on
+the columns and the other not on the rows; `over` may be several dims (convolutions), `outer` dims are those
+of a batch, and further rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import prod
+
+from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.schedule_tree import Tree, restrict, statements
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Expr,
+    IndexValue,
+    IterDim,
+    Read,
+    Statement,
+    TensorGraph,
+    statement_reads,
+    walk,
+)
+from polyfuse.layers.strides import address, stride
+
+# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end.
+FEWEST_PRODUCTS = 64 * 1024
+FEWEST_ROWS = 4
+FEWEST_COLUMNS = 8
+FEWEST_OVER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A statement over the elements of a contraction; `dims` are (of the contraction, of the statement)."""
+
+    statement: str
+    dims: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction: dims of its statement by what they are, its factors, and what follows each element."""
+
+    statement: str
+    row: str
+    column: str
+    outer: tuple[str, ...]
+    over: tuple[str, ...]
+    left: Expr
+    right: Expr
+    followers: tuple[Follower, ...] = ()
+
+
+def around_products(
+    graph: TensorGraph, phases: Sequence[Tree], wanted: Callable[[TensorGraph, Product], bool]
+) -> list[Tree | Product]:
+    """Phases as parts that run one after the other, cut around the contractions that are wanted; the phases
+    themselves where there are none."""
+    names = {n for phase in phases for n in statements(phase)}
+    inside = [s for s in graph.statements if s.name in names]
+    for s in inside:
+        found = product_of(graph, s)
+        if found is None or not wanted(graph, found):
+            continue
+        later = _depending(inside, s)
+        if s.name in later:
+            continue  # a recurrence
+        found = replace(found, followers=_followers(graph, inside, found, later))
+        after = later - {f.statement for f in found.followers}
+        return [
+            *around_products(graph, _restricted(phases, names - later - {s.name}), wanted),
+            found,
+            *around_products(graph, _restricted(phases, after), wanted),
+        ]
+    return list(phases)
+
+
+def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
+    parts = [restrict(phase, frozenset(keep)) for phase in phases]
+    return [p for p in parts if p is not None]
+
+
+def product_of(graph: TensorGraph, s: Statement) -> Product | None:
+    """A statement as a contraction large enough for tiles, or None. Its bounds are known."""
+    e = s.expr
+    if s.reduction != "sum" or s.accumulate or not (isinstance(e, Apply) and e.op == "mul"):
+        return None
+    if e.dtype not in (F32, F64) or len(graph.writers(s.target)) > 1:
+        return None
+    extents = {d.name: _extent(d) for d in s.dims}
+    free = tuple(d.name for d in s.dims if not d.reduce)
+    if not all(extents.values()) or any(isinstance(i, EXPR_TYPES) for i in s.write):
+        return None
+    if sorted(i.name for i in s.write if isinstance(i, IVar)) != sorted(free) or len(s.write) != len(free):
+        return None
+    over = s.reduction_dims
+    if prod(extents.values()) < FEWEST_PRODUCTS or prod(extents[d] for d in over) < FEWEST_OVER:
+        return None
+    starts = {d.name for d in s.dims if d.lower == IConst(0)}
+    found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
+    found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
+    return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
+
+
+def _ways(s: Statement, free: tuple[str, ...], over: tuple[str, ...]) -> Iterator[Product]:
+    """Rows and columns that the factors allow."""
+    assert isinstance(s.expr, Apply)
+    for left, right in (s.expr.args, s.expr.args[::-1]):
+        rows, columns = depends_on(left), depends_on(right)
+        for m, n in permutations(free, 2):
+            if m in rows - columns and n in columns - rows:
+                outer = tuple(d for d in free if d not in (m, n))
+                yield Product(s.name, m, n, outer, over, left, right)
+
+
+def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int]) -> tuple[int, ...]:
+    """Columns that fill a vector and lie side by side in the result and in what is read; then the longest."""
+    written = stride(address(graph, s.target, s.write), x.column) == 1
+    return (
+        extents[x.column] >= 2 * FEWEST_COLUMNS,
+        written + contiguous(graph, x.right, x.column),
+        extents[x.row],
+        extents[x.column],
+    )
+
+
+def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:
+    """Is an expression one element of memory, with its neighbour for the next value of a dim?"""
+    return plain(e) and isinstance(e, Read) and stride(address(graph, e.tensor, e.indices), dim) == 1
+
+
+def plain(e: Expr) -> bool:
+    """Is an expression an element that is found without data?"""
+    return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
+
+
+def depends_on(e: Expr) -> set[str]:
+    """The dims that an expression depends on."""
+    found: set[str] = set()
+    for x in walk(e):
+        match x:
+            case Read(_, indices):
+                found.update(v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i))
+            case IndexValue(index):
+                found.update(variables(index))
+            case _:
+                pass
+    return found
+
+
+def _extent(d: IterDim) -> int:
+    """How long a dim is; 0 where that is not one number."""
+    known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
+
+
+def _depending(inside: list[Statement], start: Statement) -> frozenset[str]:
+    """Statements that need, by any way, what one computes."""
+    reached: set[str] = set()
+    targets = {start.target}
+    while True:
+        more = [
+            t
+            for t in inside
+            if t.name not in reached
+            and (
+                targets & {r.tensor for r in statement_reads(t)}
+                or (t.accumulate and t.target in targets and t.name != start.name)
+            )
+        ]
+        if not more:
+            return frozenset(reached)
+        reached |= {t.name for t in more}
+        targets |= {t.target for t in more}
+
+
+def _followers(
+    graph: TensorGraph, inside: list[Statement], found: Product, later: frozenset[str]
+) -> tuple[Follower, ...]:
+    """Statements that need, of what depends on the contraction, elements of their own place only."""
+    s = graph.statement(found.statement)
+    places: dict[str, tuple[str, ...]] = {s.target: tuple(i.name for i in s.write if isinstance(i, IVar))}
+    bounds = {d.name: (d.lower, d.upper) for d in s.dims}
+    made = {t.target for t in inside if t.name in later}
+    followers: list[Follower] = []
+    waiting = [t for t in inside if t.name in later]
+    while True:
+        for t in waiting:
+            dims = _aligned(graph, t, places, made, bounds)
+            if dims is None:
+                continue
+            followers.append(Follower(t.name, tuple(dims.items())))
+            back = {mine: its for its, mine in dims.items()}
+            places[t.target] = tuple(back[i.name] for i in t.write if isinstance(i, IVar))
+            waiting.remove(t)
+            break
+        else:
+            return tuple(followers)
+
+
+def _aligned(
+    graph: TensorGraph,
+    t: Statement,
+    places: dict[str, tuple[str, ...]],
+    made: set[str],
+    bounds: Mapping[str, tuple[object, object]],
+) -> dict[str, str] | None:
+    """Dim of the contraction -> dim of a statement that may follow each of its elements, or None."""
+    if t.reduction is not None or len(graph.writers(t.target)) > 1:
+        return None
+    if not all(isinstance(i, IVar) for i in t.write) or len(set(t.write)) != len(t.dims):
+        return None
+    own = {d.name: (d.lower, d.upper) for d in t.dims}
+    found: dict[str, str] | None = None
+    for r in statement_reads(t):
+        if r.tensor not in places:
+            if r.tensor in made:
+                return None
+            continue
+        if not all(isinstance(i, IVar) for i in r.indices):
+            return None
+        mine = {
+            its: i.name for its, i in zip(places[r.tensor], r.indices, strict=True) if isinstance(i, IVar)
+        }
+        if len(set(mine.values())) < len(own) or (found is not None and mine != found):
+            return None
+        if any(own[v] != bounds[k] for k, v in mine.items()):
+            return None
+        found = mine
+    return found

@@ -1,0 +1,106 @@
+"""Contractions in tiles of registers: which they are, and what they compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from product_programs import FORMS, product_call, product_graph
+from targets import check_everywhere
+
+import polyfuse as pf
+from polyfuse.ir.kernel import Scope
+from polyfuse.layers import cpu_tiles, products
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.pipeline import fixed_graph, schedule
+
+# Odd sizes, tiles that fit, one row, one column, more than a panel.
+SHAPES = ({}, {"M": 12, "N": 32, "K": 16}, {"M": 1, "N": 17, "K": 1}, {"M": 7, "N": 1, "K": 300})
+FEW = ("plain", "wide", "two over", "after", "chain", "convolution", "plane")
+SMALLEST = ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER")
+
+
+@pytest.fixture
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SMALLEST:
+        monkeypatch.setattr(products, name, 1)
+
+
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_tiles_agree_with_the_reference(shape: int, every_size: None) -> None:
+    forms = FORMS if shape == 0 else FEW
+    check_everywhere([product_call(n, shape, **SHAPES[shape]) for n in forms], interpret=shape == 2)
+
+
+def test_nothing_to_compute(every_size: None) -> None:
+    check_everywhere([product_call(n, **{empty: 0}) for n in FEW for empty in product_graph(n).sizes])
+
+
+def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_tiles, "PANEL_BYTES", 4 * 64)
+    monkeypatch.setattr(cpu_tiles, "GROUP", 2)
+    check_everywhere([product_call(n, K=11, M=40) for n in FEW])
+
+
+def test_factors_read_in_place(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_tiles, "FEWEST_READERS", 1000)
+    check_everywhere([product_call(n) for n in (*FEW, "right turned", "left turned", "batched")])
+
+
+def test_not_a_number_goes_through_and_stays_where_it_is(every_size: None) -> None:
+    calls = [product_call(n) for n in ("plain", "wide", "right turned", "batched", "after", "convolution")]
+    for call in calls:
+        for k, array in enumerate(call.inputs.values()):
+            array.flat[array.size // 2] = (np.nan, np.inf, -np.inf)[k % 3]
+            array.flat[-1] = np.inf
+    check_everywhere(calls)
+
+
+# --- what comes out of it ---------------------------------------------------------------------------------
+
+TILED = {n: n not in ("triangle", "recurrent") for n in FORMS}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_which_statements_are_tiled(name: str, every_size: None) -> None:
+    call = product_call(name)
+    fixed = fixed_graph(call.graph, call.sizes)
+    _, decisions = form_kernels(schedule(fixed, LoopFusion()), 2)
+    assert any(d.kind == "tile" for d in decisions) == TILED[name]
+
+
+def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
+    call = product_call("after")
+    kernels, _ = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
+    last = kernels.kernels[-1]
+    assert {"c", "y", "z"} <= set(last.statements)
+    assert last.buffer("c").scope is Scope.LOCAL, "elements of a tile need not go to memory"
+
+
+def test_strided_operands_are_copied(every_size: None) -> None:
+    f = pf.compile(f"op f{FORMS['right turned']}", target="cpu")
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(40, 2 * 50)).astype("f4"), rng.normal(size=(50, 60)).astype("f4")
+    np.testing.assert_allclose(f(a[:, ::2], b.T), a[:, ::2] @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_strided_windows_are_gathered(every_size: None) -> None:
+    f = pf.compile(f"op f{FORMS['convolution']}", target="cpu")
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 9, 2 * 44)).astype("f4"), rng.normal(size=(7, 9, 5)).astype("f4")
+    windows = np.lib.stride_tricks.sliding_window_view(x[:, :, ::2], 5, axis=2)
+    np.testing.assert_allclose(
+        f(x[:, :, ::2], w), np.einsum("pkmj,nkj->pnm", windows, w), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_small_contractions_keep_their_loops() -> None:
+    f = pf.compile(f"op f{FORMS['plain']}", target="cpu")
+    assert "in tiles of" not in f.explain(np.ones((13, 9), "f4"), np.ones((9, 37), "f4"))
+
+
+def test_a_large_product_with_and_without_the_library() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(131, 517)).astype("f4"), rng.normal(size=(517, 203)).astype("f4")
+    f = pf.compile(f"op f{FORMS['plain']}", target="cpu", clustering=pf.Clustering(library=False))
+    np.testing.assert_allclose(f(a, b), a.astype("f8") @ b, rtol=1e-4, atol=1e-3)
