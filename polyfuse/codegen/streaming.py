@@ -1,4 +1,4 @@
-"""Non-temporal stores: results that are too large for the caches go past them.
+"""Non-temporal stores: results that are too large for the caches go past them (`Buffer.past`).
 
     for c1: y[c1] = v(c1)     becomes     up to a border of a line as it was
                                           for c1 by 64:
@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import Printer, guarded_load
 from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.ir.index_expr import IConst, IVar, variables
-from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Declare, For, Store
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Role, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
 
 LINE = 64
 # Bytes that are stored together: single lines lose.
@@ -68,15 +67,6 @@ PF_INLINE void pf_stream(void* to, const void* from, pf_i64 bytes) {
   }
 }
 """
-
-
-def streamable(kernel: Kernel, strided: frozenset[str]) -> frozenset[str]:
-    """Results of a kernel that it writes and never reads, dense in memory."""
-    graph = kernel.graph
-    read = {r.tensor for s in graph.statements for r in statement_reads(s)}
-    written = {s.target for s in graph.statements if not s.accumulate}
-    results = {t.name for t in graph.tensors if t.role is Role.OUTPUT and t.alias is None}
-    return frozenset((written & results) - read - strided)
 
 
 @dataclass(slots=True)

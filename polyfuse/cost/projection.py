@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, exp
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.cpu_time import ACCESS, COMBINED, STRIDED
-from polyfuse.cost.extents import instances
+from polyfuse.cost.extents import Touched, instances, union
 from polyfuse.cost.figures import by_level
 from polyfuse.cost.nests import OUTSIDE, Nest, nests
 from polyfuse.cost.operations import counts, cpu_weight
-from polyfuse.cost.traffic import Keeping, distances, footprints, traffic
+from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import Coordinate
 
 # Of the shorter one of memory and core, what the longer one does not hide.
@@ -102,7 +102,7 @@ def project(
     own, known = knobs or CpuKnobs(), rates or table_rates(machine)
     steps = [p for k in kernels.kernels for p in k.parts or (k,)]
     parts = [p for s in steps for p in s.packed or (s,)]
-    since = distances([footprints(nests(p)) for p in parts])
+    since = _since(parts)
     found = {id(p): _Kernel(p, row, machine, own, known) for p, row in zip(parts, since, strict=True)}
     made = []
     for s in steps:
@@ -122,6 +122,39 @@ def _side_by_side(name: str, parts: Sequence[Projected]) -> Projected:
         max(p.overhead for p in parts),
         most,
     )
+
+
+def _since(kernels: Sequence[Kernel]) -> list[dict[str, float]]:
+    """As `traffic.distances`, with what is written in place counted once, and results that pass the caches
+    not at all."""
+    alias = {t.name: t.alias or t.name for k in kernels for t in k.graph.tensors}
+    merged: list[Footprints] = []
+    for k in kernels:
+        mine: dict[str, tuple[int, tuple[Touched, ...]]] = {}
+        for name, (item, boxes) in footprints(nests(k)).items():
+            memory = alias[name]
+            mine[memory] = item, (*mine.get(memory, (item, ()))[1], *boxes)
+        merged.append(mine)
+    rows = distances(merged)
+    past = {n for k in kernels for n in _streamed(k)}
+    saved = sum(item * union(boxes) for k in merged for n, (item, boxes) in k.items() if n in past)
+    return [{n: max(0.0, row[m] - saved) for n, m in alias.items() if m in row} for row in rows]
+
+
+def _streamed(k: Kernel) -> set[str]:
+    """Results that a kernel stores past the caches."""
+    return {b.tensor for b in k.buffers if b.past}
+
+
+def kept(nbytes: float, capacity: float) -> float:
+    """Of bytes that are swept again and again, the part that is still in a cache of that capacity when its
+    turn comes, where the cache replaces at random: h = exp((h - 1) nbytes / capacity)."""
+    if nbytes <= capacity:
+        return 1.0
+    h = 0.0
+    for _ in range(60):
+        h = exp((h - 1.0) * nbytes / capacity)
+    return h
 
 
 class _Kernel:
@@ -169,20 +202,30 @@ class _Kernel:
             now = traffic(self.nests[: k + 1], self.since, keeping).by_level
             bytes_here = [b - (before[i] if i < len(before) else 0.0) for i, b in enumerate(now)]
             padded = [*bytes_here, *[0.0] * (len(rates) - len(bytes_here))]
-            padded[-1] += self._more_for_stores(nest, keeping)
+            near = padded[-1] * self._still_near(nest)
+            padded[-2], padded[-1] = padded[-2] + near, padded[-1] - near
+            padded[-1] += self._more_for_stores(nest)
             found.append(max(by_level(padded, rates)))
             before = now
         return found
 
-    def _more_for_stores(self, nest: Nest, keeping: Keeping) -> float:
+    def _hit(self, tensor: str) -> float:
+        """Of a first touch, what the last cache still has of it."""
+        return kept(self.since[tensor], self.machine.levels[-2].capacity)
+
+    def _still_near(self, nest: Nest) -> float:
+        """The same, of all that would come from memory."""
+        far = [a for a in nest.accesses if a.scope in OUTSIDE and self._hit(a.tensor) < 1]
+        total = sum(a.nbytes for a in far)
+        return sum(a.nbytes * self._hit(a.tensor) for a in far) / total if total else 0.0
+
+    def _more_for_stores(self, nest: Nest) -> float:
         """Bytes of memory that stores move besides: plain ones read first what lies there, those past the
         caches also write what would have stayed in a cache."""
-        last = len(self.machine.levels) - 1
+        past = _streamed(self.kernel)
         outside = [a for a in nest.accesses if a.written and a.scope in OUTSIDE]
-        far = sum(a.nbytes for a in outside if keeping.outer(self.since[a.tensor]) == last)
-        if not self.knobs.stream:
-            return far
-        return sum(a.nbytes for a in outside if a.scope is Scope.ARGUMENT) - far
+        plain = sum(a.nbytes * (1 - self._hit(a.tensor)) for a in outside if a.tensor not in past)
+        return plain + sum(a.nbytes * self._hit(a.tensor) for a in outside if a.tensor in past)
 
     def _core(self, n: Nest) -> float:
         """Seconds of one thread."""

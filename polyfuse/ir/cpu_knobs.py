@@ -37,7 +37,7 @@ class CpuKnobs:
     @property
     def of_kernels(self) -> CpuKnobs:
         """Those that kernels depend on; the others change only how they are printed and run."""
-        return replace(self, lane_bytes=None, stream=None, chunks=None, threads=None)
+        return replace(self, lane_bytes=None, chunks=None, threads=None)
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""

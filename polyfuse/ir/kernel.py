@@ -57,7 +57,8 @@ class Buffer:
     `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
-    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).
+    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).  With `past`,
+    a CPU's stores go past the caches.
     On a GPU, arrays of a scope with one `place` lie in the same memory (`ir.shared_memory`).
     """
 
@@ -69,6 +70,7 @@ class Buffer:
     reason: str = ""
     slots: tuple[IndexExpr, ...] = ()
     ahead: int = 0
+    past: bool = False
     place: int | None = None
 
     @property

@@ -87,6 +87,7 @@ def _knobs(**fields: Any) -> Change:
 
 CHANGES: Mapping[str, Change] = {
     "stores past the caches": _knobs(stream=True),
+    "stores through the caches": _knobs(stream=False),
     "no rows ahead": _knobs(ahead=0),
     "1 row ahead": _knobs(ahead=1),
     "2 rows ahead": _knobs(ahead=2),
@@ -131,7 +132,7 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
         if made == base:
             continue
         small = total <= near
-        if (name == "stores past the caches" and results <= near) or (name == "1 thread" and not small):
+        if (name.startswith("stores ") and results <= near) or (name == "1 thread" and not small):
             continue
         if "rows ahead" in name and (small or not one_pass):
             continue

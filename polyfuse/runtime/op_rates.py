@@ -62,10 +62,11 @@ def _source() -> str:
     return prelude(called) + "".join(tasks)
 
 
-def op_rates(threads: int | None = None) -> dict[str, float]:
+def op_rates(threads: int | None = None, *, refresh: bool = False) -> dict[str, float]:
     """Seconds of one element in one thread, by kind: "plain", "load", "store", "div", or a function.
 
-    Measured in about half a second the first time, then read from the cache folder. Raises ToolchainError.
+    Measured in about half a second the first time, then read from the cache folder; `refresh` measures again.
+    Raises ToolchainError.
     """
     pool = Pool.get()
     count = min(threads or pool.threads, pool.threads)
@@ -74,7 +75,10 @@ def op_rates(threads: int | None = None) -> dict[str, float]:
         text = json.dumps(_measure(pool, count), indent=1)
         return Built({"rates.json": text.encode()}, {"what": "rates of functions"})
 
-    return _read(Cache.open_default().get_or_build(_key(count), build) / "rates.json")
+    cache = Cache.open_default()
+    if refresh:
+        cache.remove(_key(count))
+    return _read(cache.get_or_build(_key(count), build) / "rates.json")
 
 
 def known_op_rates(threads: int) -> dict[str, float] | None:

@@ -9,10 +9,11 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.decisions import Decision
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.streams import stores_past_caches
 from polyfuse.runtime.cpu import CpuExecutable
 
 TWO = "op two(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], z: f64[T, H]) {\n\
@@ -21,8 +22,8 @@ TWO = "op two(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], z: f64[T, H]) {\n\
 
 def built(text: str, sizes: dict[str, int], stream: bool, checked: bool = False) -> CpuExecutable:
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())
-    knobs = CpuKnobs(stream=stream)
-    return CpuExecutable(emit_together([Request(kernels, checked=checked, knobs=knobs)])[0], {})
+    kernels = stores_past_caches(kernels, 2, [], stream)
+    return CpuExecutable(emit_together([Request(kernels, checked=checked)])[0], {})
 
 
 @pytest.mark.parametrize(("t", "h"), [(1, 1), (1, 255), (3, 256), (5, 700), (33, 1023)])
@@ -60,6 +61,32 @@ def test_results_that_are_read_again_stay_near() -> None:
         "  y[t, h] = exp(x[t, h])\n  s[t] = sum[h](y[t, h])\n}"
     )
     assert "pf_stream" not in built(text, {"T": 8, "H": 1024}, True).code.source
+
+
+SCALE = "op scale(x: f32[N], w: f32[M]) -> (y: f32[N], z: f32[M]) { y[i] = 2.0 * x[i]\n z[j] = 3.0 * w[j] }"
+
+
+@pytest.mark.parametrize(("n", "past"), [(1 << 24, {"y"}), (1 << 18, set())])
+def test_the_model_streams_what_does_not_fit(n: int, past: set[str]) -> None:
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(SCALE, N=n, M=700)), 2, Stitching())
+    found: list[Decision] = []
+    made = stores_past_caches(kernels, 2, found)
+    assert {b.tensor for k in made.kernels for b in k.buffers if b.past} == past
+    assert [d.taken for d in found] == ([True] if past else [])
+    assert stores_past_caches(kernels, 2, [], False) == kernels
+    forced = stores_past_caches(kernels, 2, [], True)
+    assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"y", "z"}
+
+
+def test_what_is_changed_in_place_or_read_by_another_kernel_is_not_streamed() -> None:
+    text = """op step(inout p: f32[N], x: f32[N]) -> (y: f32[N], z: f32[N]) {
+      p[i] = p[i] + x[i]
+      y[i] = x[i] * 2.0
+      z[i] = y[N - 1 - i]
+    }"""
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, N=1000)), 2)
+    forced = stores_past_caches(kernels, 2, [], True)
+    assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"z"}
 
 
 def test_the_function_ends_with_a_fence() -> None:
