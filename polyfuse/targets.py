@@ -144,6 +144,8 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
         sms=d.sms,
         longest=d.sm.max_threads_per_block,
         shared_bytes=d.sm.shared_per_block_optin,
+        shared_per_sm=d.sm.shared,
+        shared_reserved=d.sm.shared_reserved,
         resident_threads=d.sm.max_warps * WARP,
         registers=d.sm.registers,
         bandwidth=d.memory_bandwidth,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph
 from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
+from polyfuse.layers.shared_plan import overlaid
 
 Group = tuple[Kernel, ...]
 # Groups in order and the kernel after them -> whether they are joined, and why.
@@ -108,7 +109,7 @@ def one_kernel(parts: Group, threads: tuple[int, int] = (1, 1), resident: int = 
         parts[0].name,
         graph,
         tuple(s for p in parts for s in p.stages),
-        tuple(buffers.values()),
+        overlaid(parts, tuple(buffers.values())),
         threads,
         1,
         frozenset(n for p in parts for n in p.atomic),

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.packing import levels, packed
+from polyfuse.layers.shared_plan import overlaid
 
 
 def stages(graph: TensorGraph, parts: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -29,6 +31,9 @@ def stages(graph: TensorGraph, parts: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 def shared_bytes(parts: Sequence[Kernel]) -> int:
     """Shared memory that the parts of a launch declare. In packs kernels of one form share a function."""
+    if not any(p.packed for p in parts):
+        buffers = tuple({b.tensor: b for p in parts for b in p.buffers}.values())
+        return shared_memory.offsets(overlaid(parts, buffers))[1]
     found: dict[object, int] = {}
     for p in parts:
         for one in p.packed or (p,):

@@ -29,18 +29,21 @@ class GpuTarget:
     """What mapping must know of a GPU, and what it may be told.
 
     sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
-    one row.  shared_bytes: of a block.  row_threads and vector force the threads along a row (any
+    one row.  shared_bytes: of a block; shared_per_sm: of a multiprocessor, with `shared_reserved` for each
+    of its blocks.  row_threads and vector force the threads along a row (any
     number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
     blocks; least: instances that a block of a split reduction has at least.  resident_threads, registers:
     of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what a launch takes, and what its
     end leaves idle; barrier_s: a barrier of the whole grid; clock and l2_bytes are
-    for the cost model.
+    for the cost model.  library: are there matrix products of a library (None: nobody looked)?
     """
 
     sms: int = 132
     threads: int = 256
     longest: int = 1024
     shared_bytes: int = 48 * 1024
+    shared_per_sm: int = 96 * 1024
+    shared_reserved: int = 0
     row_threads: int | None = None
     vector: int | None = None
     parallel: int = 32 * 1024
@@ -53,6 +56,7 @@ class GpuTarget:
     barrier_s: float = 2.6e-6
     clock: float = 1.98e9
     l2_bytes: int = 60 << 20
+    library: bool | None = None
 
 
 def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:

@@ -31,8 +31,9 @@ MOST_THREADS = 1024
 # Registers that a thread of a joined kernel is assumed to need at most, for the blocks that are surely
 # resident (its launch bounds make that true), and those of a kernel that only moves data.
 REGISTERS, FEW_REGISTERS = 64, 32
-# Shared memory of a multiprocessor that every GPU of the table has, and what combining may need of it.
-SHARED_PER_SM = 96 * 1024
+# Shared memory of a multiprocessor that every GPU of the table has: launches with packs in them count on no
+# more, as code generation knows no device.  What combining may need besides.
+SHARED_OF_ALL = 96 * 1024
 SCRATCH = 8 * 1024
 
 
@@ -55,6 +56,8 @@ class _Planner:
     def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
         """Are the groups and a kernel after them joined, and why?"""
         parts = (*(p for g in groups for p in g), k)
+        if any(p.library is not None for p in parts):
+            return False, "a library call is a launch of its own"
         threads = _threads(parts)
         per_sm = self.per_sm(parts)
         if threads > MOST_THREADS or not per_sm:
@@ -104,11 +107,13 @@ class _Planner:
 
     def per_sm(self, parts: Group) -> int:
         """Blocks that a multiprocessor surely holds; 0 if none."""
-        return self._fitting(_threads(parts), REGISTERS, shared_bytes(parts) + SCRATCH)
+        shared = shared_bytes(parts) + SCRATCH
+        found = self._fitting(_threads(parts), REGISTERS, shared)
+        return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
         gpu = self.gpu
-        by_shared = SHARED_PER_SM // max(1, shared)
+        by_shared = gpu.shared_per_sm // max(1, shared + gpu.shared_reserved)
         return min(gpu.resident_threads // threads, gpu.registers // (threads * registers), by_shared)
 
     def joined(self, parts: Group) -> Kernel:

@@ -33,8 +33,8 @@ from polyfuse.poly.placement import Links
 class Stitching:
     """Layer II as a pass.
 
-    rows    so many iterations of the rows are always enough to run in parallel (None: what the cost model
-            says; where kernels of their own are faster, they are not stitched).
+    rows    so many iterations of the rows are enough to run in parallel, and fewer are not (None: what the
+            cost model says; where kernels of their own are faster, they are not stitched).
     barriers  kernels in one launch with barriers of the grid between: wherever it can be done (True),
             nowhere (False), or where it pays (None).
     online  a reduction and a sum that needs its total in one pass over memory (`layers.online`): wherever it
@@ -153,10 +153,12 @@ class Stitcher:
         joined = united(first, second, matched, self.together(first) or self.together(second))
         gain = self.cost(self.figures(first), self.figures(second), self.figures(joined))
         rows = ", ".join(m.name for m in joined.rows)
-        if not gain.pays and not self.enough(joined):
-            count = self.figures.rows(joined)
+        asked = self.options.rows
+        count = self.figures.rows(joined)
+        if not gain.pays if asked is None else count < asked:
             why = f"only {count} iterations of {rows or 'no loop'} would run in parallel"
-            why = why if gain.parallelism > 0 else "it would not pay"
+            why = why if gain.parallelism > 0 or asked is not None else "it would not pay"
+            why += f", not the {asked} asked for" if asked is not None else ""
             self.refuse(first, second, f"{why}: {self.words(str(gain))}")
             return None
         reason = f"they agree on {rows or 'nothing'}: {self.words(gain.brief)}"
@@ -185,10 +187,6 @@ class Stitcher:
                 found.append((r, partner))
                 left.remove(partner)
         return found
-
-    def enough(self, joined: Group) -> bool:
-        """Do the options say that the rows are enough?"""
-        return self.options.rows is not None and self.figures.rows(joined) >= self.options.rows
 
     def words(self, gain: str) -> str:
         return f"{gain}, open sizes taken as {OPEN_SIZE}" if self.graph.sizes else gain

@@ -192,6 +192,19 @@ def test_stitched_rows_may_leave_multiprocessors_idle(gpu: str, name: str) -> No
 
 @each_gpu
 @pytest.mark.parametrize("name", STITCHED)
+def test_long_rows_fill_the_device_if_asked_to(gpu: str, name: str) -> None:
+    """<64, 30000> with a row for each multiprocessor asked for: chunks of rows over all blocks, in one launch."""
+    target = target_of(gpu)
+    _, code, decisions = made(OPERATORS[name], target, 64, 30_000, Stitching(rows=target.sms))
+    (launch,) = code.plan.launches
+    assert launch.cooperative and blocks_of(launch) >= target.sms
+    assert any(d.kind == "rfactor" and d.taken for d in decisions)
+    (why,) = {d.reason.split(":")[0] for d in decisions if d.kind == "stitch" and not d.taken}
+    assert why == f"only 64 iterations of t would run in parallel, not the {target.sms} asked for"
+
+
+@each_gpu
+@pytest.mark.parametrize("name", STITCHED)
 def test_very_long_rows_are_not_stitched(gpu: str, name: str) -> None:
     """<8, 1048576>: 8 blocks would leave the device idle for longer than all else takes; one launch with
     barriers of the grid fills it.  Told that 8 rows are enough, layer II makes 8 blocks."""

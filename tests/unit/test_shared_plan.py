@@ -159,3 +159,22 @@ def test_rows_in_registers_share_them_if_one_is_not_read_any_more(last: str, sha
         4 if shares else 8
     )
     check_emulated([call], stitched=(True,))
+
+
+def test_kernels_of_one_launch_use_the_same_shared_memory() -> None:
+    text = """
+op f(x: f32[T, H]) -> (y: f32[T, H], z: f32[T, H]) {
+  a[t, h] = exp(x[t, h])
+  s[t] = sum[h](a[t, h])
+  y[t, h] = a[t, H - 1 - h] / s[t]  for h in 0..H
+  b[t, h] = exp(y[T - 1 - t, h])  for t in 0..T
+  r[t] = sum[h](b[t, h])
+  z[t, h] = b[t, H - 1 - h] / r[t]  for h in 0..H
+}"""
+    graph, sizes = instantiate(parse_text(text), "f"), {"T": 120, "H": 90}
+    x = np.random.default_rng(2).standard_normal((120, 90)).astype(np.float32)
+    call = Call("rows twice", text, graph, sizes, {"x": x})
+    (kernel,) = call.device_request(DEVICES["usual"], True, True, True).kernels.kernels
+    found = homes(kernel.buffers)
+    assert {"a", "b"} <= set(found) and found["a"] is found["b"]
+    check_emulated([call], stitched=(True,), barriers=True)
