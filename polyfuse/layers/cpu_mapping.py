@@ -48,6 +48,13 @@ FEWEST_FACTORED = 16
 STRIP = 2048
 SUNK_STRIP = 256
 CHUNKS_PER_THREAD = 4
+# A sum in few parts is a sum of many numbers one by one, and as inexact as that.
+FEWEST_PARTS = 32
+
+
+def parts_of(threads: int) -> int:
+    """Into how many parts a long reduction is cut."""
+    return max(FEWEST_PARTS, threads * CHUNKS_PER_THREAD)
 
 
 def map_phase(
@@ -60,9 +67,8 @@ def map_phase(
     phase = _free_first(graph, phase)
     split = racing(graph, phase.members[0], statements(phase))
     if split:
-        return _map_reduction(
-            graph, phase, split, threads * (knobs.partials or CHUNKS_PER_THREAD), decisions, knobs
-        )
+        parts = threads * knobs.partials if knobs.partials else parts_of(threads)
+        return _map_reduction(graph, phase, split, parts, decisions, knobs)
     return graph, [_map_parallel(graph, phase, decisions, knobs)]
 
 

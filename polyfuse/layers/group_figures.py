@@ -180,7 +180,7 @@ class Figures:
             trip = trip_of(self.graph, first) or 0
             if trip < cpu_mapping.FEWEST_FACTORED:
                 return 1, 1
-            return min(trip, threads * cpu_mapping.CHUNKS_PER_THREAD), 2
+            return min(trip, cpu_mapping.parts_of(threads)), 2
         return self._chunks(group, free), 1
 
     def _chunks(self, group: Group, free: tuple[Member, ...]) -> int:

@@ -228,7 +228,7 @@ class PatternFigures:
         longest = max((lengths[a] for a in split), default=0.0)
         if count >= threads or longest < cpu_mapping.FEWEST_FACTORED:
             return max(1, int(count)), 1
-        return int(min(longest, threads * cpu_mapping.CHUNKS_PER_THREAD)), 2
+        return int(min(longest, cpu_mapping.parts_of(threads))), 2
 
 
 _NOBODY: frozenset[int] = frozenset()
