@@ -18,6 +18,8 @@ from polyfuse.ir.tensor_graph import Role, statement_reads
 
 # Results smaller than this are worth no second thought.
 LEAST_BYTES = 1 << 20
+# So many times the last cache: of a little more than it holds, it keeps the greater part.
+BEYOND = 1.25
 
 
 def stores_past_caches(
@@ -30,11 +32,11 @@ def stores_past_caches(
     if not found:
         return kernels
     touched, capacity = _touched(kernels), table_cpu(threads).levels[-2].capacity
-    pays = touched > capacity
+    pays = touched > BEYOND * capacity
     names = ", ".join(found)
     if not (wanted or pays):
         if touched > capacity / 4:
-            why = f"{format_bytes(touched)} in all stay in L3"
+            why = f"most of {format_bytes(touched)} in all stays in L3"
             decisions.append(Decision("stream", names, False, why))
         return kernels
     why = f"{format_bytes(touched)} in all do not fit L3" if pays else "asked for"
