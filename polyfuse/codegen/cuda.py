@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from functools import partial
 
-from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
-from polyfuse.codegen.device_launches import Together, staged, together, words
+from polyfuse.codegen.device_addresses import NONE, DeviceAddresses
+from polyfuse.codegen.device_launches import Together, staged, together, words, written_memory
 from polyfuse.codegen.device_packs import (
     INPUT,
     MOST_PASSED,
@@ -23,14 +23,15 @@ from polyfuse.codegen.device_packs import (
     STATE,
     Parameter,
 )
-from polyfuse.codegen.device_tasks import lower_device, lower_stages
+from polyfuse.codegen.device_tasks import PartTask, lower_device, lower_parts, lower_stages
 from polyfuse.codegen.index_width import fits_32
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir import shared_memory
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
-from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
+from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Passing
 from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import (
     Barrier,
@@ -43,7 +44,6 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
 )
-from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr
 from polyfuse.source import Span
@@ -103,21 +103,31 @@ def _print(
     launches: list[GridLaunch] = []
     aligned: dict[str, int] = {}
 
-    def of(name: str, task: DeviceTask) -> _Function:
-        places = DeviceAddresses(task.kernel, table, request.checked, request.copied, checks)
+    def places(k: Kernel, late: frozenset[str] = NONE) -> DeviceAddresses:
+        return DeviceAddresses(k, table, request.checked, request.copied, checks, late)
+
+    def form(late: frozenset[str], k: Kernel) -> object:
+        return places(k, late).form()
+
+    def of(name: str, task: DeviceTask, alike: object = None, late: frozenset[str] = NONE) -> _Function:
         for buffer, nbytes in task.aligned.items():
             aligned[buffer] = max(aligned.get(buffer, 0), nbytes)
-        return _Function(name, task, places, used, kernels.graph.sizes)
+        return _Function(name, task, places(task.kernel, late), used, kernels.graph.sizes, alike)
+
+    def part(t: PartTask, late: frozenset[str] = NONE) -> _Function:
+        return of(f"{prefix}{t.kernel.name}_part", t.task, t.form, late)
 
     for kernel in kernels.kernels:
+        if kernel.library is not None:
+            launches.append(_library_launch(kernel, kernel.library))
+            continue
         if kernel.packed:
-            threads = prod(kernel.threads)
-            tasks = [t for p in kernel.packed for t in lower_device(p, strided, request.copied, threads)]
-            parts = [of(f"{prefix}{t.kernel.name}_part", t) for t in tasks]
-            one = together(f"{prefix}{kernel.name}_pack", kernel, parts)
+            tasks = lower_parts(kernel, partial(form, NONE), strided, request.copied)
+            one = together(f"{prefix}{kernel.name}_pack", kernel, list(map(part, tasks)))
         elif any(p.packed for p in kernel.parts):
-            stages = lower_stages(kernel, strided, request.copied)
-            each = [[of(f"{prefix}{t.kernel.name}_part", t) for t in tasks] for tasks in stages]
+            late = written_memory(kernel)
+            stages = lower_stages(kernel, partial(form, late), strided, request.copied)
+            each = [[part(t, late) for t in tasks] for tasks in stages]
             one = staged(f"{prefix}{kernel.name}_stages", kernel, each)
         else:
             for k, task in enumerate(lower_device(kernel, strided, request.copied)):
@@ -133,6 +143,12 @@ def _print(
     return functions, plan, tuple(checks)
 
 
+def _library_launch(kernel: Kernel, product: MatrixProduct) -> GridLaunch:
+    operands = (product.left, product.right, product.out)
+    arguments = tuple(Argument(Passing.POINTER, x.tensor) for x in operands)
+    return GridLaunch("", kernel.name, as_index(1), (1, 1), 0, arguments, library=product)
+
+
 def _alone(function: _Function, kernel: Kernel) -> Together:
     """One kernel as a launch; one with too many arguments for that gets them from a table."""
     text = function.text()
@@ -143,16 +159,6 @@ def _alone(function: _Function, kernel: Kernel) -> Together:
     return together(name, kernel, [function])
 
 
-class DeviceAddresses(Addresses):
-    """On a GPU only scalars that the host knows come by value."""
-
-    def by_value(self, b: Buffer) -> bool:
-        return super().by_value(b) and self.buffers[b.tensor].kind is Kind.INPUT
-
-    def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
-        return f"pf_checked({bare(value)}, {bare(bound)}, {number}, status)"
-
-
 @dataclass(slots=True)
 class _Function:
     name: str
@@ -160,23 +166,9 @@ class _Function:
     places: DeviceAddresses
     used: set[str]
     sizes: tuple[str, ...]
+    alike: object = None  # equal for kernels that differ in names only
     declared: list[Parameter] = field(default_factory=list)
     inner: bool = False  # a part of a pack, called with the number of its block
-    late: frozenset[str] = frozenset()  # memory that other stages of the launch write
-
-    def form(self) -> object:
-        """Equal for functions that differ in names only. Checks say where they are: none are alike."""
-        if self.places.checked:
-            return self.name
-        arguments = self.task.kernel.arguments
-        plans = [self.places.buffers[b.tensor] for b in arguments]
-        shared = [b.tensor in self.places.shared for b in arguments]
-        pairs = [(k, n) for k, b in enumerate(arguments) for n, p in enumerate(plans) if p.alias == b.tensor]
-        passed = [(p.strided, self.places.by_value(b)) for p, b in zip(plans, arguments, strict=True)]
-        vectors = [self.task.aligned.get(b.tensor) for b in arguments]
-        late = tuple(self.is_late(p) for p in plans)
-        form = kernel_form(self.task.kernel)
-        return form, tuple(shared), tuple(pairs), tuple(passed), tuple(vectors), late
 
     def text(self) -> str:
         index = "int" if fits_32(self.task) else "pf_i64"
@@ -242,7 +234,8 @@ class _Function:
             if self.places.by_value(b):
                 add(NUMBER, b.dtype.c_name, f"v_{b.tensor}", Argument(Passing.VALUE, b.tensor))
                 continue
-            how = OUTPUT if b.tensor in self.places.written else STAGE_INPUT if self.is_late(plan) else INPUT
+            how = STAGE_INPUT if self.places.is_late(b.tensor) else INPUT
+            how = OUTPUT if b.tensor in self.places.written else how
             add(how, b.dtype.c_name, f"b_{b.tensor}", Argument(Passing.POINTER, b.tensor))
             for k in range(len(plan.shape) if plan.strided else 0):
                 add(NUMBER, "pf_i64", f"st_{b.tensor}_{k}", Argument(Passing.STRIDE, b.tensor, k))
@@ -250,10 +243,6 @@ class _Function:
             add(STATE, "pf_i64", "status", Argument(Passing.STATUS))
         if self.task.kernel.parts:
             add(STATE, "pf_u32", "grid_state", Argument(Passing.BARRIER))
-
-    def is_late(self, plan: PlanBuffer) -> bool:
-        """Does another stage of the launch write its memory?"""
-        return (plan.alias or plan.name) in self.late
 
     def storage(self) -> list[str]:
         """Arrays of the block and of the thread."""

@@ -40,9 +40,8 @@ class PartFunction(Protocol):
     task: DeviceTask
     declared: list[Parameter]
     inner: bool
-    late: frozenset[str]
+    alike: object
 
-    def form(self) -> object: ...
     def text(self) -> str: ...
     def parameters(self) -> None: ...
     def launch(self) -> GridLaunch: ...
@@ -76,13 +75,10 @@ def staged(name: str, kernel: Kernel, stages: Sequence[Sequence[PartFunction]]) 
 
     Raises ScheduleError PF532 where the shared memory that they declare leaves no room for the grid.
     """
-    late = _written(f for parts in stages for f in parts)
     texts: list[str] = []
     launched: list[GridLaunch] = []
     found = []
     for parts in stages:
-        for f in parts:
-            f.late = late
         stage = _stage(parts, texts, launched)
         if stage.parts:
             found.append(stage)
@@ -98,6 +94,12 @@ def staged(name: str, kernel: Kernel, stages: Sequence[Sequence[PartFunction]]) 
         name, kernel.name, as_index(blocks), (threads, 1), room, main.arguments, True, dynamic, main.table
     )
     return Together((*texts, main.text) if found else (), launch)
+
+
+def written_memory(kernel: Kernel) -> frozenset[str]:
+    """What the stages of a launch write; an inout parameter and its new value are one."""
+    memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
+    return frozenset(memory[s.target] for s in kernel.graph.statements)
 
 
 def words(functions: Iterable[str]) -> list[str]:
@@ -118,26 +120,15 @@ def _stage(parts: Sequence[PartFunction], texts: list[str], launched: list[GridL
         blocks = evaluate(p.launch().blocks, {})
         if not blocks:
             continue
-        form = p.form()
-        if form in known:
+        if p.alike in known:
             p.parameters()
         else:
-            known[form] = p.name
+            known[p.alike] = p.name
             texts.append(p.text())
             launched.append(p.launch())
         shared = shared or any(b.scope is Scope.SHARED for b in p.task.kernel.buffers)
-        calls.append(PackPart(known[form], blocks, tuple(p.declared)))
+        calls.append(PackPart(known[p.alike], blocks, tuple(p.declared)))
     return PackStage(tuple(calls), shared)
-
-
-def _written(functions: Iterable[PartFunction]) -> frozenset[str]:
-    """Memory that functions write; an inout parameter and its new value are one."""
-    found = set()
-    for f in functions:
-        graph = f.task.kernel.graph
-        memory = {t.name: t.alias or t.name for t in graph.tensors}
-        found |= {memory[s.target] for s in graph.statements}
-    return frozenset(found)
 
 
 def _shared_bytes(launched: Sequence[GridLaunch]) -> tuple[int, int]:

@@ -8,8 +8,8 @@ of a part with x threads along a row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from polyfuse.codegen.lower import Task, accumulated, tasks
@@ -52,9 +52,39 @@ def lower_device(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """The function of a kernel that shares a launch with others. Kernels with equal `form` differ in names
+    only, and `task` is made for the first of them: the others have its loops."""
+
+    kernel: Kernel
+    form: object
+    task: DeviceTask
+
+
+def lower_parts(
+    kernel: Kernel,
+    form: Callable[[Kernel], object],
+    strided: frozenset[str] = frozenset(),
+    copied: frozenset[str] = frozenset(),
+) -> list[PartTask]:
+    """The functions of the kernels of a pack, on ranges of blocks of their own."""
+    known: dict[object, DeviceTask] = {}
+    found = []
+    for p in kernel.packed:
+        key = form(p)
+        if key not in known:
+            (known[key],) = lower_device(p, strided, copied, prod(kernel.threads))
+        found.append(PartTask(p, key, _for(p, known[key])))
+    return found
+
+
 def lower_stages(
-    kernel: Kernel, strided: frozenset[str] = frozenset(), copied: frozenset[str] = frozenset()
-) -> list[list[DeviceTask]]:
+    kernel: Kernel,
+    form: Callable[[Kernel], object],
+    strided: frozenset[str] = frozenset(),
+    copied: frozenset[str] = frozenset(),
+) -> list[list[PartTask]]:
     """The functions of a kernel whose parts are packs: for each stage, those of its kernels.
 
     Blocks are fewer than iterations here, so one takes several at once where it has the threads.
@@ -62,18 +92,23 @@ def lower_stages(
     threads = prod(kernel.threads)
     found = []
     for stage in kernel.parts:
-        parts = stage.packed or (stage,)
-        made = [lower_device(p, strided, copied, threads) for p in parts]
-        total = sum(_count(t.loops) for tasks in made for t in tasks)
-        crowd = max(1, total // kernel.resident)
-        found.append(
-            [
-                _several_at_once(p, t, strided, copied, threads, crowd)
-                for p, tasks in zip(parts, made, strict=True)
-                for t in tasks
-            ]
-        )
+        whole = replace(stage, packed=stage.packed or (stage,), threads=kernel.threads)
+        made = lower_parts(whole, form, strided, copied)
+        crowd = max(1, sum(_count(t.task.loops) for t in made) // kernel.resident)
+        known: dict[object, DeviceTask] = {}
+        for t in made:
+            if t.form not in known:
+                known[t.form] = _several_at_once(t.kernel, t.task, strided, copied, threads, crowd)
+        found.append([replace(t, task=_for(t.kernel, known[t.form])) for t in made])
     return found
+
+
+def _for(kernel: Kernel, task: DeviceTask) -> DeviceTask:
+    """The task of a kernel of one form, as far as others of it are not told apart from it."""
+    if kernel.name == task.kernel.name:
+        return task
+    names = {a.tensor: b.tensor for a, b in zip(task.kernel.arguments, kernel.arguments, strict=True)}
+    return replace(task, kernel=kernel, aligned={names[n]: nbytes for n, nbytes in task.aligned.items()})
 
 
 def _several_at_once(

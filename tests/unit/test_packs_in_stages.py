@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,13 @@ from polyfuse.diagnostics import DeviceError, EmulationError, ScheduleError
 from polyfuse.ir.kernel import KernelGraph, touched_memory
 from polyfuse.ir.launch_plan import Passing
 from polyfuse.layers.barrier_stages import stages
-from polyfuse.layers.cleanup.run import cleaned
-from polyfuse.layers.clusters import Clustering, recompute_numbers
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing, packed
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, lower_clusters
+from polyfuse.lowering import Lowered
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, fixed_graph
+from polyfuse.pipeline import Compilation, Watch
 from polyfuse.runtime.cuda import CudaExecutable
 from polyfuse.runtime.cuda_memory import DeviceMemory
 from polyfuse.runtime.cuda_recording import LaunchRecord, RecordingDriver
@@ -59,14 +57,24 @@ def call_of(kind: str, shapes: list[tuple[int, ...]], seed: int = 0) -> Call:
     return Call(kind, "", graph, {}, inputs)
 
 
-def lowered(call: Call, gpu: GpuTarget, stitching: Stitching | None = None) -> Lowered:
+@dataclass(frozen=True)
+class OnDevice(Compilation):
+    """The whole way to kernels, for a GPU that there is not."""
+
+    gpu: GpuTarget = field(default_factory=GpuTarget)
+
+    @property
+    def machine(self) -> GpuTarget:  # type: ignore[override]
+        return self.gpu
+
+
+def lowered(call: Call, gpu: GpuTarget) -> Lowered:
     """All layers on a GPU; tensors keep their dims."""
-    graph = recompute_numbers(cleaned(fixed_graph(call.graph, {}), [], checked=False), [])
-    clusters = Clustering().clusters(graph, [])
-    fusion = LoopFusion(collapse=False)
-    return lower_clusters(
-        graph, clusters, Passes(Clustering(), fusion, stitching or Stitching(), Packing(), gpu)
+    layers = {"stitching": Stitching(), "packing": Packing()}
+    made = OnDevice(
+        call.graph, {}, LoopFusion(collapse=False), Options(), target="emulate", **layers, gpu=gpu
     )
+    return made.lowered(Watch(Options()))
 
 
 def code_of(low: Lowered, kernels: KernelGraph | None = None) -> CudaCode:
