@@ -1,8 +1,10 @@
-"""Feedback: a cluster that cannot be compiled as it is, is cut and tried again.
+"""Feedback: a cluster that cannot be compiled, or is slow, as it is, is cut and tried again.
 
     a cluster fails (isl's time is up, an order cannot be proved, no kernel can be made)
       -> cut into parts that are tried each on their own, again and again
       -> a single statement, or what must stay together, is compiled without fusion
+    a cluster is doubtful (`polyfuse.doubts`: lost coincidence, predicted or measured slower than its parts)
+      -> cut at the edge that is to blame; the faster of both is taken, by the model or by a measurement
 
 Apollo reports such a cluster to a developer; here it is cut.  Where isl's time was up, recurrences are cut
 off first: they are what isl was asked about, and the rest does not need it, so that a hang costs its time
@@ -14,22 +16,29 @@ Source: Apollo (MLSys'22) section 3.4, feedback between layers; automatic here.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
 from typing import Protocol
 
+from polyfuse.cost.stitching_gain import microseconds
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ScheduleError
+from polyfuse.doubts import Doubt
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.rename import canonical
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.judges import Candidate, Judge, judge_of
 from polyfuse.layers.aggregation import bound_together
 from polyfuse.layers.clusters import cut_off
+from polyfuse.layers.joining import Piece, join
 from polyfuse.lowering import Made, Passes, lower_piece
 from polyfuse.poly.scheduler import ScheduleTimeout
 
 CUT_AT_RECURRENCES, CUT, UNFUSED = "cut at recurrences", "cut", "unfused"
+# Of a doubtful cluster: its parts were no faster; or they were, and which statements the first one has.
+KEPT, APART = "kept", "apart"
 # What no way of compiling mends: sizes that must be known.
 OPEN_SIZES = "PF513"
 
@@ -69,28 +78,112 @@ def pieces_of(
     key = _key(graph, passes)
     lesson = lessons.recall(key)
     why = "it failed before"
-    if lesson is None:
+    if lesson is None or lesson == KEPT:
         try:
             if refused is None:
-                return [lower_piece(graph, passes)]
+                made = lower_piece(graph, passes)
+                return [made] if lesson == KEPT else _settled(graph, passes, lessons, made)
         except ScheduleError as error:
             refused = error
         if refused.code == OPEN_SIZES:
             raise refused
         why = refused.diagnostics[0].message
         lesson = CUT_AT_RECURRENCES if isinstance(refused, ScheduleTimeout) else CUT
+    elif lesson.startswith(APART):
+        why = "its parts were faster before"
     parts = _cut(graph, lesson)
     if lesson == UNFUSED or len(parts) < 2:
         lessons.keep(key, UNFUSED)
         piece, decisions = lower_piece(graph, replace(passes, fusion=None, stitching=None))
         return [(piece, (_decision(graph, f"{why}: compiled without fusion"), *decisions))]
     lessons.keep(key, lesson)
-    found: Made = []
-    for part in cut_off(graph, parts):
-        found += pieces_of(part, passes, lessons)
+    found = _parts(graph, parts, passes, lessons)
     first, decisions = found[0]
     note = _decision(graph, f"{why}: cut into {len(parts)} parts, each tried on its own")
     return [(first, (note, *decisions)), *found[1:]]
+
+
+def _parts(graph: TensorGraph, parts: Sequence[tuple[str, ...]], passes: Passes, lessons: Lessons) -> Made:
+    return [made for part in cut_off(graph, parts) for made in pieces_of(part, passes, lessons)]
+
+
+# --- doubts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A cluster that may be faster in parts, and what says so."""
+
+    key: str
+    doubt: Doubt
+    judge: Judge
+
+
+def without_doubts(passes: Passes) -> Passes:
+    """What the parts of a doubtful cluster are tried by; only those that are taken are doubted themselves."""
+    return replace(passes, clustering=replace(passes.clustering, feedback="failures"))
+
+
+def trial_of(piece: Piece, passes: Passes, lessons: Lessons) -> Trial | None:
+    """Is a cluster worth another try, in parts? Not where an earlier compilation knows."""
+    judge = judge_of(passes)
+    doubt = judge.doubt(piece) if judge else None
+    if judge is None or doubt is None:
+        return None
+    key = _key(piece.graph, passes)
+    return None if lessons.recall(key) == KEPT else Trial(key, doubt, judge)
+
+
+def remembered_parts(
+    graph: TensorGraph, passes: Passes, lessons: Lessons
+) -> tuple[list[tuple[str, ...]], Decision] | None:
+    """The parts of a cluster that were faster in an earlier compilation."""
+    lesson = lessons.recall(_key(graph, passes))
+    if lesson is None or not lesson.startswith(APART):
+        return None
+    parts = _cut(graph, lesson)
+    return parts, _decision(graph, f"its parts were faster before: cut into {len(parts)} parts")
+
+
+def settle(
+    graph: TensorGraph, trial: Trial, whole: Candidate, apart: Candidate, lessons: Lessons
+) -> tuple[bool, Decision]:
+    """Are the parts of a doubtful cluster faster? What is found out is kept."""
+    before, after = trial.judge.seconds(graph, whole), trial.judge.seconds(graph, apart)
+    better = after * trial.judge.margin < before
+    first = set(trial.doubt.parts[0])
+    places = [str(k) for k, s in enumerate(graph.statements) if s.name in first]
+    lessons.keep(trial.key, " ".join((APART, *places)) if better else KEPT)
+    why = trial.doubt.why or ("measured slower than its parts" if better else "measured")
+    done = f"cut at {trial.doubt.edge}" if better else f"a cut at {trial.doubt.edge} is not worth it"
+    found = f"{microseconds(after)} in parts, {microseconds(before)} as one"
+    return better, replace(_decision(graph, f"{why}: {done}, {found}"), taken=not better)
+
+
+def _settled(
+    graph: TensorGraph, passes: Passes, lessons: Lessons, made: tuple[Piece, tuple[Decision, ...]]
+) -> Made:
+    """A cluster's kernels as one piece, or in parts where it is doubtful and they are faster."""
+    piece, why = made
+    # Parts that collapse dims each in their own way do not agree on what goes between them.
+    one_way = passes.fusion is None or not passes.fusion.collapse
+    trial = trial_of(piece, passes, lessons) if one_way else None
+    if trial is None:
+        return [made]
+    try:
+        parts = _parts(graph, trial.doubt.parts, without_doubts(passes), lessons)
+    except ScheduleError:
+        return [made]
+    joined = join(graph, [p for p, _ in parts])
+    whole, apart = Candidate(piece.kernels, piece.copied), Candidate(joined.kernels, joined.copied)
+    better, note = settle(graph, trial, whole, apart, lessons)
+    if not better:
+        return [(piece, (*why, note))]
+    settled = [m for p in parts for m in _settled(p[0].graph, passes, lessons, p)]
+    return [(settled[0][0], (note, *settled[0][1])), *settled[1:]]
+
+
+# --- cuts -------------------------------------------------------------------------------------------------
 
 
 def _decision(graph: TensorGraph, why: str) -> Decision:
@@ -106,6 +199,10 @@ def _key(graph: TensorGraph, passes: Passes) -> str:
 
 def _cut(graph: TensorGraph, lesson: str) -> list[tuple[str, ...]]:
     """Parts of a cluster in dependence order: in two, or with its recurrences apart."""
+    if lesson.startswith(APART):
+        first = set(map(int, lesson.split()[1:]))
+        names = [(k in first, s.name) for k, s in enumerate(graph.statements)]
+        return [tuple(n for inside, n in names if inside == half) for half in (True, False)]
     bound = bound_together(graph)
     if lesson == UNFUSED or len(bound) < 2:
         return [tuple(n for part in bound for n in part)]

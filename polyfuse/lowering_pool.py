@@ -122,8 +122,8 @@ class _Work:
         with self.lock:
             rest = sum(len(self.graphs[k].statements) for k in self.left)
             most = min(len(self.left), jobs() - 1, MOST_HELPERS)
-        if most <= len(self.busy):
-            return
+        if most <= len(self.busy) or self.passes.clustering.feedback == "measure":
+            return  # times are not measured beside other work
         expected = rest * spent / statements
         for child in _children(most):
             if child not in self.busy and len(self.busy) < most:

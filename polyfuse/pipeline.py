@@ -18,7 +18,7 @@ from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
-from polyfuse.feedback import NoLessons
+from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, without_doubts
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
@@ -26,10 +26,12 @@ from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.judges import Candidate
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import Clustering, recompute_numbers
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
+from polyfuse.layers.joining import Piece
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -186,9 +188,12 @@ class Compilation:
         passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine, self.knobs)
         lessons = KeptLessons() if self.kept else NoLessons()
         made: Maker = partial(lower_all, lessons=lessons)
+        if len(clusters) == 1 and (known := remembered_parts(fixed, passes, lessons)):
+            clusters = known[0]
+            found.append(known[1])
         if len(clusters) == 1:
             try:
-                low = self._one_cluster(step, fixed, passes)
+                low = self._settled(step, passes, lessons, *self._one_cluster(step, fixed, passes))
                 return replace(low, decisions=(*found, *low.decisions))
             except ScheduleError as error:  # it is cut, and tried again
                 made = partial(lower_all, lessons=lessons, refused=error)
@@ -198,7 +203,23 @@ class Compilation:
     def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
         return self.clustering.clusters(fixed, found, self.machine, self.packing is not None)
 
-    def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> Lowered:
+    def _settled(self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, piece: Piece) -> Lowered:
+        """The kernels of one cluster; those of its parts, where it is doubtful and they are faster."""
+        trial = trial_of(piece, passes, lessons)
+        if trial is None:
+            return low
+        parts, made = trial.doubt.parts, partial(lower_all, lessons=lessons)
+        try:
+            apart = step("parts", lambda: lower_clusters(piece.graph, parts, without_doubts(passes), made))
+        except ScheduleError:
+            return low
+        whole, other = Candidate(low.kernels, low.copied), Candidate(apart.kernels, apart.copied)
+        better, note = settle(piece.graph, trial, whole, other, lessons)
+        if better:
+            low = step("parts", lambda: lower_clusters(piece.graph, parts, passes, made))
+        return replace(low, decisions=(note, *low.decisions))
+
+    def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> tuple[Lowered, Piece]:
         # TensorGraph -> TensorGraph (with reductions in one pass over memory, where that pays)
         passed, forms = step("online", lambda: in_one_pass(fixed, passes))
         # TensorGraph -> ScheduledGraph (layer I)
@@ -210,7 +231,7 @@ class Compilation:
         # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
         kernels, packs = step("launches", lambda: launches(separate, passes))
         why = (*forms, *scheduled.decisions, *decisions, *in_place, *packs)
-        return Lowered(scheduled, kernels, copied, why)
+        return Lowered(scheduled, kernels, copied, why), Piece(fixed, scheduled, separate, copied)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,11 @@ class StitchingCost:
     def share(self, f: NestFigures) -> float:
         """Of the machine that a group keeps busy: workers less what the last round leaves idle, or
         multiprocessors with a block each."""
-        m, parallel = self.machine, max(1, f.parallel)
+        return self.share_of(f.parallel)
+
+    def share_of(self, blocks: int) -> float:
+        """The same for so many blocks or chunks."""
+        m, parallel = self.machine, max(1, blocks)
         if isinstance(m, Device):
             return min(1.0, parallel / m.sms)
         return parallel / (ceil(parallel / m.threads) * m.threads)

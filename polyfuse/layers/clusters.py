@@ -56,6 +56,7 @@ from polyfuse.poly.axis_planner import strongly_connected
 from polyfuse.poly.domains import specialize
 
 Partition = Literal["connect", "search"]
+Feedback = Literal["failures", "model", "measure"]
 
 # Clusters come together along a tensor of which one element stands for at most so many of each: a number for
 # each row ties rows together, one for a whole tensor does not.
@@ -72,14 +73,21 @@ class Clustering:
     whole    graphs with at most so many statements are not cut, but for what a library computes
     library  leave matrix products to a library, on a CPU
     partition  "connect": along large tensors; "search": into the patterns of the best plan that is found
+    feedback  which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also
+              those that the cost model finds slower than their parts; "measure": those that are, on a CPU,
+              which takes a few seconds more
     """
 
     most: int = 40
     whole: int = 40
     library: bool = True
     partition: Partition = "connect"
+    feedback: Feedback = "model"
 
     def __post_init__(self) -> None:
+        if self.feedback not in get_args(Feedback):
+            known = " or ".join(map(repr, get_args(Feedback)))
+            raise ArgumentError(f"there is no feedback {self.feedback!r}", code="PF419", hint=known)
         if self.partition not in get_args(Partition):
             known = " or ".join(map(repr, get_args(Partition)))
             raise ArgumentError(f"a graph cannot be cut by {self.partition!r}", code="PF419", hint=known)

@@ -40,7 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": LOW | {"ir"},
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
-    "feedback": LOW | {"ir", "poly", "layers", "lowering"},
+    "doubts": LOW | {"ir", "cost", "layers"},
+    "judges": LOW | {"ir", "cost", "layers", "lowering", "doubts", "runtime.stopwatch"},
+    "feedback": LOW | {"ir", "poly", "cost", "layers", "lowering", "doubts", "judges"},
     "lowering_messages": LOW | {"ir", "lowering"},
     "lowering_helper": LOW
     | {"ir", "poly", "lowering", "feedback", "lowering_messages", "children", "runtime.lessons"},

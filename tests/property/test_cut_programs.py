@@ -1,0 +1,63 @@
+"""Random programs compute the same however their clusters are cut."""
+
+from __future__ import annotations
+
+import pytest
+from targets import compare_results
+from test_random_programs import call_of
+
+from polyfuse import feedback
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.doubts import Doubt, any_cut
+from polyfuse.feedback import NoLessons, pieces_of
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.judges import Candidate
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.joining import Piece
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
+from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Passes, lower_clusters
+from polyfuse.pipeline import fixed_graph
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.reference import evaluate
+
+
+class Eager:
+    """A judge for whom parts are always faster."""
+
+    margin = 1.0
+
+    def __init__(self) -> None:
+        self.last = 2.0**100
+
+    def doubt(self, piece: Piece) -> Doubt | None:
+        return any_cut(piece, 2)
+
+    def seconds(self, graph: TensorGraph, made: Candidate) -> float:
+        self.last /= 2
+        return self.last
+
+
+def test_random_programs_agree_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cluster is cut at the edge that would be to blame, again and again."""
+    monkeypatch.setattr(feedback, "judge_of", lambda passes: Eager())
+    clustering, fusion = Clustering(library=False), LoopFusion(late="raise")
+    passes = Passes(clustering, fusion, Stitching(rows=1), Packing(), 2)
+    calls, requests, cuts = [call_of(8700 + k) for k in range(30)], [], 0
+    for call in calls:
+        graph = fixed_graph(call.graph, call.sizes)
+        clusters = [tuple(s.name for s in graph.statements)]
+        low = lower_clusters(
+            graph, clusters, passes, lambda owns, by: [pieces_of(g, by, NoLessons()) for g in owns]
+        )
+        verify_kernels(low.kernels)
+        cuts += sum(d.kind == "feedback" for d in low.decisions)
+        requests.append(Request(low.kernels, copied=low.copied))
+    assert cuts > 30
+    for call, code in zip(calls, emit_together(requests), strict=True):
+        inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
+        arrays = call.memory()
+        CpuExecutable(code, {}).run(arrays)
+        compare_results(call, arrays, evaluate(call.graph, call.sizes, inputs), "cut at doubts")
