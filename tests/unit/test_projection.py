@@ -1,0 +1,124 @@
+"""The projected times of variants: what each knob does to them, and the figures of the comparison."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from equivalence import fixed_graph_of
+
+from polyfuse.cost.cpu_device import CpuDevice, table_cpu
+from polyfuse.cost.projection import Projection, Rates, kept, project, table_rates
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.lowering import Passes, launches, lower_piece
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.projection import Point, lost, mape, ordered, ranks, spearman
+
+NORM = """op norm(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = mean[h](x[t, h])
+  v[t] = mean[h]((x[t, h] - m[t]) ** 2)
+  y[t, h] = (x[t, h] - m[t]) * rsqrt(v[t] + 1e-5)
+}"""
+MAP = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = EXPR }"
+CPU = table_cpu(2)
+
+
+def kernels(text: str, knobs: CpuKnobs | None = None, stitched: bool = True, **sizes: int) -> KernelGraph:
+    stitching = Stitching() if stitched else None
+    passes = Passes(Clustering(), LoopFusion(), stitching, None, 2, knobs or CpuKnobs())
+    return launches(lower_piece(fixed_graph_of(text, **sizes), passes)[0].kernels, passes)[0]
+
+
+def projected(
+    text: str, knobs: CpuKnobs | None = None, machine: CpuDevice = CPU, stitched: bool = True, **sizes: int
+) -> Projection:
+    return project(kernels(text, knobs, stitched, **sizes), machine, knobs)
+
+
+def test_memory_bound_and_core_bound() -> None:
+    (plain,) = projected(MAP.replace("EXPR", "x[i] + 1.0"), N=1 << 24).kernels
+    (heavy,) = projected(MAP.replace("EXPR", "erf(x[i])"), N=1 << 12).kernels
+    assert plain.bound == "memory" and heavy.bound == "core"
+    moved = 2 * 4 * (1 << 24)
+    assert plain.memory >= 0.85 * moved / CPU.levels[-1].bandwidth  # a little stays in L3
+
+
+def test_what_was_measured_counts() -> None:
+    made = kernels(MAP.replace("EXPR", "tanh(x[i])"), N=1 << 12)
+    table = table_rates(CPU)
+    slow = Rates({**table.seconds, "tanh": 100 * table.of("tanh")}, True)
+    assert project(made, CPU, None, slow).seconds > 10 * project(made, CPU, None, table).seconds
+
+
+def test_rows_fetched_ahead_hide_memory_behind_the_core() -> None:
+    near, far = (projected(NORM, CpuKnobs(ahead=n), T=8192, H=768) for n in (1, 0))
+    assert near.seconds < far.seconds
+    assert math.isclose(near.kernels[0].memory, far.kernels[0].memory)
+
+
+def test_apart_moves_more_than_stitched() -> None:
+    both = [projected(NORM, None, stitched=s, T=8192, H=768) for s in (True, False)]
+    assert both[0].seconds < both[1].seconds
+    assert sum(k.memory for k in both[0].kernels) < sum(k.memory for k in both[1].kernels)
+
+
+@pytest.mark.parametrize(("n", "pays"), [(1 << 24, True), (1 << 20, False)])
+def test_stores_past_the_caches_pay_where_results_do_not_fit(n: int, pays: bool) -> None:
+    past, through = (
+        projected(MAP.replace("EXPR", "x[i] * 2.0"), CpuKnobs(stream=s), N=n).seconds for s in (True, False)
+    )
+    assert (past < through) == pays
+
+
+def test_in_place_memory_counts_once() -> None:
+    one = "op f(inout p: f32[N]) { p[i] = p[i] * 2.0 }"
+    n = 6 << 20  # 24 MB: fits L3 once, not twice
+    (kernel,) = projected(one, N=n).kernels
+    assert kernel.memory < 2 * 4 * n / CPU.levels[-1].bandwidth
+
+
+def test_threads_and_chunks() -> None:
+    text = MAP.replace("EXPR", "tanh(x[i])")
+    one, two = (projected(text, CpuKnobs(threads=t), N=1 << 16).kernels[0] for t in (1, 2))
+    assert one.threads == 1 and two.threads == 2 and one.busy > 1.8 * two.busy
+    few, many = (projected(text, CpuKnobs(chunks=c), N=1 << 22).kernels[0] for c in (1, 64))
+    assert few.overhead < many.overhead
+    (small,) = projected(text, N=100).kernels
+    assert small.threads == 1
+
+
+def test_a_cache_keeps_less_of_what_is_larger() -> None:
+    shares = [kept(b, 32e6) for b in (1e6, 32e6, 36e6, 48e6, 64e6, 320e6)]
+    assert shares[:2] == [1.0, 1.0] and shares == sorted(shares, reverse=True)
+    h = shares[3]
+    assert math.isclose(h, math.exp((h - 1) * 1.5), rel_tol=1e-6)
+    assert shares[-1] < 0.01
+
+
+def test_a_faster_machine_is_faster() -> None:
+    quick = replace(CPU, levels=tuple(replace(x, bandwidth=2 * x.bandwidth) for x in CPU.levels))
+    assert projected(NORM, None, quick, T=8192, H=768).seconds < projected(NORM, T=8192, H=768).seconds
+
+
+def test_figures_of_the_comparison() -> None:
+    def points(*pairs: tuple[float, float]) -> list[Point]:
+        return [Point("c", str(k), a, b) for k, (a, b) in enumerate(pairs)]
+
+    assert ranks([3.0, 1.0, 3.0]) == [1.5, 0.0, 1.5]
+    rising = points((1, 2), (2, 3), (3, 9))
+    assert spearman(rising) == pytest.approx(1) and lost(rising) == 0
+    falling = points((1, 9), (2, 3), (3, 2))
+    assert spearman(falling) == pytest.approx(-1) and lost(falling) == pytest.approx(3.5)
+    assert spearman(rising[:2]) is None
+    assert mape(points((1, 2), (3, 2))) == pytest.approx(0.5)
+    assert ordered(points((1, 1.0), (2, 1.01), (3, 2.0))) == (2, 2)
+    assert ordered(falling) == (0, 3)
