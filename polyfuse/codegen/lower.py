@@ -7,9 +7,8 @@ collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles         sums of products of rows and columns stay in vector registers
-owners        the elements of a scatter's result are shared out among workers
 scalars       are declared in the smallest block that holds all their uses
-tasks         top-level loops become functions: chunks of a parallel nest, or one serial piece
+tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 """
 
 from __future__ import annotations
@@ -79,10 +78,8 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = hoist(kernel, block, numbers)
     block = fetch_ahead(kernel, block)
     block = register_tiles(kernel, block, numbers)
-    if kernel.owners is not None:
-        loops, block = owned(kernel, kernel.owners, block)
-        return LoweredKernel(kernel, (Task(loops, block),))
-    return LoweredKernel(kernel, tuple(tasks(kernel, block)))
+    made = [Task(*owned(kernel, kernel.owners, block))] if kernel.owners else tasks(kernel, block)
+    return LoweredKernel(kernel, tuple(made))
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:

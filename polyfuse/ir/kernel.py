@@ -5,7 +5,8 @@
              kernels with grid barriers between, these parts, and the blocks
              that are launched, all of them resident, at least `per_sm` on a multiprocessor; where one
              launch runs independent kernels side by side, these as `packed`; where a library
-             computes what the kernel says, what it is to it
+             computes what the kernel says, what it is to it; where the elements of a scatter's result
+             are shared out among workers, these `owners`
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
     Phase  = tree                             between phases: a block barrier or a reduction
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
@@ -114,6 +115,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Owners:
+    """A CPU's kernel runs `parts` times, side by side: a part makes all stores and updates of `tensor` whose
+    index at `place` is in its share, and no others (`layers.scatters`)."""
+
+    tensor: str
+    place: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     name: str
     graph: TensorGraph
@@ -127,6 +138,7 @@ class Kernel:
     per_sm: int = 1
     packed: tuple[Kernel, ...] = ()
     library: MatrixProduct | None = None
+    owners: Owners | None = None
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

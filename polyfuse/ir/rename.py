@@ -71,6 +71,7 @@ class Names:
             parts=tuple(map(self.kernel, k.parts)),
             packed=tuple(map(self.kernel, k.packed)),
             library=k.library and self._product(k.library),
+            owners=k.owners and replace(k.owners, tensor=self.tensor(k.owners.tensor)),
         )
 
     def kernels(self, g: KernelGraph) -> KernelGraph:

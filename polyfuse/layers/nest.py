@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.kernel import Owners
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 
@@ -13,13 +14,14 @@ from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 @dataclass(frozen=True, slots=True)
 class Nest:
     """`threads` (x, y) and `vector` are those of `ir.kernel.Kernel`; statements in `atomic` update memory
-    that other threads update as well; `shared` are rows that are to stay in shared memory."""
+    that other threads update as well; `shared` are rows that are to stay in shared memory; `owners` those of `ir.kernel.Kernel`."""
 
     tree: Tree
     threads: tuple[int, int] = (1, 1)
     vector: int = 1
     atomic: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
+    owners: Owners | None = None
 
 
 def racing(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[str, ...]:

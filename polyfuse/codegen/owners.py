@@ -1,0 +1,152 @@
+"""A kernel with owners as loops: each part makes the stores and updates whose index is in its share.
+
+for own in 0..parts @blk:                       low, high = own * share, (own + 1) * share
+  for n in low..high:  y[n, f] = 0              bounds of a loop, where the index is its variable
+  for e in 0..E:                                else an `OwnedLoop`, or a condition
+    if low <= dst[e] < high:  y[dst[e], f] += ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes, variables
+from polyfuse.ir.kernel import Kernel, Owners
+from polyfuse.ir.loop_ir import Block, For, If, Node, OwnedLoop, Store, Update, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    reads,
+    walk,
+)
+
+OWN = "own"
+# Smaller tensors are in L2 whatever is asked for.
+LEAST_AHEAD_BYTES = 256 * 1024
+
+
+def owned(kernel: Kernel, owners: Owners, block: Block) -> tuple[tuple[For, ...], Block]:
+    """The loop over parts (none, where there is one), and what each runs."""
+    extent = kernel.buffer(owners.tensor).shape[owners.place]
+    share = binary("//", binary("+", extent, owners.parts - 1), owners.parts)
+    if owners.parts == 1:
+        return (), _Shares(kernel, owners, (IConst(0), extent)).block(block)
+    low = binary("*", IVar(OWN), share)
+    high = binary("min", binary("+", low, share), extent)
+    loop = For(OWN, IConst(0), IConst(owners.parts), 1, (), Coordinate.BLK)
+    return (loop,), _Shares(kernel, owners, (low, high)).block(block)
+
+
+class _Shares:
+    """One part: loops and conditions over what it owns."""
+
+    def __init__(self, kernel: Kernel, owners: Owners, share: tuple[IndexExpr, IndexExpr]) -> None:
+        self.kernel = kernel
+        self.owners = owners
+        self.share = share
+        self.extent = kernel.buffer(owners.tensor).shape[owners.place]
+
+    def block(self, block: Block) -> Block:
+        return tuple(self._node(n) for n in block)
+
+    def _node(self, node: Node) -> Node:
+        key = self._key(node)
+        if key is None:
+            return node
+        if not isinstance(node, For):
+            if isinstance(node, If):
+                return replace(node, then=self.block(node.then), other=self.block(node.other))
+            return If(self._mine(key), (node,))
+        if isinstance(key, IVar) and key.name == node.var:
+            low, high = self.share
+            return replace(node, lower=binary("max", node.lower, low), upper=binary("min", node.upper, high))
+        inside = {v for n in node.body for v in _loop_variables(n)}
+        used = _variables(key)
+        if node.var in used and not used & inside:
+            if isinstance(key, EXPR_TYPES):
+                return OwnedLoop(node, key, self.extent, self.share, self.owners.tensor, self._ahead(node))
+            return replace(node, body=(If(self._mine(key), node.body),))
+        return replace(node, body=self.block(node.body))
+
+    def _key(self, node: Node) -> Index | None:
+        """The index that says whose a node's stores and updates are."""
+        found: list[Index] = []
+
+        def look(n: Node) -> Node:
+            if isinstance(n, (Store, Update)) and n.buffer == self.owners.tensor:
+                found.append(n.indices[self.owners.place])
+            return n
+
+        map_nodes((node,), look)
+        return found[0] if found else None
+
+    def _mine(self, key: Index) -> Expr:
+        """The condition that an index is in the share."""
+        low, high = (IndexValue(b, I64) for b in self.share)
+        value: Expr = IndexValue(key, I64) if not isinstance(key, EXPR_TYPES) else self._clamped(key)
+        return Apply("and", (Apply("le", (low, value), BOOL), Apply("lt", (value, high), BOOL)), BOOL)
+
+    def _clamped(self, key: Expr) -> Expr:
+        value = key if key.dtype == I64 else Cast(key, I64)
+        last = IndexValue(binary("-", self.extent, 1), I64)
+        return Apply("min", (Apply("max", (value, Const(0, I64)), I64), last), I64)
+
+    def _ahead(self, loop: For) -> tuple[Read, ...]:
+        """Rows of large tensors that the loop finds by data."""
+        found: dict[tuple[str, tuple[Index, ...]], Read] = {}
+
+        def look(n: Node) -> Node:
+            if isinstance(n, (Store, Update)):
+                found.update({(r.tensor, r.indices): r for r in reads(n.value) if self._far(loop, r)})
+            return n
+
+        map_nodes(loop.body, look)
+        return tuple(found.values())
+
+    def _far(self, loop: For, r: Read) -> bool:
+        if r.tensor.startswith("%") or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
+            return False
+        if isinstance(r.indices[-1], EXPR_TYPES) or loop.var not in _all_variables(r.indices):
+            return False
+        b = self.kernel.buffer(r.tensor)
+        elements = product(b.shape)
+        return not sizes(elements) and evaluate(elements, {}) * b.dtype.bytes >= LEAST_AHEAD_BYTES
+
+
+def _loop_variables(node: Node) -> set[str]:
+    found: set[str] = set()
+
+    def look(n: Node) -> Node:
+        if isinstance(n, For):
+            found.add(n.var)
+        return n
+
+    map_nodes((node,), look)
+    return found
+
+
+def _variables(i: Index) -> set[str]:
+    if not isinstance(i, EXPR_TYPES):
+        return set(variables(i))
+    found: set[str] = set()
+    for x in walk(i):
+        match x:
+            case Read(_, indices):
+                found |= _all_variables(indices)
+            case IndexValue(index):
+                found |= set(variables(index))
+            case _:
+                pass
+    return found
+
+
+def _all_variables(indices: tuple[Index, ...]) -> set[str]:
+    return {v for i in indices for v in (_variables(i) if isinstance(i, EXPR_TYPES) else variables(i))}

@@ -1,0 +1,191 @@
+"""A loop over what an owner updates, as C++: stretch by stretch, run by run.
+
+    for e by 1024:                           a stretch of indices
+      skip it if its least and its greatest key say that nothing of it is in the share
+      list[..] = the iterations of the share
+      for each run of iterations with one key in the list:
+        acc[l] = y[key, f + l]               64 lanes in registers, or what f has
+        for e in the run:  acc[l] += ...     while rows some places further in the list are asked for
+        y[key, f + l] = acc[l]
+
+Sorted keys make most stretches foreign or wholly own, and runs long; any others only make it slower.
+Additions to an element keep the order of e: the result does not depend on runs, stretches or owners.
+Where indices are checked, each iteration of the list runs as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
+
+STRETCH = 1024
+# Lanes of a run fill so many bytes of registers.
+LANE_BYTES = 256
+# Rows are asked for so many iterations ahead, or so many bytes if that is less; long rows, whose end the
+# hardware finds, by their first lines.
+AHEAD = 12
+AHEAD_BYTES = 8 * 1024
+ROW_LINES = 16
+LINE = 64
+
+
+def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
+    """See the module docstring."""
+    e = node.loop.var
+    low, high = (bare(printer.index(b)) for b in node.share)
+    key = bare(printer.data_index(node.key, node.extent))
+    i1, i2 = indent + "  ", indent + "    "
+    place = f"const pf_i64 {e} = {e}_s + l, {e}_key = {key};"
+    return [
+        f"{indent}{{",
+        f"{i1}const pf_i64 {e}_e = {printer.index(node.loop.upper)}, {e}_low = {low}, {e}_high = {high};",
+        f"{i1}for (pf_i64 {e}_s = {printer.index(node.loop.lower)}; {e}_s < {e}_e; {e}_s += {STRETCH}) {{",
+        f"{i2}const int {e}_n = {e}_e - {e}_s < {STRETCH} ? (int)({e}_e - {e}_s) : {STRETCH};",
+        f"{i2}pf_i64 {e}_least = {e}_high, {e}_most = -1;",
+        f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
+        f"{i2}  {place}",
+        f"{i2}  {e}_least = {e}_key < {e}_least ? {e}_key : {e}_least;",
+        f"{i2}  {e}_most = {e}_key > {e}_most ? {e}_key : {e}_most;",
+        f"{i2}}}",
+        f"{i2}if ({e}_most < {e}_low || {e}_least >= {e}_high) continue;",
+        f"{i2}int {e}_list[{STRETCH}], {e}_count = 0;",
+        f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
+        f"{i2}  {place}",
+        f"{i2}  {e}_list[{e}_count] = l;",
+        f"{i2}  {e}_count += ({e}_key >= {e}_low) & ({e}_key < {e}_high);",
+        f"{i2}}}",
+        *_listed(printer, node, i2),
+        f"{i1}}}",
+        f"{indent}}}",
+    ]
+
+
+def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
+    """What runs over the list."""
+    e = node.loop.var
+    row = _row(node)
+    if row is None or printer.lazy:
+        return [
+            f"{indent}for (int q = 0; q < {e}_count; ++q) {{",
+            f"{indent}  const pf_i64 {e} = {e}_s + {e}_list[q];",
+            *printer.block(node.loop.body, indent + "  "),
+            f"{indent}}}",
+        ]
+    _, inner, update = row
+    key = bare(printer.data_index(node.key, node.extent))
+    i1, i2 = indent + "  ", indent + "    "
+    lines = [
+        f"{indent}for (int {e}_k = 0, {e}_next; {e}_k < {e}_count; {e}_k = {e}_next) {{",
+        f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {key};",
+        f"{i1}for ({e}_next = {e}_k + 1; {e}_next < {e}_count; ++{e}_next) {{",
+        f"{i2}const pf_i64 {e} = {e}_s + {e}_list[{e}_next];",
+        f"{i2}if ({key} != {e}_key) break;",
+        f"{i1}}}",
+    ]
+    low, high = inner.lower, inner.upper
+    assert isinstance(low, IConst) and isinstance(high, IConst)  # `_row` asked
+    lanes = LANE_BYTES // update.value.dtype.bytes
+    whole = (high.value - low.value) // lanes
+    if whole > 1:
+        lines.append(
+            f"{i1}for (pf_i64 {inner.var}_s = {low.value}; "
+            f"{inner.var}_s < {low.value + whole * lanes}; {inner.var}_s += {lanes}) {{"
+        )
+        lines += [*_strip(printer, node, row, f"{inner.var}_s", lanes, i2, True), f"{i1}}}"]
+    elif whole == 1:
+        lines += _strip(printer, node, row, str(low.value), lanes, i1, True)
+    rest = high.value - low.value - whole * lanes
+    if rest:
+        start = str(low.value + whole * lanes)
+        lines += _strip(printer, node, row, start, rest, i1, not whole)
+    return [*lines, f"{indent}}}"]
+
+
+def _row(node: OwnedLoop) -> tuple[list[Declare], For, Update] | None:
+    """What an iteration computes before its row, the loop over the row, and its update of the row; None if
+    the body is not of this form."""
+    *before, inner = node.loop.body
+    if not isinstance(inner, For) or inner.coordinate is not Coordinate.VECTOR or inner.lanes:
+        return None
+    declared = [n for n in before if isinstance(n, Declare) and not n.count]
+    updates = [n for n in inner.body if isinstance(n, Update) and n.buffer == node.update]
+    if len(declared) < len(before) or len(updates) != 1 or not _plain(inner.body):
+        return None
+    (update,) = updates
+    bounds = (inner.lower, inner.upper)
+    fits = all(isinstance(b, IConst) for b in bounds) and inner.step == 1
+    rest = [i for i in update.indices if not isinstance(i, EXPR_TYPES)]
+    return (declared, inner, update) if fits and IVar(inner.var) in rest else None
+
+
+def _plain(body: tuple[Node, ...]) -> bool:
+    return all(isinstance(n, (Declare, Update)) for n in body)
+
+
+def _strip(
+    printer: Printer,
+    node: OwnedLoop,
+    row: tuple[list[Declare], For, Update],
+    start: str,
+    lanes: int,
+    indent: str,
+    ahead: bool,
+) -> list[str]:
+    """`lanes` elements of a row from `start` on, over a run; `ahead`: are rows asked for?"""
+    before, inner, update = row
+    e, f = node.loop.var, inner.var
+    acc = f"{e}_acc"
+    i1, i2, i3 = indent + "  ", indent + "    ", indent + "      "
+    place = printer.element(printer, update.buffer, update.indices)
+    own = printer.element
+
+    def element(p: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+        return f"{acc}[l]" if buffer == update.buffer else own(p, buffer, indices)
+
+    inside = replace(printer, element=element)
+    lane = f"for (int l = 0; l < {lanes}; ++l) {{ const pf_i64 {f} = {start} + l;"
+    return [
+        f"{indent}{{",
+        f"{i1}{update.value.dtype.c_name} {acc}[{lanes}];",
+        f"{i1}PF_IVDEP",
+        f"{i1}{lane} {acc}[l] = {place}; }}",
+        f"{i1}for (int q = {e}_k; q < {e}_next; ++q) {{",
+        *(_ahead(printer, node, inner, start, i2) if ahead else []),
+        f"{i2}const pf_i64 {e} = {e}_s + {e}_list[q];",
+        *printer.block(tuple(before), i2),
+        f"{i2}PF_IVDEP",
+        f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
+        f"{i3}const pf_i64 {f} = {start} + l;",
+        *inside.block(inner.body, i3),
+        f"{i2}}}",
+        f"{i1}}}",
+        f"{i1}PF_IVDEP",
+        f"{i1}{lane} {place} = {acc}[l]; }}",
+        f"{indent}}}",
+    ]
+
+
+def _ahead(printer: Printer, node: OwnedLoop, inner: For, start: str, indent: str) -> list[str]:
+    """Ask for rows that the list needs some iterations later; in the first of several strips only."""
+    e, f = node.loop.var, inner.var
+    assert isinstance(inner.lower, IConst) and isinstance(inner.upper, IConst)
+    low, high = inner.lower.value, inner.upper.value
+    lines: list[str] = []
+    for r in node.ahead:
+        each = LINE // r.dtype.bytes
+        rows = max(1, min(AHEAD, AHEAD_BYTES // max(1, (high - low) * r.dtype.bytes)))
+        end = min(high, low + ROW_LINES * each)
+        what = printer.element(printer, r.tensor, r.indices)
+        first = "" if start.isdigit() else f"{start} == {low} && "
+        lines += [
+            f"{indent}if ({first}q + {rows} < {e}_count) {{",
+            f"{indent}  const pf_i64 {e} = {e}_s + {e}_list[q + {rows}];",
+            f"{indent}  for (pf_i64 {f} = {low}; {f} < {end}; {f} += {each}) __builtin_prefetch(&{what});",
+            f"{indent}}}",
+        ]
+    return lines
