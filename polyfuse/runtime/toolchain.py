@@ -50,7 +50,7 @@ OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")
 CANDIDATES = ("g++", "clang++", "c++")
 _PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
 # Characters of a source for each process of the compiler: such a part takes it 0.1 to 0.2 s, its start and
-# the linking of the parts 0.03 s (measured: docs/reference/compile_time.md).
+# the linking of the parts 0.03 s (measured: docs/reference/long_compilations.md).
 UNIT_CHARS = 16_000
 
 
