@@ -180,8 +180,14 @@ def _shares(figures: Mapping[str, Any]) -> str:
 
 
 def draw(found: Mapping[str, Sequence[Point]], file: Path) -> None:
-    """A scatter plot: on the line, projected and measured times are the same."""
-    import matplotlib.pyplot as plt
+    """A scatter plot: on the line, projected and measured times are the same. None without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("agg")
+    matplotlib.rcParams["svg.hashsalt"] = "polyfuse"
+    from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 7))
     colors = plt.get_cmap("tab20")
