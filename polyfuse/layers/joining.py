@@ -27,6 +27,8 @@ class Piece:
     copied: frozenset[str] = frozenset()
 
     def renamed(self, names: Names) -> Piece:
+        if not names.tensors and not names.statements:
+            return self
         scheduled = replace(
             self.scheduled,
             graph=names.graph(self.scheduled.graph),

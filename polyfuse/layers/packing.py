@@ -49,7 +49,7 @@ class Packing:
     """
 
     always: bool | None = None
-    most: int = 512
+    most: int = 2048
 
     def pack(
         self, kernels: KernelGraph, machine: Device | CpuDevice, decisions: list[Decision]
