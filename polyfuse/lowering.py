@@ -134,15 +134,15 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
 def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGraph, tuple[Decision, ...]]:
     """Kernels of a schedule, or the library's where it computes all of the graph."""
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
-    wanted = passes.clustering.library and isinstance(passes.machine, int)
-    product = whole_product(scheduled.graph, strided) if wanted else None
+    more: list[Decision] = []
+    wanted = passes.clustering.library
+    product = whole_product(scheduled.graph, passes.machine, strided, more) if wanted else None
     kernels, decisions = separate_kernels(
         scheduled, passes.machine, passes.stitching, passes.knobs, tiles=product is None
     )
-    if product is None:
-        return kernels, decisions
-    more: list[Decision] = []
-    return with_library(kernels, product, more), (*decisions, *more)
+    if product is not None:
+        kernels = with_library(kernels, product, more)
+    return kernels, (*decisions, *more)
 
 
 def schedule(graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:

@@ -17,6 +17,7 @@ from polyfuse.progress import Report
 
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
+Library = Literal["auto", "never"]
 TUNE: tuple[str, ...] = get_args(Tune)
 
 ENV_VERIFY = "POLYFUSE_VERIFY"
@@ -126,6 +127,9 @@ class Options:
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
 
+    library: "auto" leaves matrix products to BLAS on a CPU and, where it is found, to cuBLAS on a GPU; with
+    "never" all are generated.
+
     progress: None shows how far a long compilation is, after a second, where somebody looks at standard
     error: a terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a
     `polyfuse.progress.Progress` whenever a step begins or a piece of one is done.
@@ -146,9 +150,14 @@ class Options:
     resident: int | None = None
     tune: Tune = "model"
     progress: bool | Report | None = None
+    library: Library = "auto"
 
     def __post_init__(self) -> None:
-        for name, choices in (("denormals", get_args(Denormals)), ("tune", TUNE)):
+        for name, choices in (
+            ("denormals", get_args(Denormals)),
+            ("tune", TUNE),
+            ("library", get_args(Library)),
+        ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")
         for name in ("checked", "verify"):

@@ -287,6 +287,8 @@ def build(
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering or Clustering(), knobs or CpuKnobs()
+    if options.library == "never":
+        cut = replace(cut, library=False)
     return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
 
 

@@ -107,6 +107,8 @@ def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable
     texts = _entries(made.ptx)
     found = []
     for launch in plan.launches:
+        if launch.library is not None:
+            continue
         taken = made.resources[launch.function]
         threads = launch.threads[0] * launch.threads[1]
         fits = occupancy(device, threads, taken.registers, taken.shared + launch.dynamic_bytes)

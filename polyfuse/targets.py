@@ -154,7 +154,14 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
         barrier_s=d.barrier_s,
         clock=d.clock,
         l2_bytes=d.l2_bytes,
+        library=_has_cublas() if target == "cuda" and options.library == "auto" else None,
     )
+
+
+def _has_cublas() -> bool:
+    from polyfuse.runtime.cuda_blas import find_cublas
+
+    return find_cublas() is not None
 
 
 def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:

@@ -25,6 +25,7 @@ def run(
     layers: settings.Layers = "loop,stitch,pack",
     partition: settings.Partition = "connect",
     tune: settings.Tune = "model",
+    library: settings.Library = "auto",
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
     ] = 0,
@@ -61,8 +62,7 @@ def run(
 
     chosen = settings.target_of(target, device, resident)
     applied = settings.layers_of(layers)
-    cut = settings.partition_of(partition, applied)
-    operator = files.open_operator(file, op)
+    cut, operator = settings.partition_of(partition, applied), files.open_operator(file, op)
     options = Options(
         checked=checked,
         denormals=denormals,  # type: ignore[arg-type]
@@ -71,6 +71,7 @@ def run(
         seed=seed,
         resident=resident,
         tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
+        library=library,  # type: ignore[arg-type]
     )
     if threads is not None and chosen in ("auto", "cpu"):
         from polyfuse.runtime.pool import Pool

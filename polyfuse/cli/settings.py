@@ -55,6 +55,13 @@ Tune = Annotated[
         help="Among variants of CPU code: model (the cost model's choice) or measure (the fastest one).",
     ),
 ]
+Library = Annotated[
+    str,
+    typer.Option(
+        metavar="WHEN",
+        help="Matrix products: auto (by BLAS or cuBLAS, where there is one) or never (generated).",
+    ),
+]
 Target = Annotated[
     str,
     typer.Option(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyfuse.ir.dtypes import BF16, F16, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
-from polyfuse.ir.tensor_graph import Apply, Index, IterDim, Read, Statement, TensorGraph
+from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Index, IterDim, Read, Statement, TensorGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,19 @@ class MatrixProduct:
         return f"{self.out.tensor} = {self.left.tensor} @ {self.right.tensor}"
 
 
-def matrix_product(graph: TensorGraph, s: Statement) -> MatrixProduct | None:
-    """A statement as a matrix product, or None where it is something else. Sizes are known."""
+def matrix_product(graph: TensorGraph, s: Statement, halves: bool = False) -> MatrixProduct | None:
+    """A statement as a matrix product, or None where it is something else. Sizes are known.
+
+    With `halves`, factors may be f16 or bf16 that are summed in f32.
+    """
     e = s.expr
     if s.reduction != "sum" or s.accumulate or not (isinstance(e, Apply) and e.op == "mul"):
         return None
-    a, b = e.args
+    a, b = (_narrow(x) for x in e.args) if halves else e.args
     if not (isinstance(a, Read) and isinstance(b, Read)) or a.tensor == s.target or b.tensor == s.target:
         return None
     found = [_axes(graph, s, name, indices) for name, indices in _accesses(s, a, b)]
-    if any(x is None for x in found) or not _one_kind(graph, (a.tensor, b.tensor, s.target)):
+    if any(x is None for x in found) or not _one_kind(graph, (a.tensor, b.tensor), s.target):
         return None
     left, right, out = ({} if x is None else x for x in found)
     over = [d.name for d in s.dims if d.reduce]
@@ -82,9 +86,17 @@ def _accesses(s: Statement, a: Read, b: Read) -> tuple[tuple[str, tuple[Index, .
     return (a.tensor, a.indices), (b.tensor, b.indices), (s.target, s.write)
 
 
-def _one_kind(graph: TensorGraph, names: tuple[str, ...]) -> bool:
-    kinds = {graph.tensor(n).dtype.name for n in names}
-    return kinds in ({"f32"}, {"f64"})
+def _narrow(e: Expr) -> Expr:
+    """An element of half precision in place of its conversion to f32."""
+    narrow = isinstance(e, Cast) and e.dtype == F32 and e.arg.dtype in (F16, BF16)
+    return e.arg if narrow and isinstance(e, Cast) else e
+
+
+def _one_kind(graph: TensorGraph, factors: tuple[str, str], target: str) -> bool:
+    """Both factors of one dtype; the sum is of that, or f32 of half precision."""
+    kinds = {graph.tensor(n).dtype for n in factors}
+    into = graph.tensor(target).dtype
+    return kinds in ({F32}, {F64}) and {into} == kinds or kinds in ({F16}, {BF16}) and into == F32
 
 
 def _axes(graph: TensorGraph, s: Statement, tensor: str, indices: tuple[Index, ...]) -> dict[str, int] | None:

@@ -126,7 +126,8 @@ class GridLaunch:
     `threads` is (x, y); `shared_bytes` is the shared memory of a block.  The launch must ask for
     `dynamic_bytes` of it, where it is more than functions may declare.  A cooperative launch has grid
     barriers: all its blocks must be resident at once.  Arguments that are too many to be passed are those of
-    the `table`.
+    the `table`.  Where a library computes a product there is no function: arguments are the addresses
+    of left, right and result.
     """
 
     function: str
@@ -138,8 +139,11 @@ class GridLaunch:
     cooperative: bool = False
     dynamic_bytes: int = 0
     table: tuple[Argument, ...] = ()
+    library: MatrixProduct | None = None
 
     def __str__(self) -> str:
+        if self.library is not None:
+            return f"library ({self.kernel}): {self.library}"
         x, y = self.threads
         extra = f", {self.shared_bytes} bytes shared" * bool(self.shared_bytes)
         extra += f" ({self.dynamic_bytes} at launch)" * bool(self.dynamic_bytes)

@@ -71,7 +71,7 @@ class Clustering:
 
     most     statements of a cluster at most (those that must stay together count, but are never cut)
     whole    graphs with at most so many statements are not cut, but for what a library computes
-    library  leave matrix products to a library, on a CPU
+    library  leave matrix products to a library, where there is one
     partition  "connect": along large tensors; "search": into the patterns of the best plan that is found
     feedback  which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also
               those that the cost model finds slower than their parts; "measure": those that are, on a CPU,
@@ -104,7 +104,7 @@ class Clustering:
         machine: what kernels are for, and `remote`, whether independent ones will be packed: a search asks.
         """
         names = tuple(s.name for s in graph.statements)
-        products = self.library and any(library_product(graph, s) for s in graph.statements)
+        products = self.library and any(library_product(graph, s, machine) for s in graph.statements)
         if len(names) <= self.whole and not products:
             return [names] if names else []
         if self.partition == "search":

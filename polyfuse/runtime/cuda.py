@@ -68,6 +68,9 @@ class CudaExecutable:
         lines = [self.driver.describe()]
         for grid in self._grids.grids:
             f = grid.function
+            if grid.product is not None:
+                lines.append(f"{f.name}: cuBLAS")
+                continue
             x, y = grid.launch.threads
             shared = f.shared_bytes + grid.launch.dynamic_bytes
             lines.append(

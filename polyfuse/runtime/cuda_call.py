@@ -82,6 +82,9 @@ class Job:
             step()
 
     def launch(self, grid: Grid, parameters: Parameters) -> None:
+        if grid.product is not None:
+            grid.product(parameters.values(), self.stream)
+            return
         plan = grid.launch
         shared = plan.dynamic_bytes
         self._driver.launch(

@@ -64,7 +64,7 @@ def find_nvrtc() -> CudaCompiler | None:
             path = Path(str(distribution.locate_file(file)))
             if _LIBRARY.fullmatch(file.name) and path.is_file():
                 return CudaCompiler("nvrtc", str(path), f"{wheel} {distribution.version}")
-    for folder in _toolkits():
+    for folder in toolkits():
         for path in sorted((folder / "lib64").glob("libnvrtc.so*")):
             return CudaCompiler("nvrtc", str(path), str(folder))
     name = ctypes.util.find_library("nvrtc")
@@ -78,7 +78,7 @@ def find_nvcc() -> CudaCompiler | None:
     return CudaCompiler("nvcc", path, path) if path else None
 
 
-def _toolkits() -> list[Path]:
+def toolkits() -> list[Path]:
     """Folders of toolkits: that of nvcc on the PATH, and the usual ones."""
     nvcc = shutil.which("nvcc")
     own = [Path(os.path.realpath(nvcc)).parent.parent] if nvcc else []

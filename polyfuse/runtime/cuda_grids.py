@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import DeviceError
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.runtime.cuda_arguments import dense_strides
+from polyfuse.runtime.cuda_blas import Call, blas_of
 from polyfuse.runtime.cuda_driver import POINTER, Cells, Driver, Function, Parameters, require_resident
 from polyfuse.runtime.cuda_memory import ALIGNMENT
 from polyfuse.runtime.workspace import layout
@@ -38,7 +40,8 @@ def format_of(dtype: DType) -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """A launch with its figures. `state` is the offset of its barrier state in the workspace block; `table`
-    has the cells of the arguments in its table, in order, and `table_cell` is the one of its address."""
+    has the cells of the arguments in its table, in order, and `table_cell` is the one of its address.
+    `product` is what the library does instead of a function."""
 
     launch: GridLaunch
     function: Function
@@ -48,6 +51,7 @@ class Grid:
     state: int
     table: tuple[int, ...] = ()
     table_cell: int = -1
+    product: Call | None = None
 
     @property
     def values_in_table(self) -> bool:
@@ -85,7 +89,7 @@ class Grids:
     """The launches of a plan, made for one module on one device.
 
     Raises DeviceError PF744 for a grid that the device cannot hold, PF745 for one whose barrier would not
-    open, PF746 for a function that the module does not have.
+    open, PF746 for a function that the module does not have, PF748 where cuBLAS fails.
     """
 
     def __init__(self, plan: GridPlan, sizes: Mapping[str, int], driver: Driver, module: int) -> None:
@@ -121,6 +125,9 @@ class Grids:
         functions: dict[str, Function] = {}
         made, state = [], STATUS_BYTES
         for k, launch in enumerate(self.plan.launches):
+            if launch.library is not None:
+                made.append(self._library(driver, launch, k, launch.library))
+                continue
             function = functions.get(launch.function)
             if function is None:
                 function = functions[launch.function] = driver.function(module, launch.function)
@@ -133,6 +140,13 @@ class Grids:
             made.append(Grid(launch, function, blocks, cells, formats, state, table, place))
             state += BARRIER_BYTES * any(a.passing is Passing.BARRIER for a in launch.arguments)
         return tuple(made)
+
+    def _library(self, driver: Driver, launch: GridLaunch, k: int, product: MatrixProduct) -> Grid:
+        dtypes = {n: b.dtype for n, b in self.buffers.items()}
+        step = blas_of(driver).step(product, self.shapes, dtypes)
+        cells = tuple(self._cell(a, k) for a in launch.arguments)
+        formats = tuple(map(self._format, launch.arguments))
+        return Grid(launch, Function(str(product), 0, 0, 0, 0, 0), 1, cells, formats, 0, product=step)
 
     def _cell(self, a: Argument, launch: int) -> int:
         # A launch has its own barrier state and table; all else is the same for all launches of a call.

@@ -129,6 +129,7 @@ def _grid_data(plan: GridPlan) -> dict[str, Any]:
             "cooperative": x.cooperative,
             "dynamic_bytes": x.dynamic_bytes,
             "table": [[a.passing.value, a.name, a.dim] for a in x.table],
+            "library": x.library and asdict(x.library),
         }
         for x in plan.launches
     ]
@@ -162,6 +163,7 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
             bool(x["cooperative"]),
             int(x["dynamic_bytes"]),
             tuple(Argument(Passing(how), name, int(dim)) for how, name, dim in x["table"]),
+            x["library"] and _product(x["library"]),
         )
         for x in data["launches"]
     )
