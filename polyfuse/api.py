@@ -30,6 +30,8 @@ from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import Signature, signature
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.kernel_stages import Executable, Kernels, compare
+from polyfuse.later_stage import later_stage
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
@@ -39,14 +41,7 @@ from polyfuse.options import TUNE, Options
 from polyfuse.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.ranges import prove_ranges
-from polyfuse.stages import (
-    Executable,
-    Kernels,
-    Scheduled,
-    Specialized,
-    compare,
-    later_stage,
-)
+from polyfuse.stages import Scheduled, Specialized
 from polyfuse.targets import TARGETS, Target, require_target
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.kernel_stages import Kernels
 from polyfuse.layers.aggregation import micro_graphs
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -25,7 +26,7 @@ from polyfuse.options import Options
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.primitive_types import primitive_types
-from polyfuse.stages import Kernels, Scheduled, Specialized
+from polyfuse.stages import Scheduled, Specialized
 from polyfuse.targets import Target, mapped_for, resolve_target
 
 Partition = Literal["connect", "rules", "search"]

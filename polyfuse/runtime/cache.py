@@ -13,7 +13,6 @@ this user that nobody else can write to; else a private temporary folder takes i
 
 from __future__ import annotations
 
-import atexit
 import errno
 import hashlib
 import importlib.metadata
@@ -34,8 +33,15 @@ from pathlib import Path
 from typing import Any
 
 from polyfuse.diagnostics import CacheError
+from polyfuse.runtime.cache_root import (
+    ENV_DIR,
+    CacheWarning,
+    default_root,
+    prepare_root,
+    spare_of,
+    spare_root,
+)
 
-ENV_DIR = "POLYFUSE_CACHE_DIR"
 FORMAT = 1
 LOCK_TIMEOUT_S = 120.0
 STALE_STAGING_S = 3600.0
@@ -46,10 +52,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
 MOST_BRACKETS = 500
 """Brackets in a manifest; those we write have a few for each file."""
-
-
-class CacheWarning(RuntimeWarning):
-    """The cache works, but not the way it should: see the code in the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,8 @@ class Cache:
     @classmethod
     def open(cls, root: Path) -> Cache:
         """The cache at `root` (made if missing), or a private temporary one, with a warning."""
-        reason = _prepare_root(root)
-        return cls(root) if reason is None else cls(_spare_root(root, reason))
+        reason = prepare_root(root)
+        return cls(root) if reason is None else cls(spare_root(root, reason))
 
     def get(self, key: str) -> Path | None:
         """The folder of a verified entry, or None. A damaged entry is removed."""
@@ -195,14 +197,14 @@ class Cache:
 
     def _places(self, key: str) -> list[Path]:
         """Where an entry can be: here, and where it went if this folder could not be written."""
-        spare = _SPARES.get(self.root)
-        return [self._entry(key)] + ([Cache(spare[0])._entry(key)] if spare else [])
+        spare = spare_of(self.root)
+        return [self._entry(key)] + ([Cache(spare)._entry(key)] if spare else [])
 
     def _put(self, key: str, built: Built, *, locked: bool) -> Path:
         try:
             return self._publish(key, built, locked=locked)
         except OSError as e:
-            spare = Cache(_spare_root(self.root, f"cannot write to it ({e.strerror or e})"))
+            spare = Cache(spare_root(self.root, f"cannot write to it ({e.strerror or e})"))
             try:
                 return spare._publish(key, built, locked=False)
             except OSError as e2:
@@ -290,16 +292,6 @@ class Cache:
                 lock.release()
 
 
-def default_root() -> Path:
-    """Where the cache is meant to be; nothing is made or checked."""
-    override = os.environ.get(ENV_DIR)
-    if override:
-        return Path(override).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("polyfuse"))
-
-
 def _children(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
@@ -347,59 +339,3 @@ def _check(entry: Path) -> bool:
                 raise _Corrupt(f"{e.filename} cannot be read ({e.strerror})") from e
         return False  # somebody cleared or replaced it while we read
     return True
-
-
-def _prepare_root(root: Path) -> str | None:
-    """Make the folder if need be; why it cannot be trusted or used, or None."""
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            root.mkdir(mode=0o700)
-        info = root.lstat()
-        parent = root.parent.stat()
-    except OSError as e:
-        return f"cannot make it ({e.strerror or e})"
-    if stat.S_ISLNK(info.st_mode):
-        return "it is a symbolic link"
-    if not stat.S_ISDIR(info.st_mode):
-        return "it is not a folder"
-    if info.st_uid != os.geteuid():
-        return "it belongs to another user"
-    if info.st_mode & 0o022:
-        return "others can write to it"
-    if parent.st_mode & 0o002 and not parent.st_mode & stat.S_ISVTX:
-        return "others can replace it (the folder above is writable by all)"
-    return None
-
-
-_SPARES: dict[Path, tuple[Path, int]] = {}
-"""By folder: the temporary one in its place, and the process that made it (a fork inherits it)."""
-
-
-def _spare_root(root: Path, reason: str) -> Path:
-    known = _SPARES.get(root)
-    if known and _prepare_root(known[0]) is None:
-        return known[0]
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="polyfuse-cache-"))
-    except OSError as e:
-        raise CacheError(
-            f"the cache folder {root} cannot be used: {reason}; and no temporary folder can be made ({e})",
-            code="PF802",
-            hint=f"set {ENV_DIR} to a private folder you can write to",
-        ) from e
-    _SPARES[root] = (folder, os.getpid())
-    warnings.warn(
-        f"PF801: the cache folder {root} is not used: {reason}; "
-        f"this process keeps its kernels in a temporary folder (set {ENV_DIR} to a private folder)",
-        CacheWarning,
-        stacklevel=4,
-    )
-    return folder
-
-
-@atexit.register
-def _remove_spares() -> None:
-    for folder, pid in _SPARES.values():
-        if pid == os.getpid():  # a forked child must not pull it away from its parent
-            shutil.rmtree(folder, ignore_errors=True)

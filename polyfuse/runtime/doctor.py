@@ -168,7 +168,8 @@ def _model() -> str:
 
 
 def _cache() -> list[Finding]:
-    from polyfuse.runtime.cache import Cache, default_root
+    from polyfuse.runtime.cache import Cache
+    from polyfuse.runtime.cache_root import default_root
 
     group = "Cache"
     with warnings.catch_warnings(record=True) as said:

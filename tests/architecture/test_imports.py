@@ -51,6 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "stages": EVERYTHING,
+    "kernel_stages": EVERYTHING,
+    "later_stage": set(),
     "partitions": EVERYTHING,
     "tuning": EVERYTHING,
     "trials": EVERYTHING,

@@ -15,10 +15,10 @@ from polyfuse.codegen.cuda import CudaCode
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import GridLaunch, Passing
+from polyfuse.kernel_stages import Kernels
 from polyfuse.runtime.cuda_compile import compile_cuda
 from polyfuse.runtime.cuda_find import find_cuda_compiler
 from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.stages import Kernels
 
 WORKLOADS = Path(__file__).parents[2] / "benchmarks" / "workloads"
 SIZES = {

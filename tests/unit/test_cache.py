@@ -14,7 +14,9 @@ import pytest
 
 from polyfuse.diagnostics import CacheError
 from polyfuse.runtime import cache as cache_module
-from polyfuse.runtime.cache import Built, Cache, CacheWarning, cache_key
+from polyfuse.runtime import cache_root
+from polyfuse.runtime.cache import Built, Cache, cache_key
+from polyfuse.runtime.cache_root import CacheWarning
 
 KEY = cache_key([("what", "test")])
 FILES = {"kernel.so": b"\x7fELF" + bytes(range(256)) * 8, "kernel.cpp": b"int x;"}
@@ -24,7 +26,7 @@ FILES = {"kernel.so": b"\x7fELF" + bytes(range(256)) * 8, "kernel.cpp": b"int x;
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "cache"
     monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(root))
-    monkeypatch.setattr(cache_module, "_SPARES", {})
+    monkeypatch.setattr(cache_root, "_SPARES", {})
     return root
 
 

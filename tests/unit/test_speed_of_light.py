@@ -17,7 +17,7 @@ from polyfuse.cost.nests import nests
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import NestFigures, StitchingCost, gain
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.stages import Kernels
+from polyfuse.kernel_stages import Kernels
 
 MB = 1e6
 # Round figures: 1 GB/s of memory, 10 of the caches, 1 G operations a second.
