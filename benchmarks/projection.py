@@ -30,6 +30,7 @@ from polyfuse.options import Options
 from polyfuse.pipeline import Compilation
 from polyfuse.runtime.machine import level_sets, measure
 from polyfuse.runtime.op_rates import op_rates
+from polyfuse.runtime.pool import Pool, default_threads
 from polyfuse.runtime.toolchain import compile_shared
 from polyfuse.trials import ChildTimer
 
@@ -52,14 +53,15 @@ class Point:
     measured: float
 
 
-def measured_machine() -> tuple[CpuDevice, Rates]:
+def measured_machine(threads: int) -> tuple[CpuDevice, Rates]:
     """This machine's rates, each the best of several measurements: other programs only make them worse."""
     found: list[tuple[CpuDevice, Rates]] = []
+    Pool.get().set_threads(threads)
     for _ in range(MACHINE_RUNS):
-        for size in level_sets(projected_cpu()[0].threads):
+        for size in level_sets(threads):
             measure(size, refresh=True)
-        op_rates(refresh=True)
-        found.append(projected_cpu())
+        op_rates(threads, refresh=True)
+        found.append(projected_cpu(threads))
     machines = [m for m, _ in found]
     levels = tuple(
         max(each, key=lambda x: x.bandwidth) for each in zip(*(m.levels for m in machines), strict=True)
@@ -208,11 +210,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the machine, then all variants; print, save."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projection", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="workloads or cases")
+    parser.add_argument("--threads", type=int, default=default_threads(), metavar="N", help="threads (all)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
     parser.add_argument("--write", action="store_true", help="write the figures into the documentation")
     chosen = parser.parse_args(arguments)
     before = load_average()
-    make = tuning.Maker(*measured_machine())
+    make = tuning.Maker(*measured_machine(chosen.threads))
     found: dict[str, list[Point]] = {}
     for workload, case in select(chosen.only):
         found[case] = points(workload, case, make)

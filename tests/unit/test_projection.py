@@ -18,6 +18,7 @@ from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, launches, lower_piece
+from polyfuse.runtime.op_rates import known_op_rates, op_rates
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -122,3 +123,13 @@ def test_figures_of_the_comparison() -> None:
     assert mape(points((1, 2), (3, 2))) == pytest.approx(0.5)
     assert ordered(points((1, 1.0), (2, 1.01), (3, 2.0))) == (2, 2)
     assert ordered(falling) == (0, 3)
+
+
+def test_functions_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path))
+    assert known_op_rates(1) is None
+    found = op_rates(1)
+    assert {"plain", "load", "store", "div", "exp", "erf", "max"} <= set(found)
+    assert all(0 < s < 1e-6 for s in found.values())
+    assert found["erf"] > found["plain"] and found["pow"] > found["load"]
+    assert known_op_rates(1) == found == op_rates(1)
