@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_lowering_pool import blocks
+from rich.console import Console
+from test_lowering_pool import blocks, eventually
 
 import polyfuse as pf
 from polyfuse import progress
+from polyfuse.cli import screen
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.layers.clusters import Clustering
 from polyfuse.options import Options
@@ -126,3 +129,21 @@ def test_what_a_compilation_took() -> None:
     assert text.startswith("compiled in ") and "kernels" in text
     built = f.built(*ARRAYS)
     assert 10 << 20 < built.peak_bytes < 1 << 40 and f"{built.peak_bytes >> 20} MiB" in text
+
+
+def test_the_commands_show_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr(screen, "err", lambda: console)
+    with screen.working("compiling"):
+        tell("graph", 0, 1)
+        tell("clusters scheduled", 3, 16)
+        assert eventually(lambda: "compiling: clusters scheduled 3 of 16" in out.getvalue())
+        tell("launches", 0, 1)
+        assert eventually(lambda: "compiling: launches" in out.getvalue())
+
+
+def test_the_commands_are_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with screen.working("compiling"):
+        compiled()(*ARRAYS)
+    assert capsys.readouterr().err == ""
