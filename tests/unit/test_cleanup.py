@@ -270,6 +270,49 @@ def test_a_stored_temporary_stays_stored() -> None:
     assert made.tensor("a").exact
 
 
+# --- results that are copies -----------------------------------------------------------------------------
+
+
+def test_what_only_a_result_copies_is_the_result() -> None:
+    text = """op f(x: f32[N, M]) -> (y: f32[M], z: f32[N], w: f32[N]) {
+      s[m] = sum[n](x[n, m]); y[m] = s[m]
+      a[0] = x[0, 0]; a[n] = a[n-1] + x[n, 0] for n in 1..N
+      b[n] = a[n]; z[n] = b[n]
+      c[n] = x[n, 0] * 2.0; w[n] = f32(c[n])
+    }"""
+    made, found = after(text, N=3, M=2)
+    assert names(made) == ["y", "a", "a__2", "w"]
+    assert {s.target for s in made.statements} == {"y", "z", "w"}
+    assert [(d.subject, d.saved_bytes) for d in found if d.kind == "remove"] == [
+        ("s", 8), ("b", 12), ("c", 12), ("a", 12),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i] = t[i]; z[i] = t[i] + 1.0",  # read twice
+        "y[i] = t[i]; z[i] = t[i]",
+        "y[i] = t[N-1-i] for i in 0..N; z[i] = x[i]",  # other places
+        "y[i] = t[i] for i in 0..N-1; y[N-1] = x[0]; z[i] = x[i]",  # a part of it
+        "y[i] = max(t[i], 0.0); z[i] = x[i]",
+        "y[i] = sum[j in 0..1](t[i+j]); z[i] = x[i]",
+    ],
+)
+def test_other_readers_keep_a_temporary(body: str) -> None:
+    text = f"op f(x: f32[N]) -> (y: f32[N], z: f32[N]) {{ t[i] = exp(x[i]); {body} }}"
+    assert names(after(text, N=4)[0])[0] == "t"
+
+
+def test_what_an_inout_parameter_becomes_is_copied() -> None:
+    text = """op f(inout p: f32[N]) -> (z: f32[N]) {
+      t[i] = p[N-1-i] * 2.0 for i in 0..N
+      z[i] = p[i] + 1.0
+      p[i] = t[i]
+    }"""
+    assert names(after(text, N=4)[0])[0] == "t"
+
+
 # --- what no result needs --------------------------------------------------------------------------------
 
 DEAD = """op f(x: f32[T, H], unused: f32[T]) -> (y: f32[T, H]) {

@@ -1,6 +1,7 @@
 """All of the clean-up, in order.
 
-    TensorGraph --fold_constants, simplify--> --merge_equal--> --remove_unused--> TensorGraph
+    TensorGraph --fold_constants, simplify--> --merge_equal--> --remove_unused-->
+                --write_directly--> TensorGraph
 
 Every pass takes a graph and a list that it adds its decisions to, and gives the same graph (the same object)
 where it has nothing to do.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.cleanup.direct import write_directly
 from polyfuse.layers.cleanup.merge import merge_equal
 from polyfuse.layers.cleanup.simplify import PASSES, fold_constants, simplify
 from polyfuse.layers.cleanup.unused import remove_unused
@@ -22,4 +24,5 @@ def cleaned(graph: TensorGraph, decisions: list[Decision], *, checked: bool) -> 
         graph = simplify(fold_constants(graph, decisions), decisions)
         if graph is before:
             break
-    return remove_unused(merge_equal(graph, decisions), decisions, checked=checked)
+    graph = remove_unused(merge_equal(graph, decisions), decisions, checked=checked)
+    return write_directly(graph, decisions)
