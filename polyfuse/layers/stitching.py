@@ -59,6 +59,9 @@ class Stitching:
             found = self._grouped(graph, nests, target)
         found.name_dominants()
         decisions += [*refused.values(), *found.decisions]
+        if len(nests) == 1 and any(s.reduction for s in graph.statements):
+            why = "one nest has all of it: nothing goes from one kernel to another"
+            decisions.append(Decision("stitch", found.groups[0].title, False, why))
         return graph, [g.tree() for g in found.groups]
 
     def _grouped(self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget) -> Stitcher:

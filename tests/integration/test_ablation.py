@@ -31,6 +31,16 @@ def test_layers_move_no_more_and_launch_no_more(case: Case) -> None:
         assert moved[2].read <= moved[0].read and moved[2].written <= moved[0].written
 
 
+@pytest.mark.parametrize("case", cases(), ids=lambda c: c.title)
+def test_layer_two_stitches_reductions_on_a_cpu_or_says_why_not(case: Case) -> None:
+    if not any(s.reduction for s in case.specialized.graph.statements):
+        return
+    lines = case.kernels(LEVELS[-1], "cpu").explain().splitlines()
+    found = [x for x in lines if x.startswith(("+ stitch ", "- stitch "))]
+    assert found and all(": " in x for x in found)
+    assert any(x.startswith("+") and "it saves" in x for x in found) or all(x.startswith("-") for x in found)
+
+
 def test_inputs_are_in_range() -> None:
     for case in map(shrunk, cases()):
         specialized = case.specialized.graph

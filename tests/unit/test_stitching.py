@@ -58,6 +58,12 @@ def test_figures_of_groups(target: int | GpuTarget) -> None:
     assert both.instances == 2 * 4096 * 256 and both.launches == 1
 
 
+def test_one_nest_has_nothing_to_stitch() -> None:
+    _, decisions = stitched("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }", T=64, H=64)
+    (why,) = [d for d in decisions if d.kind == "stitch"]
+    assert not why.taken and why.reason.startswith("one nest has all of it")
+
+
 def test_parts_of_tensors_count_as_parts() -> None:
     """A gate reads a quarter of what four gates share."""
     text = """op f(x: f32[B, 4*H]) -> (i: f32[B, H], o: f32[B, H]) {
