@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
-from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.kernel_stages import Kernels
 from polyfuse.layers.aggregation import micro_graphs
-from polyfuse.layers.clusters import Clustering, cut_off
+from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Passes, lower_clusters
 from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, clustering_of
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.primitive_types import primitive_types
 from polyfuse.stages import Scheduled, Specialized
-from polyfuse.targets import Target, mapped_for, resolve_target
+from polyfuse.targets import Target, resolve_target
 
 Partition = Literal["connect", "rules", "search"]
 PARTITIONS: tuple[str, ...] = get_args(Partition)
@@ -63,33 +62,34 @@ def kernels_by(
     options: Options | None = None,
     target: Target = "auto",
 ) -> Kernels:
-    """The kernels of an operator at known sizes, cluster by cluster, with every decision on the way."""
+    """The kernels of an operator at known sizes as `compile` makes them, with every decision on the way."""
     chosen, made_for = options or Options(), resolve_target(target)
-    machine = mapped_for(made_for, chosen)
     fusion, cut = passes_of(partition, LoopFusion() if "loop" in layers else None, None)
-    clustering = cut or Clustering()
     stitching = Stitching() if "stitch" in layers else None
     packing = Packing() if "pack" in layers else None
-    clean = specialized.clean()
-    found: list[Decision] = [*clean.decisions]
-    clusters = clustering.clusters(clean.graph, found, machine, packing is not None)
-    low = lower_clusters(clean.graph, clusters, Passes(clustering, fusion, stitching, packing, machine))
-    why = (*found, *low.decisions)
+    compilation = Compilation(
+        specialized.graph,
+        {},
+        fusion,
+        chosen,
+        target=made_for,
+        stitching=stitching,
+        packing=packing,
+        clustering=clustering_of(cut, chosen),
+    )
+    low = compilation.lowered(Watch(replace(chosen, dump=None)))
     scheduled = Scheduled(specialized, low.scheduled)
-    return Kernels(scheduled, low.kernels, why, chosen, made_for, stitching, packing, low.copied)
+    return Kernels(scheduled, low.kernels, low.decisions, chosen, made_for, stitching, packing, low.copied)
 
 
 def micro_text(
     specialized: Specialized, partition: str, options: Options | None = None, target: Target = "auto"
 ) -> str:
     """The clusters of an operator after clean-up, and in each the micro-graphs that Apollo's rules give."""
-    machine = mapped_for(resolve_target(target), options or Options())
     _, cut = passes_of(partition, LoopFusion(), None)
-    graph = specialized.clean().graph
-    clusters = (cut or Clustering()).clusters(graph, [], machine)
     lines: list[str] = []
-    for k, own in enumerate(cut_off(graph, clusters)):
-        lines += [f"cluster {k}", *_micro_lines(own)]
+    for k, own in enumerate(specialized.clusters(cut, options, target=target)):
+        lines += [f"cluster {k}", *_micro_lines(own.graph)]
     return "\n".join(lines)
 
 

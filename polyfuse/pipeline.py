@@ -27,13 +27,13 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.judges import Candidate
-from polyfuse.layers.cleanup.run import cleaned
-from polyfuse.layers.clusters import Clustering, recompute_numbers
+from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.packing import Packing
+from polyfuse.layers.prepared import prepared
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import (
     Lowered,
@@ -178,10 +178,8 @@ class Compilation:
         specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
         # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
-        checked = self.options.checked or self.target == "interpret"
-        fixed = step("clean", lambda: cleaned(specific, found, checked=checked))
-        # on a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds
-        fixed = recompute_numbers(fixed, found, arguments=isinstance(self.machine, GpuTarget))
+        checked = must_report(self.options, self.target)
+        fixed = step("clean", lambda: prepared(specific, found, self.machine, checked=checked))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
@@ -286,10 +284,19 @@ def build(
     knobs: CpuKnobs | None = None,
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
-    cut, own = clustering or Clustering(), knobs or CpuKnobs()
-    if options.library == "never":
-        cut = replace(cut, library=False)
+    cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
     return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
+
+
+def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:
+    """How graphs are cut, by what was asked for and the options."""
+    cut = clustering or Clustering()
+    return replace(cut, library=False) if options.library == "never" else cut
+
+
+def must_report(options: Options, target: str) -> bool:
+    """Must nothing be left out that may be found to be wrong while it runs?"""
+    return options.checked or target == "interpret"
 
 
 def run(compilation: Compilation) -> Built:

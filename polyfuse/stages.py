@@ -25,11 +25,13 @@ from polyfuse.layers.kernels import separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule, require_legal
 from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
+from polyfuse.layers.prepared import prepared
 from polyfuse.layers.rewrites import cache_read, inlinable, inline
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, launches
 from polyfuse.options import Options
 from polyfuse.pictures import before_after_svg, tree_svg
+from polyfuse.pipeline import clustering_of, must_report
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
@@ -44,12 +46,21 @@ class Specialized:
     graph: TensorGraph
     decisions: tuple[Decision, ...] = ()
 
-    def clusters(self, clustering: Clustering | None = None) -> tuple[Specialized, ...]:
-        """The pieces that a graph of many statements is cut into, each an operator of its own: what goes
-        from one to another is a result of the first and an input of the second."""
-        cut = clustering or Clustering()
-        pieces = cut_off(self.graph, cut.clusters(self.graph, []))
-        return tuple(replace(self, graph=g) for g in pieces)
+    def clusters(
+        self,
+        clustering: Clustering | None = None,
+        options: Options | None = None,
+        *,
+        target: Target = "auto",
+    ) -> tuple[Specialized, ...]:
+        """The pieces that `compile` cuts a graph of many statements into, each an operator of its own: what
+        goes from one to another is a result of the first and an input of the second."""
+        chosen, made_for = options or Options(), resolve_target(target)
+        machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
+        found = [*self.decisions]
+        graph = prepared(self.graph, found, machine, checked=must_report(chosen, made_for))
+        pieces = cut_off(graph, cut.clusters(graph, found, machine))
+        return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
 
     def clean(self) -> Specialized:
         """The operator without what it need not compute: constants folded, exact identities applied, equal

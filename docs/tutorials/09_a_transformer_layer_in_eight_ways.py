@@ -37,14 +37,15 @@ assert len(graph.statements) > 25
 # %% [markdown]
 # ## Clusters
 #
-# A graph is cut before it is scheduled: matrix products are left to a library (on a CPU), the rest comes
-# together along the tensors that connect it, as far as no path leads out of a cluster and back in.
+# A graph is cut before it is scheduled, once what it need not compute is gone: matrix products are left to a
+# library (on a CPU), the rest comes together along the tensors that connect it, as far as no path leads out
+# of a cluster and back in.
 
 # %%
-clusters = op.specialize(**sizes).clusters()
+clusters = op.specialize(**sizes).clusters(target="cpu")
 for c in clusters:
     print([s.name for s in c.graph.statements])
-assert sum(len(c.graph.statements) for c in clusters) == len(graph.statements)
+assert 20 < sum(len(c.graph.statements) for c in clusters) < len(graph.statements)
 assert len([c for c in clusters if len(c.graph.statements) == 1]) >= 5  # the products, alone
 
 # %% [markdown]

@@ -130,19 +130,11 @@ def _late(kernels: Kernels, stage: str) -> str:
             return kernels.code().source
 
 
-def schedule(
-    specialized: object,
-    layers: tuple[str, ...],
-    partition: str = "connect",
-    target: str | None = None,
-    options: object = None,
-) -> object:
-    """The schedule after the layers asked for; for a target with what layer II makes of the graph."""
+def schedule(specialized: object, layers: tuple[str, ...], partition: str = "connect") -> object:
+    """The schedule of one graph after the layers asked for."""
     from polyfuse.cli.compiler import LoopFusion
 
     unfused = specialized.schedule()  # type: ignore[attr-defined]
-    if target is not None and "stitch" in layers:
-        unfused = unfused.online(options, target=target)
     fusion = LoopFusion(partition="rules" if partition == "rules" else "whole")
     return unfused.apply(fusion) if "loop" in layers else unfused
 
@@ -169,16 +161,9 @@ def lowered(
     partition: str = "connect",
 ) -> Kernels:
     """The kernels at known sizes."""
-    from polyfuse.cli.compiler import Packing, Stitching, kernels_by
+    from polyfuse.cli.compiler import kernels_by
 
-    specialized = at_sizes(operator, choice)
-    with screen.working("compiling"):
-        if partition == "search":
-            return kernels_by(specialized, partition, layers, options, target)  # type: ignore[arg-type]
-        scheduled = schedule(specialized, layers, partition, target, options)
-        kernels: Kernels = scheduled.lower(options, target=target)  # type: ignore[attr-defined]
-        kernels = kernels.apply(Stitching()) if "stitch" in layers else kernels
-        return kernels.apply(Packing()) if "pack" in layers else kernels
+    return kernels_by(at_sizes(operator, choice), partition, layers, options, target)  # type: ignore[arg-type]
 
 
 def _tree(node: object, indent: str, label: str = "") -> Iterator[str]:

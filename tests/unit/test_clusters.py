@@ -236,3 +236,28 @@ def test_a_compiled_graph_of_many_statements_agrees() -> None:
     built = f.built(x, w)
     assert sum(d.kind == "same" for d in built.decisions) >= 20
     assert any(d.kind == "clusters" and isinstance(d, Decision) for d in built.decisions)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulate"])
+def test_clusters_of_an_operator_are_those_of_compile(target: str) -> None:
+    """Of the graph after clean-up: `b` is `a` again, `k` is a number from an argument, `u` is not needed."""
+    text = """op f(x: f32[N], beta: f32) -> (y: f32[N], z: f32[N]) {
+      k = 1.0 - beta
+      a[i] = exp(x[i])
+      b[i] = exp(x[i])
+      u[i] = tanh(a[i])
+      y[i] = a[i] * k + x[i]
+      z[i] = b[i] * 2.0
+    }"""
+    operator = pf.parse(text).op()
+    cut = Clustering(whole=0)
+    pieces = operator.specialize(N=100).clusters(cut, target=target)  # type: ignore[arg-type]
+    names = [[s.name for s in p.graph.statements] for p in pieces]
+    built = pf.compile(text, target=target, clustering=cut).built(  # type: ignore[arg-type]
+        np.ones(100, np.float32), np.float32(0.5)
+    )
+    computed = {s.target for s in built.kernels.graph.statements}
+    assert {p.graph.statement(n).target for p, ns in zip(pieces, names, strict=True) for n in ns} == computed
+    assert not {"b", "u"} & {n for ns in names for n in ns}
+    assert ("k" in {n for ns in names for n in ns}) == (target == "cpu")
+    assert all(any(d.kind == "clusters" for d in p.decisions) for p in pieces)

@@ -54,11 +54,11 @@ def fail_above(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     tried: list[int] = []
     real = lowering.separate_kernels
 
-    def refusing(scheduled: Any, *rest: Any) -> Any:
+    def refusing(scheduled: Any, *rest: Any, **named: Any) -> Any:
         tried.append(len(scheduled.graph.statements))
         if tried[-1] > most and rest[1] is not None:
             raise ScheduleError("no order of these kernels can be proved", code="PF502")
-        return real(scheduled, *rest)
+        return real(scheduled, *rest, **named)
 
     monkeypatch.setattr(lowering, "separate_kernels", refusing)
     return tried

@@ -1,0 +1,18 @@
+"""A graph as it is cut into clusters: without what it need not compute, numbers where they are read."""
+
+from __future__ import annotations
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.cleanup.run import cleaned
+from polyfuse.layers.clusters import recompute_numbers
+from polyfuse.layers.gpu_rows import GpuTarget
+
+
+def prepared(
+    graph: TensorGraph, decisions: list[Decision], machine: int | GpuTarget, *, checked: bool
+) -> TensorGraph:
+    """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
+    clean = cleaned(graph, decisions, checked=checked)
+    # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
+    return recompute_numbers(clean, decisions, arguments=isinstance(machine, GpuTarget))
