@@ -220,7 +220,7 @@ def test_a_hang_of_isl_costs_its_limit_once(helped: list[Child], monkeypatch: py
     low = lowered(text, fusion)
     seconds = time.monotonic() - start
     worker.helper().kill()
-    assert LIMIT < seconds < 3 * LIMIT
+    assert LIMIT < seconds < 5 * LIMIT
     late = [d.subject for d in low.decisions if d.kind == "feedback"]
     assert late == ["u0, u0__2"]
     assert [d for d in low.decisions if d.kind == "same"] == [d for d in want.decisions if d.kind == "same"]

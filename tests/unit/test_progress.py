@@ -52,7 +52,8 @@ def compiled(**how: Any) -> pf.Compiled:
     return pf.compile(blocks(3), target="interpret", clustering=CUT, checked=True, **how)
 
 
-def test_a_function_hears_of_steps_and_pieces() -> None:
+def test_a_function_hears_of_steps_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFUSE_JOBS", "1")
     told: list[Progress] = []
     compiled(progress=told.append)(*ARRAYS)
     steps = [p.phase for p in told]

@@ -85,7 +85,7 @@ def results(
 
     monkeypatch.setattr(toolchain, "units_of", counted)
     given = [np.array(a) if np.ndim(a) else a for a in arrays]
-    found = pf.compile(program, target="cpu")(*given)
+    found = pf.compile(program, target="cpu", layers=("loop", "pack"))(*given)
     assert (max(counts) > 1) == (jobs > 1)
     made = [] if found is None else list(found) if isinstance(found, tuple) else [found]
     return [np.asarray(a).tobytes() for a in (*given, *made)]
