@@ -28,6 +28,26 @@ PF_INLINE double pf_expm1_tail_f64(double r) {
   return p * r + 0x1.0000000000005p-1;
 }
 
+// exp(x) - 1 with a small relative error around 0; for callers that keep |x| < 64.
+PF_INLINE double pf_expm1_small_f64(double x) {
+  double t = x * 0x1.71547652b82fep+0 + 0x1.80000000003ffp52;
+  double n = t - 0x1.80000000003ffp52;
+  double r = (x - n * 0x1.62e42fefa4000p-1) - n * -0x1.8432a1b0e2634p-43;
+  double p = r + r * r * pf_expm1_tail_f64(r);
+  double s = pf_from_bits_f64(pf_bits_f64(t) << 52);
+  return s * p + (s - 1.0);
+}
+
+// tanh(a) = (e^2a - 1) / (e^2a + 1); beyond the cap it rounds to 1.
+PF_LIMIT double pf_tanh_cap_f64 = 20.0;
+PF_INLINE double pf_tanh_f64(double x) {
+  const double cap = pf_tanh_cap_f64;
+  double a = __builtin_fabs(x);
+  a = a > cap ? cap : a;
+  double e = pf_expm1_small_f64(a + a);
+  return __builtin_copysign(e / (e + 2.0), x);
+}
+
 // -log(erfc(a)) / a on [0, 6]; even and odd terms apart, as one chain of 24 would wait for itself.
 PF_INLINE double pf_erf_poly_f64(double a) {
   double z = a * a;
@@ -56,6 +76,17 @@ PF_INLINE double pf_erf_poly_f64(double a) {
   o = o * z + -0x1.39668590c0158p-6;
   o = o * z + 0x1.45f306dc9c8cfp-1;
   return o * a + e;
+}
+
+// erf(a) = 1 - exp(-a P(a)) with P(a) = -log(erfc(a)) / a, which is smooth: one polynomial for the
+// whole line, and the exponential damps its error where a is large.
+PF_LIMIT double pf_erf_cap_f64 = 6.0;
+PF_INLINE double pf_erf_f64(double x) {
+  const double cap = pf_erf_cap_f64;
+  double a = __builtin_fabs(x);
+  a = a > cap ? cap : a;
+  double e = pf_expm1_small_f64(-(a * pf_erf_poly_f64(a)));
+  return __builtin_copysign(e, x);
 }
 
 // x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); with s = f/(2+f),

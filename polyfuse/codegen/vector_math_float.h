@@ -77,41 +77,10 @@ PF_INLINE $F pf_exp_$N($F x) {
   return p * pf_from_bits_$N(half << $MANT) * pf_from_bits_$N((b - half) << $MANT);
 }
 
-// exp(x) - 1 with a small relative error around 0; for callers that keep |x| < 64.
-PF_INLINE $F pf_expm1_small_$N($F x) {
-  $F t = x * $LOG2E + $SHIFT1;
-  $F n = t - $SHIFT1;
-  $F r = (x - n * $LN2_HI) - n * $LN2_LO;
-  $F p = r + r * r * pf_expm1_tail_$N(r);
-  $F s = pf_from_bits_$N(pf_bits_$N(t) << $MANT);
-  return s * p + (s - 1.0$L);
-}
-
-// tanh(a) = (e^2a - 1) / (e^2a + 1); beyond the cap it rounds to 1.
-PF_LIMIT $F pf_tanh_cap_$N = $TANH_CAP;
-PF_INLINE $F pf_tanh_$N($F x) {
-  const $F cap = pf_tanh_cap_$N;
-  $F a = __builtin_fabs$B(x);
-  a = a > cap ? cap : a;
-  $F e = pf_expm1_small_$N(a + a);
-  return __builtin_copysign$B(e / (e + 2.0$L), x);
-}
-
 // Only the exponential of -|x| is taken: no overflow, and full relative accuracy far to the left.
 PF_INLINE $F pf_sigmoid_$N($F x) {
   $F e = pf_exp_$N(-__builtin_fabs$B(x));
   return (x < 0.0$L ? e : 1.0$L) / (1.0$L + e);
-}
-
-// erf(a) = 1 - exp(-a P(a)) with P(a) = -log(erfc(a)) / a, which is smooth: one polynomial for the
-// whole line, and the exponential damps its error where a is large.
-PF_LIMIT $F pf_erf_cap_$N = $ERF_CAP;
-PF_INLINE $F pf_erf_$N($F x) {
-  const $F cap = pf_erf_cap_$N;
-  $F a = __builtin_fabs$B(x);
-  a = a > cap ? cap : a;
-  $F e = pf_expm1_small_$N(-(a * pf_erf_poly_$N(a)));
-  return __builtin_copysign$B(e, x);
 }
 
 // The sign of a power, and NaN for a fractional power of a negative number; m = |x|^y.
