@@ -11,6 +11,7 @@ that fewer blocks may be resident: what that costs those that needed less is tak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,25 @@ class PackedTimes:
             found.append(apart - self._packed(work, longest, most / least))
         found[0] = 0.0
         return found
+
+    def in_blocks(self, kernels: Sequence[int], threads: int) -> float:
+        """Seconds of a pack of kernels whose blocks may be smaller than those of the launch on a GPU.
+
+        A multiprocessor holds as many blocks as it would of the part that leaves least room, and of each only
+        the threads that its part has.  That slows down parts which need the room.
+        """
+        estimates = [self._kernel(k) for k in kernels]
+        blocks = min(_resident_threads(e) // threads for e in estimates)
+        if blocks < 1:
+            return math.inf  # the registers that a part needs do not allow blocks of that size
+        work, longest = 0.0, 0.0
+        for e in estimates:
+            needed = _resident_threads(e) * min(1.0, e.waves)
+            spent = e.terms.spent * self._slowdown(needed / (blocks * e.threads))
+            work += spent * self._share(e)
+            longest = max(longest, spent)
+        overhead = self.machine.launch_overhead_s if isinstance(self.machine, Device) else 0.0
+        return overhead + max(work, longest)
 
     def _packed(self, work: float, longest: float, tight: float) -> float:
         """Seconds of a pack: so much work of the whole machine; the longest part alone."""
@@ -83,6 +103,11 @@ class PackedTimes:
         """What a pack takes longer because a part needs so many times the room: half of the threads still
         reach about three quarters of the bandwidth."""
         return 1.0 + max(0.0, tight - 1.0) / 3
+
+
+def _resident_threads(e: KernelEstimate) -> int:
+    """Threads of a kernel that a multiprocessor holds."""
+    return e.occupancy.blocks_per_sm * e.threads if e.occupancy is not None else e.threads
 
 
 def side_by_side(name: str, parts: Sequence[KernelEstimate], machine: Device | CpuDevice) -> KernelEstimate:

@@ -75,10 +75,12 @@ class Packing:
                 alone.append([k])
             else:
                 able[kind].append(k)
+        packs: list[list[int]] = []
         for alike in able.values():
-            alone += self._chosen(
+            packs += self._chosen(
                 kernels, sorted(alike, key=lambda k: (-times.alone(k), k)), times, decisions
             )
+        alone += self._across(kernels, packs, times, decisions)
         alone.sort(key=min)
         return [packed([kernels.kernels[k] for k in sorted(p)]) for p in alone]
 
@@ -94,6 +96,30 @@ class Packing:
             if best > 1 or ranked:
                 names = ", ".join(kernels.kernels[k].name for k in part)
                 decisions.append(Decision("pack", names, best > 1, times.reason(part, ranked[:1])))
+        return found
+
+    def _across(
+        self, kernels: KernelGraph, packs: list[list[int]], times: PackedTimes, decisions: list[Decision]
+    ) -> list[list[int]]:
+        """Packs with blocks of different sizes in one, of the largest blocks, where that pays."""
+
+        def threads(pack: Sequence[int]) -> int:
+            return _threads([kernels.kernels[k] for k in pack])
+
+        found: list[list[int]] = []
+        for pack in sorted(packs, key=lambda p: (-threads(p), min(p))):
+            mine = times.in_blocks(pack, threads(pack))
+            for other in found:
+                apart = mine + times.in_blocks(other, threads(other))
+                gain = apart - times.in_blocks([*other, *pack], max(threads(other), threads(pack)))
+                if len(other) + len(pack) <= self.most and (self.always or gain > LEAST_GAIN * apart):
+                    names = ", ".join(kernels.kernels[k].name for k in (*other, *pack))
+                    why = f"one launch with the largest blocks of all saves {gain * 1e6:.3g} us"
+                    decisions.append(Decision("pack", names, True, why))
+                    other += pack
+                    break
+            else:
+                found.append(list(pack))
         return found
 
     def _best(self, ranked: list[int], times: PackedTimes) -> int:

@@ -253,3 +253,34 @@ def test_kernels_with_barriers_of_the_grid_are_in_no_pack() -> None:
     both = KernelGraph(replace(kernels.graph, tensors=tensors), (joined, *other.kernels))
     found = Packing(always=True).pack(both, device("H200"), [])
     assert [len(k.packed) for k in found.kernels] == [0, 2] and found.kernels[0] is joined
+
+
+def test_kernels_with_blocks_of_any_size_share_a_launch_where_that_pays() -> None:
+    """Rows of 20 to 5,000 elements have blocks of 256, 640 and 768 threads: one launch where they leave room
+    on the machine, several where the largest blocks would keep others out."""
+    inputs = ", ".join(f"x{k}: f32[N{k}, M{k}]" for k in range(5))
+    results = ", ".join(f"y{k}: f32[N{k}]" for k in range(5))
+    body = "\n".join(f"  y{k}[n] = sum[m](exp(x{k}[n, m]))" for k in range(5))
+    text = f"op f({inputs}) -> ({results}) {{\n{body}\n}}"
+    lengths = {f"M{k}": m for k, m in enumerate((64, 3000, 128, 5000, 20))}
+    found = []
+    for rows in (300, 200_000):
+        graph = fixed_graph(
+            instantiate(parse_text(text), "f"), {**lengths, **{f"N{k}": rows for k in range(5)}}
+        )
+        kernels = separate_kernels(LoopFusion().schedule(graph), GpuTarget(), Stitching())[0]
+        assert len({k.threads for k in kernels.kernels}) > 2
+        found.append(Packing().pack(kernels, device("H200"), []))
+    few, many = found
+    assert len(few.kernels) == 1 and len(many.kernels) > 1
+    sizes = {**lengths, **{f"N{k}": 3 for k in range(5)}}
+    graph = fixed_graph(instantiate(parse_text(text), "f"), sizes)
+    kernels = separate_kernels(LoopFusion().schedule(graph), GpuTarget(), Stitching())[0]
+    (code,) = emit_cuda_together([Request(Packing().pack(kernels, device("H200"), []))])
+    assert len(code.plan.launches) == 1
+    rng = np.random.default_rng(0)
+    arrays = {f"x{k}": rng.normal(size=(3, sizes[f"M{k}"])).astype("f4") for k in range(5)}
+    arrays |= {f"y{k}": np.empty(3, "f4") for k in range(5)}
+    EmulatedKernels(code, order="random").run(arrays)
+    for k in range(5):
+        np.testing.assert_allclose(arrays[f"y{k}"], np.exp(arrays[f"x{k}"].astype("f8")).sum(1), rtol=1e-5)
