@@ -90,11 +90,18 @@ def _combines(block: Block) -> bool:
     )
 
 
-def merged(block: Block) -> Block:
-    """Neighbours under one condition on indices in one branch, and such conditions around loops."""
+def merged(block: Block, in_blocks: bool = False) -> Block:
+    """Neighbours under one condition on indices in one branch, and such conditions around loops.
+
+    `in_blocks`: inside a loop over blocks. Those that are nested stay together, because blocks take their
+    iterations in turn, all loops at once: a condition goes outside of all of them or stays inside.
+    """
     result: list[Node] = []
     for node in block:
         match node:
+            case For(coordinate=Coordinate.BLK):
+                node = replace(node, body=merged(node.body, True))
+                node = node if in_blocks else _outside_loop(node)
             case For():
                 node = _outside_loop(replace(node, body=merged(node.body)))
             case If():
@@ -117,10 +124,16 @@ def merged(block: Block) -> Block:
 
 
 def _outside_loop(loop: For) -> Node:
-    """A loop all of whose body is under a condition that it does not change."""
+    """A loop all of whose body is under a condition that it does not change; loops over blocks as one."""
     match loop.body:
         case (If(cond, then, ()),) if _on_indices(cond) and not _asks(cond, loop.var):
             return If(cond, (replace(loop, body=then),))
+        case (For(coordinate=Coordinate.BLK) as inner,) if loop.coordinate is Coordinate.BLK:
+            match _outside_loop(inner):
+                case If(cond, then, ()) if not _asks(cond, loop.var):
+                    return If(cond, (replace(loop, body=then),))
+                case _:
+                    return loop
         case _:
             return loop
 
