@@ -25,7 +25,7 @@ from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Index, Read
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read
 
 # Accumulators of a tile: rows of one cache line each, at most so many.
 MOST_ROWS = 8
@@ -38,7 +38,7 @@ def register_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) 
     for node in block:
         match node:
             case For():
-                nest = _nest(node)
+                nest = sum_nest(node)
                 made = _tile(kernel, nest, numbers) if nest is not None else None
                 result += made or [replace(node, body=register_tiles(kernel, node.body, numbers))]
             case If():
@@ -50,18 +50,21 @@ def register_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Nest:
-    """Loops over what is summed, over rows and over lanes, and the update in them."""
+class SumNest:
+    """Loops over what is summed, over rows and over lanes, and the update in them.
+
+    Factors are elements of memory, or their conversions.
+    """
 
     over: tuple[For, ...]
     row: For
     lane: For
     update: Update
-    left: Read
-    right: Read
+    left: Expr
+    right: Expr
 
 
-def _nest(loop: For) -> _Nest | None:
+def sum_nest(loop: For) -> SumNest | None:
     """The perfect nest from a loop on, if it sums products of rows and lanes."""
     loops = [loop]
     while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], For):
@@ -78,14 +81,14 @@ def _nest(loop: For) -> _Nest | None:
     bounds = {v for x in (row, lane) for e in (x.lower, x.upper) for v in variables(e)}
     if factors is None or (bounds | _used(body[0].indices)) & inside or row.var in _bounds(lane):
         return None
-    return _Nest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
+    return SumNest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
 
 
 def _bounds(loop: For) -> set[str]:
     return set(variables(loop.lower)) | set(variables(loop.upper))
 
 
-def _factors(update: Update, row: str, lane: str) -> tuple[Read, Read] | None:
+def _factors(update: Update, row: str, lane: str) -> tuple[Expr, Expr] | None:
     """What each row and each lane brings to a product."""
     value = update.value
     if update.op != "sum" or update.atomic or not (isinstance(value, Apply) and value.op == "mul"):
@@ -93,33 +96,38 @@ def _factors(update: Update, row: str, lane: str) -> tuple[Read, Read] | None:
     if value.dtype not in (F32, F64) or any(isinstance(i, EXPR_TYPES) for i in update.indices):
         return None
     for left, right in (value.args, value.args[::-1]):
-        if not (isinstance(left, Read) and isinstance(right, Read)):
+        a, b = element(left), element(right)
+        if a is None or b is None or update.buffer in (a.tensor, b.tensor):
             return None
-        if any(isinstance(i, EXPR_TYPES) for i in (*left.indices, *right.indices)):
-            return None
-        if update.buffer in (left.tensor, right.tensor):
-            return None
-        if lane not in _used(left.indices) and row not in _used(right.indices):
-            return (left, right) if lane in _used(right.indices) else None
+        if lane not in _used(a.indices) and row not in _used(b.indices):
+            return (left, right) if lane in _used(b.indices) else None
     return None
+
+
+def element(e: Expr) -> Read | None:
+    """The element of memory, found without data, that an expression is or converts."""
+    e = e.arg if isinstance(e, Cast) else e
+    return e if isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices) else None
 
 
 def _used(indices: tuple[Index, ...]) -> set[str]:
     return {v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
 
 
-def _tile(kernel: Kernel, nest: _Nest, numbers: itertools.count[int]) -> list[Node] | None:
+def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[Node] | None:
     dtype = nest.update.value.dtype
     lanes = LINE_BYTES // dtype.bytes
     shape = strip_of(nest.row), strip_of(nest.lane)
     if shape[0] is None or shape[1] is None or shape[0].length > MOST_ROWS or shape[1].length > lanes:
         return None
-    rows = shape[0].length
+    rows, left, right = shape[0].length, nest.left, nest.right
+    if not (isinstance(left, Read) and isinstance(right, Read)):
+        return None
     starts = (
-        _start(kernel, nest, nest.row, rows, nest.left),
-        _start(kernel, nest, nest.lane, lanes, nest.right),
+        _start(kernel, nest, nest.row, rows, left),
+        _start(kernel, nest, nest.lane, lanes, right),
     )
-    if starts[0] is None or starts[1] is None or not _contiguous(kernel, nest.right, nest.lane.var):
+    if starts[0] is None or starts[1] is None or not _contiguous(kernel, right, nest.lane.var):
         return None
     name = f"%t{next(numbers)}"
     row, lane = f"{name[1:]}_row", f"{name[1:]}_lane"
@@ -132,8 +140,8 @@ def _tile(kernel: Kernel, nest: _Nest, numbers: itertools.count[int]) -> list[No
         lanes,
         ((row, starts[0]), (lane, starts[1])),
         nest.over,
-        nest.left,
-        nest.right,
+        left,
+        right,
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
@@ -152,7 +160,7 @@ def _affine(read: Read) -> tuple[IndexExpr, ...]:
     return tuple(i for i in read.indices if not isinstance(i, EXPR_TYPES))
 
 
-def _start(kernel: Kernel, nest: _Nest, loop: For, length: int, read: Read) -> IndexExpr | None:
+def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) -> IndexExpr | None:
     """Where a tile of `length` begins, so that all it reads exists; None if nothing is known to do."""
     shape = kernel.buffer(read.tensor).extents
     places = [(i, e) for i, e in zip(_affine(read), shape, strict=True) if loop.var in variables(i)]
@@ -163,13 +171,13 @@ def _start(kernel: Kernel, nest: _Nest, loop: For, length: int, read: Read) -> I
             return loop.lower
     if binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length:
         return loop.lower
-    span = _span(kernel, nest.update, loop.var)
+    span = span_of(kernel, nest.update, loop.var)
     if span is None or span.start != 0 or len(span) < length:
         return None
     return binary("max", IConst(0), binary("min", loop.lower, binary("-", loop.upper, length)))
 
 
-def _span(kernel: Kernel, update: Update, var: str) -> range | None:
+def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
     """All values of a dim of the result in what is summed, if each goes with all values of other dims."""
     (place, *others) = [k for k, i in enumerate(update.indices) if var in _used((i,))]
     summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.initial import merge_initial
 from polyfuse.codegen.lower import Task
 from polyfuse.codegen.masks import masked
+from polyfuse.codegen.thread_tiles import thread_tiles
 from polyfuse.codegen.vector_access import VectorAccess
 from polyfuse.codegen.vector_sums import keep_sums
 from polyfuse.codegen.windows import at_most
@@ -86,7 +87,9 @@ class Spmd:
         self.ranges |= {"tx": (0, self.tx - 1), "ty": (0, self.ty - 1)}
         for loop in task.loops:
             self._learn(loop)
-        body = keep_sums(self.kernel, task.body, self.numbers) if self.kernel.vector > 1 else task.body
+        body = task.body
+        if self.kernel.vector > 1:
+            body = keep_sums(self.kernel, thread_tiles(self.kernel, body, self.numbers), self.numbers)
         body = self.block(body, False, False)
         body = map_nodes(merge_initial(body), _mask_outside)
         body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
+from functools import partial
 
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ScheduleError
@@ -32,7 +33,7 @@ from polyfuse.ir.schedule_tree import (
 )
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.layers import cpu_mapping, cpu_tiles, gpu_mapping
+from polyfuse.layers import cpu_mapping, cpu_tiles, gpu_mapping, gpu_tiles
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
@@ -114,7 +115,7 @@ def joined_kernels(
 def _parts(graph: TensorGraph, phases: list[Tree], target: int | GpuTarget) -> list[Tree | Product | Scatter]:
     """The phases, cut around contractions that are computed in tiles and scatters that have owners."""
     if isinstance(target, GpuTarget):
-        return list(phases)
+        return list(around_products(graph, phases, partial(gpu_tiles.fits, gpu=target)))
     found: list[Tree | Product | Scatter] = []
     for part in around_scatters(graph, phases, target):
         found += [part] if isinstance(part, Scatter) else around_products(graph, part, cpu_tiles.fits)
@@ -129,7 +130,9 @@ def _mapped(
     knobs: CpuKnobs,
 ) -> tuple[TensorGraph, list[Nest]]:
     if isinstance(target, GpuTarget):
-        assert not isinstance(part, (Product, Scatter))
+        assert not isinstance(part, Scatter)
+        if isinstance(part, Product):
+            return gpu_tiles.map_product(graph, part, target, decisions)
         graph, nests = gpu_mapping.map_phase(graph, part, target, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, target, decisions)
