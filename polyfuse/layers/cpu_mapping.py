@@ -42,7 +42,7 @@ from polyfuse.layers.rfactor import rfactor
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
-# A reduction over fewer iterations is not worth partial results.
+# A reduction over fewer iterations is not worth partial results, unless each is worth a worker.
 FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
 STRIP = 2048
@@ -55,6 +55,13 @@ FEWEST_PARTS = 32
 def parts_of(threads: int) -> int:
     """Into how many parts a long reduction is cut."""
     return max(FEWEST_PARTS, threads * CHUNKS_PER_THREAD)
+
+
+def worth_factoring(instances: int, trip: int) -> bool:
+    """Is a reduction with so many instances, over so many iterations of its outermost loop, worth partial
+    results? A batch of few samples is, where each sample is long."""
+    long = trip >= FEWEST_FACTORED or (trip > 1 and instances >= trip * SMALLEST_PARALLEL)
+    return long and instances >= SMALLEST_PARALLEL
 
 
 def map_phase(
@@ -119,7 +126,7 @@ def _cannot_factor(graph: TensorGraph, phase: Band, split: tuple[str, ...], span
         return f"loop {outer.name} carries a recurrence"
     if span is None:
         return f"the extent of {outer.name} is not known"
-    if volume(graph, statements(phase)) < SMALLEST_PARALLEL or len(span) < FEWEST_FACTORED:
+    if not worth_factoring(volume(graph, statements(phase)), len(span)):
         return "too little work to spread over workers"
     if any(graph.statement(n).accumulate for n in split):
         return "it adds to elements that are found by data"

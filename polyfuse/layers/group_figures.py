@@ -173,12 +173,13 @@ class Figures:
     def _on_cpu(
         self, group: Group, free: tuple[Member, ...], reducing: tuple[Member, ...], threads: int
     ) -> tuple[int, int]:
-        if volume(self.graph, group.names) < cpu_mapping.SMALLEST_PARALLEL:
+        instances = volume(self.graph, group.names)
+        if instances < cpu_mapping.SMALLEST_PARALLEL:
             return 1, 1
         first = group.rows[0] if group.rows else None
         if first in reducing and (not free or (trip_of(self.graph, first) or 0) >= 64):
             trip = trip_of(self.graph, first) or 0
-            if trip < cpu_mapping.FEWEST_FACTORED:
+            if not cpu_mapping.worth_factoring(instances, trip):
                 return 1, 1
             return min(trip, cpu_mapping.parts_of(threads)), 2
         return self._chunks(group, free), 1

@@ -11,6 +11,7 @@ from polyfuse.ir.schedule_tree import Coordinate, Member, format_tree, path
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
 
 
 def mapped(text: str, **sizes: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
@@ -63,6 +64,22 @@ def test_blocks_never_race() -> None:
                 if isinstance(m, Member) and m.coordinate is Coordinate.BLK:
                     assert str(m.of(s.name)).split("//")[0] in written
     assert any(d.kind in ("rfactor", "interchange") for d in decisions)
+
+
+@pytest.mark.parametrize(("samples", "steps", "split"), [(8, 128, True), (8, 8, False), (1, 128, False)])
+def test_few_long_samples_are_spread(samples: int, steps: int, split: bool) -> None:
+    """The gradient of a normalisation over a batch of few samples: each is work enough for a worker."""
+    text = """op f(dy: f32[N, S, H], x: f32[N, S, H], w: f32[N]) -> (dx: f32[N, S, H], db: f32[H]) {
+      c[n, s] = sum[h](dy[n, s, h] * x[n, s, h])
+      dx[n, s, h] = dy[n, s, h] - c[n, s] * x[n, s, h] * w[n]
+      db[h] = sum[n, s](dx[n, s, h])
+    }"""
+    fixed = fixed_graph_of(text, N=samples, S=steps, H=384)
+    kernels, decisions = form_kernels(LoopFusion().schedule(fixed), 2, Stitching())
+    factored = [d.taken for d in decisions if d.kind == "rfactor" and "db" in d.subject]
+    assert factored == [split]
+    blocks = [m for k in kernels.kernels for s in k.stages for m in s.band if m.coordinate is Coordinate.BLK]
+    assert bool(blocks) >= split
 
 
 def test_updates_by_data_are_not_spread() -> None:
