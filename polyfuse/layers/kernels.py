@@ -247,9 +247,7 @@ def _kernel(
         buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs.ahead)
     atomic = nest.atomic & inside
     stages = (_stage(nest.tree),)
-    return Kernel(
-        f"k{number}", graph, stages, buffers, nest.threads, nest.vector, atomic, owners=nest.owners
-    )
+    return Kernel(f"k{number}", graph, stages, buffers, nest.threads, nest.vector, atomic, owners=nest.owners)
 
 
 def _stage(t: Tree) -> Stage:
