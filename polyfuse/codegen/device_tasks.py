@@ -69,13 +69,13 @@ def lower_parts(
     copied: frozenset[str] = frozenset(),
 ) -> list[PartTask]:
     """The functions of the kernels of a pack, on ranges of blocks of their own."""
-    known: dict[object, DeviceTask] = {}
+    known: dict[object, list[DeviceTask]] = {}
     found = []
     for p in kernel.packed:
         key = form(p)
-        if key not in known:
-            (known[key],) = lower_device(p, strided, copied, prod(kernel.threads))
-        found.append(PartTask(p, key, _for(p, known[key])))
+        if key not in known:  # one that has nothing to do has no function
+            known[key] = lower_device(p, strided, copied, prod(kernel.threads))
+        found += [PartTask(p, key, _for(p, task)) for task in known[key]]
     return found
 
 
