@@ -217,11 +217,11 @@ assert all(0 < seconds < 60 for seconds in measured.values())
 
 # %% [markdown]
 # Read the table by rows. *Measured* above *roofline* is what the kernel loses against compulsory traffic at
-# full bandwidth of the memory; *projected* says how much of that is explained by phases that do not overlap, by
-# stores that read first, by traffic that need not be. *Measured* below *roofline* means that the bytes did not
-# come from the memory at all: a large last cache had kept them since the call before. What is left between
-# *projected* and *measured* is what nobody has modelled: the clock, sets of caches, and the other programs on
-# your machine.
+# full bandwidth of the memory; *projected* says how much of that is explained by phases that do not overlap,
+# by stores that read first, by traffic that need not be. *Measured* below *roofline* means that the bytes did
+# not come from the memory at all: a large last cache had kept them since the call before. What is left
+# between *projected* and *measured* is what nobody has modelled: the clock, sets of caches, and the other
+# programs on your machine.
 #
 # ## The plot
 #
