@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -366,3 +367,13 @@ def test_a_step_for_fifty_tensors_is_one_launch(kind: str, target: str, device: 
 @pytest.mark.parametrize(("kind", "target", "device"), [("lamb", *TARGETS[1]), ("adamw", *TARGETS[2])])
 def test_a_step_for_two_hundred_tensors_is_one_launch(kind: str, target: str, device: str | None) -> None:
     assert launches_of(kind, 200, target, device) == 1
+
+
+def test_compiling_grows_with_the_number_of_tensors() -> None:
+    """Four times the tensors take less than eight times as long (linear: four, the rest for noise)."""
+    seconds = []
+    for count in (15, 60):
+        start = time.process_time()
+        launches_of("lamb", count, "cpu")
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 8 * seconds[0]
