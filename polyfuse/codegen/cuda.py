@@ -123,11 +123,15 @@ def _print(
             continue
         if kernel.packed:
             tasks = lower_parts(kernel, partial(form, NONE), strided, request.copied)
+            if not tasks:  # nothing to do in any part
+                continue
             one = together(f"{prefix}{kernel.name}_pack", kernel, list(map(part, tasks)))
         elif any(p.packed for p in kernel.parts):
             late = written_memory(kernel)
             stages = lower_stages(kernel, partial(form, late), strided, request.copied)
-            each = [[part(t, late) for t in tasks] for tasks in stages]
+            each = [[part(t, late) for t in tasks] for tasks in stages if tasks]
+            if not each:
+                continue
             one = staged(f"{prefix}{kernel.name}_stages", kernel, each)
         else:
             for k, task in enumerate(lower_device(kernel, strided, request.copied)):

@@ -284,3 +284,14 @@ def test_kernels_with_blocks_of_any_size_share_a_launch_where_that_pays() -> Non
     EmulatedKernels(code, order="random").run(arrays)
     for k in range(5):
         np.testing.assert_allclose(arrays[f"y{k}"], np.exp(arrays[f"x{k}"].astype("f8")).sum(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 3), (3, 0), (3, 4)])
+def test_parts_that_have_nothing_to_do(sizes: tuple[int, int]) -> None:
+    text = """op f(x: f32[N], y: f32[M]) -> (a: f32[N], b: f32[M]) {
+      a[i] = exp(x[i])
+      b[i] = exp(y[i])
+    }"""
+    x, y = (np.ones(n, np.float32) for n in sizes)
+    for found, given in zip(pf.compile(text, target="emulate")(x, y), (x, y), strict=True):
+        np.testing.assert_allclose(found, np.exp(given), rtol=1e-6)
