@@ -22,7 +22,7 @@ STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples bench
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench gpu-pack gpu golden-update format clean
+.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench counts gpu-pack gpu golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
 
 bench: $(BENCH_VENV)/bench.stamp ## time the workloads against PyTorch and JAX (ARGS=... are passed on)
 	$(BENCH) -m benchmarks $(ARGS)
+
+counts: $(BENCH_VENV)/bench.stamp ## count the kernels of the models, beside those of PyTorch and JAX
+	$(BENCH) -m benchmarks.kernel_counts $(ARGS)
 
 gpu-pack: | $(VENV)/bin/python ## gather what a GPU machine without a network needs into build/gpu-pack
 	$(RUN) -m gpu.pack $(ARGS)
