@@ -21,7 +21,17 @@ from math import prod
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
+from polyfuse.ir.schedule_tree import (
+    Band,
+    Coordinate,
+    Leaf,
+    Member,
+    Tree,
+    band,
+    restrict,
+    sequence,
+    statements,
+)
 from polyfuse.ir.tensor_graph import (
     Apply,
     Expr,
@@ -33,9 +43,11 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     map_expr,
     reads,
+    statement_reads,
 )
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import Product, contiguous, depends_on, plain
+from polyfuse.layers.products import Product, contiguous, depends_on, plain, product_of
+from polyfuse.layers.rewrites import inlinable, inline
 
 # Rows of a tile: with two vectors of columns, 12 accumulators of the 16 registers that most machines have.
 ROWS = 6
@@ -66,6 +78,46 @@ def fits(graph: TensorGraph, p: Product) -> bool:
     """Is there memory for the copies that tiles need?"""
     s = graph.statement(p.statement)
     return all(_copied(graph, s, side) is not None for side in _sides(s, p))
+
+
+def with_prologues(
+    graph: TensorGraph, phases: list[Tree], decisions: list[Decision]
+) -> tuple[TensorGraph, list[Tree]]:
+    """The graph and phases without statements that copies of factors can compute: each element is needed
+    there once, and nowhere else.
+
+        u[m, k] = exp(x[m, k]);  c[m, n] = sum[k](u[m, k] * w[k, n])     ->     left_tiles[...] = exp(x[m, k])
+    """
+    for name in [s.name for s in graph.statements]:
+        while (found := _prologue(graph, name)) is not None:
+            graph = inline(graph, found.target)
+            parts = (restrict(t, frozenset(statements(t)) - {found.name}) for t in phases)
+            phases = [t for t in parts if t is not None]
+            why = f"the copy of a factor of {name} computes it"
+            decisions.append(Decision("prologue", found.target, True, why))
+    return graph, phases
+
+
+def _prologue(graph: TensorGraph, name: str) -> Statement | None:
+    """What computes a factor of a contraction that is copied, if nothing else needs it."""
+    s = next((s for s in graph.statements if s.name == name), None)
+    p = product_of(graph, s) if s is not None else None
+    if s is None or p is None or not fits(graph, p):
+        return None
+    for side in _sides(s, p):
+        e = side.factor
+        if not isinstance(e, Read) or not plain(e) or not _copied(graph, s, side):
+            continue
+        readers = [r for t in graph.statements for r in statement_reads(t) if r.tensor == e.tensor]
+        made = inlinable(graph, e.tensor)
+        if made is not None and len(readers) == 1 and _each_once(e):
+            return made
+    return None
+
+
+def _each_once(e: Read) -> bool:
+    """Is every element read by one element of the copy only?"""
+    return len({i.name for i in e.indices if isinstance(i, IVar)}) == len(e.indices)
 
 
 def map_product(graph: TensorGraph, p: Product, decisions: list[Decision]) -> tuple[TensorGraph, list[Tree]]:

@@ -89,6 +89,8 @@ def separate_kernels(
         phases = cut_phases(scheduled.tree)
         if stitching is not None:
             graph, phases = stitching.run(graph, phases, target, decisions)
+        if tiles and not isinstance(target, GpuTarget):
+            graph, phases = cpu_tiles.with_prologues(graph, phases, decisions)
         for part in _parts(graph, phases, target) if tiles else phases:
             graph, mapped = _mapped(graph, part, target, decisions, knobs)
             nests += mapped

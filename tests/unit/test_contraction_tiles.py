@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from equivalence import fixed_graph_of
 from product_programs import FORMS, product_call, product_graph
 from targets import check_everywhere
 
@@ -75,6 +76,23 @@ def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
     last = kernels.kernels[-1]
     assert {"c", "y", "z"} <= set(last.statements)
     assert last.buffer("c").scope is Scope.LOCAL, "elements of a tile need not go to memory"
+
+
+def test_what_is_before_a_factor_is_computed_by_its_copy(every_size: None) -> None:
+    call = product_call("before", N=70)
+    kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
+    assert [d.subject for d in decisions if d.kind == "prologue"] == ["u"]
+    assert len(kernels.kernels) == 2 and all(t.name != "u" for t in kernels.graph.tensors)
+    both = fixed_graph_of(
+        """op f(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N], u: f32[M, K]) {
+          u[m, k] = exp(a[m, k])
+          c[m, n] = sum[k](u[m, k] * b[k, n]) }""",
+        M=13,
+        N=70,
+        K=9,
+    )
+    _, decisions = form_kernels(schedule(both, LoopFusion()), 2)
+    assert not any(d.kind == "prologue" for d in decisions), "it is a result as well"
 
 
 def test_strided_operands_are_copied(every_size: None) -> None:
