@@ -96,7 +96,7 @@ def _one_kind(graph: TensorGraph, factors: tuple[str, str], target: str) -> bool
     """Both factors of one dtype; the sum is of that, or f32 of half precision."""
     kinds = {graph.tensor(n).dtype for n in factors}
     into = graph.tensor(target).dtype
-    return kinds in ({F32}, {F64}) and {into} == kinds or kinds in ({F16}, {BF16}) and into == F32
+    return (kinds in ({F32}, {F64}) and {into} == kinds) or (kinds in ({F16}, {BF16}) and into == F32)
 
 
 def _axes(graph: TensorGraph, s: Statement, tensor: str, indices: tuple[Index, ...]) -> dict[str, int] | None:

@@ -13,8 +13,8 @@ from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """`threads` (x, y) and `vector` are those of `ir.kernel.Kernel`; statements in `atomic` update memory
-    that other threads update as well; `shared` are rows that are to stay in shared memory; `owners` those of `ir.kernel.Kernel`."""
+    """`threads` (x, y), `vector` and `owners` are those of `ir.kernel.Kernel`; statements in `atomic` update
+    memory that other threads update as well; `shared` are rows that are to stay in shared memory."""
 
     tree: Tree
     threads: tuple[int, int] = (1, 1)

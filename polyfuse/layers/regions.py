@@ -36,4 +36,5 @@ def _taken(groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
 
 
 def _is_parallel(k: Kernel) -> bool:
-    return bool(k.packed) or k.owners is not None or any(m.coordinate is Coordinate.BLK for s in k.stages for m in s.band)
+    blocks = any(m.coordinate is Coordinate.BLK for s in k.stages for m in s.band)
+    return bool(k.packed) or k.owners is not None or blocks

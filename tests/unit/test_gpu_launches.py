@@ -193,7 +193,7 @@ def test_stitched_rows_may_leave_multiprocessors_idle(gpu: str, name: str) -> No
 @each_gpu
 @pytest.mark.parametrize("name", STITCHED)
 def test_long_rows_fill_the_device_if_asked_to(gpu: str, name: str) -> None:
-    """<64, 30000> with a row for each multiprocessor asked for: chunks of rows over all blocks, in one launch."""
+    """<64, 30000>, a row for each multiprocessor asked for: chunks of rows over all blocks, in one launch."""
     target = target_of(gpu)
     _, code, decisions = made(OPERATORS[name], target, 64, 30_000, Stitching(rows=target.sms))
     (launch,) = code.plan.launches
