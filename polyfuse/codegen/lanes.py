@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.halves import HalfPrinter
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
@@ -32,18 +33,14 @@ FEWEST_LANES = 32
 
 
 @dataclass(slots=True)
-class LanePrinter(Printer):
-    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes.
-
-    Neighbours in memory of buffers in `strided` may be apart.
-    """
+class LanePrinter(HalfPrinter):
+    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes."""
 
     lane_bytes: int = field(kw_only=True)
     arrays: dict[str, str] = field(default_factory=dict, kw_only=True)
-    strided: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def loop(self, loop: For, indent: str) -> list[str]:
-        return self._lanes(loop, indent) if loop.lanes else Printer.loop(self, loop, indent)
+        return self._lanes(loop, indent) if loop.lanes else HalfPrinter.loop(self, loop, indent)
 
     def update(self, node: Update, indent: str) -> list[str]:
         if node.buffer not in self.arrays or not _keeps_nan(node):
@@ -73,22 +70,18 @@ class LanePrinter(Printer):
         for name, u in updates.items():
             lines += self._start(u, arrays[name], lanes, i1)
         inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays)
-        body = self.fence(loop.body, i2 + "  ") + inner.block(loop.body, i2 + "  ")
+        body = self.fence(loop.body, i2) + inner.block(loop.body, i2)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
             f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
             f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
-            f"{i2}PF_IVDEP",
-            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
-            f"{i2}  const pf_i64 {loop.var} = {start} + l;",
-            *body,
-            f"{i2}}}",
+            *inner.lanes_of(loop, start, lanes, i2),
             f"{i1}}}",
             f"{i1}PF_IVDEP",
             f"{i1}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
             f"{i2}const pf_i64 {loop.var} = {start} + l;",
-            *[line[2:] for line in body],
+            *body,
             f"{i1}}}",
         ]
         for name, u in updates.items():

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load
+from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.loop_ir import Declare, For, Store
@@ -87,8 +88,9 @@ class StreamPrinter(LanePrinter):
         lanes = TOGETHER // min(s.value.dtype.bytes for s in found)
         plain = replace(self, streamed=frozenset())
         arrays = {s.buffer: f"{s.buffer}_q" for s in found}
-        inner = replace(self, element=_into_arrays(self.element, arrays), streamed=frozenset())
-        i1, i2, i3 = indent + "  ", indent + "    ", indent + "      "
+        part = "p + " if lanes > LANES else ""
+        inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
+        i1, i2 = indent + "  ", indent + "    "
         at, end, border = f"{loop.var}_s", f"{loop.var}_e", f"{loop.var}_b"
         here = f"const pf_i64 {loop.var} = {at}"
         first = found[0]
@@ -108,11 +110,7 @@ class StreamPrinter(LanePrinter):
             kind = f"{s.value.dtype.c_name} {arrays[s.buffer]}[{lanes}]"
             lines.append(f"{i2}__attribute__((aligned({LINE}))) {kind};")
         lines += [
-            f"{i2}PF_IVDEP",
-            f"{i2}for (int l = 0; l < {lanes}; ++l) {{",
-            f"{i3}const pf_i64 {loop.var} = {at} + l;",
-            *inner.block(loop.body, i3),
-            f"{i2}}}",
+            *(_by_parts(inner, loop, at, lanes, i2) if part else inner.lanes_of(loop, at, lanes, i2)),
             f"{i2}{here};",
         ]
         for s in found:
@@ -120,6 +118,15 @@ class StreamPrinter(LanePrinter):
             array = arrays[s.buffer]
             lines.append(f"{i2}pf_stream(&{place}, {array}, sizeof {array});")
         return [*lines, f"{i1}}}", *_plain_loop(plain, loop, at, end, i1), f"{indent}}}"]
+
+
+def _by_parts(printer: StreamPrinter, loop: For, at: str, lanes: int, indent: str) -> list[str]:
+    """Many lanes, some at a time: what is in between stays in registers."""
+    return [
+        f"{indent}for (int p = 0; p < {lanes}; p += {LANES}) {{",
+        *printer.lanes_of(loop, f"({at} + p)", LANES, indent + "  "),
+        f"{indent}}}",
+    ]
 
 
 def _plain_loop(printer: Printer, loop: For, at: str, end: str, indent: str) -> list[str]:
@@ -157,9 +164,9 @@ def _along(s: Store, var: str) -> bool:
 
 
 def _into_arrays(
-    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str]
+    element: Callable[[Printer, str, tuple[Index, ...]], str], arrays: dict[str, str], part: str
 ) -> Callable[[Printer, str, tuple[Index, ...]], str]:
     def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
-        return f"{arrays[buffer]}[l]" if buffer in arrays else element(printer, buffer, indices)
+        return f"{arrays[buffer]}[{part}l]" if buffer in arrays else element(printer, buffer, indices)
 
     return lane

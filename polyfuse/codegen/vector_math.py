@@ -24,6 +24,7 @@ from string import Template
 from typing import Literal
 
 from polyfuse.codegen import vector_math_cuda
+from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
@@ -199,7 +200,7 @@ def _texts(target: Target) -> dict[str, str]:
 def _chunks(target: Target) -> Mapping[str, _Chunk]:
     """Every function by name."""
     texts = _texts(target)
-    texts = vector_math_cuda.functions(texts) if target == "cuda" else texts | folds()
+    texts = vector_math_cuda.functions(texts) if target == "cuda" else texts | folds() | conversions()
     chunks: dict[str, _Chunk] = {}
     for name, text in texts.items():
         called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
@@ -225,7 +226,7 @@ FUNCTIONS: dict[str, float] = _max_ulp()
 """Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
 
 
-CPU_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(folds())
+CPU_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(folds()) | frozenset(conversions())
 """Every function that `prelude` offers for the CPU."""
 
 

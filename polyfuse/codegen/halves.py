@@ -1,0 +1,202 @@
+"""Vector loops over f16 and bf16 on a CPU: rows are converted by vector instructions around the lanes.
+
+    for l in 0..64:                               pf_widen_f16(w, &x[c], 64)
+      y[c + l] = f16(f(f32(x[c + l])))     ->     for l in 0..64:  n[l] = f(w[l])
+                                                  pf_narrow_f16(&y[c], n, 64)
+
+gcc 12 converts single halves by the machine's instruction and never vectors of them; in integer arithmetic
+it vectorises, at ten instructions for each conversion.  Both arrays become registers where the lanes are
+unrolled.  Only elements that lie side by side, and that every lane reads, are converted so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.codegen.vector_math_cuda import read
+from polyfuse.ir.dtypes import BF16, F16, F32, DType
+from polyfuse.ir.index_expr import IBin, IConst, IVar, variables
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Select,
+    walk,
+)
+
+Element = tuple[str, tuple[Index, ...]]
+Half = tuple[str, tuple[Index, ...], DType]
+# Lanes that are converted together where a loop does not say how many it has; a multiple of 16.
+LANES = 64
+_HALVES = (F16, BF16)
+
+
+def conversions() -> dict[str, str]:
+    """The text of the functions, by name."""
+    parts = read("vector_halves.h").split("PF_INLINE ")[1:]
+    texts = [f"PF_INLINE {p.rstrip()}\n" for p in parts]
+    return {re.findall(r"\bpf_(?:widen|narrow)_b?f16\b", t)[0]: t for t in texts}
+
+
+@dataclass(slots=True)
+class HalfPrinter(Printer):
+    """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to.
+
+    Neighbours in memory of buffers in `strided` may be apart.
+    """
+
+    strided: frozenset[str] = field(default=frozenset(), kw_only=True)
+    widened: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
+    narrowed: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Cast(Read(tensor, indices), dtype) if dtype == F32 and (tensor, indices) in self.widened:
+                return f"{self.widened[tensor, indices]}[l]"
+            case _:
+                return Printer.expr(self, e)
+
+    def node(self, node: Node, indent: str) -> list[str]:
+        match node:
+            case Store(buffer, indices, Cast(value)) if (buffer, indices) in self.narrowed:
+                return [f"{indent}{self.narrowed[buffer, indices]}[l] = {bare(self.expr(value))};"]
+            case _:
+                return Printer.node(self, node, indent)
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
+            return Printer.loop(self, loop, indent)
+        i1, i2 = indent + "  ", indent + "    "
+        start, end = f"{loop.var}_s", f"{loop.var}_e"
+        return [
+            f"{indent}{{",
+            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
+            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
+            f"{i1}for (; {start} + {LANES} <= {end}; {start} += {LANES}) {{",
+            *self.lanes_of(loop, start, LANES, i2),
+            f"{i1}}}",
+            f"{i1}PF_IVDEP",
+            f"{i1}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
+            *self.fence(loop.body, i2),
+            *self.block(loop.body, i2),
+            f"{i1}}}",
+            f"{indent}}}",
+        ]
+
+    def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
+        """The iterations of a vector loop from `start` on, as a loop over so many lanes."""
+        i1 = indent + "  "
+        found, stored = self._halves(loop) if lanes % 16 == 0 else ([], [])
+        wide = {(t, i): f"{loop.var}_w{k}" for k, (t, i, _) in enumerate(found)}
+        narrow = {(t, i): f"{loop.var}_n{k}" for k, (t, i, _) in enumerate(stored)}
+        inner = replace(self, widened=wide, narrowed=narrow)
+        lines = [f"{indent}float {', '.join(f'{n}[{lanes}]' for n in (*wide.values(), *narrow.values()))};"]
+        here = f"const int l = 0; const pf_i64 {loop.var} = {start} + l;"
+
+        def converted(way: str, half: Half, array: str) -> str:
+            tensor, indices, dtype = half
+            place = f"&{self.element(self, tensor, indices)}"
+            given = [place, array] if way == "narrow" else [array, place]
+            return f"{indent}{{ {here} {self.call(f'pf_{way}_{dtype.name}', [*given, str(lanes)])}; }}"
+
+        return [
+            *(lines if wide or narrow else []),
+            *[converted("widen", h, wide[h[:2]]) for h in found],
+            f"{indent}PF_IVDEP",
+            f"{indent}for (int l = 0; l < {lanes}; ++l) {{",
+            f"{i1}const pf_i64 {loop.var} = {start} + l;",
+            *inner.fence(loop.body, i1),
+            *inner.block(loop.body, i1),
+            f"{indent}}}",
+            *[converted("narrow", h, narrow[h[:2]]) for h in stored],
+        ]
+
+    def _worth(self, loop: For) -> bool:
+        """Are there conversions, and lanes enough for them?"""
+        known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
+        if known and loop.upper.value - loop.lower.value < LANES:  # type: ignore[union-attr]
+            return False
+        return any(self._halves(loop))
+
+    def _halves(self, loop: For) -> tuple[list[Half], list[Half]]:
+        """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""
+        if self.lazy or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
+            return [], []
+        targets = [n.buffer for n in loop.body if isinstance(n, (Store, Update))]
+        found = [
+            (r.tensor, r.indices, r.dtype)
+            for r in _converted(loop.body)
+            if r.tensor not in targets and self._along((r.tensor, r.indices), loop.var)
+        ]
+        stored = [
+            (n.buffer, n.indices, n.value.dtype)
+            for n in loop.body
+            if isinstance(n, Store) and _narrows(n.value) and targets.count(n.buffer) == 1
+            if self._along((n.buffer, n.indices), loop.var)
+        ]
+        return list(dict.fromkeys(found)), stored
+
+    def _along(self, e: Element, var: str) -> bool:
+        """Do neighbouring lanes find neighbours in memory?"""
+        name, indices = e
+        if not indices or name.startswith("%") or name in self.strided:
+            return False
+        *leading, last = indices
+        if isinstance(last, EXPR_TYPES) or any(var in _variables(i) for i in leading):
+            return False
+        match last:
+            case IBin("+", IVar(a), rest) | IBin("+", rest, IVar(a)) if a == var:
+                return var not in variables(rest)
+            case _:
+                return last == IVar(var)
+
+
+def _narrows(e: Expr) -> bool:
+    return isinstance(e, Cast) and e.dtype in _HALVES and e.arg.dtype == F32
+
+
+def _converted(body: Block) -> Iterator[Read]:
+    """Reads of 16 bits that are made f32 whatever the data."""
+    for n in body:
+        if isinstance(n, (Store, Update, Declare)) and n.value is not None:
+            yield from _in(n.value)
+
+
+def _in(e: Expr) -> Iterator[Read]:
+    match e:
+        case Cast(Read(dtype=source) as r, dtype) if source in _HALVES and dtype == F32:
+            yield r
+        case Cast(arg):
+            yield from _in(arg)
+        case Apply(_, args):
+            for a in args:
+                yield from _in(a)
+        case Select(cond):
+            yield from _in(cond)
+        case _:
+            pass
+
+
+def _variables(i: Index) -> set[str]:
+    """Loop variables of an index; those of data count as well."""
+    if not isinstance(i, EXPR_TYPES):
+        return set(variables(i))
+    found: set[str] = set()
+    for x in walk(i):
+        match x:
+            case Read(_, indices):
+                found.update(v for k in indices if not isinstance(k, EXPR_TYPES) for v in variables(k))
+            case IndexValue(index):
+                found.update(variables(index))
+            case _:
+                pass
+    return found

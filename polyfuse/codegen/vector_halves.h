@@ -1,0 +1,78 @@
+// Rows of f16 and bf16 to f32 and back, n a multiple of 16: by the machine's conversions of f16, which gcc 12 does
+// not find itself. They take subnormal halves as they are in every mode, and round to nearest, ties to even.
+
+PF_INLINE void pf_widen_f16(float* to, const pf_f16* from, int n) {
+#if defined(__clang__) && defined(__F16C__)
+  typedef float W __attribute__((vector_size(PF_VECTOR), aligned(4), may_alias));
+  typedef _Float16 H __attribute__((vector_size(PF_VECTOR / 2), aligned(2), may_alias));
+  for (int k = 0; k < n; k += PF_VECTOR / 4) *(W*)(to + k) = __builtin_convertvector(*(const H*)(from + k), W);
+#elif defined(__AVX512F__)
+  typedef float V __attribute__((vector_size(64)));
+  typedef short G __attribute__((vector_size(32)));
+  typedef float W __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 16)
+    *(W*)(to + k) = __builtin_ia32_vcvtph2ps512_mask((G) * (const H*)(from + k), (V){}, -1, 4);
+#elif defined(__F16C__)
+  typedef short G __attribute__((vector_size(16)));
+  typedef float W __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(16), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 8) *(W*)(to + k) = __builtin_ia32_vcvtph2ps256((G) * (const H*)(from + k));
+#else
+  for (int k = 0; k < n; ++k) to[k] = pf_f32_from_f16(from[k]);
+#endif
+}
+
+PF_INLINE void pf_narrow_f16(pf_f16* to, const float* from, int n) {
+#if defined(__clang__) && defined(__F16C__)
+  typedef float W __attribute__((vector_size(PF_VECTOR), aligned(4), may_alias));
+  typedef _Float16 G __attribute__((vector_size(PF_VECTOR / 2)));
+  typedef _Float16 H __attribute__((vector_size(PF_VECTOR / 2), aligned(2), may_alias));
+  for (int k = 0; k < n; k += PF_VECTOR / 4) *(H*)(to + k) = __builtin_convertvector(*(const W*)(from + k), G);
+#elif defined(__AVX512F__)
+  typedef float V __attribute__((vector_size(64)));
+  typedef short G __attribute__((vector_size(32)));
+  typedef float W __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 16)
+    *(H*)(to + k) = __builtin_ia32_vcvtps2ph512_mask((V) * (const W*)(from + k), 0, (G){}, -1);
+#elif defined(__F16C__)
+  typedef float V __attribute__((vector_size(32)));
+  typedef float W __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(16), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 8) *(H*)(to + k) = __builtin_ia32_vcvtps2ph256((V) * (const W*)(from + k), 0);
+#else
+  for (int k = 0; k < n; ++k) to[k] = pf_f16_from_f32(from[k]);
+#endif
+}
+
+PF_INLINE void pf_widen_bf16(float* to, const pf_bf16* from, int n) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef int V __attribute__((vector_size(64)));
+  typedef short G __attribute__((vector_size(32)));
+  typedef int W __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 16)
+    *(W*)(to + k) = __builtin_ia32_pmovzxwd512_mask((G) * (const H*)(from + k), (V){}, -1) << 16;
+#else
+  for (int k = 0; k < n; ++k) to[k] = pf_f32_from_bf16(from[k]);
+#endif
+}
+
+PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef unsigned V __attribute__((vector_size(64)));
+  typedef int S __attribute__((vector_size(64)));
+  typedef short G __attribute__((vector_size(32)));
+  typedef unsigned W __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 16) {
+    const V b = *(const W*)(from + k);
+    const V r = b + 0x7fffu + ((b >> 16) & 1u);
+    const V h = ((b & 0x7fffffffu) > 0x7f800000u ? b | 0x400000u : r) >> 16;
+    *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)h, (G){}, -1);
+  }
+#else
+  for (int k = 0; k < n; ++k) to[k] = pf_bf16_from_f32(from[k]);
+#endif
+}

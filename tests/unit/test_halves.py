@@ -1,0 +1,103 @@
+"""Rows of f16 and bf16 on a CPU: converted by vectors, with the bits of single conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.codegen.halves import conversions
+from polyfuse.codegen.vector_math import CPU_FUNCTIONS
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import Compilation, Watch, emitted
+
+TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+COPY = "op f(x: {0}[T, H], b: {0}[H]) -> (y: {0}[T, H]) {{ y[t, h] = x[t, h] + b[h] }}"
+NORM = """op f(x: {0}[T, H]) -> (y: {0}[T, H], m: {0}[T]) {{
+  m[t] = max[h](x[t, h])
+  s[t] = sum[h](exp(x[t, h] - m[t]))
+  y[t, h] = exp(x[t, h] - m[t]) / s[t]
+}}"""
+IN_PLACE = "op f(inout x: {0}[T, H]) {{ x[t, h] = x[t, h] * 2.0 }}"
+GATHER = "op f(x: {0}[T, H], i: i64[N]) -> (y: {0}[N, H]) {{ y[n, h] = x[i[n], h] + x[i[n], H-1-h] }}"
+SHIFTED = "op f(x: {0}[T, H]) -> (y: {0}[T, H]) {{ y[t, h] = x[t, h+1] - x[t, h] if h + 1 < H else x[t, h] }}"
+
+
+def every_value(kind: str) -> Any:
+    """All numbers of a type, infinities, NaN and subnormal ones too."""
+    return np.arange(1 << 16, dtype=np.uint16).view(TYPES[kind])
+
+
+def source(text: str, kind: str, **sizes: int) -> str:
+    graph = instantiate((parse_text(text.format(kind)),), "f")
+    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=Stitching())
+    return emitted(Watch(pf.Options()), compilation)[1].source
+
+
+@pytest.mark.parametrize("denormals", ["flush", "keep"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_value_comes_through(kind: str, denormals: Any) -> None:
+    x = every_value(kind).reshape(64, 1024)
+    f = pf.compile(COPY.format(kind), denormals=denormals)
+    for x_, got in (
+        (x, f(x, np.zeros(1024, x.dtype))),
+        (x[:, :999], f(x[:, :999].copy(), np.zeros(999, x.dtype))),
+    ):
+        ok = ~np.isnan(x_)
+        if denormals == "flush" and kind == "bf16":  # its subnormal numbers are those of f32, which are added
+            ok &= np.abs(x_.astype("f4")) >= 2.0**-126
+        np.testing.assert_array_equal(got[ok].astype("f4"), x_[ok].astype("f4"))
+        assert np.isnan(got[np.isnan(x_)]).all()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_results_are_rounded_to_nearest(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((77, 333)) * 10.0 ** rng.integers(-7, 6, (77, 333))).astype(TYPES[kind])
+    b = rng.standard_normal(333).astype(TYPES[kind])
+    want = (x.astype("f4") + b.astype("f4")).astype(TYPES[kind])
+    np.testing.assert_array_equal(pf.compile(COPY.format(kind))(x, b).view("u2"), want.view("u2"))
+
+
+@pytest.mark.parametrize("h", [1, 15, 64, 67, 200])
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows(kind: str, h: int) -> None:
+    rng = np.random.default_rng(h)
+    x = rng.standard_normal((9, h)).astype(TYPES[kind])
+    y, m = pf.compile(NORM.format(kind))(x)
+    wide = x.astype("f8")
+    e = np.exp(wide - wide.max(1, keepdims=True))
+    np.testing.assert_array_equal(m.astype("f8"), wide.max(1))
+    np.testing.assert_allclose(y.astype("f8"), e / e.sum(1, keepdims=True), rtol=1e-2, atol=1e-4)
+    z = x.copy()
+    pf.compile(IN_PLACE.format(kind))(z)
+    np.testing.assert_array_equal(z.astype("f4"), 2 * x.astype("f4"))
+    i = rng.integers(0, 9, 13)
+    got = pf.compile(GATHER.format(kind))(x, i)
+    np.testing.assert_array_equal(
+        got.astype("f4"), (x[i].astype("f4") + x[i, ::-1].astype("f4")).astype(TYPES[kind]).astype("f4")
+    )
+    got = pf.compile(SHIFTED.format(kind))(x)
+    want = x.astype("f4")
+    want[:, :-1] = want[:, 1:] - want[:, :-1]
+    np.testing.assert_array_equal(got.astype("f4"), want.astype(TYPES[kind]).astype("f4"))
+
+
+def test_strided_arrays() -> None:
+    x = np.arange(40 * 300, dtype=np.float16).reshape(40, 300) % 1000
+    f = pf.compile(COPY.format("f16"))
+    b = np.ones(150, np.float16)
+    np.testing.assert_array_equal(f(x[:, ::2], b), x[:, ::2] + 1)
+
+
+def test_the_functions_are_of_the_prelude_and_used() -> None:
+    assert set(conversions()) <= CPU_FUNCTIONS
+    for kind in TYPES:
+        text = source(NORM, kind, T=64, H=1024)
+        assert f"pf_widen_{kind}(c1_w0, " in text and f"pf_narrow_{kind}(&" in text
