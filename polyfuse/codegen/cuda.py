@@ -7,7 +7,7 @@ Indices are 32 bits where the ranges of all loops prove that this is enough.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
@@ -328,7 +328,7 @@ class CudaPrinter(Printer):
         return Printer.loop(self, loop, indent)
 
     def grid_stride(self, loop: For, indent: str) -> list[str]:
-        """Block loops whose iterations the blocks of the grid take in turn."""
+        """Block loops whose iterations the blocks of the grid take in turn; one does those inside alone."""
         loops, body = [loop], loop.body
         while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
             loops.append(body[0])
@@ -344,7 +344,8 @@ class CudaPrinter(Printer):
             lines.append(f"{inner}const {kind} {x.var} = {low}rest{f' % {extent}' if k else ''};")
             if k:
                 lines.append(f"{inner}rest /= {extent};")
-        return [*lines, *self.block(body, inner), f"{indent}}}"]
+        alone = replace(self, in_turn=False)
+        return [*lines, *alone.block(body, inner), f"{indent}}}"]
 
     def device_node(self, node: Barrier | Combine | VectorLoad | VectorStore, indent: str) -> list[str]:
         match node:
