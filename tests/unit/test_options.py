@@ -65,6 +65,7 @@ def test_dump_may_be_text() -> None:
     "wrong",
     [
         {"denormals": "ignore"},
+        {"library": "always"},
         {"checked": 1},
         {"verify": "yes"},
         {"threads": 0},
