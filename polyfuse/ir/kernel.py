@@ -155,6 +155,8 @@ class Kernel:
     def __str__(self) -> str:
         shape = f": {self.threads[0]} x {self.threads[1]} threads, vectors of {self.vector}"
         lines = [f"kernel {self.name}{shape if self.threads != (1, 1) else ''}"]
+        if (own := self.owners) is not None:
+            lines.append(f"  {own.parts} owners of {own.tensor}, by its index {own.place}")
         lines += [f"  {b}" for b in self.buffers]
         for k, stage in enumerate(self.stages):
             lines.append(f"  stage {k}")
