@@ -5,6 +5,7 @@ torch.from_dlpack(result)    cupy.asarray(result)    jax.dlpack.from_dlpack(resu
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 from typing import Any
@@ -139,8 +140,10 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_lent: dict[int, object] = {}
+_lent: dict[int, tuple[_Managed, object, object, object]] = {}
 """Address of a lent tensor -> what it needs to stay alive."""
+_capsules: set[int] = set()
+"""Addresses of capsules that live."""
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -150,6 +153,9 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
 )
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_set_destructor = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
+    ("PyCapsule_SetDestructor", ctypes.pythonapi)
 )
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(
     ("PyCapsule_New", ctypes.pythonapi)
@@ -163,11 +169,21 @@ def _give_back(address: int) -> None:
 
 def _forget(capsule: int) -> None:
     """Called when a capsule dies; one that was consumed has another name by then."""
+    _capsules.discard(capsule)
     if _is_valid(capsule, CAPSULE):
         _lent.pop(_pointer(capsule, CAPSULE), None)
 
 
 _DELETER, _DESTRUCTOR = _Deleter(_give_back), _Destructor(_forget)
+
+
+@atexit.register
+def _let_go() -> None:
+    """What outlives the interpreter must not call functions of it: they are gone by then."""
+    for capsule in _capsules:
+        _set_destructor(capsule, None)
+    for managed, *_ in _lent.values():
+        managed.deleter = None
 
 
 def export(
@@ -188,7 +204,9 @@ def export(
     managed.deleter = ctypes.cast(_DELETER, ctypes.c_void_p)
     key = ctypes.addressof(managed)
     _lent[key] = (managed, extents, strides, owner)
-    return _new_capsule(key, CAPSULE, _DESTRUCTOR)
+    capsule = _new_capsule(key, CAPSULE, _DESTRUCTOR)
+    _capsules.add(id(capsule))
+    return capsule
 
 
 def _code(dtype: DType) -> int:

@@ -7,6 +7,8 @@ nothing before somebody waits, so a step that is not ordered shows as a wrong re
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -752,6 +754,19 @@ def test_lent_memory_is_kept_and_given_back(recording: RecordingDriver) -> None:
         del capsule
         found = [pool.take(4 * SIZE, s).address for s in range(20)]
     assert address in found, "a capsule that nobody consumed frees what it holds"
+
+
+def test_capsules_may_outlive_the_interpreter() -> None:
+    """Its functions are gone when what is left of the program dies."""
+    text = (
+        "import sys, numpy as np\n"
+        "from polyfuse.runtime.cuda_results import export\n"
+        "memory = np.zeros(4, np.float32)\n"
+        "sys.kept = [export(memory.ctypes.data, (4,), memory.dtype, (1, 0), memory) for _ in range(3)]\n"
+        "sys.kept.pop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("dtype", [t for t in ALL if t is not BF16], ids=str)
