@@ -67,9 +67,21 @@ def peak_memory() -> int:
         import resource
     except ImportError:
         return 0
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else 1024
-    return max(resource.getrusage(k).ru_maxrss for k in kinds) * unit
+    waited = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return max(_own_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, waited)
+
+
+def _own_peak() -> int:
+    """The peak of this program alone, or 0: Linux's ``ru_maxrss`` is also that of whoever started it."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -144,20 +156,27 @@ class Child:
 
     def _greet(self) -> None:
         """Wait until the child is ready: its start does not count against the time of a request."""
+        process, ended = self.process, False
         try:
             ready = self.read_line(time.monotonic() + START_LIMIT_S) == self.greeting.encode()
-        except (ChildDied, ChildLate):
+        except ChildDied:
+            ready, ended = False, True
+        except ChildLate:
             ready = False
         except BaseException:
             self.kill()
             raise
-        if not ready:
-            process = self.process
-            self.kill()
-            if process is not None and process.returncode == -signal.SIGKILL:
-                raise ChildDied("the helper was ended")
-            self._unavailable = True
-            raise ChildUnavailable("the helper process does not start")
+        if ready:
+            return
+        if ended and process is not None:  # how, before it is killed here
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        killed = process is not None and process.returncode == -signal.SIGKILL
+        self.kill()
+        if killed:
+            raise ChildDied("the helper was ended")
+        self._unavailable = True
+        raise ChildUnavailable("the helper process does not start")
 
     def _pipe(self, name: str) -> IO[bytes]:
         pipe: IO[bytes] | None = getattr(self.process, name)

@@ -254,7 +254,7 @@ factored = sums.lower(pf.Options(threads=2))
 print(factored)
 print(factored.explain())
 assert factored.launches == 2
-assert "+ rfactor db: partial results over 8 chunks of 1024 iterations of t" in factored.explain()
+assert "+ rfactor db: partial results over 32 chunks of 256 iterations of t" in factored.explain()
 
 # %% [markdown]
 # The order of the additions is another one now, and rounding with it. The bound of the reference covers any
