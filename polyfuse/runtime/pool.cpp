@@ -8,6 +8,8 @@
 //    done with his own share claims chunks of the others.  The caller works too.
 //  * Between two steps the caller waits until all chunks are *finished*.  It never waits for a
 //    worker that claimed nothing, so a worker that is asleep or preempted costs nobody anything.
+//  * A worker that the system put on the caller's core, where it waits while others are idle, is moved
+//    away from it once; it may run on all its cores as before.
 //  * Without a parallel step nobody is woken and no thread is started.
 //  * A second thread that calls while a region runs does its own steps alone, chunk by chunk, with
 //    bitwise the same results, because the chunks are the same.  Kernels must not call pf_run.
@@ -45,6 +47,8 @@ namespace {
 constexpr int64_t kFlushDenormals = 1;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kPoliteNs = 50 * 1000;  // spinning longer than this, let others have the core
+constexpr int64_t kMissedNs = 30 * 1000;  // a worker that claimed nothing for this long is missed,
+constexpr int64_t kPatienceNs = 1000 * 1000;  // and moved at most this often
 
 // ---- floating-point state ------------------------------------------------------------------
 #if defined(__x86_64__)
@@ -126,6 +130,8 @@ std::atomic<int64_t> spin_ns{1500 * 1000};
 std::atomic<int> sleepers{0};
 std::atomic<bool> caller_sleeps{false};
 std::atomic<int64_t> wakeups{0};    // times a sleeping worker was called: for tests and reports
+std::atomic<int64_t> moves{0};      // times a worker was moved off the caller's core: likewise
+int64_t moved_at = 0;               // when that was last; guarded by busy
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 pthread_cond_t all_done = PTHREAD_COND_INITIALIZER;
@@ -251,8 +257,38 @@ void run_in_order(const pf_step& step, char* const* buf, const int64_t* num) {
   }
 }
 
+#if defined(__linux__)
+// Two threads that are woken together may get one core, and stay there for several milliseconds before
+// the system moves one to an idle core: forbidding the worker this core for a moment moves it now.
+void move_away(pthread_t thread, int cpu) {
+  cpu_set_t usual, elsewhere;
+  if (cpu < 0 || cpu >= CPU_SETSIZE || pthread_getaffinity_np(thread, sizeof usual, &usual) != 0) return;
+  elsewhere = usual;
+  CPU_CLR(cpu, &elsewhere);
+  if (!CPU_ISSET(cpu, &usual) || CPU_COUNT(&elsewhere) == 0) return;
+  if (pthread_setaffinity_np(thread, sizeof elsewhere, &elsewhere) != 0) return;
+  pthread_setaffinity_np(thread, sizeof usual, &usual);
+  moves.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Of the workers that have claimed nothing of their shares while the caller did all of its own.
+void look_for_missing(int64_t began) {
+  const int64_t now = now_ns();
+  if (now - began < kMissedNs || now - moved_at < kPatienceNs) return;
+  const int cpu = sched_getcpu();
+  for (int k = 1; k < job.shares && k <= started; ++k) {
+    const int64_t all = job.share(k + 1) - job.share(k);
+    if (all == 0 || left[k].value.load() < all) continue;
+    move_away(ids[k - 1], cpu);
+    moved_at = now;
+  }
+}
+#else
+void look_for_missing(int64_t) {}
+#endif
+
 void run_together() {
-  const int64_t chunks = job.chunks;
+  const int64_t chunks = job.chunks, began = now_ns();
   finished.value.store(0);
   for (int k = 0; k < job.shares; ++k) left[k].value.store(job.share(k + 1) - job.share(k));
   steps_written.value.fetch_add(1);
@@ -265,6 +301,8 @@ void run_together() {
     pthread_mutex_unlock(&mutex);
     wakeups.fetch_add(calls, std::memory_order_relaxed);
   }
+  help_with(0);
+  look_for_missing(began);
   help(0);
   const auto complete = [chunks] { return finished.value.load() == chunks; };
   if (complete() || spin_until(complete)) return;
@@ -342,6 +380,7 @@ extern "C" void pf_set_spin(int64_t ns) { spin_ns.store(ns < 0 ? 0 : ns); }
 extern "C" int pf_threads() { return target.load(); }
 extern "C" int pf_started() { return started; }
 extern "C" int64_t pf_wakeups() { return wakeups.load(); }
+extern "C" int64_t pf_moves() { return moves.load(); }
 
 // The floating-point control state of this thread (mxcsr or fpcr; 0 where unknown).
 extern "C" int64_t pf_fp_state() { return int64_t(fp_get()); }

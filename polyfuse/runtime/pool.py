@@ -95,7 +95,8 @@ class Pool:
         self.run_address: int = address
         """Where ``pf_run`` is, for generated code that calls it itself."""
         library.pf_set_spin.argtypes = [ctypes.c_int64]
-        library.pf_wakeups.restype = library.pf_fp_state.restype = ctypes.c_int64
+        for query in (library.pf_wakeups, library.pf_moves, library.pf_fp_state):
+            query.restype = ctypes.c_int64
         # No argtypes on pf_run: arguments come as ctypes objects already, and checking costs time.
 
     @classmethod
@@ -146,6 +147,11 @@ class Pool:
     def wakeups(self) -> int:
         """How often a sleeping worker was woken so far."""
         return int(self._library.pf_wakeups())
+
+    @property
+    def moves(self) -> int:
+        """How often a worker was moved off the core of the caller so far."""
+        return int(self._library.pf_moves())
 
     def fp_state(self) -> int:
         """The floating-point control register of this thread (mxcsr, fpcr; 0 where unknown)."""

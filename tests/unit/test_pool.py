@@ -23,6 +23,7 @@ from polyfuse.runtime.toolchain import load_shared
 
 KERNELS = r"""
 #include <cstdint>
+#include <ctime>
 #include <unistd.h>
 #include <pthread.h>
 #define PF extern "C" void
@@ -50,6 +51,13 @@ PF halve(ARGS) {
 }
 PF divide_by_zero(ARGS) { volatile float z = 0; z = 1 / z; }
 PF nothing(ARGS) {}
+PF work(ARGS) {  // keeps its core for num[2] us, and notes its thread
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  const int64_t end_ns = t.tv_sec * 1000000000 + t.tv_nsec + num[2] * 1000;
+  do clock_gettime(CLOCK_MONOTONIC, &t); while (t.tv_sec * 1000000000 + t.tv_nsec < end_ns);
+  for (int64_t i = begin; i < end; ++i) ((int64_t*)buf[0])[i] = gettid();
+}
 #if defined(__x86_64__)
 #include <immintrin.h>
 extern "C" int64_t set_fp(int64_t s) { int64_t old = _mm_getcsr(); _mm_setcsr(s); return old; }
@@ -177,6 +185,47 @@ def test_serial_work_wakes_and_starts_nobody() -> None:
     assert pool.wakeups == before
     run_two_steps()
     assert pool.wakeups > before
+
+
+def a_worker_on_our_core(cores: set[int]) -> int:
+    """Put the only worker, which spins, on the core of this thread, then let it run on `cores`. Its id."""
+    noted = np.zeros(2, np.int64)
+    call = prepared([step("work", 2, 1)], [noted], 0, 0, 20_000)
+    worker = 0
+    while not worker:  # both had a chunk
+        call.check()
+        worker = next((int(t) for t in noted if t != threading.get_native_id()), 0)
+    os.sched_setaffinity(0, {min(cores)})
+    os.sched_setaffinity(worker, {min(cores)})
+    os.sched_setaffinity(worker, cores)
+    return worker
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cores of threads are Linux's")
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_a_worker_on_the_core_of_the_caller_is_moved(threads: int) -> None:
+    """Where it may run elsewhere; and what it may run on stays as it was."""
+    pool, cores = Pool.get(), os.sched_getaffinity(0)
+    pool.set_spin_ns(10**9)
+    before = pool.moves
+    try:
+        for _ in range(100):
+            worker = a_worker_on_our_core(cores)
+            prepared([step("work", 2, 1)], [np.zeros(2, np.int64)], 0, 0, 1000).check()
+            assert os.sched_getaffinity(worker) == cores
+            if pool.moves > before:
+                break
+            os.sched_setaffinity(0, cores)
+        assert (pool.moves > before) == (len(cores) > 1)
+        os.sched_setaffinity(worker, {min(cores)})  # the user's wish: it stays
+        before = pool.moves
+        for _ in range(5):
+            prepared([step("work", 2, 1)], [np.zeros(2, np.int64)], 0, 0, 1500).check()
+        assert pool.moves == before and os.sched_getaffinity(worker) == {min(cores)}
+    finally:
+        os.sched_setaffinity(0, cores)
+        pool.set_threads(1)  # ends the worker
+        pool.set_threads(threads)
 
 
 def test_changing_the_number_of_threads_while_others_call() -> None:
