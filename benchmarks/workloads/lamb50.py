@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.adam50_small import COUNT, in_order, shape_of
+from benchmarks.adam_steps import lists, tensors
+from benchmarks.workloads.adam50_small import SHAPES, STEPS
 
 SIZES = {"lamb50": {"K": 64, "L": 256}}
 SMALL = {"K": 3, "L": 5}
@@ -15,10 +16,10 @@ LR, BETA1, BETA2, EPS, WD, CLIP = 1e-3, 0.9, 0.999, 1e-6, 0.01, 1.0
 
 def _text() -> str:
     parameters, squares, lines = [], [], []
-    for k in range(COUNT):
-        kind = f"f32[{', '.join(shape_of(k))}]"
+    for k, shape in enumerate(SHAPES):
+        kind = f"f32[{', '.join(shape)}]"
         parameters.append(f"inout p{k}: {kind}, g{k}: {kind}, inout m{k}: {kind}, inout v{k}: {kind}")
-        i = ", ".join("ij"[: len(shape_of(k))])
+        i = ", ".join("ij"[: len(shape)])
         squares.append(f"  q{k} = sum[{i}](g{k}[{i}] * g{k}[{i}])")
         lines += [
             f"  mn{k}[{i}] = beta1 * m{k}[{i}] + (1.0 - beta1) * (g{k}[{i}] * scale)",
@@ -33,7 +34,7 @@ def _text() -> str:
         ]
     values = {"lr": LR, "beta1": BETA1, "beta2": BETA2, "eps": EPS, "wd": WD, "clip": CLIP}
     scalars = ", ".join(f"{n}: f32 = {x}" for n, x in values.items())
-    total = "  total = " + " + ".join(f"q{k}" for k in range(COUNT))
+    total = "  total = " + " + ".join(f"q{k}" for k in range(len(SHAPES)))
     scale = "  scale = min(1.0, clip / (sqrt(total) + 1e-6))"
     return "\n".join(
         [f"op lamb50({', '.join(parameters)}, {scalars}) {{", *squares, total, scale, *lines, "}"]
@@ -44,25 +45,15 @@ TEXT = _text()
 
 
 def inputs(sizes: dict[str, int], rng: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for k in range(COUNT):
-        shape = tuple(sizes[n] for n in shape_of(k))
-        for x in "pgm":
-            given[f"{x}{k}"] = rng.standard_normal(shape, "f4")
-        given[f"v{k}"] = rng.random(shape, "f4") + np.float32(0.1)
-    return given
-
-
-def _lists(given: tuple[Any, ...]) -> tuple[list[Any], ...]:
-    return tuple([given[4 * k + j] for k in range(COUNT)] for j in range(4))
+    return tensors(SHAPES, sizes, rng)
 
 
 def _steps(given: tuple[Any, ...], sqrt: Any, minimum: Any, where: Any) -> tuple[Any, ...]:
     """New values of p, m and v of each tensor, in order."""
-    lists = _lists(given)
-    scale = minimum(1.0, CLIP / (sqrt(sum((g * g).sum() for g in lists[1])) + 1e-6))
+    listed = lists(given)
+    scale = minimum(1.0, CLIP / (sqrt(sum((g * g).sum() for g in listed[1])) + 1e-6))
     found: list[Any] = []
-    for p, g, m, v in zip(*lists, strict=True):
+    for p, g, m, v in zip(*listed, strict=True):
         g = g * scale
         m = BETA1 * m + (1 - BETA1) * g
         v = BETA2 * v + (1 - BETA2) * g * g
@@ -74,13 +65,13 @@ def _steps(given: tuple[Any, ...], sqrt: Any, minimum: Any, where: Any) -> tuple
 
 
 def with_numpy(**given: Any) -> Any:
-    return _steps(in_order(given), np.sqrt, np.minimum, np.where)
+    return _steps(STEPS.in_order(given), np.sqrt, np.minimum, np.where)
 
 
 def with_torch(torch: Any, *given: Any) -> None:
-    lists = _lists(given)
-    scale = (CLIP / (torch.stack([(g * g).sum() for g in lists[1]]).sum().sqrt() + 1e-6)).clamp(max=1.0)
-    for p, g, m, v in zip(*lists, strict=True):
+    listed = lists(given)
+    scale = (CLIP / (torch.stack([(g * g).sum() for g in listed[1]]).sum().sqrt() + 1e-6)).clamp(max=1.0)
+    for p, g, m, v in zip(*listed, strict=True):
         g = g * scale
         m.mul_(BETA1).add_(g, alpha=1 - BETA1)
         v.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
@@ -92,7 +83,7 @@ def with_torch(torch: Any, *given: Any) -> None:
 
 def with_torch_library(torch: Any, *given: Any) -> None:
     """With the functions over lists of tensors that torch.optim is written with."""
-    p, g, m, v = _lists(given)
+    p, g, m, v = lists(given)
     norm = torch.stack(torch._foreach_norm(g)).norm()
     scale = (CLIP / (norm + 1e-6)).clamp(max=1.0)
     g = torch._foreach_mul(g, scale)
@@ -110,4 +101,4 @@ def with_torch_library(torch: Any, *given: Any) -> None:
 
 
 def with_jax(jax: Any, **given: Any) -> Any:
-    return _steps(in_order(given), jax.numpy.sqrt, jax.numpy.minimum, jax.numpy.where)
+    return _steps(STEPS.in_order(given), jax.numpy.sqrt, jax.numpy.minimum, jax.numpy.where)
