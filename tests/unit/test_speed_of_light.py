@@ -18,6 +18,7 @@ from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import NestFigures, StitchingCost, gain
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.kernel_stages import Kernels
+from polyfuse.targets import chip
 
 MB = 1e6
 # Round figures: 1 GB/s of memory, 10 of the caches, 1 G operations a second.
@@ -187,7 +188,7 @@ def test_estimates_of_stages() -> None:
     plain, _, both = layer_norm("cuda", 64, 64)
     found = both.estimate("V100")
     assert isinstance(found, Estimate) and found.machine == "V100" and found.seconds > 0
-    assert plain.estimate().machine == "H200"
+    assert plain.estimate().machine == chip(plain.options, "cuda").name  # this machine's GPU, if it has one
     lines = str(found).splitlines()
     assert lines[0].startswith("V100: ") and len(lines) == 2 + both.launches
     table = pf.compare(plain, both).splitlines()
