@@ -86,7 +86,7 @@ def run(
 
 
 def _show(case: Case, done: Done, repeat: int) -> None:
-    """Where the time goes, on a target on which it says something."""
+    """Where the time goes, on a target on which it says something; what compiling took."""
     executable, took = done.built.executable, screen.duration(done.seconds)
     match done.built.compilation.target:
         case "interpret":
@@ -101,6 +101,7 @@ def _show(case: Case, done: Done, repeat: int) -> None:
             times.show_cpu(case, done, repeat)
     if done.built.tuning is not None:
         screen.show(str(done.built.tuning))
+    screen.out().print(done.built.cost, soft_wrap=True)
 
 
 @dataclass(frozen=True)

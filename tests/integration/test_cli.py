@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -125,6 +126,7 @@ def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_run_in_the_emulator(norm: str) -> None:
     done = call("run", norm, *SMALL, "--target", "emulate", "--seed", "3", "--resident", "1")
+    assert re.search(r"^compiled in [\d.]+ s.*, peak memory \d+ MiB$", done.stdout, re.MULTILINE)
     assert "emulated in " in done.stdout and ", nothing wrong found\n" in done.stdout
     assert "y: agrees" in done.stdout and done.stderr == ""
 
