@@ -13,7 +13,7 @@ import islpy as isl
 
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, path, sequence, statements
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Statement, TensorGraph
@@ -50,7 +50,8 @@ def build_loops(model: PolyModel, tree: Tree) -> Block:
         iterators = iterators.add(isl.Id.read_from_str(model.context, f"c{k}"))
     build = isl.AstBuild.from_context(model.assumptions).set_iterators(iterators)
     node = build.node_from_schedule(to_isl(model, tree, separate=len(names) <= MOST_SEPARATED))
-    return _one_loop(_Converter(tree, anchors).block(node, 0)) if anchors else _Converter(tree).block(node, 0)
+    block = _Shared(model, tree).block(_Converter(tree, anchors).block(node, 0), frozenset())
+    return _one_loop(block) if anchors else block
 
 
 def _anchored(model: PolyModel, tree: Tree) -> tuple[PolyModel, Tree, tuple[str, ...]]:
@@ -122,6 +123,61 @@ def _one_loop(block: Block) -> Block:
 
 def _members(tree: Tree, statement: str) -> list[Member]:
     return [m for m in path(tree, statement) if isinstance(m, Member)]
+
+
+class _Shared:
+    """Puts loops that threads share back around instances for which isl left them out.
+
+    isl prints no loop where a variable has one value. But each iteration of a shared loop belongs to one
+    thread, which may keep what it computes in a register: outside of the loop, all threads would do it.
+
+        for (c1 = 0; c1 < 16; c1++) S(c1); S(16)     becomes     ...; for (c1 = 16; c1 < 17; c1++) S(c1)
+    """
+
+    def __init__(self, model: PolyModel, tree: Tree) -> None:
+        self.dims = {s.name: [d.name for d in s.dims] for s in model.graph.statements}
+        self.paths = {
+            n: [(f"c{k}", m) for k, m in enumerate(_members(tree, n)) if m.coordinate is Coordinate.ROUND]
+            for n in statements(tree)
+        }
+
+    def block(self, nodes: Block, around: frozenset[str]) -> Block:
+        """`around`: the variables of the loops around."""
+        found: list[Node] = []
+        for node in nodes:
+            match node:
+                case For():
+                    new: Node = replace(node, body=self.block(node.body, around | {node.var}))
+                case If():
+                    new = replace(
+                        node, then=self.block(node.then, around), other=self.block(node.other, around)
+                    )
+                case Exec():
+                    new = self._looped(node, around)
+                case _:
+                    new = node
+            found[-1:] = _joined(found[-1], new) if found else [new]
+        return tuple(found)
+
+    def _looped(self, node: Exec, around: frozenset[str]) -> Node:
+        result: Node = node
+        env = dict(zip(self.dims[node.statement], node.args, strict=True))
+        for var, member in reversed(self.paths[node.statement]):
+            if var not in around:
+                value = substitute(member.of(node.statement), env)
+                result = For(var, value, value + 1, 1, (result,), member.coordinate)
+        return result
+
+
+def _joined(a: Node, b: Node) -> list[Node]:
+    """Two nodes; loops that were put back around the same iteration as one."""
+    match a, b:
+        case For(coordinate=Coordinate.ROUND), For(coordinate=Coordinate.ROUND) if (
+            a.upper == a.lower + 1 and (a.var, a.lower, a.upper) == (b.var, b.lower, b.upper)
+        ):
+            return [replace(a, body=(*a.body, *b.body))]
+        case _:
+            return [a, b]
 
 
 class _Converter:
