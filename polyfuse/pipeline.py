@@ -18,6 +18,7 @@ from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
+from polyfuse.estimates import this_core
 from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, without_doubts
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
@@ -285,6 +286,7 @@ def build(
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
+    own = own if target in ON_GPU else replace(own, core=own.core or this_core())
     return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
 
 

@@ -23,13 +23,14 @@ from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
-from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Update
+from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, Read
 
-# Accumulators of a tile: rows of one cache line each, at most so many.
-MOST_ROWS = 8
-LINE_BYTES = 64
+# Bytes of the accumulators of a tile at most: all registers of a machine with 32 of 64 bytes. A tile that
+# reads its lanes in place has vectors of the longest kind.
+MOST_BYTES = 2048
+VECTOR_BYTES, LEAST_BYTES = 64, 16
 
 
 def register_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
@@ -40,6 +41,9 @@ def register_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) 
             case For():
                 nest = sum_nest(node)
                 made = _tile(kernel, nest, numbers) if nest is not None else None
+                if made and nest is not None and result and _begins(result[-1], nest):
+                    result.pop()
+                    made[-1] = _stored(made[-1])
                 result += made or [replace(node, body=register_tiles(kernel, node.body, numbers))]
             case If():
                 then, other = (register_tiles(kernel, b, numbers) for b in (node.then, node.other))
@@ -84,6 +88,35 @@ def sum_nest(loop: For) -> SumNest | None:
     return SumNest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
 
 
+def _begins(node: Node, nest: SumNest) -> bool:
+    """Does a node set what a tile sums to zero, and nothing else?"""
+    match node:
+        case For(row, _, _, 1, (For(lane, _, _, 1, (Store(buffer, _, Const(0.0)),)),)):
+            (inner,) = substituted(node.body, {row: IVar(nest.row.var), lane: IVar(nest.lane.var)})
+            (store,) = inner.body if isinstance(inner, For) else ()
+            same = isinstance(store, Store) and store.indices == nest.update.indices
+            return (
+                same
+                and buffer == nest.update.buffer
+                and (node.lower, node.upper) == (nest.row.lower, nest.row.upper)
+                and isinstance(inner, For)
+                and (inner.lower, inner.upper) == (nest.lane.lower, nest.lane.upper)
+            )
+        case _:
+            return False
+
+
+def _stored(node: Node) -> Node:
+    """The loops that add a tile to what was zero, storing it."""
+    match node:
+        case For(body=(inner,)):
+            return replace(node, body=(_stored(inner),))
+        case Update(buffer, indices, _, value):
+            return Store(buffer, indices, value)
+        case _:
+            return node
+
+
 def _bounds(loop: For) -> set[str]:
     return set(variables(loop.lower)) | set(variables(loop.upper))
 
@@ -116,12 +149,11 @@ def _used(indices: tuple[Index, ...]) -> set[str]:
 
 def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[Node] | None:
     dtype = nest.update.value.dtype
-    lanes = LINE_BYTES // dtype.bytes
-    shape = strip_of(nest.row), strip_of(nest.lane)
-    if shape[0] is None or shape[1] is None or shape[0].length > MOST_ROWS or shape[1].length > lanes:
+    shape, left, right = (strip_of(nest.row), strip_of(nest.lane)), nest.left, nest.right
+    if shape[0] is None or shape[1] is None or not (isinstance(left, Read) and isinstance(right, Read)):
         return None
-    rows, left, right = shape[0].length, nest.left, nest.right
-    if not (isinstance(left, Read) and isinstance(right, Read)):
+    rows, lanes = shape[0].length, _lanes(kernel, nest, right, shape[1].length)
+    if rows * lanes * dtype.bytes > MOST_BYTES:
         return None
     starts = (
         _start(kernel, nest, nest.row, rows, left),
@@ -149,6 +181,27 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
     return [tile, replace(nest.row, body=(replace(nest.lane, body=(total,)),))]
 
 
+def _lanes(kernel: Kernel, nest: SumNest, right: Read, length: int) -> int:
+    """How many lanes are computed for `length` of them: as many as lie side by side for a tile, else vectors
+    that are full."""
+    held = _held(kernel, nest.lane, right)
+    if held is not None and held >= length:
+        return held
+    nbytes = length * nest.update.value.dtype.bytes
+    unit = LEAST_BYTES if nbytes % LEAST_BYTES == 0 else VECTOR_BYTES
+    return -(-nbytes // unit) * unit // nest.update.value.dtype.bytes
+
+
+def _held(kernel: Kernel, loop: For, read: Read) -> int | None:
+    """How long the dim of an operand is that a loop runs over from 0 on, and nothing else."""
+    shape = kernel.buffer(read.tensor).extents
+    places = [(i, e) for i, e in zip(_affine(read), shape, strict=True) if loop.var in variables(i)]
+    if len(places) != 1 or sizes(places[0][1]):
+        return None
+    inside = linear(binary("-", places[0][0], binary("-", IVar(loop.var), loop.lower)))
+    return evaluate(places[0][1], {}) if inside == linear(IConst(0)) else None
+
+
 def _contiguous(kernel: Kernel, read: Read, lane: str) -> bool:
     where = flat(_affine(read), kernel.buffer(read.tensor).extents)
     return where.factor(IVar(lane)) == 1 and not any(
@@ -162,13 +215,8 @@ def _affine(read: Read) -> tuple[IndexExpr, ...]:
 
 def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) -> IndexExpr | None:
     """Where a tile of `length` begins, so that all it reads exists; None if nothing is known to do."""
-    shape = kernel.buffer(read.tensor).extents
-    places = [(i, e) for i, e in zip(_affine(read), shape, strict=True) if loop.var in variables(i)]
-    if len(places) == 1:
-        index, extent = places[0]
-        inside = linear(binary("-", index, binary("-", IVar(loop.var), loop.lower)))
-        if inside == linear(IConst(0)) and not sizes(extent) and evaluate(extent, {}) >= length:
-            return loop.lower
+    if (_held(kernel, loop, read) or 0) >= length:
+        return loop.lower
     if binary("-", loop.upper, loop.lower) == IConst(length) or loop.upper == loop.lower + length:
         return loop.lower
     span = span_of(kernel, nest.update, loop.var)

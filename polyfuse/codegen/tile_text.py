@@ -12,13 +12,14 @@ from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import RegisterTile
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
 
-_UNROLL = '_Pragma("GCC unroll 8")'
+_UNROLL = '_Pragma("GCC unroll 32")'
 
 
 def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
     """The statements of a tile; `gathered` lanes of the right operand are apart in memory."""
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
+    size = node.lanes * node.dtype.bytes
     loops = [
         f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
         for x in node.loops
@@ -30,11 +31,11 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
         f"{indent}{c} {name}[{node.rows * node.lanes}];",
         f"{indent}{{",
-        f"{i1}typedef {c} {name}_vector __attribute__((vector_size(PF_VECTOR)));",
-        f"{i1}typedef {c} {name}_memory __attribute__((vector_size(PF_VECTOR), aligned({node.dtype.bytes}),"
-        " may_alias));",
-        f"{i1}enum {{ {name}_width = PF_VECTOR / {node.dtype.bytes},"
-        f" {name}_vectors = {node.lanes} / {name}_width }};",
+        f"{i1}enum {{ {name}_bytes = {size} % PF_VECTOR ? 16 : PF_VECTOR,"
+        f" {name}_vectors = {size} / {name}_bytes }};",
+        f"{i1}typedef {c} {name}_vector __attribute__((vector_size({name}_bytes)));",
+        f"{i1}typedef {c} {name}_memory"
+        f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
         f"{i1}{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};",
         *[indent + "  " * (1 + k) + text for k, text in enumerate(loops)],
     ]

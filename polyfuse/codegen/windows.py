@@ -16,7 +16,10 @@ def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
         match i:
             case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
                 return binary("-", IVar(name), starts[name].start)
-            case IBin("//", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
+            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].inside(extent):
+                start = starts[name].start
+                return binary("+", binary("%", start, extent), binary("-", IVar(name), start))
+            case IBin("//", IVar(name), IConst(extent)) if name in starts and starts[name].one(extent):
                 return starts[name].quotient(extent)
             case IBin(op, left, right):
                 return binary(op, index(left), index(right))
@@ -57,11 +60,21 @@ class Strip:
     def fits(self, extent: int) -> bool:
         return self.length <= extent and self.multiple % extent == 0
 
+    def inside(self, extent: int) -> bool:
+        """Is it a part of one of several pieces of a window?"""
+        return 0 < self.multiple < extent and extent % self.multiple == 0 and self.length <= self.multiple
+
+    def one(self, extent: int) -> bool:
+        """Is all of it in one window?"""
+        return self.fits(extent) or self.inside(extent)
+
     def quotient(self, extent: int) -> IndexExpr:
         """`start // extent`, where the window fits."""
         match self.start:
-            case IBin("*", IConst(c), x) | IBin("*", x, IConst(c)):
+            case IBin("*", IConst(c), x) | IBin("*", x, IConst(c)) if c % extent == 0:
                 return binary("*", x, c // extent)
+            case IBin("*", IConst(c), x) | IBin("*", x, IConst(c)):
+                return binary("//", x, extent // c)
             case _:
                 return binary("//", self.start, extent)
 

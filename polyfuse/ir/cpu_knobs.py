@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from polyfuse.ir.cpu_core import Core
+
 
 @dataclass(frozen=True, slots=True)
 class CpuKnobs:
@@ -22,6 +24,7 @@ class CpuKnobs:
     stream       stores of results pass the caches by (non-temporal)
     chunks       chunks of a parallel loop for each thread, which claim them one by one
     threads      threads that take part at most
+    core         the core that tiles of contractions are made for
     """
 
     lane_bytes: int | None = None
@@ -33,6 +36,12 @@ class CpuKnobs:
     stream: bool | None = None
     chunks: int | None = None
     threads: int | None = None
+    core: Core | None = None
+
+    @property
+    def on(self) -> Core:
+        """The core that code is for."""
+        return self.core or Core()
 
     @property
     def of_kernels(self) -> CpuKnobs:
@@ -41,5 +50,5 @@ class CpuKnobs:
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""
-        chosen = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        chosen = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "core"]
         return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)

@@ -1,16 +1,20 @@
 """A contraction on a CPU: tiles of its result in vector registers.
 
     c[m, n] = sum[k](left[m, k] * right[k, n])
-becomes
-    left_tiles[m // 6, k, m % 6] = left[m, k]           B(m // 6 @blk)B(k, m)
-    right_tiles[n // 16, k, n % 16] = right[k, n]       B(n // 16 @blk)B(k, n)
+becomes, in tiles of 12 rows and 32 columns,
+    left_tiles[m // 12, k, m % 12] = left[m, k]         B(m // 12 @blk)B(k, m)
+    right_tiles[n // 32, k, n % 32] = right[k, n]       B(n // 32 @blk)B(k, n)
     c[m, n] = sum[k](left_tiles[...] * right_tiles[...])
-        B(m // 96 @blk, n // 16 @blk)[B(k // 256, m // 6, k, m, n @vec)(c); B(m, n @vec)(followers)]
+        B(m // 120 @blk, n // 32 @blk)[B(k // 1024, m // 12, k, m, n @vec)(c); B(m, n @vec)(followers)]
 
-The innermost loops over 6 rows and 16 columns (one cache line) are what registers hold
-(`codegen.register_tiles`).  Factors are copied into the order in which tiles read them, which also computes
-what is more than an element of memory, once; where that would take much more memory than there is to read
-(the windows of a convolution), tiles read it in place.
+The innermost loops over rows and columns are what registers hold (`codegen.register_tiles`); how many there
+are is up to the core (`layers.tile_shapes`).  Factors are copied into the order in which tiles read them,
+which also computes what is more than an element of memory, once; where that would take much more memory than
+there is to read (the windows of a convolution), tiles read it in place.  Where one block has all rows, the
+worker that takes a tile of columns copies the right factor itself, a panel at a time, and it stays in its
+caches:
+
+    B(n // 32 @blk)B(k // 1024)[B(k, n)(right_tiles); B(m // 12, k, m, n @vec)(c)]; ...
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
 from polyfuse.ir.schedule_tree import (
     Band,
@@ -48,16 +53,11 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import Product, contiguous, depends_on, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
+from polyfuse.layers.tile_shapes import Extents, TileShape, tile_shape
 
-# Rows of a tile: with two vectors of columns, 12 accumulators of the 16 registers that most machines have.
-ROWS = 6
-COLUMN_BYTES = 64
-# Tiles of rows that one worker takes with a tile of columns, which stays in L1 for so long.
-GROUP = 16
-# Bytes of a tile of columns between two visits of the accumulators to memory: half of L1.
-PANEL_BYTES = 16 * 1024
-# A factor is copied if so many tiles read it, and the copy takes at most so many times its memory.
-FEWEST_READERS = 4
+# A factor is copied if so many tiles read it (fewer, if the copy stays in the caches of who makes it), and
+# the copy takes at most so many times its memory.
+FEWEST_READERS, FEWEST_NEAR = 4, 2
 MOST_COPIED = 2
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
@@ -65,23 +65,39 @@ LARGEST_COPY = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A factor with its dim of the result; tiles are `size` long, and so many others read each."""
+    """A factor with its dim of the result; tiles are `size` long, and so many others read each.
+
+    near: a copy is made by the worker that reads it, of which there is one.
+    """
 
     name: str
     factor: Expr
     dim: str
     size: int
     readers: int
+    near: bool = False
 
 
-def fits(graph: TensorGraph, p: Product) -> bool:
+def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
     """Is there memory for the copies that tiles need?"""
     s = graph.statement(p.statement)
-    return all(_copied(graph, s, side) is not None for side in _sides(s, p))
+    return all(_copied(graph, s, side) is not None for side in _sides(s, p, shape_of(s, p, core, 1)))
+
+
+def shape_of(s: Statement, p: Product, core: Core, threads: int) -> TileShape:
+    """The tiles of a contraction."""
+    return tile_shape(measures(s, p), core, threads)
+
+
+def measures(s: Statement, p: Product) -> Extents:
+    """A contraction in numbers."""
+    of = _extents(s)
+    steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
+    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes)
 
 
 def with_prologues(
-    graph: TensorGraph, phases: list[Tree], decisions: list[Decision]
+    graph: TensorGraph, phases: list[Tree], decisions: list[Decision], core: Core
 ) -> tuple[TensorGraph, list[Tree]]:
     """The graph and phases without statements that copies of factors can compute: each element is needed
     there once, and nowhere else.
@@ -89,7 +105,7 @@ def with_prologues(
         u[m, k] = exp(x[m, k]);  c[m, n] = sum[k](u[m, k] * w[k, n])     ->     left_tiles[...] = exp(x[m, k])
     """
     for name in [s.name for s in graph.statements]:
-        while (found := _prologue(graph, name)) is not None:
+        while (found := _prologue(graph, name, core)) is not None:
             graph = inline(graph, found.target)
             parts = (restrict(t, frozenset(statements(t)) - {found.name}) for t in phases)
             phases = [t for t in parts if t is not None]
@@ -98,13 +114,13 @@ def with_prologues(
     return graph, phases
 
 
-def _prologue(graph: TensorGraph, name: str) -> Statement | None:
+def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
     """What computes a factor of a contraction that is copied, if nothing else needs it."""
     s = next((s for s in graph.statements if s.name == name), None)
     p = product_of(graph, s) if s is not None else None
-    if s is None or p is None or not fits(graph, p):
+    if s is None or p is None or not fits(graph, p, core):
         return None
-    for side in _sides(s, p):
+    for side in _sides(s, p, shape_of(s, p, core, 1)):
         e = side.factor
         if not isinstance(e, Read) or not plain(e) or not _copied(graph, s, side):
             continue
@@ -120,35 +136,40 @@ def _each_once(e: Read) -> bool:
     return len({i.name for i in e.indices if isinstance(i, IVar)}) == len(e.indices)
 
 
-def map_product(graph: TensorGraph, p: Product, decisions: list[Decision]) -> tuple[TensorGraph, list[Tree]]:
+def map_product(
+    graph: TensorGraph, p: Product, core: Core, threads: int, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
     s = graph.statement(p.statement)
+    shape = shape_of(s, p, core, threads)
     trees: list[Tree] = []
     factors: list[Expr] = []
-    copied: list[str] = []
-    for side in _sides(s, p):
+    copied: dict[str, str] = {}
+    inside: _Copy | None = None
+    for side in _sides(s, p, shape):
         read = side.factor
         if _copied(graph, s, side):
-            graph, read, tree = _copy(graph, s, side)
-            trees.append(tree)
-            copied.append(side.name)
+            copy = _Copy.of(graph, s, p, side)
+            graph, read = copy.added(graph, s)
+            if side.near:
+                inside = copy
+            else:
+                trees.append(copy.tree())
+            copied[side.name] = "by the worker that needs it" if side.near else "into their order"
         factors.append(read)
     tiled = replace(s, expr=Apply("mul", tuple(factors), s.expr.dtype, s.expr.span))
     graph = replace(graph, statements=tuple(tiled if x is s else x for x in graph.statements))
-    decisions.append(_decision(s, p, copied))
-    return graph, [*trees, _nest(p, s)]
+    decisions.append(_decision(s, p, shape, copied))
+    return graph, [*trees, _nest(p, s, shape, inside)]
 
 
-def _sides(s: Statement, p: Product) -> tuple[_Side, _Side]:
-    extents, columns = _extents(s), _columns(s)
+def _sides(s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
+    x = measures(s, p)
+    near = shape.blocks(x) == 1
     return (
-        _Side("left", p.left, p.row, ROWS, -(-extents[p.column] // columns)),
-        _Side("right", p.right, p.column, columns, -(-extents[p.row] // ROWS)),
+        _Side("left", p.left, p.row, shape.rows, -(-x.columns // shape.columns)),
+        _Side("right", p.right, p.column, shape.columns, -(-x.rows // shape.rows), near),
     )
-
-
-def _columns(s: Statement) -> int:
-    return COLUMN_BYTES // s.expr.dtype.bytes
 
 
 def _extents(s: Statement) -> dict[str, int]:
@@ -159,11 +180,10 @@ def _extents(s: Statement) -> dict[str, int]:
     return found
 
 
-def _decision(s: Statement, p: Product, copied: list[str]) -> Decision:
+def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
     products = prod(_extents(s).values())
-    why = f"{products / 1e6:.3g} M products in tiles of {ROWS} rows and {_columns(s)} columns"
-    if copied:
-        why += f", {' and '.join(copied)} factor copied into their order"
+    why = f"{products / 1e6:.3g} M products in tiles of {shape.rows} rows and {shape.columns} columns"
+    why += "".join(f", {side} factor copied {how}" for side, how in copied.items())
     if p.followers:
         why += f"; then {', '.join(f.statement for f in p.followers)} of each tile"
     return Decision("tile", p.statement, True, why)
@@ -180,7 +200,8 @@ def _copied(graph: TensorGraph, s: Statement, side: _Side) -> bool | None:
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
     direct = plain(side.factor) if side.name == "left" else contiguous(graph, side.factor, side.dim)
     if direct and extents[side.dim] >= side.size:
-        return side.readers >= FEWEST_READERS and elements <= MOST_COPIED * source
+        fewest = FEWEST_NEAR if side.near else FEWEST_READERS
+        return side.readers >= fewest and elements <= MOST_COPIED * source
     return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
 
 
@@ -188,38 +209,68 @@ def _elements(graph: TensorGraph, name: str) -> int:
     return prod(e.value for e in graph.tensor(name).shape if isinstance(e, IConst))
 
 
-def _copy(graph: TensorGraph, s: Statement, side: _Side) -> tuple[TensorGraph, Expr, Tree]:
-    """(graph with a factor in the order of tiles, what reads an element of that, the nest that fills it)."""
-    used = depends_on(side.factor)
-    name = fresh_name(graph, f"{s.name}__{side.dim}_tiles")
-    tile = fresh_name(graph, f"{side.dim}_tile")
-    dims = {d.name: d for d in s.dims if d.name in used}
-    length = dims[side.dim].upper
-    start = binary("*", IVar(tile), side.size)
-    count = binary("//", length + (side.size - 1), side.size)
-    lanes = IterDim(side.dim, IConst(0), binary("min", IConst(side.size), binary("-", length, start)))
-    others = [replace(d, reduce=False) for d in dims.values() if d.name != side.dim]
-    outer = [d for d in others if d.name not in s.reduction_dims]
-    over = [d for d in others if d.name in s.reduction_dims]
-    own = (*outer, IterDim(tile, IConst(0), count), *over, lanes)
-    shape = (*(d.upper for d in outer), count, *(d.upper for d in over), as_index(side.size))
-    moved = {side.dim: binary("+", start, IVar(side.dim))}
-    value = map_expr(side.factor, lambda e: e, lambda i: substitute(i, moved))
-    dtype = s.expr.dtype
-    copy = Statement(name, name, own, tuple(IVar(d.name) for d in own), value, span=s.span)
-    graph = replace(
-        graph,
-        tensors=(*graph.tensors, Tensor(name, dtype, shape, Role.TEMP, s.span)),
-        statements=tuple(x for t in graph.statements for x in ((copy, t) if t is s else (t,))),
-    )
-    at: list[IndexExpr] = [IVar(d.name) for d in outer]
-    at.append(binary("//", IVar(side.dim), side.size))
-    at += [IVar(d.name) for d in over]
-    at.append(binary("%", IVar(side.dim), side.size))
-    loops = [_loop(d.name, (name, IVar(d.name)), at=Coordinate.BLK) for d in own[: len(outer) + 1]]
-    loops += [_loop(d.name, (name, IVar(d.name))) for d in over]
-    loops.append(_loop(lanes.name, (name, IVar(lanes.name)), at=Coordinate.VECTOR))
-    return graph, Read(name, tuple(at), dtype, s.span), Band(tuple(loops), Leaf(name), True)
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A factor in the order of tiles: dims `outer`, one for tiles, those that are summed, one in a tile."""
+
+    name: str
+    side: _Side
+    outer: tuple[IterDim, ...]
+    tile: IterDim
+    over: tuple[IterDim, ...]
+    lanes: IterDim
+
+    @classmethod
+    def of(cls, graph: TensorGraph, s: Statement, p: Product, side: _Side) -> _Copy:
+        """One that is made near its readers is made for each point of the outer dims."""
+        used = depends_on(side.factor) | (set(p.outer) if side.near else set())
+        name = fresh_name(graph, f"{s.name}__{side.dim}_tiles")
+        tile = fresh_name(graph, f"{side.dim}_tile")
+        length = next(d.upper for d in s.dims if d.name == side.dim)
+        start = binary("*", IVar(tile), side.size)
+        count = binary("//", length + (side.size - 1), side.size)
+        lanes = IterDim(side.dim, IConst(0), binary("min", IConst(side.size), binary("-", length, start)))
+        others = [replace(d, reduce=False) for d in s.dims if d.name in used and d.name != side.dim]
+        outer = tuple(d for d in others if d.name not in s.reduction_dims)
+        over = tuple(d for d in others if d.name in s.reduction_dims)
+        return cls(name, side, outer, IterDim(tile, IConst(0), count), over, lanes)
+
+    def added(self, graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Expr]:
+        """(The graph with the copy before its reader, what reads an element of it)."""
+        side, own = self.side, (*self.outer, self.tile, *self.over, self.lanes)
+        shape = (
+            *(d.upper for d in self.outer),
+            self.tile.upper,
+            *(d.upper for d in self.over),
+            as_index(side.size),
+        )
+        moved = {side.dim: binary("+", binary("*", IVar(self.tile.name), side.size), IVar(side.dim))}
+        value = map_expr(side.factor, lambda e: e, lambda i: substitute(i, moved))
+        dtype = s.expr.dtype
+        copy = Statement(self.name, self.name, own, tuple(IVar(d.name) for d in own), value, span=s.span)
+        graph = replace(
+            graph,
+            tensors=(*graph.tensors, Tensor(self.name, dtype, shape, Role.TEMP, s.span)),
+            statements=tuple(x for t in graph.statements for x in ((copy, t) if t is s else (t,))),
+        )
+        at: list[IndexExpr] = [IVar(d.name) for d in self.outer]
+        at.append(binary("//", IVar(side.dim), side.size))
+        at += [IVar(d.name) for d in self.over]
+        at.append(binary("%", IVar(side.dim), side.size))
+        return graph, Read(self.name, tuple(at), dtype, s.span)
+
+    def tree(self) -> Tree:
+        """A nest of its own."""
+        blocks = [
+            _loop(d.name, (self.name, IVar(d.name)), at=Coordinate.BLK) for d in (*self.outer, self.tile)
+        ]
+        return Band((*blocks, *self.loops(*self.over)), Leaf(self.name), True)
+
+    def loops(self, *dims: IterDim) -> list[Member]:
+        """Over some dims and what lies side by side in a tile."""
+        loops = [_loop(d.name, (self.name, IVar(d.name))) for d in dims]
+        lanes = _loop(self.lanes.name, (self.name, IVar(self.lanes.name)), at=Coordinate.VECTOR)
+        return [*loops, lanes]
 
 
 # --- loops -----------------------------------------------------------------------------------------------
@@ -229,24 +280,33 @@ def _loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.
     return Member(name, tuple(sorted(exprs, key=lambda e: e[0])), True, at)
 
 
-def _nest(p: Product, s: Statement) -> Tree:
-    """The loops of the tiled contraction and of what follows each tile."""
+def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> Tree:
+    """The loops of the tiled contraction and of what follows each tile; `inside` is what a worker copies."""
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 
     def values(dim: str, by: int = 1, names: Iterable[str] = of) -> list[tuple[str, IndexExpr]]:
         return [(n, binary("//", IVar(of[n][dim]), by)) for n in names]
 
-    extents, columns = _extents(s), _columns(s)
-    rows = ROWS * max(1, min(GROUP, -(-extents[p.row] // ROWS)))
-    blocks = [_loop(d, *values(d), at=Coordinate.BLK) for d in p.outer]
-    blocks.append(_loop(f"{p.row}_block", *values(p.row, rows), at=Coordinate.BLK))
-    blocks.append(_loop(f"{p.column}_tile", *values(p.column, columns), at=Coordinate.BLK))
-    mine = (s.name,)
-    loops = [_loop(f"{d}_panel", *values(d, f, mine)) for d, f in _panels(p, extents)]
-    loops.append(_loop(f"{p.row}_tile", *values(p.row, ROWS, mine)))
+    mine, copies = (s.name,), [] if inside is None else [inside.name]
+    tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
+    blocks = [_loop(d, *values(d), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
+    if shape.blocks(measures(s, p)) > 1:
+        blocks.append(_loop(f"{p.row}_block", *values(p.row, shape.rows * shape.group), at=Coordinate.BLK))
+    across = values(p.column, shape.columns * shape.across)
+    blocks.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
+    panels = [
+        _loop(f"{d}_panel", *values(d, f, mine), *((n, binary("//", IVar(d), f)) for n in copies))
+        for d, f in _panels(p, _extents(s), shape.panel)
+    ]
+    loops = [_loop(f"{p.column}_tile", *values(p.column, shape.columns, mine))]
+    loops.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows, mine)))
     loops += [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
     loops.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
-    parts: list[Tree] = [band(loops, Leaf(s.name), True)]
+    if inside is None:
+        parts: list[Tree] = [band([*panels, *loops], Leaf(s.name), True)]
+    else:
+        copy = band(inside.loops(*inside.over, inside.tile), Leaf(inside.name), True)
+        parts = [band(panels, sequence([copy, band(loops, Leaf(s.name), True)]), True)]
     later = tuple(f.statement for f in p.followers)
     if later:
         around = [
@@ -257,10 +317,12 @@ def _nest(p: Product, s: Statement) -> Tree:
     return Band(tuple(blocks), sequence(parts), True)
 
 
-def _panels(p: Product, extents: dict[str, int]) -> list[tuple[str, int]]:
-    """The dim that is summed in panels, and how much of it is one, so that a tile's column stays in L1."""
-    panel = PANEL_BYTES // COLUMN_BYTES
+def _panels(p: Product, extents: dict[str, int], panel: int) -> list[tuple[str, int]]:
+    """The dim that is summed in panels, and how much of it is one, so that a tile's column stays in L2."""
     steps = prod(extents[d] for d in p.over)
     longest = max(p.over, key=lambda d: extents[d])
     size = max(1, panel * extents[longest] // steps)
-    return [(longest, size)] if 2 * steps > 3 * panel and size < extents[longest] else []
+    if 2 * steps <= 3 * panel or size >= extents[longest]:
+        return []
+    count = -(-extents[longest] // size)
+    return [(longest, -(-extents[longest] // count))]

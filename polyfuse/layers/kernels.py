@@ -90,8 +90,8 @@ def separate_kernels(
         if stitching is not None:
             graph, phases = stitching.run(graph, phases, target, decisions)
         if tiles and not isinstance(target, GpuTarget):
-            graph, phases = cpu_tiles.with_prologues(graph, phases, decisions)
-        for part in _parts(graph, phases, target) if tiles else phases:
+            graph, phases = cpu_tiles.with_prologues(graph, phases, decisions, knobs.on)
+        for part in _parts(graph, phases, target, knobs) if tiles else phases:
             graph, mapped = _mapped(graph, part, target, decisions, knobs)
             nests += mapped
         graph, trees = explicit_reductions(graph, [n.tree for n in nests])
@@ -114,13 +114,16 @@ def joined_kernels(
     return one_wave(kernels, target, decisions)
 
 
-def _parts(graph: TensorGraph, phases: list[Tree], target: int | GpuTarget) -> list[Tree | Product | Scatter]:
+def _parts(
+    graph: TensorGraph, phases: list[Tree], target: int | GpuTarget, knobs: CpuKnobs
+) -> list[Tree | Product | Scatter]:
     """The phases, cut around contractions that are computed in tiles and scatters that have owners."""
     if isinstance(target, GpuTarget):
         return list(around_products(graph, phases, partial(gpu_tiles.fits, gpu=target)))
     found: list[Tree | Product | Scatter] = []
+    fits = partial(cpu_tiles.fits, core=knobs.on)
     for part in around_scatters(graph, phases, target):
-        found += [part] if isinstance(part, Scatter) else around_products(graph, part, cpu_tiles.fits)
+        found += [part] if isinstance(part, Scatter) else around_products(graph, part, fits)
     return found
 
 
@@ -142,7 +145,7 @@ def _mapped(
     if isinstance(part, Scatter):
         return graph, [Nest(map_scatter(graph, part, decisions), owners=part.owners)]
     if isinstance(part, Product):
-        graph, trees = cpu_tiles.map_product(graph, part, decisions)
+        graph, trees = cpu_tiles.map_product(graph, part, knobs.on, target, decisions)
     else:
         graph, trees = cpu_mapping.map_phase(graph, part, target, decisions, knobs)
     return graph, [Nest(t) for t in trees]

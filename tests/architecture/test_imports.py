@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trials": EVERYTHING,
     "tuned": LOW | {"layers"},
     "resources": LOW | {"ir", "cost", "runtime"},
-    "estimates": LOW | {"cost", "runtime"},
+    "estimates": LOW | {"ir", "cost", "runtime"},
     "targets": EVERYTHING,
     "compiled": EVERYTHING,
     "calls": EVERYTHING,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from equivalence import fixed_graph_of
@@ -9,10 +11,13 @@ from product_programs import FORMS, product_call, product_graph
 from targets import check_everywhere
 
 import polyfuse as pf
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Scope
-from polyfuse.layers import cpu_tiles, products
+from polyfuse.layers import cpu_tiles, products, tile_shapes
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.tile_shapes import Extents, tile_shape
 from polyfuse.pipeline import fixed_graph, schedule
 
 # Odd sizes, tiles that fit, one row, one column, more than a panel.
@@ -38,13 +43,57 @@ def test_nothing_to_compute(every_size: None) -> None:
 
 
 def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_tiles, "PANEL_BYTES", 4 * 64)
-    monkeypatch.setattr(cpu_tiles, "GROUP", 2)
-    check_everywhere([product_call(n, K=11, M=40) for n in FEW])
+    small = {"TILE_PART": 1 << 12, "COPY_PART": 1 << 12, "MOST_GROUPED": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(tile_shapes, name, value)
+    check_everywhere([product_call(n, K=11, M=40, N=37) for n in FEW])
+
+
+# Vectors of 32 and 16 bytes, and too little of everything.
+CORES = (Core(32, 16, l2=1 << 18), Core(16, 32), Core(16, 8, units=1, latency=1, l2=1 << 10))
+
+
+@pytest.mark.parametrize("core", CORES, ids=("avx2", "neon", "small"))
+def test_tiles_of_other_cores(core: Core, every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuKnobs, "on", core)
+    check_everywhere([product_call(n, N=53) for n in (*FEW, "right turned", "left turned", "batched")])
+
+
+def test_shapes_fit_the_registers_and_leave_little_idle() -> None:
+    for core in (Core(), *CORES):
+        for rows, columns, steps, itemsize in product(
+            (4, 8, 17, 128, 1000), (8, 100, 3072), (9, 768), (4, 8)
+        ):
+            x = Extents(rows, columns, steps, 1, itemsize)
+            shape = tile_shape(x, core, 2)
+            vectors = -(-shape.columns * itemsize // core.vector_bytes)
+            assert (shape.rows + 1) * vectors + 1 <= core.registers
+            assert shape.rows <= rows and shape.group * shape.rows < rows + shape.group * shape.rows
+    best = tile_shape(Extents(1024, 3072, 768, 1, 4), Core(), 2)
+    assert best.rows * best.columns >= 24 * 16, "accumulators hide the latency and spare loads"
+    assert tile_shape(Extents(1024, 3072, 768, 1, 4), CORES[0], 2).columns == 16
+
+
+def test_all_workers_have_tiles() -> None:
+    for threads in (1, 2, 16, 64):
+        for rows, columns in ((128, 128), (1024, 3072), (64, 4096)):
+            x = Extents(rows, columns, 512, 1, 4)
+            shape = tile_shape(x, Core(), threads)
+            pieces = shape.blocks(x) * -(-columns // (shape.columns * shape.across))
+            whole = -(-rows // shape.rows) * -(-columns // shape.columns)
+            assert pieces >= min(threads, whole), (threads, rows, columns, shape)
+
+
+def test_one_block_of_rows_copies_the_right_factor_itself(every_size: None) -> None:
+    call = product_call("plain", M=60, N=300, K=70)
+    kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
+    assert any("right factor copied by the worker" in d.reason for d in decisions)
+    assert len(kernels.kernels) == 2 and kernels.kernels[-1].buffer("c__n_tiles").scope is Scope.LOCAL
 
 
 def test_factors_read_in_place(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_tiles, "FEWEST_READERS", 1000)
+    monkeypatch.setattr(cpu_tiles, "FEWEST_NEAR", 1000)
     check_everywhere([product_call(n) for n in (*FEW, "right turned", "left turned", "batched")])
 
 
@@ -79,7 +128,7 @@ def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
 
 
 def test_what_is_before_a_factor_is_computed_by_its_copy(every_size: None) -> None:
-    call = product_call("before", N=70)
+    call = product_call("before", N=150)
     kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
     assert [d.subject for d in decisions if d.kind == "prologue"] == ["u"]
     assert len(kernels.kernels) == 2 and all(t.name != "u" for t in kernels.graph.tensors)
@@ -88,7 +137,7 @@ def test_what_is_before_a_factor_is_computed_by_its_copy(every_size: None) -> No
           u[m, k] = exp(a[m, k])
           c[m, n] = sum[k](u[m, k] * b[k, n]) }""",
         M=13,
-        N=70,
+        N=150,
         K=9,
     )
     _, decisions = form_kernels(schedule(both, LoopFusion()), 2)
