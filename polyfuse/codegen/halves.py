@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
 from polyfuse.ir.index_expr import IBin, IConst, IVar, variables
@@ -76,7 +77,14 @@ class HalfPrinter(Printer):
         if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
             return Printer.loop(self, loop, indent)
         i1, i2 = indent + "  ", indent + "    "
-        start, end = f"{loop.var}_s", f"{loop.var}_e"
+        start, end, trip = f"{loop.var}_s", f"{loop.var}_e", trip_of(loop)
+        rest = [
+            f"{i1}PF_IVDEP",
+            f"{i1}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
+            *self.fence(loop.body, i2),
+            *self.block(loop.body, i2),
+            f"{i1}}}",
+        ]
         return [
             f"{indent}{{",
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -84,17 +92,12 @@ class HalfPrinter(Printer):
             f"{i1}for (; {start} + {LANES} <= {end}; {start} += {LANES}) {{",
             *self.lanes_of(loop, start, LANES, i2),
             f"{i1}}}",
-            f"{i1}PF_IVDEP",
-            f"{i1}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
-            *self.fence(loop.body, i2),
-            *self.block(loop.body, i2),
-            f"{i1}}}",
+            *(rest if trip is None or trip % LANES else []),
             f"{indent}}}",
         ]
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         """The iterations of a vector loop from `start` on, as a loop over so many lanes."""
-        i1 = indent + "  "
         found, stored = self._halves(loop) if lanes % 16 == 0 else ([], [])
         wide = {(t, i): f"{loop.var}_w{k}" for k, (t, i, _) in enumerate(found)}
         narrow = {(t, i): f"{loop.var}_n{k}" for k, (t, i, _) in enumerate(stored)}
@@ -111,21 +114,41 @@ class HalfPrinter(Printer):
         return [
             *(lines if wide or narrow else []),
             *[converted("widen", h, wide[h[:2]]) for h in found],
-            f"{indent}PF_IVDEP",
-            f"{indent}for (int l = 0; l < {lanes}; ++l) {{",
-            f"{i1}const pf_i64 {loop.var} = {start} + l;",
-            *inner.fence(loop.body, i1),
-            *inner.block(loop.body, i1),
-            f"{indent}}}",
+            *inner._unrolled(loop, start, lanes, indent),
             *[converted("narrow", h, narrow[h[:2]]) for h in stored],
         ]
 
+    def _unrolled(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
+        """The loop over lanes, or several with functions of rows between them."""
+        if lanes % 16 or self.lazy or not calls_rows(loop.body):
+            return self._part(Part(loop.body), loop.var, start, lanes, indent)
+        cut = in_parts(loop.body, lambda s: "[" not in self.element(self, s.buffer, s.indices))
+        inner = replace(self, element=cut.element(self.element))
+        lines = [f"{indent}{t.c_name} {scalar_name(n)}[{lanes}];" for n, t in cut.arrays]
+        for part in cut.parts:
+            lines += inner._part(part, loop.var, start, lanes, indent)
+        return lines
+
+    def _part(self, part: Part, var: str, start: str, lanes: int, indent: str) -> list[str]:
+        i1 = indent + "  "
+        lines = [
+            f"{indent}PF_IVDEP",
+            f"{indent}for (int l = 0; l < {lanes}; ++l) {{",
+            f"{i1}const pf_i64 {var} = {start} + l;",
+            *self.fence(part.body, i1),
+            *self.block(part.body, i1),
+            f"{indent}}}",
+        ]
+        if part.function:
+            lines.append(f"{indent}{self.call(part.function, [part.array, str(lanes)])};")
+        return lines
+
     def _worth(self, loop: For) -> bool:
-        """Are there conversions, and lanes enough for them?"""
-        known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
-        if known and loop.upper.value - loop.lower.value < LANES:  # type: ignore[union-attr]
+        """Are there conversions or functions of rows, and lanes enough for them?"""
+        trip = trip_of(loop)
+        if trip is not None and trip < LANES:
             return False
-        return any(self._halves(loop))
+        return any(self._halves(loop)) or (not self.lazy and calls_rows(loop.body))
 
     def _halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""
@@ -135,17 +158,17 @@ class HalfPrinter(Printer):
         found = [
             (r.tensor, r.indices, r.dtype)
             for r in _converted(loop.body)
-            if r.tensor not in targets and self._along((r.tensor, r.indices), loop.var)
+            if r.tensor not in targets and self.along((r.tensor, r.indices), loop.var)
         ]
         stored = [
             (n.buffer, n.indices, n.value.dtype)
             for n in loop.body
             if isinstance(n, Store) and _narrows(n.value) and targets.count(n.buffer) == 1
-            if self._along((n.buffer, n.indices), loop.var)
+            if self.along((n.buffer, n.indices), loop.var)
         ]
         return list(dict.fromkeys(found)), stored
 
-    def _along(self, e: Element, var: str) -> bool:
+    def along(self, e: Element, var: str) -> bool:
         """Do neighbouring lanes find neighbours in memory?"""
         name, indices = e
         if not indices or name.startswith("%") or name in self.strided:
@@ -158,6 +181,13 @@ class HalfPrinter(Printer):
                 return var not in variables(rest)
             case _:
                 return last == IVar(var)
+
+
+def trip_of(loop: For) -> int | None:
+    """How often a loop runs, if that is known."""
+    if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
+        return max(0, loop.upper.value - loop.lower.value)
+    return None
 
 
 def _narrows(e: Expr) -> bool:

@@ -47,13 +47,26 @@ PF_INLINE void pf_narrow_f16(pf_f16* to, const float* from, int n) {
 }
 
 PF_INLINE void pf_widen_bf16(float* to, const pf_bf16* from, int n) {
-#if defined(__AVX512F__) && !defined(__clang__)
-  typedef int V __attribute__((vector_size(64)));
-  typedef short G __attribute__((vector_size(32)));
-  typedef int W __attribute__((vector_size(64), aligned(4), may_alias));
+#if defined(__AVX512BW__) && !defined(__clang__)
+  // The upper half of each word is an element, the lower one is 0: one permutation of 32 elements for 16.
+  typedef short G __attribute__((vector_size(64)));
+  typedef int I __attribute__((vector_size(64)));
+  typedef short W __attribute__((vector_size(64), aligned(2), may_alias));
   typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
-  for (int k = 0; k < n; k += 16)
-    *(W*)(to + k) = __builtin_ia32_pmovzxwd512_mask((G) * (const H*)(from + k), (V){}, -1) << 16;
+  typedef short F __attribute__((vector_size(64), aligned(4), may_alias));
+  const I first = {0x00000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000, 0x70000,
+                   0x80000, 0x90000, 0xa0000, 0xb0000, 0xc0000, 0xd0000, 0xe0000, 0xf0000};
+  int k = 0;
+  for (; k + 32 <= n; k += 32) {
+    const G g = *(const W*)(from + k);
+    *(F*)(to + k) = __builtin_ia32_permvarhi512_mask(g, (G)first, (G){}, 0xaaaaaaaau);
+    *(F*)(to + k + 16) = __builtin_ia32_permvarhi512_mask(g, (G)(first + 0x100000), (G){}, 0xaaaaaaaau);
+  }
+  for (; k < n; k += 16) {
+    typedef int V __attribute__((vector_size(64)));
+    typedef short Q __attribute__((vector_size(32)));
+    *(F*)(to + k) = (F)(__builtin_ia32_pmovzxwd512_mask((Q) * (const H*)(from + k), (V){}, -1) << 16);
+  }
 #else
   for (int k = 0; k < n; ++k) to[k] = pf_f32_from_bf16(from[k]);
 #endif
@@ -62,12 +75,20 @@ PF_INLINE void pf_widen_bf16(float* to, const pf_bf16* from, int n) {
 PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
 #if defined(__AVX512F__) && !defined(__clang__)
   typedef unsigned V __attribute__((vector_size(64)));
+  typedef float F __attribute__((vector_size(64)));
   typedef int S __attribute__((vector_size(64)));
   typedef short G __attribute__((vector_size(32)));
   typedef unsigned W __attribute__((vector_size(64), aligned(4), may_alias));
   typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
   for (int k = 0; k < n; k += 16) {
     const V b = *(const W*)(from + k);
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    // The instruction takes subnormal floats for 0.
+    if (__builtin_expect(!__builtin_ia32_fpclassps512_mask((F)b, 0x20, -1), 1)) {
+      *(H*)(to + k) = (G)__builtin_ia32_cvtneps2bf16_v16sf((F)b);
+      continue;
+    }
+#endif
     const V r = b + 0x7fffu + ((b >> 16) & 1u);
     const V h = ((b & 0x7fffffffu) > 0x7f800000u ? b | 0x400000u : r) >> 16;
     *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)h, (G){}, -1);

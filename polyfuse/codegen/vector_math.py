@@ -25,6 +25,7 @@ from typing import Literal
 
 from polyfuse.codegen import vector_math_cuda
 from polyfuse.codegen.halves import conversions
+from polyfuse.codegen.row_calls import OPS, row_name
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
@@ -196,11 +197,22 @@ def _texts(target: Target) -> dict[str, str]:
     return found
 
 
+def _rows() -> dict[str, str]:
+    """The text of the functions of rows, by name."""
+    text = read("vector_rows.h")
+    suffix = {F32: "ps", F64: "pd"}
+    each = [Template(text).substitute(_FLOAT_PARAMETERS[t], S=suffix[t]) for t in COMPUTE_FLOATS]
+    return dict(blocks("\n".join(each)))
+
+
 @cache
 def _chunks(target: Target) -> Mapping[str, _Chunk]:
     """Every function by name."""
     texts = _texts(target)
-    texts = vector_math_cuda.functions(texts) if target == "cuda" else texts | folds() | conversions()
+    if target == "cuda":
+        texts = vector_math_cuda.functions(texts)
+    else:
+        texts = texts | folds() | conversions() | _rows()
     chunks: dict[str, _Chunk] = {}
     for name, text in texts.items():
         called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
@@ -226,7 +238,11 @@ FUNCTIONS: dict[str, float] = _max_ulp()
 """Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
 
 
-CPU_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(folds()) | frozenset(conversions())
+ROW_FUNCTIONS: tuple[str, ...] = tuple(row_name(op, t) for op in OPS for t in COMPUTE_FLOATS)
+"""Those that work on many elements in place, a multiple of 16."""
+
+
+CPU_FUNCTIONS: frozenset[str] = frozenset([*FUNCTIONS, *folds(), *conversions(), *ROW_FUNCTIONS])
 """Every function that `prelude` offers for the CPU."""
 
 

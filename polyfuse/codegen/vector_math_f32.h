@@ -1,9 +1,9 @@
 // Single precision. Polynomials are minimax fits of relative error on the reduced range.
 
 // (exp(r) - 1 - r) / r^2 on |r| <= ln2 / 2.
-PF_INLINE float pf_expm1_tail_f32(float r) {
-  float p = 0.00138400914f;
-  p = p * r + 0.00836705137f;
+template <typename V>
+PF_INLINE V pf_expm1_tail_f32(V r) {
+  V p = 0.00138400914f * r + 0.00836705137f;
   p = p * r + 0.0416677408f;
   p = p * r + 0.16666539f;
   return p * r + 0.49999997f;
@@ -80,6 +80,7 @@ PF_INLINE float pf_log_f32(float x) {
 // |x|^y in double precision: 2^(y log2|x|), where log2 of the mantissa is an odd series in f/(2+f).
 // One rounding to float at the end, so even subnormal results are right.
 PF_INLINE float pf_pow_f32(float x, float y) {
+  if (__builtin_constant_p(y) && pf_is_plain_power(y)) return (float)pf_plain_power(x, y);
   double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
   unsigned long long d = pf_bits_f64(a) - 0x3fe6a09e667f3bcdull;
   unsigned long long low = d & 0xfffffffffffffull;

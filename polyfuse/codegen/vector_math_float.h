@@ -72,7 +72,7 @@ PF_INLINE $F pf_exp_$N($F x) {
   $F t = c * $LOG2E + $SHIFT2;
   $F n = t - $SHIFT2;
   $F r = (c - n * $LN2_HI) - n * $LN2_LO;
-  $F p = 1.0$L + (r + r * r * pf_expm1_tail_$N(r));
+  $F p = 1.0$L + r * (1.0$L + r * pf_expm1_tail_$N(r));
   $U b = pf_bits_$N(t), half = b >> 1;
   return p * pf_from_bits_$N(half << $MANT) * pf_from_bits_$N((b - half) << $MANT);
 }

@@ -300,6 +300,37 @@ def test_pow(t: DType, lib: Library, record_property: Any) -> None:
     np.testing.assert_array_equal(lib(f"pf_pow_{t.name}", x, np.full_like(x, 2)), x * x)
 
 
+PLAIN = """
+extern "C" void power_{0}_{1}(const {2}* a, {2}* o, long n) {{
+  for (long i = 0; i < n; i++) o[i] = pf_pow_{1}(a[i], ({2}){3});
+}}
+"""
+
+
+@pytest.mark.parametrize("y", [-1.0, -0.5, 0.5, 3.0])
+@pytest.mark.parametrize("t", [F32, F64], ids=str)
+def test_constant_exponents(t: DType, y: float, lib: Library, tmp_path: Path) -> None:
+    """The errors of powers, and what powers of special values are."""
+    name = f"pf_pow_{t.name}"
+    source = prelude([name]) + PLAIN.format("of", t.name, t.c_name, y)
+    (tmp_path / "power.cpp").write_text(source)
+    command = [str(GXX), *FLAGS, "-nostdlib", str(tmp_path / "power.cpp"), "-o", str(tmp_path / "power.so")]
+    subprocess.run(command, check=True)
+    x = samples(t, 300_000)
+    got = np.empty_like(x)
+    pointers = [ctypes.c_void_p(v.ctypes.data) for v in (x, got)]
+    getattr(ctypes.CDLL(str(tmp_path / "power.so")), f"power_of_{t.name}")(*pointers, ctypes.c_long(x.size))
+    with np.errstate(all="ignore"):
+        want = np.power(wide(x), wide(np.full_like(x, y)))
+    assert ulp_error(got, want) <= FUNCTIONS[name]
+    general = lib(name, x, np.full_like(x, y))
+    plain = (x == 0) | np.isinf(x) | np.isnan(x) | (x < 0)
+    np.testing.assert_array_equal(
+        np.signbit(got[plain & ~np.isnan(got)]), np.signbit(general[plain & ~np.isnan(got)])
+    )
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(general))
+
+
 def divmod_reference(a: Fraction, b: Fraction) -> tuple[int, Fraction]:
     q = a // b
     return q, a - q * b

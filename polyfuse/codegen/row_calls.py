@@ -1,0 +1,168 @@
+"""Functions of all lanes at once: what no compiler finds when it vectorises the text for one element.
+
+    for l in 0..64:                          for l in 0..64:  row0[l] = x[c + l] - m
+      e = exp(x[c + l] - m)           ->     pf_row_exp_f32(row0, 64)
+      y[c + l] = e                           for l in 0..64:  e[l] = row0[l];  y[c + l] = e[l]
+      s[l] += e
+
+The loop is cut at each of these functions.  Arrays carry what goes from one part to the next; where lanes
+are unrolled they become registers.  Lanes are iterations of a vector loop, which do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.c_family import Printer, guarded_load, guards_index, scalar_name
+from polyfuse.ir.dtypes import F32, F64, DType
+from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
+
+OPS = ("exp", "sigmoid")
+_DTYPES = (F32, F64)
+
+Element = Callable[[Printer, str, tuple[Index, ...]], str]
+
+
+def row_name(op: str, dtype: DType) -> str:
+    return f"pf_row_{op}_{dtype.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes of a loop over lanes; behind it `function`, if there is one, is applied to the array `array`."""
+
+    body: Block
+    function: str = ""
+    array: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Loops over lanes one after the other, and the arrays that they share."""
+
+    arrays: tuple[tuple[str, DType], ...]
+    parts: tuple[Part, ...]
+
+    def element(self, outer: Element) -> Element:
+        """How the parts address what they share."""
+        shared = {name for name, _ in self.arrays}
+
+        def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+            return f"{scalar_name(buffer)}[l]" if buffer in shared else outer(printer, buffer, indices)
+
+        return lane
+
+
+def calls_rows(body: Block) -> bool:
+    """Is there such a function in a loop's body, and may the loop be cut?"""
+    plain = all(isinstance(n, (Declare, Store, Update)) for n in body)
+    if not plain or any(isinstance(n, Declare) and n.count for n in body) or guarded_load(body):
+        return False
+    return any(_offered(x) for e in _values(body) for x in _unguarded(e))
+
+
+def in_parts(body: Block, scalar: Callable[[Store], bool]) -> Parts:
+    """A body that `calls_rows`, cut at the functions of rows; `scalar` tells stores to scalars, which every
+    lane sets before it reads them."""
+    cut = _Cut({n.buffer: n.value.dtype for n in body if isinstance(n, Store) and scalar(n)})
+    for node in body:
+        cut.node(node)
+    return cut.made()
+
+
+def _values(body: Iterable[Node]) -> Iterator[Expr]:
+    for n in body:
+        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+            yield n.value
+
+
+def _offered(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.op in OPS and e.dtype in _DTYPES
+
+
+def _unguarded(e: Expr) -> Iterator[Expr]:
+    """What is computed in every lane: nothing that a condition on indices keeps from being read."""
+    yield e
+    match e:
+        case Apply(_, args):
+            for a in args:
+                yield from _unguarded(a)
+        case Cast(arg):
+            yield from _unguarded(arg)
+        case Select(cond, then, other) if not guards_index(cond):
+            for a in (cond, then, other):
+                yield from _unguarded(a)
+        case _:
+            pass
+
+
+@dataclass(slots=True)
+class _Cut:
+    """A body on the way; `outer` are scalars that it sets and that are declared around it, `scalars` those
+    that it declares, `rows` the arrays of the functions."""
+
+    outer: dict[str, DType]
+    scalars: dict[str, DType] = field(default_factory=dict)
+    rows: list[tuple[str, DType]] = field(default_factory=list)
+    done: list[Part] = field(default_factory=list)
+    body: list[Node] = field(default_factory=list)
+
+    def node(self, node: Node) -> None:
+        match node:
+            case Declare(name, dtype, value):
+                self.scalars[name] = dtype
+                if value is not None:
+                    self.body.append(Store(name, (), self._expr(value)))
+            case Store() | Update():
+                self.body.append(replace(node, value=self._expr(node.value)))
+            case _:
+                raise AssertionError(f"not a plain body: {node}")
+
+    def made(self) -> Parts:
+        parts = [*self.done, Part(tuple(self.body))]
+        touched = [_touched(p.body) for p in parts]
+        known = self.outer | self.scalars
+        shared = {n for n in known if sum(n in names for names in touched) > 1}
+        own = [
+            replace(
+                p, body=(*(Declare(n, t) for n, t in self.scalars.items() if n in names - shared), *p.body)
+            )
+            for p, names in zip(parts, touched, strict=True)
+        ]
+        arrays = [*self.rows, *((n, t) for n, t in known.items() if n in shared)]
+        return Parts(tuple(arrays), tuple(own))
+
+    def _expr(self, e: Expr) -> Expr:
+        """The expression with calls of rows replaced by their results, innermost first."""
+        match e:
+            case Apply(op, args):
+                made = replace(e, args=tuple(self._expr(a) for a in args))
+                return self._called(op, made) if _offered(e) else made
+            case Cast(arg):
+                return replace(e, arg=self._expr(arg))
+            case Select(cond, then, other) if not guards_index(cond):
+                return replace(e, cond=self._expr(cond), then=self._expr(then), other=self._expr(other))
+            case _:
+                return e
+
+    def _called(self, op: str, e: Apply) -> Read:
+        name = f"%row{len(self.rows)}"
+        self.rows.append((name, e.dtype))
+        self.done.append(
+            Part((*self.body, Store(name, (), e.args[0])), row_name(op, e.dtype), scalar_name(name))
+        )
+        self.body.clear()
+        return Read(name, (), e.dtype)
+
+
+def _touched(body: Block) -> set[str]:
+    """What a body reads and stores to, by name."""
+    found: set[str] = set()
+    for n in body:
+        if isinstance(n, (Store, Update)):
+            found.add(n.buffer)
+            every = [n.value, *(i for i in n.indices if isinstance(i, EXPR_TYPES))]
+            found |= {x.tensor for e in every for x in walk(e) if isinstance(x, Read)}
+    return found

@@ -1,0 +1,40 @@
+// Functions of rows of lanes, in place, n a multiple of 16: by the machine's scaling by powers of two and its
+// minimum of magnitudes, which gcc 12 does not find itself. $F is the type, $N its language name, $L the suffix of
+// a literal, $S the suffix of an instruction.
+
+// exp(x) as pf_exp_$N has it, bit for bit. What is far out of range is decided by the last step alone, for
+// which r has only to be finite: 2^inf p is inf, 2^-inf p is 0, and NaN stays NaN.
+#if defined(__AVX512DQ__) && !defined(__clang__)
+typedef $F pf_lanes_$N __attribute__((vector_size(64)));
+PF_INLINE pf_lanes_$N pf_exp_lanes_$N(pf_lanes_$N x) {
+  const pf_lanes_$N most = 0.5$L + (pf_lanes_$N){};
+  const pf_lanes_$N n = (x * $LOG2E + $SHIFT2) - $SHIFT2;
+  pf_lanes_$N r = (x - n * $LN2_HI) - n * $LN2_LO;
+  r = __builtin_ia32_range${S}512_mask(r, most, 2, r, -1, 4);
+  const pf_lanes_$N p = 1.0$L + r * (1.0$L + r * pf_expm1_tail_$N(r));
+  return __builtin_ia32_scalef${S}512_mask(p, n, p, -1, 4);
+}
+#endif
+
+PF_INLINE void pf_row_exp_$N($F* x, int n) {
+#if defined(__AVX512DQ__) && !defined(__clang__)
+  typedef $F W __attribute__((vector_size(64), aligned(sizeof($F)), may_alias));
+  for (int k = 0; k < n; k += 64 / (int)sizeof($F)) *(W*)(x + k) = pf_exp_lanes_$N(*(const W*)(x + k));
+#else
+  for (int k = 0; k < n; ++k) x[k] = pf_exp_$N(x[k]);
+#endif
+}
+
+PF_INLINE void pf_row_sigmoid_$N($F* x, int n) {
+#if defined(__AVX512DQ__) && !defined(__clang__)
+  typedef $F W __attribute__((vector_size(64), aligned(sizeof($F)), may_alias));
+  const pf_lanes_$N one = 1.0$L + (pf_lanes_$N){};
+  for (int k = 0; k < n; k += 64 / (int)sizeof($F)) {
+    const pf_lanes_$N v = *(const W*)(x + k);
+    const pf_lanes_$N e = pf_exp_lanes_$N(v < 0.0$L ? v : -v);
+    *(W*)(x + k) = (v < 0.0$L ? e : one) / (one + e);
+  }
+#else
+  for (int k = 0; k < n; ++k) x[k] = pf_sigmoid_$N(x[k]);
+#endif
+}
