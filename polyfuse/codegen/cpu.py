@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
+from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.streaming import STREAM, StreamPrinter
 from polyfuse.codegen.vector_math import prelude
@@ -83,7 +84,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
-    source = prelude(used) + "\n" + _HEAD + streams + "\n" + "\n".join(functions)
+    masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
+    source = prelude(used) + "\n" + _HEAD + streams + masks + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 

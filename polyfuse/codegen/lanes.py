@@ -18,18 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
-from polyfuse.codegen.halves import HalfPrinter
+from polyfuse.codegen.halves import HalfPrinter, trip_of
+from polyfuse.codegen.masked_tails import FEWEST_LANES, kept, moved, tail_lanes, tail_of
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.loop_ir import Block, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.tensor_graph import Const, Index
 
 # A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
 FEWEST_ROUNDS = 4
-FEWEST_LANES = 32
 
 
 @dataclass(slots=True)
@@ -70,7 +69,6 @@ class LanePrinter(HalfPrinter):
         for name, u in updates.items():
             lines += self._start(u, arrays[name], lanes, i1)
         inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays)
-        body = self.fence(loop.body, i2) + inner.block(loop.body, i2)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -78,23 +76,63 @@ class LanePrinter(HalfPrinter):
             f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
             *inner.lanes_of(loop, start, lanes, i2),
             f"{i1}}}",
-            f"{i1}PF_IVDEP",
-            f"{i1}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
-            f"{i2}const pf_i64 {loop.var} = {start} + l;",
-            *body,
-            f"{i1}}}",
+            *inner._rest(loop, [*updates.values()], lanes, i1),
         ]
         for name, u in updates.items():
             lines += self._total(u, arrays[name], lanes, scalar_name(name), i1)
         return [*lines, f"{indent}}}"]
 
+    def _rest(self, loop: For, updates: list[Update], lanes: int, indent: str) -> list[str]:
+        """The iterations that fill no step of all lanes, under masks or one by one."""
+        trip = trip_of(loop)
+        rest = None if trip is None else trip % lanes
+        if rest == 0:
+            return []
+        i1 = indent + "  "
+        start, end = f"{loop.var}_s", f"{loop.var}_e"
+        plain = [
+            f"{indent}PF_IVDEP",
+            f"{indent}for (int l = 0; l < (int)({end} - {start}); ++l) {{",
+            f"{i1}const pf_i64 {loop.var} = {start} + l;",
+            *self.fence(loop.body, i1),
+            *self.block(loop.body, i1),
+            f"{indent}}}",
+        ]
+        tail = None if self.lazy else tail_of(loop, self.along)
+        totals = {a: u.value.dtype.bytes for u in updates for a in self._arrays(u)}
+        count = tail_lanes(rest, lanes, min(totals.values()))
+        if tail is None or count is None:
+            return plain
+        before, after = moved(tail, self, count, "rest", i1)
+        copies, back = kept(totals, count, "rest", i1)
+        inner = replace(self, element=tail.element(self.element))
+        return [
+            "#ifdef PF_MASKS",
+            f"{indent}if ({start} < {end}) {{",
+            f"{i1}const int rest = (int)({end} - {start});",
+            f"{i1}const pf_i64 {loop.var} = {start};",
+            *before,
+            *copies,
+            *inner.lanes_of(loop, start, count, i1),
+            *back,
+            *after,
+            f"{indent}}}",
+            "#else",
+            *plain,
+            "#endif",
+        ]
+
+    def _arrays(self, u: Update) -> list[str]:
+        """The lanes of an accumulator, and those of its NaN."""
+        array = self.arrays[u.buffer]
+        return [array, _nan_array(array)] if _keeps_nan(u) else [array]
+
     def _count(self, loop: For, widest: int) -> int:
         """How many lanes: short loops have fewer, so that less is left to combine."""
         lanes = max(8, self.lane_bytes // widest)
-        if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
-            trip = loop.upper.value - loop.lower.value
-            while lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
-                lanes //= 2
+        trip = trip_of(loop)
+        while trip is not None and lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
+            lanes //= 2
         return lanes
 
     def _start(self, u: Update, array: str, lanes: int, indent: str) -> list[str]:

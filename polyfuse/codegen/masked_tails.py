@@ -1,0 +1,157 @@
+"""The rest of a reduction loop, fewer elements than it has lanes, as one more step of all lanes.
+
+    for (l = 0; l < end - start; ++l)           pf_take(t0, &x[start], (end - start) * 4, 128)
+      acc_v[l] += x[start + l] * w      ->      for (l = 0; l < 32; ++l) acc_o[l] = acc_v[l]
+                                                for (l = 0; l < 32; ++l) acc_v[l] += t0[l] * w
+                                                pf_keep(acc_v, acc_o, (end - start) * 4, 128)
+
+What lanes read is loaded under a mask, with zeros where there is nothing; what they store is stored under a
+mask; and the accumulators of empty lanes get back what they had.  Element by element the accumulators would
+go through memory in pieces, and whoever combines the lanes would wait until the pieces are there: longer than
+several steps take.
+
+Only elements that lie side by side, or that all lanes share, are read so.  Other machines than those with
+masks for bytes (AVX-512BW) keep the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from polyfuse.codegen.c_family import Printer, guarded_load
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, walk
+
+Element = tuple[str, tuple[Index, ...]]
+# Steps of fewer lanes gcc 12 takes apart before it looks for vectors.
+FEWEST_LANES = 32
+_BYTES = 64
+
+MASKS = """\
+// The first bytes of `room`, up to 64 at a time under a mask: what is read has zeros behind them, what is
+// stored ends there, and a total is as it was before behind them.
+#if defined(__AVX512BW__) && !defined(__clang__)
+#define PF_MASKS 1
+typedef char pf_bytes __attribute__((vector_size(64), may_alias));
+PF_INLINE unsigned long long pf_first(int bytes) {
+  return bytes >= 64 ? ~0ull : bytes <= 0 ? 0ull : (1ull << bytes) - 1;
+}
+PF_INLINE void pf_take(void* to, const void* from, int bytes, int room) {
+  for (int k = 0; k < room; k += 64)
+    *(pf_bytes*)((char*)to + k) =
+        __builtin_ia32_loaddquqi512_mask((const char*)from + k, (pf_bytes){}, pf_first(bytes - k));
+}
+PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
+  for (int k = 0; k < room; k += 64)
+    __builtin_ia32_storedquqi512_mask(
+        (char*)to + k, *(const pf_bytes*)((const char*)from + k), pf_first(bytes - k));
+}
+PF_INLINE void pf_keep(void* total, const void* before, int bytes, int room) {
+  for (int k = 0; k < room; k += 64) {
+    pf_bytes* at = (pf_bytes*)((char*)total + k);
+    const pf_bytes old = *(const pf_bytes*)((const char*)before + k);
+    *at = __builtin_ia32_movdquqi512_mask(*at, old, pf_first(bytes - k));
+  }
+}
+#endif
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The elements that the lanes of a loop read and store to, as arrays."""
+
+    read: tuple[tuple[str, tuple[Index, ...], DType], ...]
+    stored: tuple[tuple[str, tuple[Index, ...], DType], ...]
+
+    def places(self) -> dict[Element, str]:
+        """The arrays of the elements."""
+        read = {(t, i): f"t{k}" for k, (t, i, _) in enumerate(self.read)}
+        return read | {(t, i): f"p{k}" for k, (t, i, _) in enumerate(self.stored)}
+
+    def element(
+        self, outer: Callable[[Printer, str, tuple[Index, ...]], str]
+    ) -> Callable[[Printer, str, tuple[Index, ...]], str]:
+        """How the loop's body addresses them."""
+        places = self.places()
+
+        def lane(printer: Printer, buffer: str, indices: tuple[Index, ...]) -> str:
+            array = places.get((buffer, indices))
+            return f"{array}[l]" if array else outer(printer, buffer, indices)
+
+        return lane
+
+
+def tail_of(loop: For, along: Callable[[Element, str], bool]) -> Tail | None:
+    """The rest of a loop under masks, where that can be; `along` tells what lies side by side in memory."""
+    if not all(isinstance(n, (Store, Update, Declare)) for n in loop.body) or guarded_load(loop.body):
+        return None
+    found = dict.fromkeys((r.tensor, r.indices, r.dtype) for r in _reads(loop.body) if _moves(r, loop.var))
+    stores = [n for n in loop.body if isinstance(n, Store) and n.indices]
+    stored = [(n.buffer, n.indices, n.value.dtype) for n in stores]
+    names = [b for b, _, _ in stored]
+    others = [n for n in loop.body if isinstance(n, Update) and n.buffer not in loop.lanes]
+    if others or len(set(names)) < len(names) or {t for t, _, _ in found} & set(names):
+        return None
+    if not all(along((t, i), loop.var) for t, i, _ in (*found, *stored)):
+        return None
+    if any(isinstance(n, Declare) and n.count for n in loop.body):
+        return None
+    return Tail(tuple(found), tuple(stored))
+
+
+def tail_lanes(rest: int | None, lanes: int, least: int) -> int | None:
+    """How many lanes the rest is computed in, of accumulators of at least so many bytes; None where these are
+    too few for a mask.  The rest is None where it is not known before."""
+    fewest = max(FEWEST_LANES, _BYTES // least)
+    if lanes < fewest:
+        return None
+    whole = max(16, _BYTES // least)  # accumulators fill whole vectors
+    return lanes if rest is None else min(lanes, max(fewest, -(-rest // whole) * whole))
+
+
+def kept(arrays: Mapping[str, int], lanes: int, rest: str, indent: str) -> tuple[list[str], list[str]]:
+    """Copies of the accumulators, {name: bytes of a lane}, and what gives empty lanes back what they had."""
+    before = [
+        line
+        for name in arrays
+        for line in (
+            f"{indent}__typeof__({name}[0]) {name}_o[{lanes}];",
+            f"{indent}for (int l = 0; l < {lanes}; ++l) {name}_o[l] = {name}[l];",
+        )
+    ]
+    after = [
+        f"{indent}pf_keep({name}, {name}_o, {rest} * {size}, {lanes * size});"
+        for name, size in arrays.items()
+    ]
+    return before, after
+
+
+def moved(tail: Tail, printer: Printer, lanes: int, rest: str, indent: str) -> tuple[list[str], list[str]]:
+    """Arrays and what fills them; what stores them back."""
+    before: list[str] = []
+    after: list[str] = []
+    places = tail.places()
+    for group, function, lines in ((tail.read, "pf_take", before), (tail.stored, "pf_put", after)):
+        for tensor, indices, dtype in group:
+            array, place = places[tensor, indices], printer.element(printer, tensor, indices)
+            count = -(-lanes * dtype.bytes // _BYTES) * _BYTES // dtype.bytes
+            before.append(f"{indent}__attribute__((aligned(64))) {dtype.c_name} {array}[{count}];")
+            given = [array, f"&{place}"] if function == "pf_take" else [f"&{place}", array]
+            sizes = f"{rest} * {dtype.bytes}, {lanes * dtype.bytes}"
+            lines.append(f"{indent}{function}({', '.join(given)}, {sizes});")
+    return before, after
+
+
+def _reads(body: Iterable[Node]) -> Iterator[Read]:
+    for n in body:
+        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+            yield from (x for x in walk(n.value) if isinstance(x, Read))
+
+
+def _moves(r: Read, var: str) -> bool:
+    """Does a read depend on the loop, or may it for all that is known?"""
+    return any(isinstance(i, EXPR_TYPES) or var in variables(i) for i in r.indices)
