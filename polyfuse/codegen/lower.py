@@ -6,7 +6,7 @@ windows       `i % extent` becomes `i - start` where a strip of a loop is the wi
 collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
 fetches       the next row's inputs are asked for before the last phase of a row
-tiles         sums of products of rows and columns stay in vector registers
+tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.hoist import hoist
+from polyfuse.codegen.jam import jam
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
@@ -77,16 +78,14 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = hoist(kernel, block, numbers)
     block = fetch_ahead(kernel, block)
-    block = register_tiles(kernel, block, numbers)
+    block = jam(register_tiles(kernel, block, numbers))
     made = [Task(*owned(kernel, kernel.owners, block))] if kernel.owners else tasks(kernel, block)
     return LoweredKernel(kernel, tuple(made))
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
-
-    `numbers` numbers the scalars.
-    """
+    `numbers` numbers the scalars."""
     block = loops_of(kernel.graph, sequential(tree(kernel)))
     block = _bodies(kernel, block)
     block = _forward(kernel, block, numbers)

@@ -47,6 +47,10 @@ FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
 STRIP = 2048
 SUNK_STRIP = 256
+# A loop inside of a row that runs across a reduction: shorter ones fill no vectors, longer ones are cut into
+# strips, whose totals stay in L1.
+FEWEST_SUNK = 16
+LONGEST_SUNK = 2048
 CHUNKS_PER_THREAD = 4
 # A sum in few parts is a sum of many numbers one by one, and as inexact as that.
 FEWEST_PARTS = 32
@@ -249,7 +253,33 @@ def vectorise(graph: TensorGraph, tree: Tree) -> Tree:
         case Band(members, child, permutable):
             if has_band(child):
                 return Band(members, vectorise(graph, child), permutable)
+            if permutable:
+                members = _along_memory(graph, members, statements(child))
             last = members[-1]
             if last.coincident and last.coordinate is Coordinate.SEQ:
                 members = (*members[:-1], replace(last, coordinate=Coordinate.VECTOR))
             return Band(members, child, permutable)
+
+
+def _along_memory(
+    graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]
+) -> tuple[Member, ...]:
+    """A free loop along contiguous memory innermost, where a reduction across it would be.
+
+    B(h, t)(y)     becomes     B(t, h)(y)     or, where h is long,     B(h // 256, t, h)(y)
+    """
+    last = members[-1]
+    inner = [m for m in members if m.coordinate is Coordinate.SEQ]
+    free = [m for m in inner[:-1] if is_free(graph, m, names)]
+    best = max(free, key=lambda m: _contiguity(graph, m, names), default=None)
+    if best is None or last not in inner or is_free(graph, last, names):
+        return members
+    trip = trip_of(graph, best)
+    if (
+        trip is None
+        or trip < FEWEST_SUNK
+        or _contiguity(graph, best, names) <= _contiguity(graph, last, names)
+    ):
+        return members
+    strip = (_strips(best, SUNK_STRIP),) if trip > LONGEST_SUNK else ()
+    return (*(x for m in members for x in (strip if m == best else (m,))), best)

@@ -1,0 +1,115 @@
+"""Several terms are added to a row of totals at a time.
+
+    for t in 0..100:                         for t in 0..100 by 4:
+      h = w[t]                                 h = w[t]; h_1 = w[t + 1]; ...
+      for c in 0..36 @vec:             ->      for c in 0..36 @vec:
+        y[c] sum= h * x[t, c]                    y[c] sum= (h * x[t, c] + h_1 * x[t + 1, c]) + ...
+
+The totals of a row are in memory, where each addition waits until the one before has been stored; now a
+fourth as often.  Sums may be reassociated (Meaning, in the language).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Read, map_expr, reads
+
+TOGETHER = 4
+_COMBINED = {"sum": "add", "prod": "mul"}
+
+
+def jam(block: Block) -> Block:
+    """See the module docstring."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For() if _fits(node):
+                result += _jammed(node)
+            case For():
+                result.append(replace(node, body=jam(node.body)))
+            case If():
+                result.append(replace(node, then=jam(node.then), other=jam(node.other)))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _fits(loop: For) -> bool:
+    """A loop of known length over nothing but scalars and one vector loop of sums?"""
+    *scalars, inner = loop.body or (None,)
+    if loop.coordinate is not Coordinate.SEQ or loop.step != 1 or not isinstance(inner, For):
+        return False
+    if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
+        return False
+    if loop.upper.value - loop.lower.value < 2 * TOGETHER or inner.lanes:
+        return False
+    if inner.coordinate is not Coordinate.VECTOR or loop.var in variables(inner.lower) + variables(
+        inner.upper
+    ):
+        return False
+    if not all(isinstance(n, Declare) and n.value is not None and not n.count for n in scalars):
+        return False
+    return bool(inner.body) and all(isinstance(n, Update) and _adds(n, loop.var, inner) for n in inner.body)
+
+
+def _adds(n: Update, var: str, inner: For) -> bool:
+    """Does an update add to the same elements in all iterations of the outer loop, and is nothing it needs
+    changed by the inner one?"""
+    if n.op not in _COMBINED or n.atomic or not n.value.dtype.is_float or not n.indices:
+        return False
+    if any(isinstance(i, EXPR_TYPES) or var in variables(i) for i in n.indices):
+        return False
+    changed = {x.buffer for x in inner.body if isinstance(x, Update)}
+    return len(changed) == len(inner.body) and not changed & {r.tensor for r in reads(n.value)}
+
+
+def _jammed(loop: For) -> list[Node]:
+    assert isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
+    low, high = loop.lower.value, loop.upper.value
+    border = high - (high - low) % TOGETHER
+    *scalars, inner = loop.body
+    assert isinstance(inner, For)
+    together: list[Node] = [_at(n, loop.var, k, scalars) for k in range(TOGETHER) for n in scalars]
+    updates: list[Node] = []
+    for n in inner.body:
+        assert isinstance(n, Update)
+        terms = [_expr(n.value, loop.var, k, scalars) for k in range(TOGETHER)]
+        updates.append(replace(n, value=_combined(_COMBINED[n.op], terms)))
+    body = (*together, replace(inner, body=tuple(updates)))
+    main = replace(loop, upper=IConst(border), step=TOGETHER, body=body)
+    return [main, replace(loop, lower=IConst(border))] if border < high else [main]
+
+
+def _combined(op: str, terms: list[Expr]) -> Expr:
+    """A tree: chains of additions would wait for each other."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    sides = _combined(op, terms[:half]), _combined(op, terms[half:])
+    return Apply(op, sides, terms[0].dtype)
+
+
+def _at(n: Node, var: str, k: int, scalars: list[Node]) -> Node:
+    assert isinstance(n, Declare) and n.value is not None
+    return Declare(_name(n.name, k), n.dtype, _expr(n.value, var, k, scalars))
+
+
+def _expr(e: Expr, var: str, k: int, scalars: list[Node]) -> Expr:
+    """An expression as it is k iterations later."""
+    names = {n.name for n in scalars if isinstance(n, Declare)}
+
+    def index(i: IndexExpr) -> IndexExpr:
+        return substitute(i, {var: IVar(var) + k})
+
+    def renamed(x: Expr) -> Expr:
+        return replace(x, tensor=_name(x.tensor, k)) if isinstance(x, Read) and x.tensor in names else x
+
+    return map_expr(e, renamed, index) if k else e
+
+
+def _name(name: str, k: int) -> str:
+    return f"{name}_{k}" if k else name

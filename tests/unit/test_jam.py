@@ -1,0 +1,79 @@
+"""Several terms are added to a row of totals at a time, and loops along memory run inside of those across."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from polyfuse.codegen.jam import TOGETHER, jam
+from polyfuse.ir.dtypes import F32, I64
+from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.loop_ir import Declare, For, Node, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Read
+
+POOL = """op pool(s: f32[B, T], k: f32[B, T, H]) -> (y: f32[B, H], top: f32[B]) {
+  top[b] = max[t](s[b, t])
+  e[b, t] = exp(s[b, t] - top[b])
+  d[b] = sum[t](e[b, t])
+  y[b, h] = sum[t](e[b, t] / d[b] * k[b, t, h])
+}"""
+W, ROW = Read("w", (IVar("t"),), F32), Read("x", (IVar("t"), IVar("c")), F32)
+
+
+def nest(value: Any, trip: int = 11, scalars: tuple[Node, ...] = (), op: str = "sum", at: Any = "c") -> For:
+    update = Update("y", (IVar(at),), op, value)
+    inner = For("c", IConst(0), IConst(36), 1, (update,), Coordinate.VECTOR)
+    return For("t", IConst(2), IConst(trip), 1, (*scalars, inner))
+
+
+def test_terms_together_and_the_rest_one_by_one() -> None:
+    scalars = (Declare("%h", F32, Apply("exp", (W,), F32)),)
+    main, rest = jam((nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),))
+    assert isinstance(main, For) and isinstance(rest, For)
+    assert (main.step, main.upper, rest.lower, rest.step) == (TOGETHER, IConst(10), IConst(10), 1)
+    *own, inner = main.body
+    assert [n.name for n in own if isinstance(n, Declare)] == ["%h", "%h_1", "%h_2", "%h_3"]
+    assert isinstance(inner, For) and isinstance(inner.body[0], Update)
+    value = inner.body[0].value
+    assert isinstance(value, Apply) and value.op == "add"
+    assert len(jam((nest(ROW, 10),))) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        nest(ROW, 5),
+        nest(ROW, op="max"),
+        nest(ROW, at="t"),
+        nest(Apply("mul", (Read("y", (IVar("c"),), F32), ROW), F32)),
+        nest(Read("x", (IVar("c"),), I64)),
+        nest(ROW, scalars=(Declare("%h", F32),)),
+    ],
+    ids=["short", "no sum", "not the same elements", "needs the total", "integers", "no value"],
+)
+def test_what_stays_as_it_is(other: For) -> None:
+    assert jam((other,)) == (other,)
+
+
+@pytest.mark.parametrize("h", [1, 7, 16, 36, 300])
+@pytest.mark.parametrize("t", [1, 3, 8, 101])
+def test_pooling(t: int, h: int) -> None:
+    rng = np.random.default_rng(t * h)
+    s, k = rng.standard_normal((5, t)).astype("f4"), rng.standard_normal((5, t, h)).astype("f4")
+    f: Any = pf.compile(POOL)
+    y, top = f(s, k)
+    e = np.exp(s.astype("f8") - s.max(1, keepdims=True))
+    want = np.einsum("bt,bth->bh", e / e.sum(1, keepdims=True), k.astype("f8"))
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=2e-6)
+    np.testing.assert_array_equal(top, s.max(1))
+
+
+def test_loops_along_memory_run_innermost() -> None:
+    made: Any = pf.compile(POOL)
+    made(np.ones((5, 40), "f4"), np.ones((5, 40, 4000), "f4"))
+    y = made(np.ones((2, 9), "f4"), np.full((2, 9, 4100), 3, "f4"))[0]
+    np.testing.assert_allclose(y, 3, rtol=1e-6)
