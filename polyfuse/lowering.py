@@ -28,6 +28,7 @@ from polyfuse.layers.library_calls import whole_product, with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
+from polyfuse.layers.soon import fetched_soon
 from polyfuse.layers.stitching import Stitching
 from polyfuse.layers.streams import stores_past_caches
 
@@ -108,6 +109,7 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
     decisions: list[Decision] = []
     if isinstance(passes.machine, int):
         kernels = stores_past_caches(kernels, passes.machine, decisions, passes.knobs.stream)
+        kernels = fetched_soon(kernels, passes.machine, decisions)
     if passes.packing is not None:
         kernels = passes.packing.pack(kernels, machine_of(passes.machine), decisions)
     return joined_kernels(kernels, passes.machine, passes.stitching, decisions), tuple(decisions)

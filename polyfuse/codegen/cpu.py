@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.addresses import Addresses
+from polyfuse.codegen.borders import BorderPrinter, strip_of
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, Task, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
-from polyfuse.codegen.streaming import STREAM, StreamPrinter
+from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
@@ -249,6 +250,7 @@ class _Emitter:
                 b.tensor in places.shared,
                 places.by_value(b),
                 b.tensor in streamed,
+                b.soon,
             )
             for b in arguments
         ]
@@ -258,13 +260,17 @@ class _Emitter:
 
     def body(self, name: str, places: Addresses, task: Task) -> str:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only."""
-        printer = StreamPrinter(
+        strided = frozenset(n for n, b in self.buffers.items() if b.strided)
+        printer = BorderPrinter(
             places.element,
             self.functions,
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
             streamed=self._streamed(places),
-            strided=frozenset(n for n, b in self.buffers.items() if b.strided),
+            soon=frozenset(b.tensor for b in places.kernel.arguments if b.soon),
+            strided=strided,
+            strip=strip_of(task),
+            inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
         )
         parameters = self._parameters(places)
         if task.loops:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.loop_ir import Block, For, If, Node, Prefetch, Store, Update, map_nodes
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, Update, map_nodes
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
 LINE_BYTES = 64
@@ -111,7 +111,7 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
     found: list[tuple[Index, ...]] = []
 
     def look(node: Node) -> Node:
-        if isinstance(node, (Store, Update)):
+        if isinstance(node, (Declare, Store, Update)) and node.value is not None:
             found.extend(r.indices for r in reads(node.value) if r.tensor == tensor)
         return node
 

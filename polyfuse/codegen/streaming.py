@@ -20,7 +20,7 @@ from polyfuse.codegen.c_family import Printer, guarded_load
 from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.ir.index_expr import IConst, IVar, variables
-from polyfuse.ir.loop_ir import Declare, For, Store
+from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
 
@@ -100,8 +100,7 @@ class StreamPrinter(LanePrinter):
             f"{indent}{{",
             f"{i1}pf_i64 {at} = {self.index(loop.lower)};",
             f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
-            f"{i1}pf_i64 {border} = {at} + ({{ {here};",
-            f"{i2}(pf_i64)(-(__UINTPTR_TYPE__)&{place} % {LINE}) / {size}; }});",
+            f"{i1}pf_i64 {border} = {at} + {to_border(place, size, loop.var, at)};",
             f"{i1}{border} = {border} < {end} ? {border} : {end};",
             *_plain_loop(plain, loop, at, border, i1),
             f"{i1}for (; {at} + {lanes} <= {end}; {at} += {lanes}) {{",
@@ -118,6 +117,12 @@ class StreamPrinter(LanePrinter):
             array = arrays[s.buffer]
             lines.append(f"{i2}pf_stream(&{place}, {array}, sizeof {array});")
         return [*lines, f"{i1}}}", *_plain_loop(plain, loop, at, end, i1), f"{indent}}}"]
+
+
+def to_border(place: str, size: int, var: str, at: str) -> str:
+    """How many elements it is from `at` to one that begins a line; `place` is that at index `var`."""
+    to = f"(pf_i64)(-(__UINTPTR_TYPE__)&{place} % {LINE}) / {size}"
+    return f"({{ const pf_i64 {var} = {at}; {to}; }})"
 
 
 def _by_parts(printer: StreamPrinter, loop: For, at: str, lanes: int, indent: str) -> list[str]:
@@ -146,7 +151,7 @@ def _fits(loop: For, found: list[Store]) -> bool:
         return False
     if not all(isinstance(n, Store) or (isinstance(n, Declare) and not n.count) for n in loop.body):
         return False
-    if len({s.buffer for s in found}) < len(found) or not all(_along(s, loop.var) for s in found):
+    if len({s.buffer for s in found}) < len(found) or not all(along(s, loop.var) for s in found):
         return False
     if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
         trip = loop.upper.value - loop.lower.value
@@ -154,7 +159,8 @@ def _fits(loop: For, found: list[Store]) -> bool:
     return True
 
 
-def _along(s: Store, var: str) -> bool:
+def along(s: Store | Update, var: str) -> bool:
+    """Do iterations of a loop store to neighbours in memory?"""
     if not s.indices or any(isinstance(i, EXPR_TYPES) for i in s.indices):
         return False
     *leading, last = s.indices

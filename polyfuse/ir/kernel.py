@@ -58,8 +58,9 @@ class Buffer:
     `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
-    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).  With `past`,
-    a CPU's stores go past the caches.
+    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).  With `soon`,
+    a CPU's loops ask for its lines shortly before they are read.  With `past`, a CPU's stores go past the
+    caches.
     On a GPU, arrays of a scope with one `place` lie in the same memory (`ir.shared_memory`).
     """
 
@@ -72,6 +73,7 @@ class Buffer:
     slots: tuple[IndexExpr, ...] = ()
     ahead: int = 0
     past: bool = False
+    soon: bool = False
     place: int | None = None
 
     @property

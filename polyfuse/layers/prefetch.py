@@ -4,7 +4,8 @@
 
 The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
 What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
-and the loop over rows over the dim before it.
+and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
+worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def fetched_ahead(
         pass
     elif row > levels[1].capacity * SHARE_OF_L2:
         why = f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
+    elif kept := [t for t in found if t not in _read_last(graph, nest)]:
+        why = f"the last phase reads {', '.join(kept)} no more"
     elif row < LEAST_ROW_BYTES:
         why = f"rows of {format_bytes(row)} are too short"
     elif whole <= levels[1].capacity:
@@ -86,9 +89,16 @@ def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
     return ()
 
 
-def _reads(graph: TensorGraph, phase: Tree) -> bool:
-    """More than initial values."""
-    return any(statement_reads(graph.statement(n)) for n in statements(phase))
+def _reads(graph: TensorGraph, phase: Tree) -> set[str]:
+    """Tensors that a phase reads; none, if it only sets initial values."""
+    return {r.tensor for n in statements(phase) for r in statement_reads(graph.statement(n))}
+
+
+def _read_last(graph: TensorGraph, nest: Tree) -> set[str]:
+    """What the last phase of a row reads."""
+    children = nest.child.children if isinstance(nest, Band) and isinstance(nest.child, Sequence) else ()
+    phases = [c for c in children if has_band(c) and _reads(graph, c)]
+    return _read_last(graph, phases[-1]) if phases else _reads(graph, nest)
 
 
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:

@@ -31,15 +31,15 @@ def stores_past_caches(
     found = [n for n in _results(kernels) if wanted or _bytes(kernels, n) >= LEAST_BYTES]
     if not found:
         return kernels
-    touched, capacity = _touched(kernels), table_cpu(threads).levels[-2].capacity
-    pays = touched > BEYOND * capacity
+    total, capacity = touched(kernels), table_cpu(threads).levels[-2].capacity
+    pays = total > BEYOND * capacity
     names = ", ".join(found)
     if not (wanted or pays):
-        if touched > capacity / 4:
-            why = f"most of {format_bytes(touched)} in all stays in L3"
+        if total > capacity / 4:
+            why = f"most of {format_bytes(total)} in all stays in L3"
             decisions.append(Decision("stream", names, False, why))
         return kernels
-    why = f"{format_bytes(touched)} in all do not fit L3" if pays else "asked for"
+    why = f"{format_bytes(total)} in all do not fit L3" if pays else "asked for"
     decisions.append(Decision("stream", names, True, f"stores go past the caches: {why}"))
     return replace(kernels, kernels=tuple(_marked(k, frozenset(found)) for k in kernels.kernels))
 
@@ -67,7 +67,7 @@ def _bytes(kernels: KernelGraph, name: str) -> int:
     return evaluate(product(t.shape), {}) * t.dtype.bytes
 
 
-def _touched(kernels: KernelGraph) -> int:
+def touched(kernels: KernelGraph) -> int:
     """Bytes of all memory that the kernels touch, what is written in place counted once."""
     outside = (Scope.ARGUMENT, Scope.GLOBAL)
     names = {b.tensor for k in kernels.kernels for b in k.buffers if b.scope in outside}

@@ -7,16 +7,24 @@ from equivalence import assert_computes, fixed_graph_of
 
 from polyfuse.codegen.lower import lower
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Block, For, If, Prefetch, format_block, map_nodes
 from polyfuse.layers import prefetch
-from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.kernels import form_kernels, separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 
 SOFTMAX = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   m[t] = max[h](x[t, h]); e[t, h] = exp(x[t, h] - m[t]); s[t] = sum[h](e[t, h]); y[t, h] = e[t, h] / s[t]
+}"""
+NORM = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = sum[h](x[t, h]); v[t] = sum[h]((x[t, h] - m[t]) ** 2); y[t, h] = (x[t, h] - m[t]) * v[t]
+}"""
+RESIDUAL = """op f(x: f32[T, H], r: f32[T, H]) -> (y: f32[T, H]) {
+  s[t, h] = x[t, h] + r[t, h]; m[t] = sum[h](s[t, h]); v[t] = sum[h]((s[t, h] - m[t]) ** 2)
+  y[t, h] = (s[t, h] - m[t]) * v[t]
 }"""
 HEADS = """op f(x: f32[B, T, H], g: f32[H], z: f32[T, B, H]) -> (y: f32[B, T, H]) {
   s[b, t] = sum[h](x[b, t, h] * z[t, b, h])
@@ -43,7 +51,7 @@ def fetches(block: Block) -> list[str]:
 
 
 def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
-    kernels, (decision,) = made(SOFTMAX, T=4096, H=768)
+    kernels, (decision,) = made(NORM, T=4096, H=768)
     assert decision.taken and decision.subject == "x"
     (task,) = lower(kernels.kernels[0]).tasks
     (guard,) = (n for n in task.body if isinstance(n, If))
@@ -57,7 +65,7 @@ def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
 
 def test_long_rows_are_fetched_in_pieces() -> None:
     """The last loop goes on in strips of whole vectors; the pieces together are the row, of any length."""
-    kernels, _ = made(SOFTMAX, T=512, H=30522)
+    kernels, _ = made(NORM, T=512, H=30522)
     (task,) = lower(kernels.kernels[0]).tasks
     pieces = task.body[-1]
     assert format_block((pieces,)).splitlines()[:5] == [
@@ -96,9 +104,24 @@ def test_pieces_cover_a_row(width: int) -> None:
     ("rows", "width", "why"), [(65536, 96, "short"), (64, 768, "stay in L2"), (64, 1 << 20, "do not fit")]
 )
 def test_other_rows_say_why_not(rows: int, width: int, why: str) -> None:
-    kernels, (decision,) = made(SOFTMAX, T=rows, H=width)
+    kernels, (decision,) = made(NORM, T=rows, H=width)
     assert not decision.taken and why in decision.reason
     assert not any(b.ahead for k in kernels.kernels for b in k.buffers)
+
+
+def test_rows_that_the_last_phase_does_not_read_are_not_fetched_ahead() -> None:
+    """It has the exponentials."""
+    kernels, (decision,) = made(SOFTMAX, T=4096, H=768)
+    assert not decision.taken and "last phase reads x no more" in decision.reason
+    assert not any(b.ahead for k in kernels.kernels for b in k.buffers)
+
+
+def test_what_is_read_for_a_value_that_is_kept_is_fetched() -> None:
+    """Such reads are in declarations of scalars."""
+    scheduled = LoopFusion().schedule(fixed_graph_of(RESIDUAL, T=4096, H=768))
+    kernels, _ = separate_kernels(scheduled, 2, Stitching(), CpuKnobs(ahead=1))
+    (task,) = lower(kernels.kernels[0]).tasks
+    assert set(fetches(task.body)) == {"fetch r[c0 + 1, c0_l]", "fetch x[c0 + 1, c0_l]"}
 
 
 def test_one_phase_has_nothing_to_overlap() -> None:
@@ -113,7 +136,7 @@ def test_only_rows_of_the_innermost_loop_over_rows() -> None:
     assert {b.tensor for k in kernels.kernels for b in k.buffers if b.ahead} == {"x"}
 
 
-@pytest.mark.parametrize("text", [SOFTMAX, HEADS, SUMS, HALVES])
+@pytest.mark.parametrize("text", [NORM, HEADS, SUMS, HALVES])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 17), (2, 33, 400)])
 @pytest.mark.parametrize("as_one", [0, 8192])
 def test_results_stay_the_same(

@@ -1,0 +1,89 @@
+"""Lines that are asked for just before use: where it pays, in which loops, and the numbers stay the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from equivalence import fixed_graph_of
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.soon import fetched_soon
+from polyfuse.layers.stitching import Stitching
+from polyfuse.runtime.cpu import CpuExecutable
+
+MIX = """op mix(x: f32[T, H], w: f16[T, H], b: f32[H], n: i64[T]) -> (y: f32[T, H], s: f32[T]) {
+  y[t, h] = exp(x[t, h]) + f32(w[t, h]) * b[h] + x[n[t], h]
+  s[t] = sum[h](x[t, h] * f32(w[t, h]))
+}"""
+SCALE = "op scale(inout p: f32[N], x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + p[i]\n p[i] = p[i] * 2.0 }"
+
+
+def kernels_of(text: str, **sizes: int) -> KernelGraph:
+    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())[0]
+
+
+def source_of(kernels: KernelGraph, checked: bool = False) -> str:
+    return emit_together([Request(kernels, checked=checked)])[0].source
+
+
+def soon(kernels: KernelGraph) -> set[str]:
+    return {b.tensor for k in kernels.kernels for b in k.buffers if b.soon}
+
+
+@pytest.mark.parametrize(("t", "h"), [(1, 1), (2, 64), (3, 191), (5, 700), (33, 1023)])
+def test_results_stay_the_same(t: int, h: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((t, h)).astype(np.float32)
+    x.flat[:: max(1, x.size // 5)] = np.nan
+    given: dict[str, Any] = {
+        "x": x,
+        "w": rng.standard_normal((t, h)).astype(np.float16),
+        "b": rng.standard_normal(h).astype(np.float32),
+        "n": rng.integers(0, t, t),
+    }
+    kernels = kernels_of(MIX, T=t, H=h)
+    found = []
+    for wanted in (False, True):
+        code = emit_together([Request(fetched_soon(kernels, 2, [], wanted))])[0]
+        run = CpuExecutable(code, {})
+        shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
+        memory: dict[str, Any] = {n: np.full(shapes[n], 7, np.float32) for n in ("y", "s")}
+        run.run({**{n: a.reshape(shapes[n]) for n, a in given.items()}, **memory})
+        found.append(memory)
+    for name in ("y", "s"):
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+def test_what_goes_along_memory_is_asked_for_and_what_is_computed_or_changed_is_not() -> None:
+    kernels = fetched_soon(kernels_of(MIX, T=64, H=1024), 2, [], True)
+    assert soon(kernels) == {"x", "w", "b", "n"}
+    lines = [line for line in source_of(kernels).splitlines() if "__builtin_prefetch(" in line]
+    assert any("&b_x[" in line and "l += 16)" in line and "+ l + 32;" in line for line in lines)
+    assert any("&b_w[" in line and "l += 32)" in line and "+ l + 64;" in line for line in lines)
+    assert not any("b_n[" in line for line in lines)
+    assert "__builtin_prefetch(" not in source_of(kernels, checked=True)
+    assert soon(fetched_soon(kernels_of(SCALE, N=5000), 2, [], True)) == {"x"}
+
+
+def test_short_loops_stay_as_they_are() -> None:
+    text = "op f(x: f32[T, 32], b: f32[T]) -> (y: f32[T, 32]) { y[t, h] = exp(x[t, h]) + b[t] }"
+    kernels = kernels_of(text, T=64)
+    assert source_of(fetched_soon(kernels, 2, [], True)) == source_of(kernels)
+
+
+@pytest.mark.parametrize(("rows", "names"), [(1 << 14, {"x", "y"}), (1 << 10, set())])
+def test_the_model_asks_for_what_comes_from_memory(rows: int, names: set[str]) -> None:
+    text = (
+        "op f(x: f32[T, H], b: f32[H], y: f32[T, H]) -> (z: f32[T, H]) { z[t, h] = x[t, h] * b[h] + y[t, h] }"
+    )
+    kernels = kernels_of(text, T=rows, H=1000)
+    found: list[Decision] = []
+    assert soon(fetched_soon(kernels, 2, found)) == names
+    assert [d.kind for d in found] == (["soon"] if names else [])
+    assert fetched_soon(kernels, 2, [], False) == kernels
