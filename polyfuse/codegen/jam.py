@@ -6,19 +6,23 @@
         y[c] sum= h * x[t, c]                    y[c] sum= (h * x[t, c] + h_1 * x[t + 1, c]) + ...
 
 The totals of a row are in memory, where each addition waits until the one before has been stored; now a
-fourth as often.  Sums may be reassociated (Meaning, in the language).
+fourth as often.  In long rows nothing waits, and four rows at a time are more for the caches to bring.  Sums
+may be reassociated (Meaning, in the language).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from polyfuse.codegen.halves import trip_of
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Read, map_expr, reads
 
 TOGETHER = 4
+# Totals of a longer row have been stored when their turn comes again.
+LONGEST = 128
 _COMBINED = {"sum": "add", "prod": "mul"}
 
 
@@ -46,6 +50,9 @@ def _fits(loop: For) -> bool:
     if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
         return False
     if loop.upper.value - loop.lower.value < 2 * TOGETHER or inner.lanes:
+        return False
+    trip = trip_of(inner)
+    if trip is None or trip > LONGEST:
         return False
     if inner.coordinate is not Coordinate.VECTOR or loop.var in variables(inner.lower) + variables(
         inner.upper

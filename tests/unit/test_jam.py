@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.jam import TOGETHER, jam
+from polyfuse.codegen.jam import LONGEST, TOGETHER, jam
 from polyfuse.ir.dtypes import F32, I64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Node, Update
@@ -24,9 +24,16 @@ POOL = """op pool(s: f32[B, T], k: f32[B, T, H]) -> (y: f32[B, H], top: f32[B]) 
 W, ROW = Read("w", (IVar("t"),), F32), Read("x", (IVar("t"), IVar("c")), F32)
 
 
-def nest(value: Any, trip: int = 11, scalars: tuple[Node, ...] = (), op: str = "sum", at: Any = "c") -> For:
+def nest(
+    value: Any,
+    trip: int = 11,
+    scalars: tuple[Node, ...] = (),
+    op: str = "sum",
+    at: Any = "c",
+    columns: int = 36,
+) -> For:
     update = Update("y", (IVar(at),), op, value)
-    inner = For("c", IConst(0), IConst(36), 1, (update,), Coordinate.VECTOR)
+    inner = For("c", IConst(0), IConst(columns), 1, (update,), Coordinate.VECTOR)
     return For("t", IConst(2), IConst(trip), 1, (*scalars, inner))
 
 
@@ -47,13 +54,14 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     "other",
     [
         nest(ROW, 5),
+        nest(ROW, columns=LONGEST + 1),
         nest(ROW, op="max"),
         nest(ROW, at="t"),
         nest(Apply("mul", (Read("y", (IVar("c"),), F32), ROW), F32)),
         nest(Read("x", (IVar("c"),), I64)),
         nest(ROW, scalars=(Declare("%h", F32),)),
     ],
-    ids=["short", "no sum", "not the same elements", "needs the total", "integers", "no value"],
+    ids=["short", "long rows", "no sum", "not the same elements", "needs the total", "integers", "no value"],
 )
 def test_what_stays_as_it_is(other: For) -> None:
     assert jam((other,)) == (other,)
