@@ -148,6 +148,14 @@ def _division(t: DType, target: Target) -> str:
     return _DIVISION_BY_FLOAT.replace("$D", d.c_name).replace("$M", d.name)
 
 
+def _wrapping(t: DType, target: Target) -> str:
+    """The type in which arithmetic wraps. On CPUs a signed one, as `-fwrapv` allows: gcc 12 makes wrong sums
+    of small unrolled loops where terms are converted to unsigned and back."""
+    signed = "pf_i64" if t is I64 else "int"
+    unsigned = "unsigned long long" if t is I64 else "unsigned"
+    return unsigned if target == "cuda" else signed
+
+
 def _float_to_integer(t: DType, f: DType) -> str:
     signed = t is not U8
     top = 1 << (t.bits - 1 if signed else t.bits)
@@ -184,9 +192,8 @@ def _texts(target: Target) -> dict[str, str]:
     texts += [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
     texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:
-        wide = "unsigned long long" if t is I64 else "unsigned"
         text = integers.replace("$DIVISION\n", _division(t, target))
-        texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=wide))
+        texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=_wrapping(t, target)))
         texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
     found = dict(blocks("\n".join(texts)))
     for to in ALL:

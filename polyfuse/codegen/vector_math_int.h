@@ -1,6 +1,6 @@
-// Templates for the integer types: $T the type, $N its language name, $W the unsigned type that
-// arithmetic wraps in (at least 32 bits wide, so that nothing is promoted to a signed int),
-// $D the float type in which a quotient cannot be rounded across an integer.
+// Templates for the integer types: $T the type, $N its language name, $W the type that arithmetic wraps in
+// (at least 32 bits wide: what it would be promoted to), $D the float type in which a quotient cannot be
+// rounded across an integer.
 
 PF_INLINE $T pf_add_$N($T a, $T b) { return ($T)(($W)a + ($W)b); }
 

@@ -44,6 +44,8 @@ OPTIMISE = (
     "-fno-tree-loop-distribution",
     "-fno-tree-loop-distribute-patterns",
     "-ffp-contract=fast",
+    # Integers wrap, in signed types: gcc 12 adds up the wrong terms where they are converted to unsigned.
+    "-fwrapv",
 )
 SHARED = ("-std=c++17", "-fPIC", "-shared")
 OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")

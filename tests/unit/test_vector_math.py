@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 GXX = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-mprefer-vector-width=512", "-fno-math-errno"]
 # The last flag: a cast that copies bytes would be recognised as memcpy.
-FLAGS += ["-fno-trapping-math", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns"]
+FLAGS += ["-fno-trapping-math", "-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", "-fwrapv"]
 X86 = platform.machine() in ("x86_64", "AMD64")
 # The machine's own instructions, and a baseline without fused multiply-add or rounding instructions.
 BUILDS = {"native": ["-march=native"], "baseline": ["-march=x86-64"] if X86 else []}
