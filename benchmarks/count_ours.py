@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from polyfuse.ir.kernel import Kernel, tree
 from polyfuse.ir.schedule_tree import Band, Sequence, Tree
 from polyfuse.ir.tensor_graph import Const, TensorGraph
-from polyfuse.layers.clusters import is_contraction
+from polyfuse.layers.clusters import Clustering, is_contraction
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -31,7 +31,8 @@ def count_ours(graph: TensorGraph, sizes: Mapping[str, int], target: str, device
     """Kernels for a CPU with two workers, or for a GPU of the table of devices."""
     options = Options(device=device) if target in ON_GPU else Options(threads=2)
     layers = {"fusion": LoopFusion(), "stitching": Stitching(), "packing": Packing()}
-    compilation = Compilation(graph, sizes, options=options, target=target, **layers)
+    cut = Clustering(library="always")  # products are no kernels of anybody's
+    compilation = Compilation(graph, sizes, options=options, target=target, clustering=cut, **layers)
     kernels = compilation.lowered(Watch(options)).kernels.kernels
     own = [k for k in kernels if not is_product(k)]
     return OwnCount(len(own), sum(max(1, loop_nests(tree(k))) for k in own), len(kernels) - len(own))

@@ -24,7 +24,7 @@ from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece, join
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
-from polyfuse.layers.library_calls import whole_product, with_library
+from polyfuse.layers.library_calls import Library, whole_product, with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
@@ -137,13 +137,13 @@ def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGr
     """Kernels of a schedule, or the library's where it computes all of the graph."""
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
     more: list[Decision] = []
-    wanted = passes.clustering.library
-    product = whole_product(scheduled.graph, passes.machine, strided, more) if wanted else None
+    library = Library(passes.clustering.library, passes.machine, passes.knobs.on, strided)
+    product = whole_product(scheduled.graph, library, more)
     kernels, decisions = separate_kernels(
         scheduled, passes.machine, passes.stitching, passes.knobs, tiles=product is None
     )
     if product is not None:
-        kernels = with_library(kernels, product, more)
+        kernels = with_library(kernels, scheduled.graph, product, library, more)
     return kernels, (*decisions, *more)
 
 

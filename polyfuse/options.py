@@ -17,7 +17,7 @@ from polyfuse.progress import Report
 
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
-Library = Literal["auto", "never"]
+Library = Literal["auto", "always", "never"]
 TUNE: tuple[str, ...] = get_args(Tune)
 
 ENV_VERIFY = "POLYFUSE_VERIFY"
@@ -127,8 +127,9 @@ class Options:
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
 
-    library: "auto" leaves matrix products to BLAS on a CPU and, where it is found, to cuBLAS on a GPU; with
-    "never" all are generated.
+    library: "auto" leaves matrix products to cuBLAS on a GPU, where it is found, and to BLAS on a CPU where
+    the cost model finds generated tiles slower; "always" leaves to a library all that it can compute, "never"
+    nothing.
 
     progress: None shows how far a long compilation is, after a second, where somebody looks at standard
     error: a terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a

@@ -200,7 +200,8 @@ class Compilation:
         return replace(low, decisions=(*found, *low.decisions))
 
     def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
-        return self.clustering.clusters(fixed, found, self.machine, self.packing is not None)
+        remote, strided = self.packing is not None, frozenset(self.strided)
+        return self.clustering.clusters(fixed, found, self.machine, remote, self.knobs.on, strided)
 
     def _settled(self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, piece: Piece) -> Lowered:
         """The kernels of one cluster; those of its parts, where it is doubtful and they are faster."""
@@ -293,7 +294,7 @@ def build(
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:
     """How graphs are cut, by what was asked for and the options."""
     cut = clustering or Clustering()
-    return replace(cut, library=False) if options.library == "never" else cut
+    return cut if options.library == "auto" else replace(cut, library=options.library)
 
 
 def must_report(options: Options, target: str) -> bool:

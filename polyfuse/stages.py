@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.estimates import this_core
 from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -35,7 +36,7 @@ from polyfuse.pipeline import clustering_of, must_report
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
-from polyfuse.targets import Target, mapped_for, resolve_target
+from polyfuse.targets import ON_GPU, Target, mapped_for, resolve_target
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Specialized:
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
         graph = prepared(self.graph, found, machine, checked=must_report(chosen, made_for))
-        pieces = cut_off(graph, cut.clusters(graph, found, machine))
+        core = None if made_for in ON_GPU else this_core()
+        pieces = cut_off(graph, cut.clusters(graph, found, machine, core=core))
         return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
 
     def clean(self) -> Specialized:

@@ -154,7 +154,7 @@ def mapped_for(target: str, options: Options) -> int | GpuTarget:
         barrier_s=d.barrier_s,
         clock=d.clock,
         l2_bytes=d.l2_bytes,
-        library=_has_cublas() if target == "cuda" and options.library == "auto" else None,
+        library=_has_cublas() if target == "cuda" and options.library != "never" else None,
     )
 
 

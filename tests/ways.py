@@ -34,7 +34,7 @@ class Way:
     def request(self, call: Call) -> Request:
         """Kernels, cut into clusters as the seed of the call has it."""
         dice = random.Random(call.name)
-        cut = Clustering(most=dice.choice((2, 6, 40)), whole=dice.choice((0, 40)), library=False)
+        cut = Clustering(most=dice.choice((2, 6, 40)), whole=dice.choice((0, 40)), library="never")
         device = DEVICES[dice.choice(list(DEVICES))]
         passes = Passes(
             cut,

@@ -59,7 +59,8 @@ Library = Annotated[
     str,
     typer.Option(
         metavar="WHEN",
-        help="Matrix products: auto (by BLAS or cuBLAS, where there is one) or never (generated).",
+        help="Matrix products by BLAS or cuBLAS: auto (where that is faster), always (wherever it can be) or "
+        "never.",
     ),
 ]
 Target = Annotated[

@@ -184,12 +184,12 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
 def _lanes(kernel: Kernel, nest: SumNest, right: Read, length: int) -> int:
     """How many lanes are computed for `length` of them: as many as lie side by side for a tile, else vectors
     that are full."""
-    held = _held(kernel, nest.lane, right)
-    if held is not None and held >= length:
+    size = nest.update.value.dtype.bytes
+    held = _held(kernel, nest.lane, right) or 0
+    if held >= length and held * size % LEAST_BYTES == 0:
         return held
-    nbytes = length * nest.update.value.dtype.bytes
-    unit = LEAST_BYTES if nbytes % LEAST_BYTES == 0 else VECTOR_BYTES
-    return -(-nbytes // unit) * unit // nest.update.value.dtype.bytes
+    unit = LEAST_BYTES if length * size % LEAST_BYTES == 0 else VECTOR_BYTES
+    return -(-length * size // unit) * unit // size
 
 
 def _held(kernel: Kernel, loop: For, read: Read) -> int | None:

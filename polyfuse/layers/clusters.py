@@ -31,6 +31,7 @@ from typing import Literal, get_args
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -48,8 +49,9 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.explorer import union
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE
-from polyfuse.layers.library_calls import library_product
+from polyfuse.layers.library_calls import Library, Wanted, library_product
 from polyfuse.layers.plan_search import Nodes, PlanSearch
+from polyfuse.layers.products import Followed, followed
 from polyfuse.layers.quotient import Quotient
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.poly.axis_planner import strongly_connected
@@ -71,7 +73,7 @@ class Clustering:
 
     most     statements of a cluster at most (those that must stay together count, but are never cut)
     whole    graphs with at most so many statements are not cut, but for what a library computes
-    library  leave matrix products to a library, where there is one
+    library  what is left to a library: matrix products that it computes faster ("auto"), all, or none
     partition  "connect": along large tensors; "search": into the patterns of the best plan that is found
     feedback  which clusters are cut and tried again: "failures": those that cannot be compiled; "model": also
               those that the cost model finds slower than their parts; "measure": those that are, on a CPU,
@@ -80,7 +82,7 @@ class Clustering:
 
     most: int = 40
     whole: int = 40
-    library: bool = True
+    library: Wanted = "auto"
     partition: Partition = "connect"
     feedback: Feedback = "model"
 
@@ -88,6 +90,9 @@ class Clustering:
         if self.feedback not in get_args(Feedback):
             known = " or ".join(map(repr, get_args(Feedback)))
             raise ArgumentError(f"there is no feedback {self.feedback!r}", code="PF419", hint=known)
+        if self.library not in get_args(Wanted):
+            known = " or ".join(map(repr, get_args(Wanted)))
+            raise ArgumentError(f"a library cannot be used {self.library!r}", code="PF419", hint=known)
         if self.partition not in get_args(Partition):
             known = " or ".join(map(repr, get_args(Partition)))
             raise ArgumentError(f"a graph cannot be cut by {self.partition!r}", code="PF419", hint=known)
@@ -98,19 +103,25 @@ class Clustering:
         decisions: list[Decision],
         machine: int | GpuTarget = 2,
         remote: bool = True,
+        core: Core | None = None,
+        strided: frozenset[str] = frozenset(),
     ) -> list[tuple[str, ...]]:
         """The clusters of a graph, each with its statements in order of the graph.
 
-        machine: what kernels are for, and `remote`, whether independent ones will be packed: a search asks.
+        machine: what kernels are for, `core` that of a CPU; `remote`: independent ones will be packed, as a
+        search asks. `strided` tensors need not be dense.
         """
         names = tuple(s.name for s in graph.statements)
-        products = self.library and any(library_product(graph, s, machine) for s in graph.statements)
-        if len(names) <= self.whole and not products:
+        products = [s for s in graph.statements if library_product(graph, s, machine, strided)]
+        if len(names) <= self.whole and (self.library == "never" or not products):
             return [names] if names else []
         if self.partition == "search":
             plan = search_of(graph, machine, self.most).run(decisions, remote)
             return [tuple(names[s] for s in members) for members in plan]
-        found = _Clusters(graph, self.most).run()
+        library = Library(self.library, machine, core or Core(), strided)
+        called = {s.name for s in products if library.product(graph, s, decisions)}
+        tiled = {} if isinstance(machine, GpuTarget) or graph.sizes else followed(graph, called)
+        found = _Clusters(graph, self.most).run(tiled)
         sizes_of = ", ".join(str(len(c)) for c in found)
         why = f"{len(found)} clusters of {sizes_of} statements, cut at contractions and small tensors"
         decisions.append(Decision("clusters", graph.name, True, why))
@@ -170,21 +181,38 @@ class _Clusters:
         self.aliases = {t.name: t.alias for t in graph.tensors if t.alias is not None}
         self.alone = [is_contraction(s) for s in self.statements]
 
-    def run(self) -> list[tuple[str, ...]]:
+    def run(self, tiled: Followed | None = None) -> list[tuple[str, ...]]:
+        """The clusters; `tiled` are contractions, each with what may follow its elements."""
         together = _bound_together(len(self.statements), list(self._edges()), self.writers)
         of = {s: k for k, t in enumerate(together) for s in t}
-        groups = _Groups(
-            Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()]),
-            {k: len(t) for k, t in enumerate(together)},
-            {k: max(map(self._largest, t)) for k, t in enumerate(together)},
-            frozenset(k for k, t in enumerate(together) if any(self.alone[s] for s in t)),
-        )
+        quotient = Quotient(len(together), [(of[a], of[b]) for a, b in self._edges()])
+        self._with_followers(quotient, of, tiled or {})
+        members = {quotient.group(k): list[int]() for k in range(len(together))}
+        for k, t in enumerate(together):
+            members[quotient.group(k)] += t
+        weight = {g: len(t) for g, t in members.items()}
+        largest = {g: max(map(self._largest, t)) for g, t in members.items()}
+        groups = _Groups(quotient, weight, largest, self._with_contraction(quotient, of))
         ties = sorted((*self._flows(), *self._shared()), key=lambda t: -t[0])
         pairs = [(nbytes, of[a], of[b]) for nbytes, a, b in ties]
         while groups.merged(pairs, self.most):
             pass  # what stood between two clusters may stand inside of one now
         ordered = [sorted(s for k in members for s in together[k]) for members in groups.graph.ordered()]
         return [tuple(self.statements[s].name for s in members) for members in ordered]
+
+    def _with_contraction(self, quotient: Quotient, of: dict[int, int]) -> frozenset[int]:
+        """The groups that have a contraction."""
+        return frozenset(quotient.group(of[s]) for s, alone in enumerate(self.alone) if alone)
+
+    def _with_followers(self, quotient: Quotient, of: dict[int, int], tiled: Followed) -> None:
+        """Put to each contraction in tiles what is computed while it has an element."""
+        at = {s.name: of[k] for k, s in enumerate(self.statements)}
+        for name, followers in tiled.items():
+            for follower in followers[: self.most - 1]:
+                mine, its = quotient.group(at[name]), quotient.group(at[follower])
+                free = its not in {mine, *self._with_contraction(quotient, of)}
+                if free and quotient.can_merge(mine, its):
+                    quotient.merge(mine, its)
 
     def nodes(self) -> Nodes:
         """What a search puts together, in dependence order."""

@@ -96,6 +96,16 @@ def measures(s: Statement, p: Product) -> Extents:
     return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes)
 
 
+def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
+    """Bytes of the copies of factors that all workers read."""
+    extents = _extents(s)
+    return sum(
+        prod(extents[d] for d in extents if d in depends_on(side.factor)) * s.expr.dtype.bytes
+        for side in _sides(s, p, shape)
+        if not side.near and _copied(graph, s, side)
+    )
+
+
 def with_prologues(
     graph: TensorGraph, phases: list[Tree], decisions: list[Decision], core: Core
 ) -> tuple[TensorGraph, list[Tree]]:
@@ -126,6 +136,8 @@ def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
             continue
         readers = [r for t in graph.statements for r in statement_reads(t) if r.tensor == e.tensor]
         made = inlinable(graph, e.tensor)
+        if side.near and not set(p.outer) <= depends_on(e):
+            continue  # it would be computed for each point of the outer dims
         if made is not None and len(readers) == 1 and _each_once(e):
             return made
     return None
@@ -165,7 +177,7 @@ def map_product(
 
 def _sides(s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
     x = measures(s, p)
-    near = shape.blocks(x) == 1
+    near = shape.blocks(x) == 1 and x.columns >= shape.columns  # else a worker's array would be narrower
     return (
         _Side("left", p.left, p.row, shape.rows, -(-x.columns // shape.columns)),
         _Side("right", p.right, p.column, shape.columns, -(-x.rows // shape.rows), near),

@@ -1,32 +1,62 @@
 """Contractions that a library computes: matrix products large enough to be worth a call.
 
-A contraction that is a matrix product is left to BLAS, on a GPU to cuBLAS where it is found, and what is
-around it is fused apart from it.  The kernel that is generated for it stays: it says what the call computes,
-and the interpreter runs it.
+A contraction that is a matrix product is left to cuBLAS on a GPU where it is found, on a CPU to BLAS where
+tiles would be slower (`layers.product_times`), and what is around it is fused apart from it.  The kernel that
+is generated for it stays: it says what the call computes, and the interpreter runs it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import MatrixProduct, matrix_product
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.gemm import gemm_of
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.product_times import product_times
+
+Wanted = Literal["auto", "always", "never"]
 
 # Multiplications below which a call costs more than it saves: about what generated loops do in a microsecond
 # or two, which is what a call takes.
 FEWEST_PRODUCTS = 32 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What libraries compute on a machine: `wanted` as `Options.library`; on a CPU with "auto" what tiles for
+    its core do not compute as fast."""
+
+    wanted: Wanted = "auto"
+    machine: int | GpuTarget = 2
+    core: Core = field(default_factory=Core)
+    strided: frozenset[str] = frozenset()
+
+    def product(
+        self, graph: TensorGraph, s: Statement, decisions: list[Decision] | None = None
+    ) -> MatrixProduct | None:
+        """The matrix product that a library should compute for a statement, or None."""
+        found = None if self.wanted == "never" else library_product(graph, s, self.machine, self.strided)
+        if found is None or self.wanted == "always" or isinstance(self.machine, GpuTarget):
+            return found
+        times = product_times(graph, s, found.products, self.core, self.machine)
+        if not times.generated:
+            return found
+        if decisions is not None:
+            decisions.append(Decision("library", found.out.tensor, False, f"a call would take {times}"))
+        return None
+
+
 def library_product(
     graph: TensorGraph, s: Statement, machine: int | GpuTarget, strided: frozenset[str] = frozenset()
 ) -> MatrixProduct | None:
-    """The matrix product that a library should compute for a statement, or None. On a GPU factors may be of
-    half precision."""
+    """The matrix product that a library can compute for a statement, if it is large enough, or None. On a GPU
+    factors may be of half precision."""
     if graph.sizes:
         return None
     on_gpu = isinstance(machine, GpuTarget)
@@ -43,13 +73,12 @@ def _shape(graph: TensorGraph, name: str) -> tuple[int, ...]:
     return tuple(evaluate(e, {}) for e in graph.tensor(name).shape)
 
 
-def whole_product(
-    graph: TensorGraph, machine: int | GpuTarget, strided: frozenset[str], decisions: list[Decision]
-) -> MatrixProduct | None:
+def whole_product(graph: TensorGraph, library: Library, decisions: list[Decision]) -> MatrixProduct | None:
     """The product that the machine's library computes where it is all of a cluster, or None."""
+    machine = library.machine
     if len(graph.statements) != 1 or (isinstance(machine, GpuTarget) and machine.library is None):
         return None
-    found = library_product(graph, graph.statements[0], machine, strided)
+    found = library.product(graph, graph.statements[0])
     if found is None or not isinstance(machine, GpuTarget) or machine.library:
         return found
     why = "cuBLAS was not found on this machine: loops are generated (pip install nvidia-cublas-cu12)"
@@ -57,10 +86,19 @@ def whole_product(
     return None
 
 
-def with_library(kernels: KernelGraph, found: MatrixProduct, decisions: list[Decision]) -> KernelGraph:
-    """The kernel of a cluster that is one matrix product, as a library call."""
+def with_library(
+    kernels: KernelGraph,
+    graph: TensorGraph,
+    found: MatrixProduct,
+    library: Library,
+    decisions: list[Decision],
+) -> KernelGraph:
+    """The kernel of a cluster that is one matrix product, as a library call. `graph`: as it came."""
     if len(kernels.kernels) != 1:
         return kernels
     why = f"{found.products / 1e6:.3g} M products: a matrix product of the library"
+    if library.wanted == "auto" and isinstance(library.machine, int):
+        times = product_times(graph, graph.statements[0], found.products, library.core, library.machine)
+        why += f", {times}"
     decisions.append(Decision("library", found.out.tensor, True, why))
     return replace(kernels, kernels=(replace(kernels.kernels[0], library=found),))

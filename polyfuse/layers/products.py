@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
+from typing import TypeAlias
 
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IConst, IVar, variables
@@ -44,6 +45,9 @@ FEWEST_PRODUCTS = 64 * 1024
 FEWEST_ROWS = 4
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
+
+# Names of contractions, each with those of the statements that may follow its elements.
+Followed: TypeAlias = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,20 @@ def around_products(
             *around_products(graph, _restricted(phases, after), wanted),
         ]
     return list(phases)
+
+
+def with_followers(graph: TensorGraph, p: Product) -> Product:
+    """A contraction with what follows each element, among all statements."""
+    inside = list(graph.statements)
+    later = _depending(inside, graph.statement(p.statement))
+    return replace(p, followers=() if p.statement in later else _followers(graph, inside, p, later))
+
+
+def followed(graph: TensorGraph, besides: Set[str]) -> Followed:
+    """All contractions besides some, each with the statements that may follow its elements."""
+    found = {s.name: product_of(graph, s) for s in graph.statements if s.name not in besides}
+    tiles = {name: with_followers(graph, p) for name, p in found.items() if p is not None}
+    return {name: tuple(f.statement for f in p.followers) for name, p in tiles.items()}
 
 
 def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:

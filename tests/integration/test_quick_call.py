@@ -188,7 +188,8 @@ def test_strided_arrays_take_the_short_way_with_the_launcher(way: str) -> None:
 
 def test_library_steps_and_what_they_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     f = pf.compile("op f(a: f32[N, K], b: f32[K, M]) -> (y: f32[N, M]) "
-                   "{ t[i, j] = sum[k](a[i, k] * b[k, j])\n y[i, j] = max(t[i, j], 0.0) }")  # fmt: skip
+                   "{ t[i, j] = sum[k](a[i, k] * b[k, j])\n y[i, j] = max(t[i, j], 0.0) }",
+                   library="always")  # fmt: skip
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 128), "f4"), rng.standard_normal((128, 64), "f4")
     first = f(a, b)

@@ -43,7 +43,7 @@ class Eager:
 def test_random_programs_agree_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cluster is cut at the edge that would be to blame, again and again."""
     monkeypatch.setattr(feedback, "judge_of", lambda passes: Eager())
-    clustering, fusion = Clustering(library=False), LoopFusion(late="raise")
+    clustering, fusion = Clustering(library="never"), LoopFusion(late="raise")
     passes = Passes(clustering, fusion, Stitching(rows=1), Packing(), 2)
     calls, requests, cuts = [call_of(8700 + k) for k in range(30)], [], 0
     for call in calls:

@@ -20,8 +20,15 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.tile_shapes import Extents, tile_shape
 from polyfuse.pipeline import fixed_graph, schedule
 
-# Odd sizes, tiles that fit, one row, one column, more than a panel.
-SHAPES = ({}, {"M": 12, "N": 32, "K": 16}, {"M": 1, "N": 17, "K": 1}, {"M": 7, "N": 1, "K": 300})
+# Odd sizes, tiles that fit, one row or column, more than a panel, less than a vector, several tiles of rows.
+SHAPES = (
+    {},
+    {"M": 12, "N": 32, "K": 16},
+    {"M": 1, "N": 17, "K": 1},
+    {"M": 7, "N": 1, "K": 300},
+    {"M": 61, "N": 3, "K": 3},
+    {"M": 33, "N": 37, "K": 5},
+)
 FEW = ("plain", "wide", "two over", "after", "chain", "convolution", "plane")
 SMALLEST = ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER")
 

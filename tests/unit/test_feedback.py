@@ -37,7 +37,7 @@ STENCIL = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   b[t, h] = u[t, h] + 1.0
   y[t, h] = b[t, h] * 2.0
 }"""
-PASSES = Passes(Clustering(library=False), LoopFusion(late="raise"), Stitching(rows=1), None, 2)
+PASSES = Passes(Clustering(library="never"), LoopFusion(late="raise"), Stitching(rows=1), None, 2)
 
 
 def graph_of(text: str, **sizes: int) -> TensorGraph:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,8 @@ import polyfuse as pf
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.contraction import MatrixProduct, matrix_product
+from polyfuse.ir.cpu_core import Core
+from polyfuse.layers.product_times import ProductTimes, product_times
 from polyfuse.pipeline import fixed_graph
 
 # (signature and body, sizes, numpy's einsum)
@@ -67,7 +72,7 @@ def product_of(text: str) -> MatrixProduct | None:
 def test_products_agree_with_einsum(name: str) -> None:
     text, spec = PRODUCTS[name]
     assert product_of(text) is not None
-    f = pf.compile(f"op f{text}", target="cpu")
+    f = pf.compile(f"op f{text}", target="cpu", library="always")
     rng = np.random.default_rng(0)
     dtype = "f8" if "f64" in text else "f4"
     left, right = (
@@ -79,7 +84,7 @@ def test_products_agree_with_einsum(name: str) -> None:
     built = f.built(left, right)
     assert [k.library is not None for k in built.kernels.kernels] == [True]
     assert "a matrix product of the library" in f.explain(left, right)
-    plain = pf.compile(f"op f{text}", target="cpu", clustering=pf.Clustering(library=False))
+    plain = pf.compile(f"op f{text}", target="cpu", clustering=pf.Clustering(library="never"))
     np.testing.assert_allclose(plain(left, right), c, rtol=1e-4, atol=1e-4)
     assert all(k.library is None for k in plain.built(left, right).kernels.kernels)
 
@@ -101,7 +106,7 @@ def reference(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def test_what_is_around_a_product_is_fused_apart() -> None:
-    f = pf.compile(LINEAR, target="cpu")
+    f = pf.compile(LINEAR, target="cpu", library="always")
     rng = np.random.default_rng(0)
     x, w, b = (rng.normal(size=s).astype("f4") for s in ((64, 48), (48, 96), (96,)))
     np.testing.assert_allclose(f(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
@@ -109,7 +114,7 @@ def test_what_is_around_a_product_is_fused_apart() -> None:
     assert [k.library is not None for k in kernels] == [False, True, False]
     bound = f.bind(x, w, b)
     np.testing.assert_allclose(bound(), reference(x, w, b), rtol=1e-4, atol=1e-4)
-    again = pf.compile(LINEAR, target="cpu")  # from the cache of plans
+    again = pf.compile(LINEAR, target="cpu", library="always")  # from the cache of plans
     np.testing.assert_allclose(again(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
 
 
@@ -120,6 +125,46 @@ def test_small_products_stay_with_what_is_around_them() -> None:
     assert all(k.library is None for k in f.built(x, w, b).kernels.kernels)
 
 
+def test_tiles_are_chosen_where_they_are_as_fast() -> None:
+    """What follows each element of a product is computed with it; a call would leave it to another kernel."""
+    f = pf.compile(LINEAR, target="cpu", threads=2)
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype("f4") for s in ((130, 300), (300, 200), (200,)))
+    np.testing.assert_allclose(f(x, w, b), reference(x, w, b), rtol=1e-3, atol=1e-3)
+    kernels = f.built(x, w, b).kernels.kernels
+    assert all(k.library is None for k in kernels)
+    assert any({"h", "y"} <= set(k.statements) for k in kernels)
+    assert re.search(
+        r"- library h: a call would take about [\d.]+ us, tiles about [\d.]+ us", f.explain(x, w, b)
+    )
+
+
+def test_a_library_is_called_where_there_are_no_tiles() -> None:
+    plain = f"op f{PRODUCTS['plain'][0]}"
+    f = pf.compile(plain, target="cpu", threads=2)
+    for m, n in ((2, 300), (300, 3)):
+        a, b = np.ones((m, 200), "f4"), np.ones((200, n), "f4")
+        np.testing.assert_allclose(f(a, b), a @ b)
+        assert "it has no tiles" in f.explain(a, b) and f.built(a, b).kernels.kernels[0].library is not None
+
+
+def test_times_grow_with_the_product_and_shrink_with_threads() -> None:
+    def times(threads: int, **sizes: int) -> ProductTimes:
+        graph = fixed_graph(instantiate(parse_text(f"op f{PRODUCTS['plain'][0]}"), "f"), sizes)
+        (s,) = graph.statements
+        return product_times(graph, s, sizes["M"] * sizes["N"] * sizes["K"], Core(), threads)
+
+    small, large, many = (
+        times(2, M=64, N=64, K=64),
+        times(2, M=2048, N=2048, K=2048),
+        times(16, M=2048, N=2048, K=2048),
+    )
+    assert small.tiles and large.tiles and many.tiles
+    assert 100 * small.tiles < large.tiles and 4 * many.tiles < large.tiles
+    assert small.library < large.library and many.library < large.library
+    assert times(2, M=2, N=64, K=64).tiles is None
+
+
 def test_strided_operands_are_read_by_generated_loops() -> None:
     f = pf.compile(LINEAR, target="cpu")
     rng = np.random.default_rng(0)
@@ -128,8 +173,10 @@ def test_strided_operands_are_read_by_generated_loops() -> None:
     np.testing.assert_allclose(f(x, w, b), reference(x, w, b), rtol=1e-4, atol=1e-4)
 
 
-def test_not_a_number_goes_through() -> None:
-    f = pf.compile(LINEAR.replace("max(h[m, n] + b[n], 0.0)", "h[m, n] + b[n]"), target="cpu")
+@pytest.mark.parametrize("library", ["always", "never"])
+def test_not_a_number_goes_through(library: Literal["always", "never"]) -> None:
+    text = LINEAR.replace("max(h[m, n] + b[n], 0.0)", "h[m, n] + b[n]")
+    f = pf.compile(text, target="cpu", library=library)
     x, w, b = np.zeros((64, 48), "f4"), np.ones((48, 96), "f4"), np.zeros(96, "f4")
     x[3, 5], w[7, 9] = np.nan, np.inf
     y = f(x, w, b)

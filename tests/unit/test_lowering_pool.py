@@ -89,7 +89,7 @@ def compilation(text: str, fusion: LoopFusion | None = None) -> Compilation:
         Options(checked=True),
         stitching=Stitching(),
         packing=Packing(),
-        clustering=Clustering(whole=2, library=False),
+        clustering=Clustering(whole=2, library="never"),
     )
 
 

@@ -24,14 +24,14 @@ ARGUMENTS = {n: np.ones((64, 64), "f4") for n in "xwz"}
 
 
 def picture() -> ET.Element:
-    return ET.fromstring(pf.compile(TEXT, target="cpu").picture(**ARGUMENTS))
+    return ET.fromstring(pf.compile(TEXT, target="cpu", library="always").picture(**ARGUMENTS))
 
 
 def test_every_kernel_has_a_box_on_the_page() -> None:
     page = picture()
     width, height = float(page.attrib["width"]), float(page.attrib["height"])
     words = {t.text for t in page.iter(f"{SVG}text")}
-    kernels = pf.compile(TEXT, target="cpu").built(**ARGUMENTS).kernels.kernels
+    kernels = pf.compile(TEXT, target="cpu", library="always").built(**ARGUMENTS).kernels.kernels
     assert {"a", "s", "y", "u", "v", "library call", "h = a @ w"} <= words
     assert len(kernels) >= 3
     for box in list(page.iter(f"{SVG}rect"))[1:]:
@@ -49,7 +49,7 @@ def test_stages_have_pictures_of_kernels() -> None:
 
 
 def test_a_timeline_has_an_event_for_each_launch() -> None:
-    f = pf.compile(TEXT, target="cpu")
+    f = pf.compile(TEXT, target="cpu", library="always")
     events = [e for e in json.loads(f.timeline(**ARGUMENTS))["traceEvents"] if e["ph"] == "X"]
     assert len(events) == len(f.built(**ARGUMENTS).code.plan.launches)
     assert all(e["dur"] > 0 for e in events)

@@ -22,7 +22,7 @@ from polyfuse.options import Options
 from polyfuse.progress import Progress, followed, tell
 
 ARRAYS = np.ones((5, 3), "f4"), np.ones((3, 3), "f4")
-CUT = Clustering(whole=2, library=False)
+CUT = Clustering(whole=2, library="never")
 
 
 class Terminal:

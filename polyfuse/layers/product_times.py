@@ -1,0 +1,78 @@
+"""What a matrix product takes on a CPU: in tiles that are generated, and as a call of the library.
+
+    tiles      cycles of the tiles (`layers.tile_shapes`), of the worker that has the most pieces, or the time
+               to fetch the right factor once for each block of rows; copies of factors
+    library    multiply-adds at nearly the peak of the cores, copies of both factors, the call; and the
+               result written and read again where something follows it, which tiles do while they have it
+
+Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from polyfuse.cost.cpu_device import CpuDevice, table_cpu
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
+from polyfuse.layers import cpu_tiles
+from polyfuse.layers.products import product_of, with_followers
+
+# The part of the peak that a library reaches on large products, and what it takes to call it: from the pool
+# through the interpreter, with its threads to be woken.
+LIBRARY_PART = 0.9
+CALL_S = 6e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """Seconds; `tiles` is None where there are none for the product."""
+
+    tiles: float | None
+    library: float
+
+    @property
+    def generated(self) -> bool:
+        """Are tiles at least as fast?"""
+        return self.tiles is not None and self.tiles <= self.library
+
+    def __str__(self) -> str:
+        if self.tiles is None:
+            return f"about {self.library * 1e6:.4g} us; it has no tiles: few rows, columns or steps"
+        return f"about {self.library * 1e6:.4g} us, tiles about {self.tiles * 1e6:.4g} us"
+
+
+def product_times(graph: TensorGraph, s: Statement, products: int, core: Core, threads: int) -> ProductTimes:
+    """Of a statement that is a matrix product of so many products, with what follows each element of it."""
+    machine = table_cpu(threads)
+    clock = machine.operations / threads / (machine.lanes * core.units)
+    nbytes = s.expr.dtype.bytes
+    lanes = max(1, core.vector_bytes // nbytes) * core.units
+    factors = sum(_bytes(graph, name) for name in {r.tensor for r in statement_reads(s)})
+    library = products / (lanes * clock * threads) / LIBRARY_PART + CALL_S + _moved(machine, 2 * factors)
+    p = product_of(graph, s)
+    if p is None or not cpu_tiles.fits(graph, p, core):
+        return ProductTimes(None, library)
+    if with_followers(graph, p).followers:
+        back = 1 if graph.tensor(s.target).role is not Role.TEMP else 2
+        library += _moved(machine, back * _bytes(graph, s.target)) + machine.step_s
+    x, shape = cpu_tiles.measures(s, p), cpu_tiles.shape_of(s, p, core, threads)
+    pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
+    computing = shape.cycles / clock / pieces * ceil(pieces / threads)
+    right = x.outer * x.steps * x.columns * nbytes
+    fetched = _moved(machine, right * shape.blocks(x)) if shape.blocks(x) > 1 else 0.0
+    copies = cpu_tiles.copied_bytes(graph, s, p, shape)
+    tiles = max(computing, fetched) + _moved(machine, 2 * copies) + machine.step_s * (2 if copies else 1)
+    return ProductTimes(tiles, library)
+
+
+def _moved(machine: CpuDevice, nbytes: float) -> float:
+    """Seconds to move so many bytes through the level that holds them."""
+    return nbytes / machine.levels[machine.level(nbytes / machine.threads)].bandwidth
+
+
+def _bytes(graph: TensorGraph, name: str) -> int:
+    t = graph.tensor(name)
+    return prod(evaluate(e, {}) for e in t.shape) * t.dtype.bytes
