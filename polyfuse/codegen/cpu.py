@@ -86,7 +86,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
-    source = prelude(used) + "\n" + _HEAD + streams + masks + "\n" + "\n".join(functions)
+    source = prelude(used) + "\n" + streams + masks + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen.masked_tails import kept, tail_lanes, tail_of
+from polyfuse.codegen.units import units_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import F32, I64
@@ -105,6 +106,18 @@ def test_masks_only_where_something_is_left() -> None:
     strided: Any = pf.compile("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }")
     x = np.arange(7 * 300, dtype="f4").reshape(7, 300)
     np.testing.assert_array_equal(strided(x[:, ::3]), x[:, ::3].sum(1))
+
+
+def test_sources_with_masks_can_still_be_cut_in_units() -> None:
+    both = """op f(x: f32[T, H]) -> (s: f32[T], c: f32[H, T]) {
+      s[t] = sum[h](x[t, h])
+      c[h, t] = x[t, h] * 2.0 for t in 0..T
+    }"""
+    sizes = {"T": 640, "H": 100}
+    graph = instantiate((parse_text(both),), "f")
+    compilation = Compilation(graph, sizes, None, pf.Options(), stitching=None)
+    text = emitted(Watch(pf.Options()), compilation)[1].source
+    assert "PF_MASKS" in text and len(units_of(text, 2)) == 2
 
 
 def loop(*body: Node) -> For:
