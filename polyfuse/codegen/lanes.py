@@ -9,7 +9,8 @@ Reassociation is written out because no compiler flag allows it (Meaning, in the
 
 Minima and maxima of floats take the larger (smaller) of two numbers, one instruction, and a second array
 keeps a NaN that came by: a choice that lets NaN through would be four, one after the other.  That array
-starts as -0, which changes no number that it is added to.
+starts as -0, which changes no number that it is added to.  Extremes that need not know of NaN
+(`codegen.nan_care`) have none.
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ class LanePrinter(HalfPrinter):
         return self._lanes(loop, indent) if loop.lanes else HalfPrinter.loop(self, loop, indent)
 
     def update(self, node: Update, indent: str) -> list[str]:
-        if node.buffer not in self.arrays or not _keeps_nan(node):
+        if node.buffer not in self.arrays or not _is_extreme(node):
             return Printer.update(self, node, indent)
-        total, kept = f"{self.arrays[node.buffer]}[l]", f"{_nan_array(self.arrays[node.buffer])}[l]"
+        total = f"{self.arrays[node.buffer]}[l]"
         sign = ">" if node.op == "max" else "<"
-        return [
-            f"{indent}{{",
+        lines = [
             f"{indent}  const {node.value.dtype.c_name} q = {bare(self.expr(node.value))};",
             f"{indent}  {total} = {total} {sign} q ? {total} : q;",
-            f"{indent}  {kept} = q != q ? q : {kept};",
-            f"{indent}}}",
         ]
+        if node.nan:
+            kept = f"{_nan_array(self.arrays[node.buffer])}[l]"
+            lines.append(f"{indent}  {kept} = q != q ? q : {kept};")
+        return [f"{indent}{{", *lines, f"{indent}}}"]
 
     def tile(self, node: RegisterTile, indent: str) -> list[str]:
         return tile_text(self, node, indent, gathered=node.right.tensor in self.strided)
@@ -168,8 +170,12 @@ class LanePrinter(HalfPrinter):
         return f"{array}[0]"
 
 
-def _keeps_nan(u: Update) -> bool:
+def _is_extreme(u: Update) -> bool:
     return u.op in ("max", "min") and u.value.dtype.is_float
+
+
+def _keeps_nan(u: Update) -> bool:
+    return _is_extreme(u) and u.nan
 
 
 def _nan_array(array: str) -> str:

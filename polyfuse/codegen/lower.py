@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.jam import jam
+from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
@@ -87,7 +88,7 @@ def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
     `numbers` numbers the scalars."""
     block = loops_of(kernel.graph, sequential(tree(kernel)))
-    block = _bodies(kernel, block)
+    block = spare_nan(kernel, _bodies(kernel, block))
     block = _forward(kernel, block, numbers)
     return _promote(kernel, block, numbers)
 

@@ -81,13 +81,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """op is one of the reductions sum max min prod any all; `atomic`: other threads update it as well."""
+    """op is one of the reductions sum max min prod any all; `atomic`: other threads update it as well.
+    Without `nan` an extreme may be anything where one of the values is NaN."""
 
     buffer: str
     indices: tuple[Index, ...]
     op: str
     value: Expr
     atomic: bool = False
+    nan: bool = True
 
 
 class BarrierScope(Enum):
