@@ -4,9 +4,8 @@
       for l in 0..64:                         fetch the lines of x[c1 + 32] to x[c1 + 96] into L2
         y[c1 + l] = f(x[c1 + l])              for l in 0..64:  y[c1 + l] = f(x[c1 + l])
 
-The hardware follows a stream by the lines that miss.  It is late where a loop computes for long between two
-of them, or where a row ends; and vectors that cross lines (arrays of NumPy begin 16 bytes after a line) take
-the place of two requests each, which stores past the caches then wait for.
+Measured, it pays in loops that compute for long between two lines, and beside stores past the caches where
+vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from polyfuse.codegen.streaming import LINE, StreamPrinter, along
 from polyfuse.ir.loop_ir import Block, Declare, For, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, reads
 
-# How long before its use a line is asked for: more, and lines that L1 gets by itself come twice.
+# How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
 AHEAD = 2 * LINE
 
 
