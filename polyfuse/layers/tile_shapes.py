@@ -29,6 +29,8 @@ TILE_CYCLES, VECTOR_CYCLES = 30, 2
 # The part of L2 of a tile of columns between two visits of the accumulators to memory, of what a worker
 # copies at a time, and of a block of rows.
 TILE_PART, COPY_PART, BLOCK_PART = 8, 4, 2
+# Steps of a panel at most: rounding errors grow with the terms that one accumulator takes.
+MOST_STEPS = 480
 # Tiles of rows that a worker takes with each tile of columns, where the caches allow; pieces for each worker.
 FEWEST_GROUPED, MOST_GROUPED = 8, 32
 PIECES = 4
@@ -78,7 +80,7 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     blocks = min(tiles, max(blocks, ceil(pieces / max(1, x.outer * wide))))
     across = max(1, min(SEGMENT // (columns * x.itemsize), x.outer * wide * blocks // pieces))
     kept = core.l2 // TILE_PART if blocks > 1 else core.l2 // COPY_PART // across
-    panel = max(1, kept // (columns * x.itemsize))
+    panel = max(1, min(kept // (columns * x.itemsize), MOST_STEPS))
     return TileShape(rows, columns, panel, ceil(tiles / blocks), ceil(wide / ceil(wide / across)), cycles)
 
 
