@@ -57,9 +57,9 @@ class Work:
 
 def side_by_side(works: Sequence[Work]) -> Work:
     """Several as one, with blocks that are like the mean of theirs."""
-    if len(works) == 1:
-        return works[0]
     blocks = sum(w.blocks for w in works)
+    if len(works) == 1 or not blocks:  # without blocks there is nothing to do
+        return works[0]
     threads = sum(w.blocks * w.threads for w in works)
     loads = sum(w.blocks * w.threads * w.load for w in works)
     return Work(sum(w.nbytes for w in works), blocks, threads / blocks, loads / threads)

@@ -132,6 +132,12 @@ class _Shared:
     thread, which may keep what it computes in a register: outside of the loop, all threads would do it.
 
         for (c1 = 0; c1 < 16; c1++) S(c1); S(16)     becomes     ...; for (c1 = 16; c1 < 17; c1++) S(c1)
+
+    An instance says by the loop's variable which iteration it is, where isl took an equal one from around:
+
+        for (c1 = 0; c1 < 16; c1++) for (c2 = c1; c2 < c1 + 1; c2++) S(c1)     becomes     ... S(c2)
+
+    or a sum that has S(c2) for each thread would pass for one that all threads share.
     """
 
     def __init__(self, model: PolyModel, tree: Tree) -> None:
@@ -160,13 +166,18 @@ class _Shared:
         return tuple(found)
 
     def _looped(self, node: Exec, around: frozenset[str]) -> Node:
-        result: Node = node
         env = dict(zip(self.dims[node.statement], node.args, strict=True))
+        result: Node = replace(node, args=tuple((env | self._own(node.statement)).values()))
         for var, member in reversed(self.paths[node.statement]):
             if var not in around:
                 value = substitute(member.of(node.statement), env)
                 result = For(var, value, value + 1, 1, (result,), member.coordinate)
         return result
+
+    def _own(self, statement: str) -> dict[str, IndexExpr]:
+        """The variables of shared loops, by the dims that run in them."""
+        found = [(m.of(statement), IVar(var)) for var, m in self.paths[statement]]
+        return {e.name: var for e, var in found if isinstance(e, IVar)}
 
 
 def _joined(a: Node, b: Node) -> list[Node]:

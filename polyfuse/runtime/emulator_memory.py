@@ -77,7 +77,10 @@ def bind(
     plan: GridPlan, sizes: Mapping[str, int], arrays: Mapping[str, Array], *, check: bool
 ) -> dict[str, Memory]:
     """Every buffer of the plan on its memory: workspace is made, entry copies are taken."""
-    alignment = dict(plan.alignment)
+    owners = {b.name: b.alias or b.name for b in plan.buffers}
+    alignment: dict[str, int] = {}  # what is asked of a buffer is asked of the memory that it shares
+    for name, nbytes in plan.alignment:
+        alignment[owners[name]] = max(nbytes, alignment.get(owners[name], 0))
     found = {}
     for b in plan.buffers:
         shape = tuple(evaluate(e, sizes) for e in b.shape)
@@ -99,7 +102,7 @@ def bind(
         unwritten = check and _is_unwritten(b, found, plan)
         if unwritten:
             array[...] = np.frombuffer(_EMPTY * array.itemsize, array.dtype)[0]
-        aligned = max(array.itemsize, alignment.get(b.name, 0))
+        aligned = max(array.itemsize, alignment.get(owners[b.name], 0))
         memory[b.name] = Memory(b, array, low, count, aligned, unwritten, cells.get(b.name))
     return memory
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from stdlib_cases import CASES, StdlibCase
-from targets import Call, check_emulated
+from targets import DEVICES, Call, check_emulated
 from test_stdlib_targets import chosen, groups
 
+import polyfuse as pf
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.layers.online import online_forms
+from polyfuse.pipeline import fixed_graph
 
 
 def calls(cases: list[StdlibCase]) -> list[Call]:
@@ -48,6 +51,63 @@ def test_elements_apart_from_their_rows(columns: int) -> None:
     graph = instantiate(parse_text(APART), "p")
     call = Call("apart", APART, graph, {"A": 5, "C": columns}, {"x": x})
     check_emulated([call], fused=(True, False), stitched=(False, True))
+
+
+# Sums of one term each, whose element and term isl knows to be the same: a thread adds to its own element.
+ALONE = """op p(x: f32[R, C], g: f32[C]) -> (y1: i64[R], y2: f32[R, C], y3: f32[R, C]) where C >= 1 {
+  u[r, c] = tanh(x[r, c])
+  y1[r] = argmax[c](x[r, c])
+  m2[r] = max[c](u[r, c])
+  e2[r, c] = exp(u[r, c] - m2[r])
+  y2[r, c] = e2[r, c] / sum[k](e2[r, k])
+  m3[r] = sum[c](u[r, c]) / C
+  v3[r] = sum[c]((u[r, c] - m3[r]) ** 2) / C
+  y3[r, c] = (u[r, c] - m3[r]) * rsqrt(v3[r] + 0.01) * g[c]
+}"""
+
+
+@pytest.mark.parametrize("columns", [2, 33])
+def test_parts_of_one_element(columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    inputs = {
+        "x": rng.standard_normal((5, columns), np.float32),
+        "g": rng.standard_normal(columns, np.float32),
+    }
+    fixed = fixed_graph(instantiate(parse_text(ALONE), "p"), {"R": 5, "C": columns})
+    parts = online_forms(fixed, DEVICES["narrow"], [], wanted=True, chunk=1)
+    assert any(t.name.endswith("__part") for t in parts.tensors)
+    check_emulated([Call("alone", ALONE, parts, {}, inputs)], devices=("narrow", "odd"), stitched=(True,))
+
+
+# One memory has two names, p and p__out: vectors are read by the one, the plan speaks of the other.
+NAMES = """op p(inout p: f32[N, M], inout q: f32[N], g: f32[N, M]) -> (o: f32[N, M]) where M >= 1 {
+  rs[i] = sum[j](p[i, j])
+  cs[j] = sum[i](p[i, j]) for j in 0..M
+  p[i, j] = g[i, j] for i in 0..N, j in 0..M-1
+  q[i] = q[i] + p[i, 0]
+  o[i, j] = p[i, j] + q[i] + rs[i] - cs[j]
+}"""
+
+
+def test_vectors_of_memory_with_two_names() -> None:
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal(s, np.float32) for n, s in (("p", (17, 1)), ("q", 17), ("g", (17, 1)))}
+    call = Call("names", NAMES, instantiate(parse_text(NAMES), "p"), {"N": 17, "M": 1}, inputs)
+    check_emulated([call], devices=("odd",), stitched=(True,), barriers=None)
+
+
+# Kernels without a block, side by side in one stage of a launch.
+EMPTY = """op p(x: f32[R, B, C]) -> (best: i64[R, B], least: f32[R, B], all: f32) where C >= 1 {
+  best[r, b] = argmax[c](x[r, b, c])
+  least[r, b] = min[c](x[r, b, c]) * 2.0
+  all = sum[r, b, c](abs(x[r, b, c]))
+}"""
+
+
+def test_no_rows() -> None:
+    best, least, total = pf.compile(EMPTY, target="emulate")(np.zeros((0, 2, 1), np.float32))
+    assert best.shape == least.shape == (0, 2)
+    assert total == 0
 
 
 @pytest.mark.slow
