@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import islpy as isl
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
+from polyfuse.ir.linear import linear
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
 
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
@@ -163,6 +164,32 @@ _AST_OPS: Mapping[object, str] = {
 }
 
 
+_BEYOND: Mapping[object, tuple[int, int]] = {
+    isl.ast_expr_op_type.le: (-1, 1),
+    isl.ast_expr_op_type.lt: (-1, 0),
+    isl.ast_expr_op_type.ge: (1, 1),
+    isl.ast_expr_op_type.gt: (1, 0),
+}
+
+
+def _chosen(cond: isl.AstExpr, then: isl.AstExpr, other: isl.AstExpr) -> IndexExpr:
+    """`a <= b ? t : o` as o + (t - o) max(0, min(1, b - a + 1)); t - o must be known.
+
+    isl chooses where one of two values is all that an equality leaves: which of two chunks has an element.
+    """
+    kind: object = cond.get_type()
+    op: object = cond.get_op_type() if kind == isl.ast_expr_type.op else None
+    low, high = from_ast_expr(other), from_ast_expr(then)
+    apart = linear(binary("-", high, low))
+    if op not in _BEYOND or apart.terms:
+        raise NotAffine(cond.to_C_str())
+    sign, more = _BEYOND[op]
+    a, b = (from_ast_expr(cond.get_op_arg(k)) for k in (0, 1))
+    by = binary("-", b, a) if sign < 0 else binary("-", a, b)
+    holds = binary("max", 0, binary("min", 1, by + more))
+    return _plus(low, apart.constant, holds)
+
+
 def from_ast_expr(e: isl.AstExpr) -> IndexExpr:
     """The index expression of an isl AST expression (integers only). Sizes lose their prefix."""
     kind: object = e.get_type()  # the stubs say int; it is an enum
@@ -172,6 +199,8 @@ def from_ast_expr(e: isl.AstExpr) -> IndexExpr:
         name = e.get_id().get_name()
         return ISize(name.removeprefix("N_")) if name.startswith("N_") else IVar(name)
     op: object = e.get_op_type()
+    if op in (isl.ast_expr_op_type.cond, isl.ast_expr_op_type.select):
+        return _chosen(*(e.get_op_arg(k) for k in range(3)))
     args = [from_ast_expr(e.get_op_arg(k)) for k in range(e.get_op_n_arg())]
     if op == isl.ast_expr_op_type.minus:
         return binary("-", 0, args[0])
