@@ -61,6 +61,11 @@ _INTEGER_OPS: tuple[str, ...] = (
     "add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod", "pow",
 )  # fmt: skip
 
+# What a source says to `runtime.toolchain`. Not for all sources: gcc knows less of indices with it, and then
+# keeps fewer accumulators of a tile in registers.
+WRAPS = "// needs -fwrapv"
+_WRAPPING = frozenset(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS)
+
 _TYPES = """\
 typedef __INT64_TYPE__ pf_i64;
 typedef __INT32_TYPE__ pf_i32;
@@ -258,7 +263,8 @@ CUDA_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(vector_math_cu
 
 
 def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
-    """The head of an emitted source: types, and `functions` with what they call, callees first.
+    """The head of an emitted source: types, and `functions` with what they call, callees first; before them
+    the flag that a compiler needs for arithmetic that wraps in signed types.
 
     Raises `KeyError` for a name that is not in `CPU_FUNCTIONS` (`CUDA_FUNCTIONS` for CUDA). The text depends
     only on the set of names.
@@ -278,4 +284,5 @@ def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
             raise KeyError(name)
         add(name)
     head = vector_math_cuda.head() if target == "cuda" else _TYPES
-    return "\n".join([head, *(chunks[name].text for name in done)])
+    needs = [WRAPS] if target == "cpu" and not done.keys().isdisjoint(_WRAPPING) else []
+    return "\n".join([*needs, head, *(chunks[name].text for name in done)])

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -44,12 +45,12 @@ OPTIMISE = (
     "-fno-tree-loop-distribution",
     "-fno-tree-loop-distribute-patterns",
     "-ffp-contract=fast",
-    # Integers wrap, in signed types: gcc 12 adds up the wrong terms where they are converted to unsigned.
-    "-fwrapv",
 )
 SHARED = ("-std=c++17", "-fPIC", "-shared")
 OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")
 CANDIDATES = ("g++", "clang++", "c++")
+# A line of a source that asks for a flag.
+_NEEDS = re.compile(r"^// needs (-f[a-z-]+)$", re.MULTILINE)
 _PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
 # Characters of a source for each process of the compiler: such a part takes it 0.1 to 0.2 s, its start and
 # the linking of the parts 0.03 s (measured: docs/reference/long_compilations.md).
@@ -109,13 +110,13 @@ def find_compiler() -> Compiler:
 def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
     """The shared object of a C++ source (one string), from the cache if possible.
 
-    A long one is compiled in parts, as far as it allows.
+    A long one is compiled in parts, as far as it allows. A line ``// needs -fwrapv`` adds that flag.
 
     Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
     `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
     """
     compiler = find_compiler()
-    flags = (*compiler.flags, *extra_flags)
+    flags = (*compiler.flags, *_NEEDS.findall(source), *extra_flags)
 
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))

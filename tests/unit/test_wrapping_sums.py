@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.vector_math import WRAPS, prelude
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -21,9 +18,8 @@ from polyfuse.layers.kernels import form_kernels
 from polyfuse.lowering import schedule
 from polyfuse.pipeline import fixed_graph
 from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.toolchain import OPTIMISE
+from polyfuse.runtime.toolchain import load_shared
 
-GXX = shutil.which("g++")
 DTYPES = (I8, U8, I16, I32, I64)
 COLUMNS, ROWS = (2, 4, 8), (4, 8)
 # Sums of a few columns, of which some are added to afterwards.
@@ -38,16 +34,15 @@ extern "C" void sums_{n}_{c}_{r}(const {t}* __restrict p, {t}* __restrict v) {{
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if GXX is None:
-        pytest.skip("no g++")
-    folder: Path = tmp_path_factory.mktemp("sums")
+def library() -> ctypes.CDLL:
     forms = [SUMS.format(n=t.name, t=t.c_name, c=c, r=r) for t in DTYPES for c in COLUMNS for r in ROWS]
     source = prelude([f"pf_add_{t.name}" for t in DTYPES]) + "".join(forms)
-    (folder / "sums.cpp").write_text(source)
-    command = [GXX, "-std=c++17", *OPTIMISE, "-fPIC", "-shared", "sums.cpp", "-o", "sums.so"]
-    subprocess.run(command, check=True, cwd=folder)
-    return ctypes.CDLL(str(folder / "sums.so"))
+    return load_shared(source)
+
+
+def test_only_sources_that_need_it_ask_for_the_flag() -> None:
+    assert WRAPS in prelude(["pf_add_i32"]).splitlines() and WRAPS in prelude(["pf_mod_i64"]).splitlines()
+    assert WRAPS not in prelude(["pf_add_i32"], "cuda") and WRAPS not in prelude(["pf_exp_f32", "pf_min_i64"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
