@@ -37,9 +37,9 @@ assert len(graph.statements) > 25
 # %% [markdown]
 # ## Clusters
 #
-# A graph is cut before it is scheduled, once what it need not compute is gone: each matrix product has a cluster,
-# with what follows each of its elements, or is left to a library where that is faster; the rest comes together
-# along the tensors that connect it, as far as no path leads out of a cluster and back in.
+# A graph is cut before it is scheduled, once what it need not compute is gone: each matrix product has a
+# cluster, with what follows each of its elements, or is left to a library where that is faster; the rest
+# comes together along the tensors that connect it, as far as no path leads out of a cluster and back in.
 
 # %%
 clusters = op.specialize(**sizes).clusters(target="cpu")
