@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from benchmarks.measure import OURS, Outcome, Settings, run
 from benchmarks.processes import Child, ContenderError, Seat
 from benchmarks.report import line, print_table, save
 from benchmarks.surroundings import load_average, slug, surroundings
-from benchmarks.workload import load, names, select
+from benchmarks.workload import PLACES, load, names, select
 
 RESULTS = Path(__file__).parent / "results"
 QUICK_ROUNDS = 5
@@ -34,6 +35,12 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--patience", type=float, default=60, metavar="S", help="seconds per workload to wait for quiet (60)"
     )
     parser.add_argument("--numpy", action="store_true", help="time the NumPy functions too")
+    parser.add_argument(
+        "--places",
+        choices=("lines", "numpy"),
+        default="lines",
+        help="all contenders' arrays begin at cache lines, or where NumPy puts them (lines)",
+    )
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--no-jax", action="store_true")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
@@ -70,7 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     rounds = QUICK_ROUNDS if chosen.quick else chosen.repeat
     settings = Settings(rounds, chosen.threads, chosen.patience)
-    about = {**surroundings(), "threads": settings.threads, "rounds": settings.rounds}
+    os.environ[PLACES] = chosen.places
+    about = {
+        **surroundings(),
+        "threads": settings.threads,
+        "rounds": settings.rounds,
+        "places": chosen.places,
+    }
     before = load_average()
     outcomes: list[Outcome] = []
     with ExitStack() as stack, console.status("starting") as status:

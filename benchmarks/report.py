@@ -109,6 +109,9 @@ def remarks(outcomes: Sequence[Outcome]) -> list[str]:
     return found + [f"{o.case}: {e.label} is wrong: {e.verdict.message}" for o, e in wrong]
 
 
+PLACEMENT = {"lines": "at cache lines", "numpy": "where NumPy puts them"}
+
+
 def markdown(outcomes: Sequence[Outcome], about: Mapping[str, Any]) -> str:
     """The table as a page."""
     peers = contenders(outcomes)
@@ -117,6 +120,7 @@ def markdown(outcomes: Sequence[Outcome], about: Mapping[str, Any]) -> str:
         "",
         ", ".join(f"{n} {v}" for n, v in about["versions"].items())
         + f"; {about['system']}, Python {about['python']}; {about['rounds']} rounds; "
+        + f"arrays {PLACEMENT[about['places']]}; "
         + f"load average {about['load'][0]:.1f} before, {about['load'][1]:.1f} after.",
         "",
         "Milliseconds: median (quartiles); kernels and first call: " + " / ".join((OURS, *peers)) + ".",

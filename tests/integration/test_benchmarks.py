@@ -23,7 +23,7 @@ from benchmarks.floor import compulsory  # noqa: E402
 from benchmarks.measure import Timing  # noqa: E402
 from benchmarks.quiet import Meter, quiet_rounds  # noqa: E402
 from benchmarks.report import geometric_mean  # noqa: E402
-from benchmarks.workload import load, names, select  # noqa: E402
+from benchmarks.workload import PLACES, load, names, select  # noqa: E402
 
 
 @pytest.mark.parametrize("name", names())
@@ -50,6 +50,16 @@ def test_workloads_are_complete(name: str) -> None:
     assert required <= set(given) <= set(workload.graph.inputs)
     again = workload.inputs(workload.module.SMALL)
     assert all(np.array_equal(given[n], again[n]) for n in given), "inputs differ from call to call"
+
+
+def test_arrays_begin_at_cache_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = load("rope")
+    placed = {n: a for n, a in workload.inputs(workload.module.SMALL).items() if isinstance(a, np.ndarray)}
+    assert placed and all(a.ctypes.data % 64 == 0 and a.flags.c_contiguous for a in placed.values())
+    monkeypatch.setenv(PLACES, "numpy")
+    plain = workload.inputs(workload.module.SMALL)
+    assert all(np.array_equal(a, plain[n]) and a.dtype == plain[n].dtype for n, a in placed.items())
+    assert all(plain[n].base is None or plain[n].base.dtype != np.uint8 for n in placed)
 
 
 def test_names_of_cases_are_unique() -> None:
