@@ -325,23 +325,33 @@ def run(compilation: Compilation) -> Built:
 
 
 def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
-    """`_emitted` with as much of layer II as can be kept in order: it is an offer.
+    """`_emitted` with as much of the layers as can be kept in order: they are an offer.
 
-    What cannot be done with barriers of the grid is tried without, then without layer II.
+    What cannot be done with barriers of the grid is tried without, then without layer II, then without any.
     """
-    stitching = compilation.stitching
-    if stitching is None:
-        return _emitted(step, compilation)
-    less = [replace(stitching, barriers=False)] if stitching.barriers is not False else []
     notes: list[Decision] = []
-    for attempt in (stitching, *less):
+    *offers, last = _offers(compilation)
+    for attempt in offers:
         try:
-            made, code = _emitted(step, replace(compilation, stitching=attempt))
+            made, code = _emitted(step, attempt)
             return replace(made, decisions=(*made.decisions, *notes)), code
         except ScheduleError as refused:
-            notes.append(Decision("stitch", compilation.graph.name, False, refused.diagnostics[0].message))
-    made, code = _emitted(step, replace(compilation, stitching=None))
+            kind = "stitch" if attempt.stitching else "fuse"
+            notes.append(Decision(kind, compilation.graph.name, False, refused.diagnostics[0].message))
+    made, code = _emitted(step, last)
     return replace(made, decisions=(*made.decisions, *notes)), code
+
+
+def _offers(compilation: Compilation) -> list[Compilation]:
+    """The compilation, then with less and less of the layers."""
+    found = [compilation]
+    if compilation.stitching is not None:
+        if compilation.stitching.barriers is not False:
+            found.append(replace(compilation, stitching=replace(compilation.stitching, barriers=False)))
+        found.append(replace(compilation, stitching=None))
+    if compilation.fusion is not None or compilation.packing is not None:
+        found.append(replace(compilation, stitching=None, packing=None, fusion=None))
+    return found
 
 
 def _emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
