@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from polyfuse.runtime.reference import evaluate
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
-from benchmarks import compile_time, stdlib_sizes  # noqa: E402
+from benchmarks import compile_time, performance_page, stdlib_sizes  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.check import Truth, numpy_truth  # noqa: E402
 from benchmarks.floor import compulsory  # noqa: E402
@@ -180,3 +181,14 @@ def test_compile_times_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     text = compile_time.page(found, {**about, "load": (0.0, 0.0)})
     assert "| relu | " in text and "| c++ | " in text
     assert math.isclose(compile_time.figures([1.0, 3.0, 2.0])[0], 2.0)
+
+
+def test_the_page_of_performance_is_that_of_its_run() -> None:
+    text = performance_page.PAGE.read_text(encoding="utf-8")
+    run = re.search(r"^Run (\d+): ", text, re.MULTILINE)
+    assert run is not None
+    (folder,) = (ROOT / "benchmarks" / "results").glob(f"*/{run[1]}")
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    page = performance_page.page_of(data, run[1])
+    assert f"\n{page}\n" in text
+    assert page.count("\n| ") == 1 + len(data["workloads"])
