@@ -80,7 +80,8 @@ def means(rows: Sequence[Row]) -> str:
     floor = geometric_mean([r.bound / r.floor for r in rows])
     return (
         f"{len(rows)} workloads, geometric means: the best peer takes {by_call:.2f} times as long as a call "
-        f"and {by_bound:.2f} times as long as a bound call, which takes {floor:.2f} times as long as the floor"
+        f"and {by_bound:.2f} times as long as a bound call, "
+        f"which takes {floor:.2f} times as long as the floor"
     )
 
 
@@ -106,8 +107,8 @@ def page_of(data: Mapping[str, Any], run: str) -> str:
     return "\n".join(
         [
             f"Run {run}: {data['cpu']}, {data['threads']} threads, {data['date'][:10]}; {versions}.",
-            f"Arrays of all contenders lie {PLACEMENT[data.get('places', 'numpy')]}; other programs disturbed "
-            f"{disturbed} rounds.",
+            f"Arrays of all contenders lie {PLACEMENT[data.get('places', 'numpy')]}; "
+            f"other programs disturbed {disturbed} rounds.",
             "",
             "| " + " | ".join(header) + " |",
             "|" + "---|" * len(header),
