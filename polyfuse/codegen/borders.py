@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.lower import Task
 from polyfuse.codegen.soon import SoonPrinter
 from polyfuse.codegen.streaming import to_border
+from polyfuse.codegen.tasks import Task
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Store, map_values
 from polyfuse.ir.schedule_tree import Coordinate

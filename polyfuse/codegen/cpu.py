@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
 from polyfuse.codegen.c_family import Printer
-from polyfuse.codegen.lower import LoweredKernel, Task, lower
+from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.streaming import STREAM
+from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyfuse.codegen.lower import Task, accumulated, tasks
+from polyfuse.codegen.lower import accumulated
 from polyfuse.codegen.masks import merged
 from polyfuse.codegen.spmd import TX, TY, DeviceTask, Spmd, compare, guarded
+from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -40,7 +41,7 @@ def lower_device(
     if kernel.parts:
         return [_joined(kernel, strided, copied, numbers)]
     found = []
-    for t in tasks(kernel, accumulated(kernel, numbers)):
+    for t in tasks_of(kernel, accumulated(kernel, numbers)):
         spare = threads > prod(kernel.threads)
         place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
         mapped = Spmd(kernel, strided, copied, numbers, mask=place)
@@ -121,7 +122,7 @@ def _several_at_once(
     if most == 1 or own or not task.loops:
         return task
     numbers = itertools.count()
-    (only,) = tasks(part, accumulated(part, numbers))
+    (only,) = tasks_of(part, accumulated(part, numbers))
     free = Spmd(part, strided, copied, numbers).task(only)
     if _waits(free, copied):
         return task
@@ -164,7 +165,7 @@ def _joined(
     aligned: dict[str, int] = {}
     shared: list[Buffer] = []
     for part in kernel.parts:
-        for t in tasks(part, accumulated(part, numbers)):
+        for t in tasks_of(part, accumulated(part, numbers)):
             task = _part(part, t, kernel, strided, copied, numbers, shared)
             if nests:
                 nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))

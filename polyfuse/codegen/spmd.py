@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.initial import merge_initial
-from polyfuse.codegen.lower import Task
 from polyfuse.codegen.masks import masked
+from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.thread_tiles import thread_tiles
 from polyfuse.codegen.vector_access import VectorAccess
 from polyfuse.codegen.vector_sums import keep_sums

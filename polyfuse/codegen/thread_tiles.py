@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyfuse.codegen.lower import nonempty
+from polyfuse.codegen.accumulators import nonempty
 from polyfuse.codegen.register_tiles import SumNest, span_of, sum_nest
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.dtypes import BOOL, I64

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from polyfuse.codegen.lower import nonempty, touched_otherwise
+from polyfuse.codegen.accumulators import nonempty
+from polyfuse.codegen.touched import touched_otherwise
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.kernel import Kernel

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.codegen.device_tasks import lower_device
-from polyfuse.codegen.lower import Task, lower
+from polyfuse.codegen.lower import lower
 from polyfuse.codegen.spmd import DeviceTask
+from polyfuse.codegen.tasks import Task
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind

@@ -1,0 +1,175 @@
+"""Updates of one element over inner loops go through a scalar, added under the guards that they had.
+
+for j:                       acc = 0
+  y[i] sum= x[i, j]    ->    for j: acc sum= x[i, j]
+                             y[i] sum= acc
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from polyfuse.codegen.touched import touched_otherwise
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Update, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, IndexValue, Read, walk
+
+
+def promoted(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """Updates whose element no inner loop changes go through a scalar around these loops.
+
+    Where threads share a loop, they combine their scalars after it (Combine; its width is set later).
+    """
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For() if node.coordinate not in (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD):
+                result.extend(_promote_loop(kernel, node, numbers))
+            case For():
+                result.append(replace(node, body=promoted(kernel, node.body, numbers)))
+            case If():
+                then, other = (promoted(kernel, b, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
+    before: list[Node] = []
+    after: list[Node] = []
+    for update, guards in _hoistable(loop):
+        ways = _sharing(loop, update)
+        if update.buffer.startswith("%") or len(ways) > 1:
+            continue  # an outer loop made a scalar of it already; or only some of the updates are shared
+        buffer = kernel.buffer(update.buffer)
+        name = f"%acc{next(numbers)}"
+        zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
+        before.append(Declare(name, buffer.dtype, zero))
+        (shared,) = ways
+        if Coordinate.STEP in shared:
+            after.append(Combine(name, update.op, buffer.dtype, 0, rows=True))
+        if Coordinate.ROUND in shared:
+            after.append(Combine(name, update.op, buffer.dtype, 0))
+        total = Read(name, (), buffer.dtype)
+        whole: Node = replace(update, value=total)
+        for cond in guards:
+            whole = If(cond, (whole,))
+        after.append(whole)
+        loop = replace(loop, body=_redirect(loop.body, update, name))
+    if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
+        lanes = tuple(u.buffer for u, _ in _hoistable(loop) if u.buffer.startswith("%"))
+        return [*before, replace(loop, lanes=lanes), *after]
+    inner = promoted(kernel, loop.body, numbers)
+    return [*before, replace(loop, body=inner), *after]
+
+
+def _sharing(loop: For, update: Update) -> set[frozenset[Coordinate]]:
+    """How threads share the loops around an update: by ROUND, by STEP; one set for each place of it."""
+    found: set[frozenset[Coordinate]] = set()
+
+    def go(node: Node, around: frozenset[Coordinate]) -> None:
+        match node:
+            case For():
+                mine = {node.coordinate} & {Coordinate.ROUND, Coordinate.STEP}
+                for n in node.body:
+                    go(n, around | mine)
+            case If():
+                for n in (*node.then, *node.other):
+                    go(n, around)
+            case Update():
+                if (node.buffer, node.indices, node.op) == (update.buffer, update.indices, update.op):
+                    found.add(around)
+            case _:
+                pass
+
+    go(loop, frozenset())
+    return found
+
+
+def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
+    """Updates in the loop of elements that it and the loops inside leave alone, one for each element.
+
+    With each comes what must hold for any update to happen: where it does not, the element may not even
+    exist.
+    """
+    found: dict[tuple[str, tuple[Index, ...], str], tuple[Update, tuple[Expr, ...] | None]] = {}
+    inner = {loop.var}
+
+    def go(block: Block, guards: tuple[Expr, ...] | None) -> None:
+        for node in block:
+            match node:
+                case For():
+                    mine = _joined(guards, nonempty(node, inner))
+                    inner.add(node.var)
+                    go(node.body, mine)
+                case If(cond, then, other):
+                    go(then, _joined(guards, _outside(cond, inner)))
+                    go(other, _joined(guards, _outside(Apply("not", (cond,), BOOL), inner)))
+                case Update():
+                    key = (node.buffer, node.indices, node.op)
+                    same = key not in found or found[key][1] == guards
+                    found.setdefault(key, (node, guards))
+                    if not same:
+                        found[key] = (node, None)
+                case _:
+                    pass
+
+    go(loop.body, nonempty(loop, set()))
+    if len({u.buffer for u, _ in found.values()}) < len(found):
+        return []
+    others = touched_otherwise(loop.body)
+    return [
+        (u, guards or ())
+        for u, guards in found.values()
+        if (guards is not None or u.buffer.startswith("%"))
+        and u.buffer not in others
+        and not any(_varies(i, inner) for i in u.indices)
+    ]
+
+
+def _joined(a: tuple[Expr, ...] | None, b: tuple[Expr, ...] | None) -> tuple[Expr, ...] | None:
+    return None if a is None or b is None else (*a, *b)
+
+
+def nonempty(loop: For, inner: set[str]) -> tuple[Expr, ...] | None:
+    """What must hold for a loop to run at all; None if that depends on inner loops."""
+    used = set(variables(loop.lower)) | set(variables(loop.upper))
+    if used & inner:
+        return None
+    bounds = (IndexValue(loop.lower, I64), IndexValue(loop.upper, I64))
+    return (Apply("lt", bounds, BOOL),) if used and loop.upper != loop.lower + 1 else ()
+
+
+def _outside(cond: Expr, inner: set[str]) -> tuple[Expr, ...] | None:
+    """The part of a condition that outer loops decide; None if it mixes outer and inner ones."""
+    match cond:
+        case Apply("and", (left, right)):
+            return _joined(_outside(left, inner), _outside(right, inner))
+        case _:
+            used = {v for e in walk(cond) if isinstance(e, IndexValue) for v in variables(e.index)}
+            if not used & inner:
+                return (cond,)
+            return () if used <= inner else None
+
+
+def _varies(i: Index, inner: set[str]) -> bool:
+    return isinstance(i, EXPR_TYPES) or bool(set(variables(i)) & inner)
+
+
+def _redirect(block: Block, update: Update, name: str) -> Block:
+    def change(node: Node) -> Node:
+        if isinstance(node, Update) and (node.buffer, node.indices, node.op) == (
+            update.buffer,
+            update.indices,
+            update.op,
+        ):
+            return replace(node, buffer=name, indices=())
+        return node
+
+    return map_nodes(block, change)

@@ -1,0 +1,96 @@
+"""Top-level loops become functions: chunks of a parallel nest, or one serial piece.
+
+Scalars are declared in the smallest block that holds all their uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyfuse.codegen.touched import read_names
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial)."""
+
+    loops: tuple[For, ...]
+    body: Block
+
+
+def tasks_of(kernel: Kernel, block: Block) -> list[Task]:
+    """Each parallel nest is a task of its own; what lies between runs serially, in order."""
+    tasks: list[Task] = []
+    serial: list[Node] = []
+    for node in block:
+        if isinstance(node, For) and node.coordinate is Coordinate.BLK:
+            if serial:
+                tasks.append(_task(kernel, (), tuple(serial)))
+                serial = []
+            loops, body = _peel(node)
+            tasks.append(_task(kernel, loops, body))
+        else:
+            serial.append(node)
+    if serial:
+        tasks.append(_task(kernel, (), tuple(serial)))
+    return tasks
+
+
+def _task(kernel: Kernel, loops: tuple[For, ...], body: Block) -> Task:
+    for b in kernel.buffers:
+        if b.scope is Scope.REGISTER:
+            body = _declare(body, Declare(b.tensor, b.dtype))
+    return Task(loops, body)
+
+
+def _peel(loop: For) -> tuple[tuple[For, ...], Block]:
+    """The perfectly nested block loops with bounds that do not depend on one another."""
+    loops = [replace(loop, body=())]
+    body = loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].coordinate is Coordinate.BLK:
+        inner = body[0]
+        outer = {x.var for x in loops}
+        if outer & (set(variables(inner.lower)) | set(variables(inner.upper))):
+            break
+        loops.append(replace(inner, body=()))
+        body = inner.body
+    return tuple(loops), body
+
+
+def _declare(block: Block, scalar: Declare) -> Block:
+    """Put a declaration at the head of the smallest block that holds every use."""
+    users = [k for k, node in enumerate(block) if _uses(node, scalar.name)]
+    if not users:
+        return block
+    if len(users) == 1:
+        k = users[0]
+        node = block[k]
+        match node:
+            case For():
+                inner: Node = replace(node, body=_declare(node.body, scalar))
+                return (*block[:k], inner, *block[k + 1 :])
+            case If(_, then, other):
+                uses = [any(_uses(n, scalar.name) for n in b) for b in (then, other)]
+                if uses == [True, False]:
+                    return (*block[:k], replace(node, then=_declare(then, scalar)), *block[k + 1 :])
+            case _:
+                pass
+    return (*block[: users[0]], scalar, *block[users[0] :])
+
+
+def _uses(node: Node, name: str) -> bool:
+    match node:
+        case For(_, _, _, _, body):
+            return any(_uses(n, name) for n in body)
+        case If(cond, then, other):
+            return name in read_names(cond, ()) or any(_uses(n, name) for n in (*then, *other))
+        case Store(buffer, indices, value) | Update(buffer, indices, _, value):
+            return buffer == name or name in read_names(value, indices)
+        case Declare(_, _, value):
+            return value is not None and name in read_names(value, ())
+        case _:
+            return False
