@@ -1,15 +1,24 @@
-"""The sixteen ways to compile a graph, eight subsets of the layers on a CPU and emulated, and their check."""
+"""Programs compiled in many ways, and their check; and the sixteen ways that there are of layers and targets.
+
+    check([(call, way), ...])
+
+All programs for one target share a translation unit, so that a test run compiles few sources.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from targets import DEVICES, Call, compare_results
+from targets import DEVICES, Array, Call
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.diagnostics import PolyfuseError
+from polyfuse.ir.tensor_graph import Role
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -17,9 +26,24 @@ from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, lower_clusters
 from polyfuse.pipeline import fixed_graph
+from polyfuse.runtime.agreement import MOST_UNDECIDED, agrees
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.emulator import EmulatedKernels
 from polyfuse.runtime.reference import evaluate
+
+
+class CompiledWay(Protocol):
+    """A way to compile a program, for a CPU or for the emulator."""
+
+    @property
+    def on_cpu(self) -> bool: ...
+
+    def request(self, call: Call) -> Request:
+        """The kernels of a program."""
+        ...
+
+
+Pair = tuple[Call, CompiledWay]
 
 
 @dataclass(frozen=True)
@@ -52,16 +76,87 @@ class Way:
 WAYS = [Way(bool(k & 1), bool(k & 2), bool(k & 4), bool(k & 8)) for k in range(16)]
 
 
-def check(chosen: list[tuple[Call, Way]]) -> None:
-    """All give the reference's numbers; one translation unit for each target."""
-    for on_cpu in (True, False):
-        mine = [(c, w) for c, w in chosen if w.on_cpu == on_cpu]
-        requests = [w.request(c) for c, w in mine]
-        codes: Any = emit_together(requests) if on_cpu else emit_cuda_together(requests)
-        for (call, way), code in zip(mine, codes, strict=True):
-            machine = CpuExecutable(code, {}) if on_cpu else EmulatedKernels(code, seed=len(call.text))
-            inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
-            want = evaluate(call.graph, call.sizes, inputs)
-            arrays = call.memory()
-            machine.run(arrays)
-            compare_results(call, arrays, want, str(way))
+@dataclass(frozen=True)
+class Failure:
+    """A program that is refused, or gives other numbers than the reference."""
+
+    call: Call
+    way: CompiledWay
+    kind: str  # "wrong", or the name of the exception
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.call.name} ({self.way}): {self.message}\n{self.call.text}\n{self.call.sizes}"
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def check(chosen: Sequence[Pair], *, flush_denormals: bool = True) -> None:
+    """All give the reference's numbers."""
+    if failure := first_failure(chosen, flush_denormals=flush_denormals):
+        raise AssertionError(str(failure))
+
+
+def first_failure(
+    chosen: Sequence[Pair], *, flush_denormals: bool = True, vague: bool = False
+) -> Failure | None:
+    """The first program that fails in its way, or None. With `vague` a program of which too many elements are
+    undecided may do as it likes with them."""
+    try:
+        for on_cpu in (True, False):
+            mine = [(c, w) for c, w in chosen if w.on_cpu == on_cpu]
+            for (call, way), code in zip(mine, _emitted(mine, on_cpu), strict=True):
+                seed = len(call.text)
+                with _named(call, way):
+                    made = (
+                        CpuExecutable(code, {}, flush_denormals=flush_denormals)
+                        if on_cpu
+                        else EmulatedKernels(code, seed=seed)
+                    )
+                    _compare(call, way, made, vague)
+    except _Failed as failed:
+        return failed.failure
+    return None
+
+
+def _emitted(chosen: Sequence[Pair], on_cpu: bool) -> list[Any]:
+    """The code of each call."""
+    emit: Callable[[list[Request]], Any] = emit_together if on_cpu else emit_cuda_together
+    requests = []
+    for call, way in chosen:
+        with _named(call, way):
+            requests.append(way.request(call))
+    try:
+        return list(emit(requests))
+    except PolyfuseError:  # which one is it?
+        for (call, way), request in zip(chosen, requests, strict=True):
+            with _named(call, way):
+                emit([request])
+        raise
+
+
+@contextmanager
+def _named(call: Call, way: CompiledWay) -> Iterator[None]:
+    """Errors say for which program."""
+    try:
+        yield
+    except (PolyfuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as e:
+        raise _Failed(Failure(call, way, type(e).__name__, f"{type(e).__name__}: {e}")) from e
+
+
+def _compare(call: Call, way: CompiledWay, machine: Any, vague: bool) -> None:
+    arrays = call.memory()
+    inputs: dict[str, Array] = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
+    want = evaluate(call.graph, call.sizes, inputs, checked=False)
+    machine.run(arrays)
+    for t in call.graph.tensors:
+        if t.role is Role.OUTPUT:
+            found = agrees(arrays[t.name], want[t.name], t.dtype)
+            if vague and not found.mismatches and found.undecided_fraction >= MOST_UNDECIDED:
+                continue
+            if not found:
+                raise _Failed(Failure(call, way, "wrong", f"{t.name}: {found.message}"))

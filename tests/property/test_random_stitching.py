@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from stitching_programs import stitching_program
 from targets import DEVICES, Call
+from ways import check
 
-from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.codegen.cuda import emit_cuda_together
-from polyfuse.diagnostics import PolyfuseError
+from polyfuse.codegen.cpu import Request
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.ir.tensor_graph import Role
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
@@ -31,10 +26,6 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import fixed_graph, schedule
 from polyfuse.runtime import cpu
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
 
 TOGETHER = 25
 GROUPS = range(8)
@@ -54,11 +45,15 @@ class Way:
         return f"layers {' and '.join(layers) or 'none'}, {self.target}"
 
     @property
+    def on_cpu(self) -> bool:
+        return self.target == "cpu"
+
+    @property
     def pair(self) -> tuple[bool, bool, bool]:
-        return self.loops, self.stitched, self.target == "cpu"
+        return self.loops, self.stitched, self.on_cpu
 
     def request(self, call: Call) -> Request:
-        if self.target != "cpu":
+        if not self.on_cpu:
             return call.device_request(DEVICES[self.target], self.loops, self.stitched, None)
         scheduled = schedule(fixed_graph(call.graph, call.sizes), LoopFusion() if self.loops else None)
         kernels, _ = form_kernels(scheduled, 2, Stitching(rows=1) if self.stitched else None)
@@ -80,51 +75,6 @@ def drawn_ways(seed: int) -> list[Way]:
     rng, ways = random.Random(f"ways of {seed}"), all_ways(seed)
     first = rng.choice([w for w in ways if w.stitched])
     return [first, rng.choice([w for w in ways if w != first])]
-
-
-def check(chosen: list[tuple[Call, Way]]) -> None:
-    """Kernels of all calls, in one translation unit for each target, give the reference's numbers."""
-    for on_cpu in (True, False):
-        mine = [(c, w) for c, w in chosen if (w.target == "cpu") == on_cpu]
-        for (call, way), code in zip(mine, _emitted(mine, on_cpu), strict=True):
-            machine = CpuExecutable(code, {}) if on_cpu else EmulatedKernels(code, seed=len(call.text))
-            _agree(call, way, machine)
-
-
-def _emitted(chosen: list[tuple[Call, Way]], on_cpu: bool) -> list[Any]:
-    """The code of each call, or the name of the first that is refused."""
-    emit: Callable[[list[Request]], Any] = emit_together if on_cpu else emit_cuda_together
-    requests = []
-    for call, way in chosen:
-        with _named(call, way):
-            requests.append(way.request(call))
-    try:
-        return list(emit(requests))
-    except PolyfuseError:
-        for (call, way), request in zip(chosen, requests, strict=True):
-            with _named(call, way):
-                emit([request])
-        raise
-
-
-@contextmanager
-def _named(call: Call, way: Way) -> Iterator[None]:
-    """Errors say for which program."""
-    try:
-        yield
-    except PolyfuseError as e:
-        raise AssertionError(f"{call.name} ({way}): {e}\n{call.text}\n{call.sizes}") from e
-
-
-def _agree(call: Call, way: Way, machine: CpuExecutable | EmulatedKernels) -> None:
-    arrays = call.memory()
-    want = evaluate(call.graph, call.sizes, {n: arrays[n] for n in call.graph.inputs})
-    with _named(call, way):
-        machine.run(arrays)
-    for t in call.graph.tensors:
-        if t.role is Role.OUTPUT:
-            outcome = agrees(arrays[t.name], want[t.name], t.dtype)
-            assert outcome, f"{call.name} ({way}), {t.name}: {outcome.message}\n{call.text}\n{call.sizes}"
 
 
 def test_all_pairs_are_drawn() -> None:

@@ -1,0 +1,199 @@
+"""Ways to compile a program that are drawn by a seed: all that passes and code generation can be asked for.
+
+    way = drawn_way(7)
+    with drawn_thresholds(7):
+        check([(call, way)])
+
+A way says which layers there are and how they are set, how a graph is cut, what a library computes, and for
+which core or which emulated device code is.  Thresholds are the sizes from which on passes do something;
+drawn small, the small programs of tests take the paths of large ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any
+
+import pytest
+from targets import DEVICES, Call
+
+from polyfuse.codegen import lanes, owners, packs, runs
+from polyfuse.codegen.cpu import Request
+from polyfuse.estimates import this_core
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers import cpu_mapping, kernels, library_calls, online, prefetch, products, scatters
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, emitted
+from polyfuse.runtime import cpu
+
+# Cores with few registers, and with caches that small programs do not fit in.
+CORES = (
+    None, None, Core(), Core(32, 16), Core(16, 16), Core(l1=1024, l2=4096), Core(16, 16, l1=512, l2=2048),
+    Core(32, 16, l1=256, l2=1024), Core(64, 32, l1=2048, l2=16384),
+)  # fmt: skip
+
+APART = Clustering(library="never", feedback="failures")
+AS_IT_IS = CpuKnobs()
+
+
+@dataclass(frozen=True)
+class DrawnWay:
+    """How a program is compiled, and for what: a CPU, or an emulated device by its name."""
+
+    fusion: LoopFusion | None = None
+    stitching: Stitching | None = None
+    packing: Packing | None = None
+    clustering: Clustering = APART
+    knobs: CpuKnobs = AS_IT_IS
+    device: str | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device is None
+
+    def __str__(self) -> str:
+        """What differs from the plainest way."""
+        plain = DrawnWay()
+        told = [f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)]
+        return f"DrawnWay({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
+
+    def request(self, call: Call) -> Request:
+        """The kernels of a call, by the way of the pipeline."""
+        knobs = replace(self.knobs, core=self.knobs.core or this_core()) if self.on_cpu else self.knobs
+        compilation = _Compilation(
+            call.graph,
+            call.sizes,
+            self.fusion,
+            Options(threads=3, progress=False, verify=True),
+            target="cpu" if self.device is None else "emulate",
+            stitching=self.stitching,
+            packing=self.packing,
+            clustering=self.clustering,
+            knobs=knobs,
+            device=DEVICES[self.device] if self.device else None,
+        )
+        low, _ = emitted(Watch(compilation.options), compilation)
+        return Request(low.kernels, copied=low.copied, knobs=knobs)
+
+    def plainer(self) -> Iterator[DrawnWay]:
+        """Ways with one setting less, the plainest first: to find what an error depends on."""
+        plain = DrawnWay(device=self.device)
+        for f in fields(self):
+            if getattr(self, f.name) != getattr(plain, f.name):
+                yield replace(self, **{f.name: getattr(plain, f.name)})
+        for name in ("fusion", "stitching", "clustering", "knobs"):
+            setting: Any = getattr(self, name)
+            usual = getattr(plain, name) or (type(setting)() if setting else None)
+            for f in fields(setting) if setting else ():
+                plainer = replace(setting, **{f.name: getattr(usual, f.name)})
+                if plainer != setting:
+                    yield replace(self, **{name: plainer})
+
+
+@dataclass(frozen=True)
+class _Compilation(Compilation):
+    """One for a device of the tests."""
+
+    device: GpuTarget | None = None
+
+    @cached_property
+    def machine(self) -> int | GpuTarget:
+        return self.device or super().machine
+
+
+def drawn_way(seed: int, on_cpu: bool | None = None) -> DrawnWay:
+    """The way of a seed; equal seeds give equal ways."""
+    dice = random.Random(f"way {seed}")
+    pick = partial(_pick, dice)
+    device = pick(None, pick(*DEVICES)) if on_cpu is None else None if on_cpu else pick(*DEVICES)
+    fusion = LoopFusion(
+        scheduler=pick(*["auto"] * 6, "isl"),
+        partition=pick("whole", "whole", "whole", "rules"),
+        rematerialise=pick(True, True, False),
+        collapse=pick(True, True, False),
+    )
+    stitching = Stitching(
+        rows=pick(None, 1, 1),
+        barriers=pick(None, None, True, False),
+        online=pick(None, True, True, False),
+    )
+    return DrawnWay(
+        pick(fusion, fusion, fusion, None),
+        pick(stitching, stitching, stitching, None),
+        pick(Packing(always=pick(None, True, True)), Packing(), None),
+        Clustering(
+            most=pick(40, 40, 3, 6),
+            whole=pick(40, 40, 2, 5),
+            library=pick("auto", "always", "never"),
+            partition=pick("connect", "connect", "search"),
+            feedback=pick("model", "failures"),
+        ),
+        AS_IT_IS if device or pick(True, False, False, False) else _knobs(dice),
+        device,
+    )
+
+
+def _pick(dice: random.Random, *choices: Any) -> Any:
+    return dice.choice(choices)
+
+
+def _knobs(dice: random.Random) -> CpuKnobs:
+    pick = partial(_pick, dice)
+    return CpuKnobs(
+        lane_bytes=pick(None, None, 16, 64, 512),
+        strip=pick(None, None, 4, 33),
+        sunk_strip=pick(None, None, 3),
+        partials=pick(None, None, 1, 3),
+        local_bytes=pick(None, None, 16, 256),
+        ahead=pick(None, 0, 1, 1, 2, 3),
+        stream=pick(None, True, True, False),
+        chunks=pick(None, 1, 5),
+        threads=pick(None, None, 2),
+        core=pick(*CORES),
+    )
+
+
+@contextmanager
+def drawn_thresholds(seed: int) -> Iterator[None]:
+    """Small thresholds for as long as it is open; those of the passes themselves for a seed of four."""
+    dice = random.Random(f"thresholds {seed}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+        if dice.random() < 0.75:
+            for module, name, choices in THRESHOLDS:
+                patch.setattr(module, name, dice.choice(choices))
+            chunk = dice.choice((1, 3, 7, 16))
+            patch.setattr(online, "chunk_elements", lambda row, machine: chunk)
+        yield
+
+
+THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
+    (cpu_mapping, "SMALLEST_PARALLEL", (4, 4, 64)),
+    (cpu_mapping, "FEWEST_FACTORED", (2, 3, 16)),
+    (cpu_mapping, "STRIP", (3, 8, 16)),
+    (cpu_mapping, "SUNK_STRIP", (2, 5, 16)),
+    (cpu_mapping, "FEWEST_SUNK", (2, 4, 16)),
+    (cpu_mapping, "LONGEST_SUNK", (4, 16, 2048)),
+    *((products, f"FEWEST_{what}", (1,)) for what in ("PRODUCTS", "ROWS", "COLUMNS", "OVER")),
+    (library_calls, "FEWEST_PRODUCTS", (1, 100, 32 * 1024)),
+    (scatters, "FEWEST_TOGETHER", (1, 2, 16)),
+    (scatters, "SMALLEST_PARALLEL", (4,)),
+    (kernels, "LARGEST_LOCAL_BYTES", (64, 1024, 256 * 1024)),
+    (prefetch, "LEAST_ROW_BYTES", (1, 1024)),
+    (lanes, "FEWEST_ROUNDS", (1, 2, 4)),
+    (packs, "LEAST_INSTANCES", (1, 16)),
+    (packs, "TASKS", (3, 64)),
+    (runs, "STRETCH", (2, 4, 1024)),
+    (runs, "AHEAD", (2, 12)),
+    (owners, "LEAST_AHEAD_BYTES", (1, 256 * 1024)),
+)

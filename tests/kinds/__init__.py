@@ -1,0 +1,39 @@
+"""Random programs of eight kinds, each of which finds its way into one part of the compiler.
+
+    call = kind_call("scatters", 7)
+
+The same for the same kind and seed everywhere.  Programs are small and so varied in what one kind has (index
+forms, layouts, types, special values) that a wrong answer shows in some of a hundred; what the whole
+language has together is in `programs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from targets import Call
+
+from kinds.contractions import contraction
+from kinds.inouts import inouts
+from kinds.integers import integers
+from kinds.pieces import pieces
+from kinds.rows import rows
+from kinds.scans import scans
+from kinds.scatters import scatter
+from kinds.special import special
+
+KINDS: dict[str, Callable[[int], Call]] = {
+    "contractions": contraction,
+    "scatters": scatter,
+    "pieces": pieces,
+    "scans": scans,
+    "inouts": inouts,
+    "integers": integers,
+    "rows": rows,
+    "special": special,
+}
+
+
+def kind_call(kind: str, seed: int) -> Call:
+    """The program of a kind and seed, with its inputs."""
+    return KINDS[kind](seed)
