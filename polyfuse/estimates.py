@@ -38,6 +38,7 @@ def this_cpu(threads: int | None = None) -> CpuDevice:
         levels=tuple(levels),
         operations=fma / 2 * 1e9 if fma else default.operations * count / default.threads * lanes / 16,
         lanes=lanes,
+        core=this_core(),
         measured=all(r is not None for r in reports),
     )
 

@@ -6,7 +6,10 @@ the machine, where they were measured (`polyfuse doctor --measure`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from polyfuse.cost.core_tiles import CALL_S, LIBRARY_PART, Tiles, lanes_of
+from polyfuse.ir.cpu_core import Core
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
 
@@ -27,7 +30,8 @@ class CpuDevice:
     """Rates are those of all threads; `operations` counts single precision lanes (a fused multiply-add is
     one), `lanes` of them at a time.
 
-    call_s: from the call to the first kernel.  step_s: from one parallel kernel to the next.
+    call_s: from the call to the first kernel.  step_s: from one parallel kernel to the next.  core: as tiles
+    of contractions see it.
     """
 
     name: str = "CPU"
@@ -43,6 +47,20 @@ class CpuDevice:
     call_s: float = 1.0e-6
     step_s: float = 0.7e-6
     measured: bool = False
+    core: Core = field(default_factory=Core)
+
+    @property
+    def cycle_s(self) -> float:
+        """A cycle of a core, all of whose units compute."""
+        return self.lanes * self.core.units * self.threads / self.operations
+
+    def tiles_s(self, tiles: Tiles) -> float:
+        """Seconds of register tiles on one core."""
+        return tiles.cycles(self.core) * self.cycle_s
+
+    def library_s(self, products: float, itemsize: int) -> float:
+        """Seconds of a matrix product of the library on all threads, with its call."""
+        return products * itemsize / 4 / self.operations / LIBRARY_PART + CALL_S
 
     def level(self, nbytes: float) -> int:
         """The nearest level that holds so many bytes of one thread."""
@@ -52,13 +70,18 @@ class CpuDevice:
         return len(self.levels) - 1
 
 
-def table_cpu(threads: int) -> CpuDevice:
-    """The default CPU with so many threads: for decisions that must not change with a measurement."""
+def table_cpu(threads: int, core: Core | None = None) -> CpuDevice:
+    """The default CPU with so many threads, of another core with the same clock: for decisions that must not
+    change with a measurement."""
     default = CpuDevice()
-    scale = threads / default.threads
+    scale, own = threads / default.threads, core or default.core
+    lanes = lanes_of(own, 4)
+    wide = lanes * own.units / (default.lanes * default.core.units)
     return replace(
         default,
         threads=threads,
         levels=tuple(replace(x, bandwidth=x.bandwidth * scale) for x in default.levels),
-        operations=default.operations * scale,
+        operations=default.operations * scale * wide,
+        lanes=lanes,
+        core=own,
     )

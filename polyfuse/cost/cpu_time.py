@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.extents import instances
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import Nest
 from polyfuse.cost.operations import Operations, operations
@@ -75,10 +74,11 @@ class CpuTime:
     def _lanes(self, n: Nest) -> float:
         """What a nest takes of the lanes; a short loop leaves some of a vector's empty."""
         lanes = self.machine.lanes
+        if n.tiles is not None:
+            return self.machine.tiles_s(n.tiles) / self.machine.threads * self.machine.operations
         one = operations(n.timed, "cpu").weighted + n.loads * ACCESS
         trip = n.count(Coordinate.VECTOR)
         if not any(m.coordinate is Coordinate.VECTOR for m in n.loops):
             return one * lanes + n.strided() * STRIDED
         full = ceil(trip / lanes) * lanes / max(1.0, trip)
-        sums = sum(instances(found) for s, found in n.timed if s.reduction is not None) / max(1.0, trip)
-        return one * full + sums * COMBINED + n.strided() * STRIDED
+        return one * full + n.lane_sums * COMBINED + n.strided() * STRIDED

@@ -80,13 +80,14 @@ def inside(s: Statement, loops: Iterable[Member]) -> dict[str, Extent]:
     A dim whose range moves with one that is not fixed takes all values that it has in any iteration of that.
     """
     found = extents(s)
-    fixed: dict[str, float] = {}
+    loops_of: dict[str, list[_Digits]] = {}
     for m in loops:
         if s.name not in dict(m.exprs):
             continue
         digits = _digits(m.of(s.name))
         if digits is not None and digits.dim in found:
-            fixed[digits.dim] = fixed.get(digits.dim, 1) * digits.count(found[digits.dim].length)
+            loops_of.setdefault(digits.dim, []).append(digits)
+    fixed = {n: _values(each, found[n].length) for n, each in loops_of.items()}
     moving = {d.name for d in s.dims if (set(variables(d.lower)) | set(variables(d.upper))) - set(fixed)}
     return {
         n: e if n in moving and n not in fixed else _narrowed(e, fixed.get(n, 1)) for n, e in found.items()
@@ -112,6 +113,21 @@ class _Digits:
         """Values that it takes."""
         values = ceil(length / self.divisor)
         return min(values, self.modulus or values)
+
+
+def _values(digits: Iterable[_Digits], length: float) -> float:
+    """Combinations of values that several of one dim take: ``v // 128`` is known where ``v // 32`` is.
+
+    Each tells the places from its divisor up to that times its modulus; what several tell counts once.
+    """
+    spans = sorted((float(d.divisor), min(length, float(d.divisor * (d.modulus or length)))) for d in digits)
+    count, start, end = 1.0, *spans[0]
+    for first, last in spans[1:]:
+        if first < end:
+            end = max(end, last)
+        else:
+            count, start, end = count * max(1, ceil(end / start)), first, last
+    return count * max(1, ceil(end / start))
 
 
 def _digits(e: IndexExpr) -> _Digits | None:

@@ -12,15 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from math import prod
+from math import ceil, prod
 
+from polyfuse.cost.core_tiles import Tiles
 from polyfuse.cost.extents import Extents, Touched, dims_of, extents, inside, instances, touched, trips, union
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel, Scope, tree
 from polyfuse.ir.linear import flat
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree
 from polyfuse.ir.schedule_tree import Sequence as Children
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, reads, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Index, Statement, reads, statement_reads
 
 OUTSIDE = (Scope.ARGUMENT, Scope.GLOBAL)
 _SPREAD = (Coordinate.ROW, Coordinate.THREAD, Coordinate.STEP)
@@ -141,6 +142,48 @@ class Nest:
     @property
     def reads_memory(self) -> bool:
         return any(a.scope in OUTSIDE and not a.written for a in self.accesses)
+
+    @cached_property
+    def lane_sums(self) -> float:
+        """How often the lanes of a sum along the vector loop are added up."""
+        if self.vector is None:
+            return 0.0
+        total = 0.0
+        for s, found in self.timed:
+            if s.name in dict(self.vector.exprs) and dims_of(self.vector.of(s.name)) & set(s.reduction_dims):
+                total += instances(found)
+        return total / max(1.0, self.count(Coordinate.VECTOR))
+
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """The loops of a sum of products that stays in registers: over what is summed, rows and lanes, of
+        which each factor knows one (`layers.cpu_tiles` makes them)."""
+        if len(self.body) != 1 or len(self.loops) < 3:
+            return None
+        s, (*around, row, lane) = self.body[0], self.loops
+        over = list(takewhile(lambda m: self._walks(m) in s.reduction_dims, reversed(around)))
+        of_lane = self._walks(lane) if lane.coordinate is Coordinate.VECTOR else None
+        if not over or s.reduction != "sum" or not self._crosses(s, self._walks(row), of_lane):
+            return None
+        *visits, rows, columns = self._trips
+        outside = len(visits) - len(over)
+        steps = prod(visits[outside:])
+        return Tiles(ceil(rows), ceil(columns), steps, prod(visits[:outside]), s.expr.dtype.bytes)
+
+    def _walks(self, m: Member) -> str | None:
+        """The dim that a loop steps through one by one, if it runs in one thread."""
+        e = dict(m.exprs).get(self.body[0].name)
+        inner = m.coordinate in (Coordinate.SEQ, Coordinate.VECTOR)
+        return e.name if isinstance(e, IVar) and inner else None
+
+    @staticmethod
+    def _crosses(s: Statement, row: str | None, lane: str | None) -> bool:
+        """Is it a product of a value for each row and one for each lane?"""
+        if row is None or lane is None or not (isinstance(s.expr, Apply) and s.expr.op == "mul"):
+            return False
+        known = [{n for r in reads(e) for i in r.indices for n in _index_dims(i)} for e in s.expr.args]
+        both = [x & {row, lane} for x in known]
+        return both in ([{row}, {lane}], [{lane}, {row}])
 
     def strided(self) -> float:
         """Instances of accesses that do not walk contiguous memory along the vector loop."""

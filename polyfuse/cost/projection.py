@@ -248,6 +248,8 @@ class _Kernel:
     def _core(self, n: Nest) -> float:
         """Seconds of one thread."""
         rates, lanes = self.rates, self.machine.lanes
+        if n.tiles is not None:
+            return self.machine.tiles_s(n.tiles)
         stores = sum(instances(found) for s, found in n.timed if s.reduction is None)
         one = sum(rates.of(kind) * times for kind, times in counts(n.timed).items())
         one += max(0.0, n.loads - stores) * rates.of("load") + min(stores, n.loads) * rates.of("store")
@@ -256,7 +258,7 @@ class _Kernel:
             return one * lanes + strided
         trip = max(1.0, n.count(Coordinate.VECTOR))
         full = ceil(trip / lanes) * lanes / trip
-        sums = sum(instances(found) for s, found in n.timed if s.reduction is not None) / trip
+        sums = n.lane_sums
         return max(one * full, sums * self._chain(trip)) + sums * self._combined(trip) + strided
 
     def _accumulators(self, trip: float) -> float:

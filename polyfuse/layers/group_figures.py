@@ -24,6 +24,7 @@ from polyfuse.layers.gpu_mapping import threads_of_rows
 from polyfuse.layers.gpu_rows import GpuTarget, trips
 from polyfuse.layers.groups import Group
 from polyfuse.layers.nest import has_band, is_free, trip_of, volume
+from polyfuse.layers.product_times import tile_weight
 from polyfuse.poly.domains import specialize
 
 OPEN_SIZE = 1024
@@ -101,7 +102,9 @@ class Figures:
             s = self.graph.statement(name)
             found = extents(s)
             kind = "gpu" if isinstance(self.target, GpuTarget) else "cpu"
-            weight = operations([(s, found)], kind).weighted  # type: ignore[arg-type]
+            tiles = tile_weight(self.graph, s, self.target)
+            plain = operations([(s, found)], kind).weighted  # type: ignore[arg-type]
+            weight = plain if tiles is None else tiles
             reads, writes = self._boxes(s, ())
             self._known[name] = _Statement(instances(found), weight, reads, writes)
         return self._known[name]

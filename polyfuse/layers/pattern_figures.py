@@ -23,6 +23,7 @@ from polyfuse.ir.index_expr import variables
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.product_times import tile_weight
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, plain
 
 Axis = frozenset[Dim]
@@ -85,6 +86,7 @@ class PatternFigures:
         found = extents(s)
         axis = {d.name: axes.axis(s.name, d.name) if axes else (s.name, d.name) for d in s.dims}
         kind = "gpu" if isinstance(self.target, GpuTarget) else "cpu"
+        tiles = tile_weight(self.graph, s, self.target)
         uses = [(r.tensor, r.indices, False) for r in statement_reads(s)] + [(s.target, s.write, True)]
         together: dict[tuple[str, bool], tuple[set[Touched], set[tuple[Dim, int]]]] = {}
         for tensor, indices, written in uses:
@@ -93,7 +95,7 @@ class PatternFigures:
             follows |= {(axis[v], at) for v, at in _used(indices) if v in axis}
         return _Facts(
             instances(found),
-            operations([(s, found)], kind).weighted,  # type: ignore[arg-type]
+            operations([(s, found)], kind).weighted if tiles is None else tiles,  # type: ignore[arg-type]
             {axis[d.name]: found[d.name].length for d in s.dims},
             frozenset(axis[d.name] for d in s.dims if d.reduce),
             tuple(_Touch(t, frozenset(b), w, frozenset(f)) for (t, w), (b, f) in together.items()),

@@ -5,7 +5,8 @@
     library    multiply-adds at nearly the peak of the cores, copies of both factors, the call; and the
                result written and read again where something follows it, which tiles do while they have it
 
-Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.
+Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  The
+same seconds are the weight of a contraction where sets of statements are judged (`tile_weight`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,8 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers import cpu_tiles
-from polyfuse.layers.products import product_of, with_followers
-
-# The part of the peak that a library reaches on large products, and what it takes to call it: from the pool
-# through the interpreter, with its threads to be woken.
-LIBRARY_PART = 0.9
-CALL_S = 6e-6
+from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.products import Product, product_of, with_followers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +43,37 @@ class ProductTimes:
 
 def product_times(graph: TensorGraph, s: Statement, products: int, core: Core, threads: int) -> ProductTimes:
     """Of a statement that is a matrix product of so many products, with what follows each element of it."""
-    machine = table_cpu(threads)
-    clock = machine.operations / threads / (machine.lanes * core.units)
-    nbytes = s.expr.dtype.bytes
-    lanes = max(1, core.vector_bytes // nbytes) * core.units
+    machine = table_cpu(threads, core)
     factors = sum(_bytes(graph, name) for name in {r.tensor for r in statement_reads(s)})
-    library = products / (lanes * clock * threads) / LIBRARY_PART + CALL_S + _moved(machine, 2 * factors)
+    library = machine.library_s(products, s.expr.dtype.bytes) + _moved(machine, 2 * factors)
     p = product_of(graph, s)
     if p is None or not cpu_tiles.fits(graph, p, core):
         return ProductTimes(None, library)
     if with_followers(graph, p).followers:
         back = 1 if graph.tensor(s.target).role is not Role.TEMP else 2
         library += _moved(machine, back * _bytes(graph, s.target)) + machine.step_s
-    x, shape = cpu_tiles.measures(s, p), cpu_tiles.shape_of(s, p, core, threads)
+    tiles, copies = _tiles_s(graph, s, p, machine)
+    return ProductTimes(tiles + machine.step_s * (2 if copies else 1), library)
+
+
+def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> float | None:
+    """Lanes' operations that take as long as the tiles of a contraction on a CPU; None where it has none."""
+    p = product_of(graph, s) if isinstance(target, int) else None
+    if p is None or not isinstance(target, int) or not cpu_tiles.fits(graph, p, Core()):
+        return None
+    machine = table_cpu(target)
+    return _tiles_s(graph, s, p, machine)[0] * machine.operations
+
+
+def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
+    """Seconds of tiles and of copies of factors that all workers read; bytes of these."""
+    x, shape = cpu_tiles.measures(s, p), cpu_tiles.shape_of(s, p, machine.core, machine.threads)
     pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
-    computing = shape.cycles / clock / pieces * ceil(pieces / threads)
-    right = x.outer * x.steps * x.columns * nbytes
+    computing = shape.cycles * machine.cycle_s / pieces * ceil(pieces / machine.threads)
+    right = x.outer * x.steps * x.columns * s.expr.dtype.bytes
     fetched = _moved(machine, right * shape.blocks(x)) if shape.blocks(x) > 1 else 0.0
     copies = cpu_tiles.copied_bytes(graph, s, p, shape)
-    tiles = max(computing, fetched) + _moved(machine, 2 * copies) + machine.step_s * (2 if copies else 1)
-    return ProductTimes(tiles, library)
+    return max(computing, fetched) + _moved(machine, 2 * copies), copies
 
 
 def _moved(machine: CpuDevice, nbytes: float) -> float:

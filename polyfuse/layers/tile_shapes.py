@@ -1,14 +1,9 @@
 """How large the tiles of a contraction are: as few cycles as the registers and caches of a core allow.
 
-For each step of the sum a tile of R rows and V vectors of columns takes
-
-    R * V multiply-adds, R + V loads                         of so many in a cycle
-    its accumulators one after the other                     at least the latency of a multiply-add
-    R elements and V vectors of the factors, from L2         mostly while it computes
-
-and it needs R * V + V + 1 registers.  Of the shapes that there are registers for, the one is taken that needs
-the fewest cycles for the whole result, with what the last tiles compute beyond it.  The caches say how
-much is summed before a tile goes back to memory, and how many rows a worker takes with a tile of columns.
+A tile of R rows and V vectors of columns needs R * V + V + 1 registers.  Of the shapes that there are
+registers for, the one is taken that needs the fewest cycles for the whole result (`cost.core_tiles`), with
+what the last tiles compute beyond it.  The caches say how much is summed before a tile goes back to memory,
+and how many rows a worker takes with a tile of columns.
 """
 
 from __future__ import annotations
@@ -17,15 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from polyfuse.cost.core_tiles import Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
 
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
 MOST_VECTORS = 6
-# Bytes that L2 gives in a cycle, and the part of their time that computing does not hide.
-L2_BYTES = 32
-SHOWN = 0.125
-# Cycles of a tile besides its steps, and of each of its vectors: to begin, and to go to memory.
-TILE_CYCLES, VECTOR_CYCLES = 30, 2
 # The part of L2 of a tile of columns between two visits of the accumulators to memory, of what a worker
 # copies at a time, and of a block of rows.
 TILE_PART, COPY_PART, BLOCK_PART = 8, 4, 2
@@ -68,7 +59,7 @@ class TileShape:
 
 def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     """The best tile of a contraction for a core, and blocks for so many of them."""
-    lanes = max(1, core.vector_bytes // x.itemsize)
+    lanes = lanes_of(core, x.itemsize)
     cycles, _, rows, vectors = min(
         (_cycles(x, r, v, lanes, core), -r * v, r, v) for r, v in _candidates(x, lanes, core)
     )
@@ -93,9 +84,5 @@ def _candidates(x: Extents, lanes: int, core: Core) -> Iterator[tuple[int, int]]
 
 def _cycles(x: Extents, rows: int, vectors: int, lanes: int, core: Core) -> float:
     """Of one core for all of a contraction in tiles of a shape."""
-    sums = rows * vectors
-    nbytes = (rows + vectors * lanes) * x.itemsize
-    l2 = nbytes / L2_BYTES
-    step = max(sums / core.units, (rows + vectors) / core.loads, core.latency, l2) + SHOWN * l2
-    tiles = ceil(x.rows / rows) * ceil(x.columns / (vectors * lanes)) * x.outer
-    return tiles * (x.steps * step + TILE_CYCLES + VECTOR_CYCLES * sums)
+    visits = ceil(x.rows / rows) * ceil(x.columns / (vectors * lanes)) * x.outer
+    return Tiles(rows, vectors * lanes, x.steps, visits, x.itemsize).cycles(core)

@@ -110,14 +110,14 @@ def test_predicted_slower_is_told_and_mended(shape: tuple[int, int]) -> None:
 
 
 def test_a_pool_whose_rows_are_read_several_times() -> None:
-    """Both maxima run along memory in one kernel: parts of it would be no faster."""
+    """Both maxima run along memory in one kernel, in lanes that nothing adds up: that is no doubt."""
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 31)).astype("f4")
     f = pf.compile(pf.stdlib, "max_pool2d_3x3", target="cpu", threads=2)
     whole = pf.compile(
         pf.stdlib, "max_pool2d_3x3", target="cpu", threads=2, clustering=Clustering(feedback="failures")
     )
     assert np.array_equal(f(x), whole(x))
-    assert "a cut at rows -> y is not worth it" in told(f, x)[0]
+    assert not told(f, x)
     assert len(f.built(x).kernels.kernels) == 1
 
 
