@@ -28,6 +28,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="workloads or cases")
+    parser.add_argument("--others", action="store_true", help="at other shapes than the public ones")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, default allocator only")
     parser.add_argument("--repeat", type=int, default=31, metavar="N", help="rounds (31)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores for every contender (2)")
@@ -68,10 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console = Console(width=FILE_WIDTH)
     if chosen.list:
         for name in names():
-            console.print(f"{name}: {', '.join(load(name).cases)}")
+            w = load(name)
+            console.print(f"{name}: {', '.join(w.other_cases if chosen.others else w.cases)}")
         return 0
     try:
-        pairs = select(chosen.only)
+        pairs = select(chosen.only, chosen.others)
     except KeyError as error:
         console.print(error.args[0], markup=False)
         return 2

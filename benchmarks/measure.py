@@ -138,7 +138,7 @@ def run(
     workload: Workload, case: str, children: Sequence[Child], settings: Settings, say: Callable[[str], None]
 ) -> Outcome:
     """Time one case of a workload. Raises ContenderError if polyfuse itself fails."""
-    sizes = dict(workload.cases[case])
+    sizes = workload.sizes(case)
     need = compulsory(workload.graph, sizes)
     with TemporaryDirectory() as folder:
         say(f"{case}: compiling")

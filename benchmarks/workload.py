@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import polyfuse as pf
+from benchmarks.other_shapes import OTHERS, case_name
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 
@@ -62,6 +63,15 @@ class Workload:
         """The sizes that are timed."""
         cases: Mapping[str, Mapping[str, int]] = self.module.SIZES
         return cases
+
+    @property
+    def other_cases(self) -> dict[str, Mapping[str, int]]:
+        """Sizes beside the public ones."""
+        return {case_name(self.name, sizes): sizes for sizes in OTHERS.get(self.name, ())}
+
+    def sizes(self, case: str) -> dict[str, int]:
+        """Of a case of either kind."""
+        return dict({**self.other_cases, **self.cases}[case])
 
     @property
     def text(self) -> str:
@@ -118,9 +128,10 @@ def load(name: str) -> Workload:
     return Workload(name, importlib.import_module(f"benchmarks.workloads.{name}"))
 
 
-def select(only: list[str]) -> list[tuple[Workload, str]]:
-    """(workload, case) of all, or of those whose workload or case is named. Raises KeyError."""
-    pairs = [(w, case) for w in map(load, names()) for case in w.cases]
+def select(only: list[str], others: bool = False) -> list[tuple[Workload, str]]:
+    """(workload, case) of all, or of those whose workload or case is named: at the public sizes, or at the
+    others. Raises KeyError."""
+    pairs = [(w, case) for w in map(load, names()) for case in (w.other_cases if others else w.cases)]
     known = {w.name for w, _ in pairs} | {case for _, case in pairs}
     for name in only:
         if name not in known:

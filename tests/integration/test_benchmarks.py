@@ -46,6 +46,7 @@ def test_workloads_are_complete(name: str) -> None:
     sizes = set(workload.graph.sizes)
     assert sizes == set(workload.module.SMALL)
     assert workload.cases and all(set(s) == sizes for s in workload.cases.values())
+    assert all(set(workload.sizes(case)) == sizes for case in workload.other_cases)
     required = {n for n in workload.graph.inputs if workload.graph.tensor(n).default is None}
     given = workload.inputs(workload.module.SMALL)
     assert required <= set(given) <= set(workload.graph.inputs)
