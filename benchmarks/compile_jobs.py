@@ -50,12 +50,14 @@ def layers_text(statements: int) -> str:
     return "\n".join([*lines, f"y[t, h] = {before}[t, h]", "}"])
 
 
-def random_text(statements: int) -> str:
-    """Elementwise statements, row sums and broadcasts that read any of the last eight before them."""
-    dice = random.Random(1)
+def random_text(statements: int, seed: int = 1, far: float = 0.0) -> str:
+    """Elementwise statements, row sums and broadcasts that read any of the last eight before them, the part
+    `far` of them any at all."""
+    dice = random.Random(seed)
     lines, full, rows = ["op f(x: f32[T, H], v: f32[T]) -> (y: f32[T, H]) {"], ["x"], ["v"]
     for k in range(statements - 1):
-        a, b, r, kind = dice.choice(full[-8:]), dice.choice(full[-8:]), dice.choice(rows[-8:]), dice.random()
+        near = full if far and dice.random() < far else full[-8:]
+        a, b, r, kind = dice.choice(near), dice.choice(near), dice.choice(rows[-8:]), dice.random()
         if kind < 0.15:
             lines.append(f"r{k}[t] = sum[h]({a}[t, h])")
             rows.append(f"r{k}")

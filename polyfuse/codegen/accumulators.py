@@ -15,7 +15,7 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Update, map_nodes
+from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Update, map_nodes, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, IndexValue, Read, walk
 
@@ -25,19 +25,10 @@ def promoted(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Blo
 
     Where threads share a loop, they combine their scalars after it (Combine; its width is set later).
     """
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For() if node.coordinate not in (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD):
-                result.extend(_promote_loop(kernel, node, numbers))
-            case For():
-                result.append(replace(node, body=promoted(kernel, node.body, numbers)))
-            case If():
-                then, other = (promoted(kernel, b, numbers) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case _:
-                result.append(node)
-    return tuple(result)
+    parallel = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
+    return map_outermost(
+        block, lambda loop: None if loop.coordinate in parallel else _promote_loop(kernel, loop, numbers)
+    )
 
 
 def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:

@@ -28,10 +28,9 @@ from polyfuse.ir.tensor_graph import (
     Cast,
     Expr,
     Index,
-    IndexValue,
     Read,
     Select,
-    walk,
+    depends_on,
 )
 
 Element = tuple[str, tuple[Index, ...]]
@@ -174,7 +173,7 @@ class HalfPrinter(Printer):
         if not indices or name.startswith("%") or name in self.strided:
             return False
         *leading, last = indices
-        if isinstance(last, EXPR_TYPES) or any(var in _variables(i) for i in leading):
+        if isinstance(last, EXPR_TYPES) or var in depends_on(*leading):
             return False
         match last:
             case IBin("+", IVar(a), rest) | IBin("+", rest, IVar(a)) if a == var:
@@ -214,19 +213,3 @@ def _in(e: Expr) -> Iterator[Read]:
             yield from _in(cond)
         case _:
             pass
-
-
-def _variables(i: Index) -> set[str]:
-    """Loop variables of an index; those of data count as well."""
-    if not isinstance(i, EXPR_TYPES):
-        return set(variables(i))
-    found: set[str] = set()
-    for x in walk(i):
-        match x:
-            case Read(_, indices):
-                found.update(v for k in indices if not isinstance(k, EXPR_TYPES) for v in variables(k))
-            case IndexValue(index):
-                found.update(variables(index))
-            case _:
-                pass
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
 from polyfuse.ir.kernel import Kernel, Owners
 from polyfuse.ir.loop_ir import Block, For, If, Node, OwnedLoop, Store, Update, map_nodes
 from polyfuse.ir.schedule_tree import Coordinate
@@ -24,8 +24,8 @@ from polyfuse.ir.tensor_graph import (
     Index,
     IndexValue,
     Read,
+    depends_on,
     reads,
-    walk,
 )
 
 OWN = "own"
@@ -69,7 +69,7 @@ class _Shares:
             low, high = self.share
             return replace(node, lower=binary("max", node.lower, low), upper=binary("min", node.upper, high))
         inside = {v for n in node.body for v in _loop_variables(n)}
-        used = _variables(key)
+        used = depends_on(key)
         if node.var in used and not used & inside:
             if isinstance(key, EXPR_TYPES):
                 return OwnedLoop(node, key, self.extent, self.share, self.owners.tensor, self._ahead(node))
@@ -114,7 +114,7 @@ class _Shares:
     def _far(self, loop: For, r: Read) -> bool:
         if r.tensor.startswith("%") or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
             return False
-        if isinstance(r.indices[-1], EXPR_TYPES) or loop.var not in _all_variables(r.indices):
+        if isinstance(r.indices[-1], EXPR_TYPES) or loop.var not in depends_on(*r.indices):
             return False
         b = self.kernel.buffer(r.tensor)
         elements = product(b.shape)
@@ -131,22 +131,3 @@ def _loop_variables(node: Node) -> set[str]:
 
     map_nodes((node,), look)
     return found
-
-
-def _variables(i: Index) -> set[str]:
-    if not isinstance(i, EXPR_TYPES):
-        return set(variables(i))
-    found: set[str] = set()
-    for x in walk(i):
-        match x:
-            case Read(_, indices):
-                found |= _all_variables(indices)
-            case IndexValue(index):
-                found |= set(variables(index))
-            case _:
-                pass
-    return found
-
-
-def _all_variables(indices: tuple[Index, ...]) -> set[str]:
-    return {v for i in indices for v in (_variables(i) if isinstance(i, EXPR_TYPES) else variables(i))}

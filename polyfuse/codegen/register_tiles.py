@@ -25,7 +25,7 @@ from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, Read
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Read, plain_variables
 
 # Bytes of the accumulators of a tile at most: all registers of a machine with 32 of 64 bytes. A tile that
 # reads its lanes in place has vectors of the longest kind.
@@ -83,7 +83,7 @@ def sum_nest(loop: For) -> SumNest | None:
     factors = _factors(body[0], row.var, lane.var)
     inside = {x.var for x in over}
     bounds = {v for x in (row, lane) for e in (x.lower, x.upper) for v in variables(e)}
-    if factors is None or (bounds | _used(body[0].indices)) & inside or row.var in _bounds(lane):
+    if factors is None or (bounds | plain_variables(body[0].indices)) & inside or row.var in _bounds(lane):
         return None
     return SumNest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
 
@@ -132,8 +132,8 @@ def _factors(update: Update, row: str, lane: str) -> tuple[Expr, Expr] | None:
         a, b = element(left), element(right)
         if a is None or b is None or update.buffer in (a.tensor, b.tensor):
             return None
-        if lane not in _used(a.indices) and row not in _used(b.indices):
-            return (left, right) if lane in _used(b.indices) else None
+        if lane not in plain_variables(a.indices) and row not in plain_variables(b.indices):
+            return (left, right) if lane in plain_variables(b.indices) else None
     return None
 
 
@@ -141,10 +141,6 @@ def element(e: Expr) -> Read | None:
     """The element of memory, found without data, that an expression is or converts."""
     e = e.arg if isinstance(e, Cast) else e
     return e if isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices) else None
-
-
-def _used(indices: tuple[Index, ...]) -> set[str]:
-    return {v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
 
 
 def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[Node] | None:
@@ -227,7 +223,7 @@ def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) ->
 
 def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
     """All values of a dim of the result in what is summed, if each goes with all values of other dims."""
-    (place, *others) = [k for k, i in enumerate(update.indices) if var in _used((i,))]
+    (place, *others) = [k for k, i in enumerate(update.indices) if var in plain_variables((i,))]
     summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]
     if others or len(summed) != 1:
         return None

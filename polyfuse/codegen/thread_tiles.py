@@ -22,7 +22,7 @@ from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update, substituted
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update, map_outermost, substituted
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, map_expr
 
 MOST_ROWS = 8
@@ -30,19 +30,12 @@ MOST_ROWS = 8
 
 def thread_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such sums in registers. `numbers` numbers the arrays."""
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For():
-                nest = sum_nest(node)
-                made = _tile(kernel, nest, numbers) if nest is not None else None
-                result += made or [replace(node, body=thread_tiles(kernel, node.body, numbers))]
-            case If():
-                then, other = (thread_tiles(kernel, b, numbers) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case _:
-                result.append(node)
-    return tuple(result)
+
+    def tile(loop: For) -> list[Node] | None:
+        nest = sum_nest(loop)
+        return _tile(kernel, nest, numbers) if nest is not None else None
+
+    return map_outermost(block, tile)
 
 
 def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[Node] | None:

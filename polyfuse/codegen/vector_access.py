@@ -16,7 +16,17 @@ from polyfuse.codegen.c_family import guards_index
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import flat
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    Node,
+    Store,
+    Update,
+    VectorLoad,
+    VectorStore,
+    map_outermost,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -45,20 +55,11 @@ class VectorAccess:
     aligned: dict[str, int] = field(default_factory=dict)
 
     def block(self, nodes: Block) -> Block:
-        return tuple(n for node in nodes for n in self.node(node))
+        return map_outermost(nodes, self.loop)
 
-    def node(self, node: Node) -> Block:
-        match node:
-            case For() if node.coordinate is Coordinate.VECTOR and _straight(node.body):
-                return self.loop(node)
-            case For():
-                return (replace(node, body=self.block(node.body)),)
-            case If():
-                return (replace(node, then=self.block(node.then), other=self.block(node.other)),)
-            case _:
-                return (node,)
-
-    def loop(self, loop: For) -> Block:
+    def loop(self, loop: For) -> Block | None:
+        if loop.coordinate is not Coordinate.VECTOR or not _straight(loop.body):
+            return None
         assert isinstance(loop.upper, IConst)
         count = loop.upper.value
         written = [n.buffer for n in loop.body if isinstance(n, (Store, Update))]

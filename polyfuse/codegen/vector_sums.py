@@ -15,7 +15,7 @@ from polyfuse.codegen.touched import touched_otherwise
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update, map_nodes
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update, map_nodes, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Read
 
@@ -29,19 +29,10 @@ class _Found:
 
 def keep_sums(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such sums in arrays, around the outermost loop that allows it."""
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For() if node.coordinate in (Coordinate.SEQ, Coordinate.ROUND):
-                result += _around(kernel, node, numbers)
-            case For():
-                result.append(replace(node, body=keep_sums(kernel, node.body, numbers)))
-            case If():
-                then, other = (keep_sums(kernel, b, numbers) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case _:
-                result.append(node)
-    return tuple(result)
+    sequential = (Coordinate.SEQ, Coordinate.ROUND)
+    return map_outermost(
+        block, lambda loop: _around(kernel, loop, numbers) if loop.coordinate in sequential else None
+    )
 
 
 def _around(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:

@@ -25,7 +25,7 @@ IndexValues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, Union
@@ -223,6 +223,22 @@ def map_nodes(block: Block, change: Callable[[Node], Node | Block]) -> Block:
                 pass
         changed = change(node)
         result.extend(changed if isinstance(changed, tuple) else (changed,))
+    return tuple(result)
+
+
+def map_outermost(block: Block, change: Callable[[For], Iterable[Node] | None]) -> Block:
+    """Rebuild top-down: a loop becomes what `change` makes of it; where that is None, those in it do."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                made = change(node)
+                result += [replace(node, body=map_outermost(node.body, change))] if made is None else made
+            case If():
+                then, other = (map_outermost(b, change) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
     return tuple(result)
 
 

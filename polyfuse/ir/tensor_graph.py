@@ -25,13 +25,13 @@ Facts that hold in every graph (checked by `ir.verify_graph`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.source import NO_SPAN, Span
 
 
@@ -289,6 +289,25 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 def reads(e: Expr) -> tuple[Read, ...]:
     return tuple(x for x in walk(e) if isinstance(x, Read))
+
+
+def plain_variables(indices: Iterable[Index]) -> set[str]:
+    """The loop variables of those indices that are found without data."""
+    return {v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
+
+
+def depends_on(*parts: Index) -> set[str]:
+    """The loop variables that indices and expressions depend on, by way of data as well."""
+    found = plain_variables(parts)
+    for x in (x for e in parts if isinstance(e, EXPR_TYPES) for x in walk(e)):
+        match x:
+            case Read(_, indices):
+                found |= plain_variables(indices)
+            case IndexValue(index):
+                found.update(variables(index))
+            case _:
+                pass
+    return found
 
 
 def statement_reads(s: Statement) -> tuple[Read, ...]:

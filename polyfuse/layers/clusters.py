@@ -32,9 +32,8 @@ from typing import Literal, get_args
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes
 from polyfuse.ir.tensor_graph import (
-    EXPR_TYPES,
     Apply,
     Expr,
     Read,
@@ -42,6 +41,7 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     Tensor,
     TensorGraph,
+    plain_variables,
     reads,
     statement_reads,
     walk,
@@ -327,7 +327,7 @@ def is_contraction(s: Statement) -> bool:
     over = {d.name for d in s.dims if d.reduce}
     lacking = []
     for read in _factors(s.expr):
-        used = _used(read)
+        used = plain_variables(read.indices)
         if used & over:
             lacking.append(free - used)
     return any(a - b and b - a for k, a in enumerate(lacking) for b in lacking[:k])
@@ -341,14 +341,6 @@ def _factors(e: Expr) -> tuple[Read, ...]:
     """The reads on both sides of the products in an expression."""
     products = [x for x in walk(e) if isinstance(x, Apply) and x.op == "mul"]
     return tuple(dict.fromkeys(r for x in products for r in reads(x)))
-
-
-def _used(read: Read) -> set[str]:
-    used: set[str] = set()
-    for i in read.indices:
-        if not isinstance(i, EXPR_TYPES):
-            used |= set(variables(i))
-    return used
 
 
 def cut_off(graph: TensorGraph, clusters: Sequence[tuple[str, ...]]) -> list[TensorGraph]:

@@ -46,12 +46,13 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     Tensor,
     TensorGraph,
+    depends_on,
     map_expr,
     reads,
     statement_reads,
 )
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import Product, contiguous, depends_on, plain, product_of
+from polyfuse.layers.products import Product, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.tile_shapes import Extents, TileShape, tile_shape
 

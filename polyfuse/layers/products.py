@@ -24,19 +24,18 @@ from math import prod
 from typing import TypeAlias
 
 from polyfuse.ir.dtypes import F32, F64
-from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
     Expr,
-    IndexValue,
     IterDim,
     Read,
     Statement,
     TensorGraph,
+    depends_on,
     statement_reads,
-    walk,
 )
 from polyfuse.layers.strides import address, stride
 
@@ -167,20 +166,6 @@ def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:
 def plain(e: Expr) -> bool:
     """Is an expression an element that is found without data?"""
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
-
-
-def depends_on(e: Expr) -> set[str]:
-    """The dims that an expression depends on."""
-    found: set[str] = set()
-    for x in walk(e):
-        match x:
-            case Read(_, indices):
-                found.update(v for i in indices if not isinstance(i, EXPR_TYPES) for v in variables(i))
-            case IndexValue(index):
-                found.update(variables(index))
-            case _:
-                pass
-    return found
 
 
 def _extent(d: IterDim) -> int:

@@ -31,10 +31,10 @@ from polyfuse.ir.tensor_graph import (
     Role,
     Statement,
     TensorGraph,
+    depends_on,
     statement_reads,
 )
 from polyfuse.layers.nest import volume
-from polyfuse.layers.products import depends_on
 
 # Elements that are updated together, at least: fewer do not pay for the indices that owners look through.
 FEWEST_TOGETHER = 16

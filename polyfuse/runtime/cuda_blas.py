@@ -8,12 +8,9 @@ bf16 (never TF32, no sums in half precision), in f64 for f64.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +19,7 @@ from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.gemm import Gemm, gemm_of
 from polyfuse.runtime.cuda_driver import Driver
-from polyfuse.runtime.cuda_find import toolkits
+from polyfuse.runtime.cuda_find import find_library
 
 WHEELS = ("nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cublas-cu13")
 INSTALL = "pip install nvidia-cublas-cu12"
@@ -40,19 +37,8 @@ Call = Callable[[Sequence[int], int], None]
 @cache
 def find_cublas() -> str | None:
     """Where the library is, or None. Nothing is loaded."""
-    for wheel in WHEELS:
-        try:
-            distribution = metadata.distribution(wheel)
-        except metadata.PackageNotFoundError:
-            continue
-        for file in sorted(distribution.files or (), key=str):
-            path = Path(str(distribution.locate_file(file)))
-            if file.name.startswith("libcublas.so") and path.is_file():
-                return str(path)
-    for folder in toolkits():
-        for path in sorted((folder / "lib64").glob("libcublas.so*")):
-            return str(path)
-    return ctypes.util.find_library("cublas")
+    found = find_library("cublas", WHEELS)
+    return found[0] if found else None
 
 
 class Blas:

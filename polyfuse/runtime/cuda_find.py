@@ -10,6 +10,7 @@ import ctypes.util
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,6 @@ from polyfuse.diagnostics import ToolchainError
 WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13")
 TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 INSTALL = 'pip install "polyfuse[cuda-compile]"'
-_LIBRARY = re.compile(r"libnvrtc\.so(\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,27 @@ def find_cuda_compiler() -> CudaCompiler:
 
 def find_nvrtc() -> CudaCompiler | None:
     """NVRTC's library, or None."""
-    for wheel in WHEELS:
+    found = find_library("nvrtc", WHEELS)
+    return CudaCompiler("nvrtc", *found) if found else None
+
+
+def find_library(name: str, wheels: Sequence[str]) -> tuple[str, str] | None:
+    """The path of one of NVIDIA's libraries, and where it comes from: a wheel, a toolkit, the system."""
+    file_name = re.compile(rf"lib{name}\.so(\.\d+)*")
+    for wheel in wheels:
         try:
             distribution = metadata.distribution(wheel)
         except metadata.PackageNotFoundError:
             continue
         for file in sorted(distribution.files or (), key=str):
             path = Path(str(distribution.locate_file(file)))
-            if _LIBRARY.fullmatch(file.name) and path.is_file():
-                return CudaCompiler("nvrtc", str(path), f"{wheel} {distribution.version}")
+            if file_name.fullmatch(file.name) and path.is_file():
+                return str(path), f"{wheel} {distribution.version}"
     for folder in toolkits():
-        for path in sorted((folder / "lib64").glob("libnvrtc.so*")):
-            return CudaCompiler("nvrtc", str(path), str(folder))
-    name = ctypes.util.find_library("nvrtc")
-    return CudaCompiler("nvrtc", name, "the system") if name else None
+        for path in sorted((folder / "lib64").glob(f"lib{name}.so*")):
+            return str(path), str(folder)
+    found = ctypes.util.find_library(name)
+    return (found, "the system") if found else None
 
 
 def find_nvcc() -> CudaCompiler | None:

@@ -8,24 +8,11 @@ from typing import cast
 import numpy as np
 
 from polyfuse.ir.index_expr import variables as index_variables
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, IndexValue, Read, Statement, walk
+from polyfuse.ir.tensor_graph import Apply, Expr, Statement, depends_on
 from polyfuse.runtime.reference_block import Block
 from polyfuse.runtime.reference_values import Array, Bound, Val, growth, is_exact, join, rounded, undecided
 
 WORTH_IT = 1 << 15
-
-
-def variables_of(e: Expr) -> frozenset[str]:
-    """The loop variables an expression depends on."""
-    found: set[str] = set()
-    for x in walk(e):
-        if isinstance(x, IndexValue):
-            found.update(index_variables(x.index))
-        elif isinstance(x, Read):
-            for i in x.indices:
-                if not isinstance(i, EXPR_TYPES):
-                    found.update(index_variables(i))
-    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -88,9 +75,9 @@ def contraction(s: Statement, block: Block) -> Contraction | None:
         return None
     if any(index_variables(d.lower) or index_variables(d.upper) for d in s.dims):
         return None
-    left, right = variables_of(e.args[0]), variables_of(e.args[1])
+    left, right = depends_on(e.args[0]), depends_on(e.args[1])
     if left | right != set(block.ranges) or not set(s.reduction_dims) <= left & right:
         return None
     if left == set(block.ranges) or right == set(block.ranges):
         return None
-    return Contraction(e.args[0], e.args[1], (left, right), s.reduction_dims)
+    return Contraction(e.args[0], e.args[1], (frozenset(left), frozenset(right)), s.reduction_dims)

@@ -7,11 +7,11 @@ does not fail them; helpers work beside this process, which works all the time. 
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -27,48 +27,20 @@ from polyfuse.lowering_pool import peak_bytes
 from polyfuse.options import Options
 from polyfuse.pipeline import Compilation, Watch, fixed_graph
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
+
+from benchmarks.compile_jobs import layers_text, random_text  # noqa: E402
+
 BARS = {50: 2.0, 200: 8.0, 1000: 60.0}
 # Peak memory of the process, or a compiler, and of the helpers together, in MiB: islpy, NumPy and the test
 # runner take about 250 of them.
 MEMORY = 1500
 
 
-def layers_text(statements: int) -> str:
-    """Blocks like those of a model: scale, row sum, activation, residual."""
-    lines = ["op f(x: f32[T, H], w: f32[H, H]) -> (y: f32[T, H]) {"]
-    before = "x"
-    for k in range(statements // 5):
-        lines += [
-            f"a{k}[t, h] = {before}[t, h] * 0.5 + {k}.0",
-            f"s{k}[t] = sum[h](a{k}[t, h])",
-            f"b{k}[t, h] = tanh(a{k}[t, h] - s{k}[t] * 0.001)",
-            f"m{k}[t, h] = sum[j](b{k}[t, j] * w[j, h])",
-            f"c{k}[t, h] = m{k}[t, h] + {before}[t, h]",
-        ]
-        before = f"c{k}"
-    return "\n".join([*lines, f"y[t, h] = {before}[t, h]", "}"])
-
-
-def random_text(statements: int, seed: int) -> str:
-    """Elementwise statements, row sums and broadcasts that read any of those before them."""
-    dice = random.Random(seed)
-    lines = ["op f(x: f32[T, H], v: f32[T]) -> (y: f32[T, H]) {"]
-    full, rows = ["x"], ["v"]
-    for k in range(statements - 1):
-        # Most reads are of recent values, as in programs that people write.
-        near = full[-8:] if dice.random() < 0.9 else full
-        a, b, r = dice.choice(near), dice.choice(near), dice.choice(rows[-8:])
-        kind = dice.random()
-        if kind < 0.15:
-            lines.append(f"r{k}[t] = {dice.choice(('sum', 'max'))}[h]({a}[t, h])")
-            rows.append(f"r{k}")
-        elif kind < 0.35:
-            lines.append(f"e{k}[t, h] = {a}[t, h] - {r}[t]")
-            full.append(f"e{k}")
-        else:
-            lines.append(f"e{k}[t, h] = {a}[t, h] * 0.5 + tanh({b}[t, h])")
-            full.append(f"e{k}")
-    return "\n".join([*lines, f"y[t, h] = {full[-1]}[t, h]", "}"])
+def random_graph(statements: int, seed: int) -> str:
+    """Most reads are of recent values, as in programs that people write."""
+    return random_text(statements, seed, far=0.1)
 
 
 def compiled(graph: TensorGraph) -> tuple[float, int]:
@@ -84,7 +56,7 @@ def compiled(graph: TensorGraph) -> tuple[float, int]:
 
 def measured(kind: str, statements: int) -> tuple[float, int]:
     """Seconds of the processor from text to C++, and the peak memory in bytes, of the process doing this."""
-    text = layers_text(statements) if kind == "layers" else random_text(statements, 1)
+    text = layers_text(statements) if kind == "layers" else random_graph(statements, 1)
     start = time.process_time()
     graph = instantiate(parse_text(text), "f")
     seconds = time.process_time() - start
@@ -110,7 +82,7 @@ def test_cutting_grows_hardly_faster_than_the_graph() -> None:
     """Eight times the statements, less than thirty times the time (n log n: eleven, the rest for noise)."""
     seconds = []
     for statements in (250, 2000):
-        graph = fixed_graph(instantiate(parse_text(random_text(statements, 2)), "f"), {"T": 64, "H": 64})
+        graph = fixed_graph(instantiate(parse_text(random_graph(statements, 2)), "f"), {"T": 64, "H": 64})
         best = 1e9
         for _ in range(3):
             start = time.perf_counter()
@@ -127,7 +99,7 @@ def test_searching_grows_hardly_faster_than_the_graph() -> None:
     search = Clustering(partition="search")
     seconds = []
     for statements in (250, 1000):
-        graph = fixed_graph(instantiate(parse_text(random_text(statements, 2)), "f"), {"T": 64, "H": 64})
+        graph = fixed_graph(instantiate(parse_text(random_graph(statements, 2)), "f"), {"T": 64, "H": 64})
         start = time.process_time()
         clusters = search.clusters(graph, [])
         seconds.append(time.process_time() - start)
