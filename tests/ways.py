@@ -106,6 +106,15 @@ def first_failure(
 ) -> Failure | None:
     """The first program that fails in its way, or None. With `vague` a program of which too many elements are
     undecided may do as it likes with them."""
+    found = _first(chosen, flush_denormals, vague)
+    if found is not None and found.kind == "ToolchainError" and len(chosen) > 1:
+        # A compiler refuses a source, which is that of many programs: which one is it?
+        alone = (_first([pair], flush_denormals, vague) for pair in chosen)
+        return next((f for f in alone if f is not None), found)
+    return found
+
+
+def _first(chosen: Sequence[Pair], flush_denormals: bool, vague: bool) -> Failure | None:
     try:
         for on_cpu in (True, False):
             mine = [(c, w) for c, w in chosen if w.on_cpu == on_cpu]

@@ -187,7 +187,8 @@ class _Function:
             in_turn=self.task.resident > 0,
         )
         self.parameters()
-        parameters = ",\n    ".join(p.text for p in self.declared)
+        own = ["const pf_i64 pf_block"] if self.inner else []
+        parameters = ",\n    ".join([*own, *(p.text for p in self.declared)])
         x = self.task.kernel.threads[0]
         where = (
             f"threadIdx.x % {x}, ty = threadIdx.x / {x}" if self.inner else "threadIdx.x, ty = threadIdx.y"
@@ -199,7 +200,7 @@ class _Function:
         if self.inner:
             # Very many arguments would go through memory from the call to the function.
             how = "__attribute__((noinline))" if len(self.declared) <= MOST_CALLED else "__forceinline__"
-            head = f"static __device__ {how} void {self.name}(\n    const pf_i64 pf_block,"
+            head = f"static __device__ {how} void {self.name}("
         return "\n".join(
             [
                 *self.heading(),

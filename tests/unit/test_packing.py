@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn_ways import DrawnWay
+from targets import Call
+from ways import check
 
 import polyfuse as pf
 from polyfuse.codegen.cpu import Request, emit_together
@@ -295,3 +298,17 @@ def test_parts_that_have_nothing_to_do(sizes: tuple[int, int]) -> None:
     x, y = (np.ones(n, np.float32) for n in sizes)
     for found, given in zip(pf.compile(text, target="emulate")(x, y), (x, y), strict=True):
         np.testing.assert_allclose(found, np.exp(given), rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", [None, "usual"])
+def test_a_part_that_touches_no_memory(device: str | None) -> None:
+    """What it computes was read under conditions that never hold at these sizes."""
+    text = """op p(x: f32[A, A], z: f32[B]) -> (y: f32[B], s: f32) where A >= 1 {
+  t[i] = prod[j in 0..A](1.0 + tanh(f32(j))) for i in 0..B
+  s = sum[i, j](x[i, j] ** 2)
+  y[i] = z[i] + (t[i - 2] if i >= 2 else 0.0) + (t[i + 2] if i < B - 2 else 1.0)
+}"""
+    numbers = np.random.default_rng(3)
+    inputs = {"x": numbers.normal(size=(2, 2)).astype("f4"), "z": numbers.normal(size=2).astype("f4")}
+    call = Call("never read", text, instantiate(parse_text(text), "p"), {"A": 2, "B": 2}, inputs)
+    check([(call, DrawnWay(LoopFusion(), packing=Packing(always=True), device=device))])
