@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from dataclasses import replace
@@ -18,12 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("polyfuse_demo", ROOT / "examples" / "demo.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "examples"))  # as for a script there
+    try:
+        return importlib.import_module("demo")
+    finally:
+        sys.path.pop(0)
 
 
 def test_quick(demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
