@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from typing import Any
 import polyfuse as pf
 from benchmarks.surroundings import load_average, slug, surroundings
 from benchmarks.workload import Workload, select
-from polyfuse import tuning
+from polyfuse import tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.projection import Rates
 from polyfuse.estimates import projected_cpu
@@ -71,7 +72,7 @@ def measured_machine(threads: int) -> tuple[CpuDevice, Rates]:
     return replace(machines[0], levels=levels, operations=best), Rates(seconds, True)
 
 
-def points(workload: Workload, case: str, make: tuning.Maker) -> list[Point]:
+def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point]:
     """All variants of a case."""
     options = Options(threads=make.machine.threads, verify=False, dump=None)
     sizes = dict(workload.cases[case])
@@ -79,14 +80,14 @@ def points(workload: Workload, case: str, make: tuning.Maker) -> list[Point]:
     base = Compilation(
         workload.graph, sizes, layers[0], options, frozenset(), "cpu", layers[1], layers[2], Clustering()
     )
-    found = tuning.candidates(base, make, LOWER_S)
+    found = tuning_code.candidates(base, make, time.monotonic() + LOWER_S)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda c: compile_shared(c.code.source), found))
     notes: dict[str, str] = {}
     with ChildTimer(base) as timer:
-        seconds = tuning.shortest([c.compilation.key for c in found], timer, notes, TIME_S)
-    made = [(c, seconds.get(c.compilation.key)) for c in found]
-    return [Point(case, str(c.variant), c.predicted, s) for c, s in made if s is not None]
+        times = tuning_turns.in_turns([c.key for c in found], timer, notes, time.monotonic() + TIME_S)
+    made = [(c, times.get(c.key)) for c in found]
+    return [Point(case, str(c.variant), c.predicted, min(s)) for c, s in made if s]
 
 
 # --- figures ---------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the figures into the documentation")
     chosen = parser.parse_args(arguments)
     before = load_average()
-    make = tuning.Maker(*measured_machine(chosen.threads))
+    make = tuning_code.Maker(*measured_machine(chosen.threads))
     found: dict[str, list[Point]] = {}
     for workload, case in select(chosen.only):
         found[case] = points(workload, case, make)

@@ -6,8 +6,11 @@ next request starts a new child, in which what it needs is run again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import threading
+import time
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -23,8 +26,8 @@ from polyfuse.runtime.pool import Pool
 from polyfuse.runtime.recipes import recipes
 from polyfuse.runtime.trial import READY
 
-# Seconds for the inputs, for a first run, and for a turn of calls.
-PREPARE_S, FIRST_S, TURN_S = 8.0, 3.0, 3.0
+# Seconds for the inputs, and for a turn of calls; what is left to a request where no time is.
+PREPARE_S, TURN_S, LEAST_S = 8.0, 3.0, 0.1
 # Of the machine's memory, what a trial may take: arguments, results, a copy of these.
 SHARE = 0.25
 
@@ -42,8 +45,13 @@ class Timer(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None: ...
 
-    def first(self, key: str) -> float:
-        """Seconds of the first run; its results must be those of the first variant that ran."""
+    def begin(self) -> None:
+        """Get ready for the first run, in a thread of its own; what fails shows then."""
+        ...
+
+    def first(self, key: str, limit_s: float) -> float:
+        """Seconds of the first run, which has a limit; its results must be those of the first variant that
+        ran."""
         ...
 
     def seconds(self, key: str, calls: int) -> float:
@@ -52,9 +60,12 @@ class Timer(Protocol):
 
 
 class ChildTimer:
-    """A child process with inputs for one operator."""
+    """A child process with inputs for one operator; no request waits beyond the deadline."""
 
-    def __init__(self, base: Compilation, child: Child | None = None) -> None:
+    def __init__(self, base: Compilation, child: Child | None = None, deadline: float = float("inf")) -> None:
+        self._deadline = deadline
+        self._preparing = threading.Lock()
+        self._over = False
         self._child = child or Child("polyfuse.runtime.trial", READY)
         self._base = base
         self._ready = False
@@ -70,31 +81,40 @@ class ChildTimer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        self._over = True
+        self._child.end()
         with self._child.lock:
             self._child.kill()
 
-    def first(self, key: str) -> float:
+    def begin(self) -> None:
+        with contextlib.suppress(TrialFailed):
+            self._prepared()
+
+    def first(self, key: str, limit_s: float) -> float:
         self._prepared()
         if self._reference not in (None, key) and self._reference not in self._loaded:
-            self._run(str(self._reference))
-        seconds = self._run(key)
+            self._run(str(self._reference), TURN_S)
+        seconds = self._run(key, limit_s)
         self._reference = self._reference or key
         return seconds
 
     def seconds(self, key: str, calls: int) -> float:
         self._prepared()
         if key not in self._loaded:
-            self.first(key)
+            self.first(key, TURN_S)
         return float(self._ask(TURN_S, do="time", key=key, calls=calls)["seconds"])
 
-    def _run(self, key: str) -> float:
-        found = float(self._ask(FIRST_S, do="run", key=key)["seconds"])
+    def _run(self, key: str, limit_s: float) -> float:
+        found = float(self._ask(limit_s, do="run", key=key)["seconds"])
         self._loaded.add(key)
         return found
 
     def _prepared(self) -> None:
-        if self._ready:
-            return
+        with self._preparing:
+            if not self._ready:
+                self._prepare()
+
+    def _prepare(self) -> None:
         made = [r.as_json() for r in recipes(self._base.graph, self._base.sizes)]
         options, pool = self._base.options, Pool.get()
         threads = min(options.threads or pool.threads, pool.threads)
@@ -104,7 +124,10 @@ class ChildTimer:
 
     def _ask(self, limit_s: float, **request: object) -> dict[str, Any]:
         """One exchange. Raises TrialFailed; then the child is gone, unless it said so itself."""
+        limit_s = max(LEAST_S, min(limit_s, self._deadline - time.monotonic()))
         with self._child.lock:
+            if self._over:
+                raise TrialFailed("it is over")
             try:
                 self._child.ensure_started()
                 found: dict[str, Any] = json.loads(

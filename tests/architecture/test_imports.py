@@ -55,6 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "later_stage": set(),
     "partitions": EVERYTHING,
     "tuning": EVERYTHING,
+    "tuning_code": EVERYTHING,
+    "tuning_turns": {"trials", "tuned"},
     "trials": EVERYTHING,
     "tuned": LOW | {"layers"},
     "resources": LOW | {"ir", "cost", "runtime"},

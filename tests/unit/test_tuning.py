@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,14 +16,15 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse import tuning
+from polyfuse import tuning, tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.projection import table_rates
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.variants import CHANGES, Choices, Variant, proposals
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, fixed_graph
+from polyfuse.pipeline import Compilation, fixed_graph, run
+from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.recipes import Recipe, recipes
 from polyfuse.runtime.trial import READY, Trials, agree
 from polyfuse.trials import ChildTimer, TrialFailed
@@ -43,15 +46,15 @@ def compilation(text: str = NORM, **sizes: int) -> Compilation:
     )
 
 
-def maker() -> tuning.Maker:
-    return tuning.Maker(table_cpu(2), table_rates(table_cpu(2)))
+def maker() -> tuning_code.Maker:
+    return tuning_code.Maker(table_cpu(2), table_rates(table_cpu(2)))
 
 
 class FakeTimer:
     """Seconds by variant, as told; an exception is raised instead."""
 
     def __init__(self, base: Compilation, told: dict[str, float | str], other: float = 1.0) -> None:
-        names = {c.compilation.key: str(c.variant) for c in tuning.candidates(base, maker(), 1e9)}
+        names = {c.compilation.key: str(c.variant) for c in tuning_code.candidates(base, maker(), 1e9)}
         self.names, self.told, self.other = names, told, other
         self.asked: list[str] = []
 
@@ -60,7 +63,9 @@ class FakeTimer:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def first(self, key: str) -> float:
+    def begin(self) -> None: ...
+
+    def first(self, key: str, limit_s: float) -> float:
         return self.seconds(key, 1)
 
     def seconds(self, key: str, calls: int) -> float:
@@ -76,8 +81,8 @@ class FakeTimer:
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache of its own; no limit on lowering, few rounds."""
     monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuning, "LOWER_S", 1e9)
-    monkeypatch.setattr(tuning, "MOST_ROUNDS", 6)
+    monkeypatch.setattr(tuning, "BUDGET_S", 1e9)
+    monkeypatch.setattr(tuning_turns, "MOST_ROUNDS", 6)
     monkeypatch.setattr(tuning, "HOPELESS", 1e9)
     monkeypatch.setattr(tuning, "MOST", 99)
     monkeypatch.setattr(tuning, "tuning_key", lambda base: base.key[::-1])
@@ -87,17 +92,17 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, and only variants that share their kernels are proposed."""
-    monkeypatch.setattr(tuning, "_compiled", lambda found: {})
+    monkeypatch.setattr(tuning_code, "compile_shared", lambda source: None)
     few = ("128 bytes of accumulators", "1 chunk a thread", "32 chunks a thread")
     variants = [Variant(), *(Variant((n,)) for n in few)]
-    monkeypatch.setattr(tuning, "proposals", lambda *_: iter(variants))
+    monkeypatch.setattr(tuning_code, "proposals", lambda *_: iter(variants))
 
 
 # --- variants ---------------------------------------------------------------------------------------------
 
 
 def test_no_two_candidates_have_the_same_code() -> None:
-    found = tuning.candidates(compilation(T=4096, H=512), maker(), 1e9)
+    found = tuning_code.candidates(compilation(T=4096, H=512), maker(), 1e9)
     forms = [(c.code.source, repr(c.code.plan)) for c in found]
     assert len(forms) == len(set(forms)) and len(forms) >= 6
     assert found[0].variant == Variant()
@@ -133,12 +138,13 @@ def test_every_change_computes_the_same() -> None:
     first: dict[str, Any] = {}
     sources: set[str] = set()
     for variant in (Variant(), *(Variant((name,)) for name in CHANGES)):
-        made = maker()(tuning.compilation_of(base, variant), variant)
+        made = maker()(tuning_code.compilation_of(base, variant), variant)
         assert made is not None
         if made.code.source in sources:
             continue
         sources.add(made.code.source)
-        built = tuning.run(made.compilation)
+        built = run(made.compilation)
+        assert isinstance(built.executable, CpuExecutable)
         arrays: dict[str, Any] = {"y": np.empty((131, 301), np.float32), "s": np.empty(301, np.float32)}
         shapes = {b.name: tuple(int(str(e)) for e in b.shape) for b in built.executable.plan.buffers}
         built.executable.run({n: a.reshape(shapes[n]) for n, a in {"x": x, "g": g, **arrays}.items()})
@@ -172,7 +178,7 @@ def test_changes_that_gain_are_tried_together(without_compiler: None) -> None:
     gains: dict[str, float | str] = {"128 bytes of accumulators": 0.8, "1 chunk a thread": 0.9, "joined": 0.7}
     found = tuning.tuned(base, FakeTimer(base, gains))
     assert set(found.chosen.changes) == {"128 bytes of accumulators", "1 chunk a thread"}
-    assert tuning.compilation_of(base, found.chosen).knobs == CpuKnobs(lane_bytes=128, chunks=1)
+    assert tuning_code.compilation_of(base, found.chosen).knobs == CpuKnobs(lane_bytes=128, chunks=1)
 
 
 def test_what_fails_is_left_out(without_compiler: None) -> None:
@@ -190,6 +196,122 @@ def test_without_a_measurement_the_models_choice_stands(without_compiler: None) 
     found = tuning.tuned(base, FakeTimer(base, {"as the model has it": "no process"}))
     assert found.chosen == Variant() and "no process" in found.note
     assert tuning._kept(tuning.tuning_key(base)) is None, "it is measured another time"
+
+
+class SlowTimer(FakeTimer):
+    """Each request takes a while, as on a busy machine."""
+
+    def seconds(self, key: str, calls: int) -> float:
+        time.sleep(0.02)
+        return super().seconds(key, calls)
+
+
+@pytest.mark.parametrize("slow", ("compilers", "timer", "both"))
+def test_the_budget_is_kept(slow: str, without_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = compilation(T=512, H=300)
+    own = maker()(base, Variant())
+    assert own is not None
+
+    def compiled(source: str) -> None:
+        if source != own.code.source and slow != "timer":
+            time.sleep(3)
+
+    timer = (FakeTimer if slow == "compilers" else SlowTimer)(base, {"128 bytes of accumulators": 0.5})
+    monkeypatch.setattr(tuning_code, "compile_shared", compiled)
+    monkeypatch.setattr(tuning_turns, "MOST_ROUNDS", 1000)
+    monkeypatch.setattr(tuning, "BUDGET_S", 2.0)
+    start = time.monotonic()
+    found = tuning.tuned(base, timer)
+    assert time.monotonic() - start < 2.6
+    late = {str(r.variant) for r in found.rows if r.note == tuning_code.LATE}
+    if slow == "timer":
+        assert str(found.chosen) == "128 bytes of accumulators" and not late
+    else:
+        assert found.chosen == Variant() and late == {"128 bytes of accumulators"}
+
+
+def test_where_no_variant_has_other_code_nothing_is_run(
+    without_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_code, "proposals", lambda *_: iter([Variant()]))
+    base = compilation(T=512, H=300)
+    timer = FakeTimer(base, {})
+    found = tuning.tuned(base, timer)
+    assert found.chosen == Variant() and found.note == tuning.ALONE and timer.asked == []
+    assert tuning._kept(tuning.tuning_key(base)) == found
+
+
+def test_noise_gains_nothing_and_a_gain_is_found() -> None:
+    """Times of 40 runs with up to 30 % of noise: equal variants, and one that is faster by a fifth."""
+
+    class Noisy:
+        def __init__(self, seed: int, gain: float) -> None:
+            self.rng, self.gain = np.random.default_rng(seed), gain
+
+        def first(self, key: str, limit_s: float) -> float:
+            return 1e-3
+
+        def seconds(self, key: str, calls: int) -> float:
+            slow = float(self.rng.random()) ** 3 * 0.3
+            return 1e-3 * (1 + slow) * (self.gain if key == "3" else 1.0)
+
+    def faster(seed: int, gain: float) -> str:
+        keys = [str(k) for k in range(9)]
+        timer: Any = Noisy(seed, gain)
+        times = tuning_turns.in_turns(keys, timer, {}, time.monotonic() + 10)
+        rows = [tuning_turns.timed(Row(Variant((k,)), 1.0, None), times, k, "") for k in keys]
+        return tuning_turns.fastest(rows).variant.changes[0]
+
+    def chosen(seed: int, gain: float) -> str:
+        first, again = faster(seed, gain), faster(seed + 1000, gain)
+        return first if first == again else "0"
+
+    assert {chosen(seed, 1.0) for seed in range(40)} == {"0"}
+    assert sum(chosen(seed, 0.8) == "3" for seed in range(40)) >= 36
+
+
+def test_what_no_variant_was_ready_for_is_measured_another_time(
+    without_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = compilation(T=512, H=300)
+    timer = FakeTimer(base, dict.fromkeys(CHANGES, "it crashed"))
+    found = tuning.tuned(base, timer)
+    assert found.chosen == Variant() and "no variant was ready" in found.note
+    assert tuning._kept(tuning.tuning_key(base)) is None
+
+
+def test_too_few_rounds_tell_nothing() -> None:
+    slow, fast = [1.0, 1.0], [0.5, 0.5]
+    rows = [
+        Row(Variant((k,)), 1.0, min(x), "", tuning_turns.spread(x)) for k, x in (("a", slow), ("b", fast))
+    ]
+    assert tuning_turns.fastest(rows) is rows[0]
+    told = [replace(r, spread=tuning_turns.spread([r.measured or 0.0] * 3)) for r in rows]
+    assert tuning_turns.fastest(told) is told[1]
+
+
+def test_the_models_choice_is_compiled_first_then_the_likeliest() -> None:
+    base = compilation(T=512, H=300)
+    first = maker()(base, Variant())
+    assert first is not None
+    order: list[str] = []
+    gate = threading.Event()
+
+    def compiled(source: str) -> None:
+        order.append(source)
+        assert gate.wait(10)
+
+    with tuning_code.Compilers(compiled) as compilers:
+        made = []
+        for k, predicted in enumerate((2.0, 1.0, 9.0, 3.0, 4.0)):
+            variant = Variant((f"change {k}",)) if k else Variant()
+            own = replace(base, sizes={"T": k + 1, "H": 3})
+            code = replace(first.code, source=str(k))
+            made.append(tuning_code.Candidate(variant, own, code, predicted))
+            compilers.add(made[-1])
+        gate.set()
+        assert compilers.notes(made[0], time.monotonic() + 10) == {}
+    assert order[0] == "0" and order[2:] == ["3", "4", "2"]
 
 
 def test_a_table_shows_both_times() -> None:
@@ -230,10 +352,10 @@ def child_of(tmp_path: Path) -> Any:
 
 
 def test_a_crash_and_a_hang_hurt_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyfuse.trials.FIRST_S", 0.4)
     with ChildTimer(compilation(), child_of(tmp_path)) as timer:
         notes: dict[str, str] = {}
-        found = tuning.shortest(["good", "boom", "wait", "better"], timer, notes, 0.1)
+        keys = ["good", "boom", "wait", "better"]
+        found = tuning_turns.in_turns(keys, timer, notes, time.monotonic() + 5)
     assert set(found) == {"good", "better"}
     assert notes == {"boom": "it crashed", "wait": "it did not end in 0.4 s"}
 
@@ -243,7 +365,7 @@ def test_a_process_that_cannot_start_is_told(tmp_path: Path) -> None:
 
     child = Child("polyfuse.runtime.trial", READY, command=(str(tmp_path / "nothing"),))
     with ChildTimer(compilation(), child) as timer, pytest.raises(TrialFailed, match="no process"):
-        timer.first("any")
+        timer.first("any", 1.0)
 
 
 def test_a_trial_that_needs_too_much_memory_is_refused() -> None:
