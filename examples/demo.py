@@ -16,8 +16,8 @@ The operators are the files beside this one.  For each, the table shows
     nests       loop nests, without and with fusion
     compile s   from the checked program to loaded kernels (the cache keeps them: next time it is less)
 
-Pictures of the schedule trees and the numbers (`results.json`) go to the folder `demo-output`.  The exit status
-is 1 if anything disagrees.
+Pictures of the schedule trees and the numbers (`results.json`) go to the folder `demo-output`.  The exit
+status is 1 if anything disagrees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 
 from demo_cases import CASES, Case
-from demo_table import line_of, table_of, write_json
+from demo_table import LEGEND, line_of, table_of, write_json
 from demo_trial import Row, rates, run_case
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         console = Console(width=120)
     chosen.output.mkdir(parents=True, exist_ok=True)
     cases = [c for c in CASES if chosen.only in (None, c.name)]
+    console.print(intro(len(cases), chosen.quick), highlight=False)
     try:
         rows = run_all(cases, chosen.quick, chosen.output, console)
     except pf.PolyfuseError as error:
@@ -77,17 +78,29 @@ def main(arguments: list[str] | None = None) -> int:
     return report(rows, chosen.quick, chosen.output, console)
 
 
+def intro(count: int, quick: bool) -> str:
+    operators = f"{count} operators" if count > 1 else "One operator"
+    takes = "some seconds" if quick else "about a minute"
+    return (
+        f"{operators} of examples/*.pf: compiled, checked against a float64 reference, "
+        f"timed beside NumPy ({takes})"
+    )
+
+
 def report(rows: list[Row], quick: bool, folder: Path, console: Console) -> int:
     console.print(table_of(rows, console.width))
+    console.print(LEGEND, highlight=False)
     bandwidth = rates(working_set_class(max(r.working_set for r in rows)))
     console.print(
-        f"{bandwidth.threads} threads; for {format_bytes(bandwidth.working_set_bytes)} measured: "
-        f"read {bandwidth.read:.1f}, copy {bandwidth.copy:.1f} GB/s",
+        f"{bandwidth.threads} threads of this machine read {format_bytes(bandwidth.working_set_bytes)} "
+        f"at {bandwidth.read:.1f} GB/s and copy at {bandwidth.copy:.1f} GB/s",
         highlight=False,
     )
     write_json(folder / "results.json", rows, quick, bandwidth)
     console.print(f"numbers: {folder / 'results.json'}", highlight=False)
-    console.print(f"schedule tree before and after: {folder / rows[0].name}.svg", highlight=False)
+    picture = folder / f"{rows[0].name}.svg"
+    console.print(f"pictures of schedules before and after fusion, such as {picture}", highlight=False)
+    console.print("what to try next: README.md, docs/tutorials/index.md", highlight=False)
     problems = [f"{r.title}: {p}" for r in rows for p in r.problems]
     for p in problems:
         console.print(p, style="red", markup=False)
