@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from polyfuse.runtime.toolchain import Compiler, find_compiler
+from polyfuse.runtime.toolchain import Compiler, find_compiler, flags_for
 
 MARCHES = ("x86-64-v3", "x86-64-v4")
 
@@ -256,15 +256,16 @@ def disassembled(source: str, march: str) -> str:
     with TemporaryDirectory() as folder:
         text, made = Path(folder) / "kernel.cpp", Path(folder) / "kernel.o"
         text.write_text(source, encoding="utf-8")
-        command = [*compiler.command, *flags_for(compiler, march), "-c", str(text), "-o", str(made)]
+        command = [*compiler.command, *_flags(source, compiler, march), "-c", str(text), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         shown = ["objdump", "-d", "-r", "--no-show-raw-insn", str(made)]
         return subprocess.run(shown, check=True, capture_output=True, text=True).stdout
 
 
-def flags_for(compiler: Compiler, march: str) -> list[str]:
-    """The compiler's flags for kernels with another machine, and without those of linking."""
-    kept = [f for f in compiler.flags if not f.startswith(("-march", "-Wl", "-shared"))]
+def _flags(source: str, compiler: Compiler, march: str) -> list[str]:
+    """The compiler's flags for a source with another machine, and without those of linking."""
+    asked = flags_for(source, compiler)
+    kept = [f for f in asked if not f.startswith(("-march", "-Wl", "-shared"))]
     return [*kept, f"-march={march}"]
 
 

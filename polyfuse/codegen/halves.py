@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
+from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
 from polyfuse.ir.index_expr import IBin, IConst, IVar, variables
@@ -62,6 +63,11 @@ class HalfPrinter(Printer):
         match e:
             case Cast(Read(tensor, indices), dtype) if dtype == F32 and (tensor, indices) in self.widened:
                 return f"{self.widened[tensor, indices]}[l]"
+            case Apply() if (made := moved(e)) is not e:
+                return self.expr(made)
+            case Apply() if (parts := scaled(e)) is not None:
+                op, x, *constants = parts
+                return self.call(scaled_name(op), [self.expr(x), *map(self.expr, constants)])
             case _:
                 return Printer.expr(self, e)
 

@@ -17,7 +17,7 @@ has what differs, and more functions, which `CUDA_FUNCTIONS` names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from string import Template
@@ -26,6 +26,8 @@ from typing import Literal
 from polyfuse.codegen import vector_math_cuda
 from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.row_calls import OPS, row_name
+from polyfuse.codegen.scaled_functions import OPS as SCALED
+from polyfuse.codegen.scaled_functions import scaled_name
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
@@ -65,6 +67,11 @@ _INTEGER_OPS: tuple[str, ...] = (
 # keeps fewer accumulators of a tile in registers.
 WRAPS = "// needs -fwrapv"
 _WRAPPING = frozenset(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS)
+
+# For sources with long chains of arithmetic: neighbouring vectors take turns, as one waits for itself.
+TAKES_TURNS = ("// needs -fschedule-insns", "// needs -fsched-pressure")
+_CHAINS = ("expm1_tail", "log", "scaled_tanh", "scaled_erf", "sin_shifted")
+_LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS)
 
 _TYPES = """\
 typedef __INT64_TYPE__ pf_i64;
@@ -254,7 +261,9 @@ ROW_FUNCTIONS: tuple[str, ...] = tuple(row_name(op, t) for op in OPS for t in CO
 """Those that work on many elements in place, a multiple of 16."""
 
 
-CPU_FUNCTIONS: frozenset[str] = frozenset([*FUNCTIONS, *folds(), *conversions(), *ROW_FUNCTIONS])
+CPU_FUNCTIONS: frozenset[str] = frozenset(
+    [*FUNCTIONS, *folds(), *conversions(), *ROW_FUNCTIONS, *map(scaled_name, SCALED)]
+)
 """Every function that `prelude` offers for the CPU."""
 
 
@@ -264,7 +273,7 @@ CUDA_FUNCTIONS: frozenset[str] = frozenset(FUNCTIONS) | frozenset(vector_math_cu
 
 def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
     """The head of an emitted source: types, and `functions` with what they call, callees first; before them
-    the flag that a compiler needs for arithmetic that wraps in signed types.
+    the flags that a compiler needs for them.
 
     Raises `KeyError` for a name that is not in `CPU_FUNCTIONS` (`CUDA_FUNCTIONS` for CUDA). The text depends
     only on the set of names.
@@ -284,5 +293,11 @@ def prelude(functions: Iterable[str], target: Target = "cpu") -> str:
             raise KeyError(name)
         add(name)
     head = vector_math_cuda.head() if target == "cuda" else _TYPES
-    needs = [WRAPS] if target == "cpu" and not done.keys().isdisjoint(_WRAPPING) else []
+    needs = [] if target == "cuda" else _needs(done.keys())
     return "\n".join([*needs, head, *(chunks[name].text for name in done)])
+
+
+def _needs(functions: Set[str]) -> list[str]:
+    """Lines for `runtime.toolchain`."""
+    wraps, long = not functions.isdisjoint(_WRAPPING), not functions.isdisjoint(_LONG)
+    return [*[WRAPS] * wraps, *TAKES_TURNS * long]

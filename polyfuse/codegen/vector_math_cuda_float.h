@@ -24,6 +24,12 @@ PF_INLINE $F pf_cos_$N($F x) { return cos$L(x); }
 
 PF_INLINE $F pf_pow_$N($F x, $F y) { return pow$L(x, y); }
 
+// Only the exponential of -|x| is taken: no overflow, and full relative accuracy far to the left.
+PF_INLINE $F pf_sigmoid_$N($F x) {
+  $F e = pf_exp_$N(-fabs$L(x));
+  return (x < 0.0$L ? e : 1.0$L) / (1.0$L + e);
+}
+
 PF_INLINE $F pf_square_$N($F x) { return x * x; }
 
 // The same for (a, b) and (b, a), also for zeros of both signs: lanes of a warp that combine the same two

@@ -9,50 +9,59 @@ PF_INLINE V pf_expm1_tail_f32(V r) {
   return p * r + 0.49999997f;
 }
 
-// tanh(x) = x P(x^2) / Q(x^2), a minimax fit up to where tanh rounds to 1; see erf.
+// c tanh(k x) = x P(x^2) / Q(x^2), a minimax fit of tanh up to where it rounds to 1; see erf.
 PF_LIMIT float pf_tanh_last_f32 = 81.36f, pf_tanh_high_f32 = 1.0f, pf_tanh_low_f32 = -1.0f;
-PF_INLINE float pf_tanh_f32(float x) {
-  const float last = pf_tanh_last_f32, low = pf_tanh_low_f32, high = pf_tanh_high_f32;
+PF_INLINE float pf_scaled_tanh_f32(float x, double k, double c) {
+  const double w = k * k, u = c * k, size = c < 0 ? -c : c;
+  const float last = pf_tanh_last_f32 * (float)(1.0 / w);
+  const float high = pf_tanh_high_f32 * (float)size, low = pf_tanh_low_f32 * (float)size;
   float z = x * x;
   z = z > last ? last : z;
-  float p = 1.33193634e-08f;
-  p = p * z + 2.05837077e-05f;
-  p = p * z + 0.00349404966f;
-  p = p * z + 0.133797303f;
-  p = p * z + 0.99999994f;
-  float q = 7.7621371e-07f;
-  q = q * z + 0.000328311638f;
-  q = q * z + 0.0258711334f;
-  q = q * z + 0.467130393f;
+  float p = (float)(1.33193634e-08 * (u * w * w * w * w));
+  p = p * z + (float)(2.05837077e-05 * (u * w * w * w));
+  p = p * z + (float)(0.00349404966 * (u * w * w));
+  p = p * z + (float)(0.133797303 * (u * w));
+  p = p * z + (float)(0.99999994 * u);
+  float q = (float)(7.7621371e-07 * (w * w * w * w));
+  q = q * z + (float)(0.000328311638 * (w * w * w));
+  q = q * z + (float)(0.0258711334 * (w * w));
+  q = q * z + (float)(0.467130393 * w);
   q = q * z + 1.0f;
   float r = x * p / q;
   r = r > high ? high : r;
   return r < low ? low : r;
 }
 
-// erf(x) = x P(x^2) / Q(x^2), a minimax fit up to where erf rounds to 1. Half the instructions of what is done
-// in double precision; all terms are positive, so nothing cancels.
+PF_INLINE float pf_tanh_f32(float x) { return pf_scaled_tanh_f32(x, 1.0, 1.0); }
+
+// c erf(k x) = x P(x^2) / Q(x^2) for constants c and k, which the compiler multiplies the coefficients by: a minimax
+// fit of erf up to where it rounds to 1. Half the instructions of what is done in double precision; all terms
+// are positive, so nothing cancels.
 PF_LIMIT float pf_erf_last_f32 = 15.40562f, pf_erf_high_f32 = 1.0f, pf_erf_low_f32 = -1.0f;
-PF_INLINE float pf_erf_f32(float x) {
-  const float last = pf_erf_last_f32, low = pf_erf_low_f32, high = pf_erf_high_f32;
+PF_INLINE float pf_scaled_erf_f32(float x, double k, double c) {
+  const double w = k * k, u = c * k, size = c < 0 ? -c : c;
+  const float last = pf_erf_last_f32 * (float)(1.0 / w);
+  const float high = pf_erf_high_f32 * (float)size, low = pf_erf_low_f32 * (float)size;
   float z = x * x;
   z = z > last ? last : z;
-  float p = 2.04595995e-06f;
-  p = p * z + 0.000284836249f;
-  p = p * z + 0.0037724867f;
-  p = p * z + 0.0527690984f;
-  p = p * z + 0.190592974f;
-  p = p * z + 1.12837911f;
-  float q = 3.80466772e-05f;
-  q = q * z + 0.0011638311f;
-  q = q * z + 0.0149830813f;
-  q = q * z + 0.114182323f;
-  q = q * z + 0.502241313f;
+  float p = (float)(2.04595995e-06 * (u * w * w * w * w * w));
+  p = p * z + (float)(0.000284836249 * (u * w * w * w * w));
+  p = p * z + (float)(0.0037724867 * (u * w * w * w));
+  p = p * z + (float)(0.0527690984 * (u * w * w));
+  p = p * z + (float)(0.190592974 * (u * w));
+  p = p * z + (float)(1.12837911 * u);
+  float q = (float)(3.80466772e-05 * (w * w * w * w * w));
+  q = q * z + (float)(0.0011638311 * (w * w * w * w));
+  q = q * z + (float)(0.0149830813 * (w * w * w));
+  q = q * z + (float)(0.114182323 * (w * w));
+  q = q * z + (float)(0.502241313 * w);
   q = q * z + 1.0f;
   float r = x * p / q;
   r = r > high ? high : r;
   return r < low ? low : r;
 }
+
+PF_INLINE float pf_erf_f32(float x) { return pf_scaled_erf_f32(x, 1.0, 1.0); }
 
 // x = 2^k (1 + f) with 1 + f in [2/3, 4/3); log(1 + f) = f - f^2/2 + f^3 P(f).
 PF_INLINE float pf_log_f32(float x) {

@@ -63,12 +63,11 @@ PF_INLINE $F pf_max_$N($F a, $F b) {
 
 // exp(x) = 2^n exp(r). The shifter rounds x/ln2 to n and leaves n + 2*bias in the low mantissa bits;
 // its halves scale in two exact steps, so that overflow and the subnormal range come out right.
-// The comparisons let a NaN through.
-PF_LIMIT $F pf_exp_low_$N = $EXP_LOW, pf_exp_high_$N = $EXP_HIGH;
-PF_INLINE $F pf_exp_$N($F x) {
-  const $F low = pf_exp_low_$N, high = pf_exp_high_$N;
+// The comparisons let a NaN through. pf_exp_below is for what is below some limit.
+PF_LIMIT $F pf_exp_low_$N = $EXP_LOW;
+PF_INLINE $F pf_exp_below_$N($F x) {
+  const $F low = pf_exp_low_$N;
   $F c = x < low ? low : x;
-  c = c > high ? high : c;
   $F t = c * $LOG2E + $SHIFT2;
   $F n = t - $SHIFT2;
   $F r = (c - n * $LN2_HI) - n * $LN2_LO;
@@ -77,10 +76,18 @@ PF_INLINE $F pf_exp_$N($F x) {
   return p * pf_from_bits_$N(half << $MANT) * pf_from_bits_$N((b - half) << $MANT);
 }
 
-// Only the exponential of -|x| is taken: no overflow, and full relative accuracy far to the left.
+PF_LIMIT $F pf_exp_high_$N = $EXP_HIGH;
+PF_INLINE $F pf_exp_$N($F x) {
+  const $F high = pf_exp_high_$N;
+  return pf_exp_below_$N(x > high ? high : x);
+}
+
+// e^x / (1 + e^x) has full relative accuracy far to the left; above a limit, where 1 + e^x is e^x, it is 1.
+PF_LIMIT $F pf_sigmoid_high_$N = 40.0$L;
 PF_INLINE $F pf_sigmoid_$N($F x) {
-  $F e = pf_exp_$N(-__builtin_fabs$B(x));
-  return (x < 0.0$L ? e : 1.0$L) / (1.0$L + e);
+  const $F high = pf_sigmoid_high_$N;
+  $F e = pf_exp_below_$N(x > high ? high : x);
+  return e / (1.0$L + e);
 }
 
 // The sign of a power, and NaN for a fractional power of a negative number; m = |x|^y.

@@ -28,11 +28,11 @@ PF_INLINE void pf_row_exp_$N($F* x, int n) {
 PF_INLINE void pf_row_sigmoid_$N($F* x, int n) {
 #if defined(__AVX512DQ__) && !defined(__clang__)
   typedef $F W __attribute__((vector_size(64), aligned(sizeof($F)), may_alias));
-  const pf_lanes_$N one = 1.0$L + (pf_lanes_$N){};
+  const pf_lanes_$N high = 40.0$L + (pf_lanes_$N){};
   for (int k = 0; k < n; k += 64 / (int)sizeof($F)) {
     const pf_lanes_$N v = *(const W*)(x + k);
-    const pf_lanes_$N e = pf_exp_lanes_$N(v < 0.0$L ? v : -v);
-    *(W*)(x + k) = (v < 0.0$L ? e : one) / (one + e);
+    const pf_lanes_$N e = pf_exp_lanes_$N(__builtin_ia32_min${S}512_mask(high, v, v, -1, 4));
+    *(W*)(x + k) = e / (1.0$L + e);
   }
 #else
   for (int k = 0; k < n; ++k) x[k] = pf_sigmoid_$N(x[k]);

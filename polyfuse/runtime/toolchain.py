@@ -107,16 +107,25 @@ def find_compiler() -> Compiler:
         return _found[env]
 
 
+def flags_for(source: str, compiler: Compiler) -> tuple[str, ...]:
+    """A compiler's flags for a shared object, and those that a source asks for in lines ``// needs -fwrapv``.
+
+    Only gcc can be told of an order of instructions before it chooses registers.
+    """
+    asked = [f for f in _NEEDS.findall(source) if compiler.kind == "gcc" or not f.startswith("-fsched")]
+    return (*compiler.flags, *asked)
+
+
 def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
     """The shared object of a C++ source (one string), from the cache if possible.
 
-    A long one is compiled in parts, as far as it allows. A line ``// needs -fwrapv`` adds that flag.
+    A long one is compiled in parts, as far as it allows; `flags_for` says with which flags.
 
     Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
     `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
     """
     compiler = find_compiler()
-    flags = (*compiler.flags, *_NEEDS.findall(source), *extra_flags)
+    flags = (*flags_for(source, compiler), *extra_flags)
 
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))

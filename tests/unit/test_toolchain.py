@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,14 @@ def test_refused_flags_are_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "-march=native" not in flags and "-mprefer-vector-width=512" not in flags
     assert {"-O3", "-ffp-contract=fast", "-shared"} <= set(flags)
     assert toolchain.load_shared(SOURCE).answer(2) == 42
+
+
+def test_sources_ask_for_flags() -> None:
+    gcc = replace(toolchain.find_compiler(), kind="gcc", flags=("-O3",))
+    source = f"// needs -fwrapv\n// needs -fschedule-insns\n{SOURCE}"
+    assert toolchain.flags_for(source, gcc) == ("-O3", "-fwrapv", "-fschedule-insns")
+    assert toolchain.flags_for(source, replace(gcc, kind="clang")) == ("-O3", "-fwrapv")
+    assert toolchain.load_shared(source).answer(3) == 43
 
 
 def test_broken_first_compiler_gives_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

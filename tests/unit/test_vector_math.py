@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from polyfuse.codegen.vector_math import FUNCTIONS, INTEGERS, prelude
+from polyfuse.codegen.vector_math import FUNCTIONS, INTEGERS, TAKES_TURNS, WRAPS, prelude
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType
 
 Array = np.ndarray[Any, Any]
@@ -598,8 +598,18 @@ def test_prelude_is_minimal_and_stable() -> None:
     text = prelude(["pf_exp_f32"])
     assert "#include" not in text and "f64(" not in text
     assert prelude([]).count("PF_INLINE") == 1
+
     with pytest.raises(KeyError):
         prelude(["pf_bits_f32"])
     for name in FUNCTIONS:
         assert f" {name}(" in prelude([name])
     assert {f"pf_{a.name}_from_{b.name}" for a in ALL for b in ALL if a is not b} <= set(FUNCTIONS)
+
+
+def test_sources_ask_for_the_flags_of_what_they_call() -> None:
+    asked = "\n".join([*TAKES_TURNS, ""])
+    for name in ("pf_exp_f32", "pf_row_sigmoid_f64", "pf_scaled_erf_f32", "pf_cos_f64"):
+        assert prelude([name]).startswith(asked)
+    assert prelude(["pf_add_i32", "pf_exp_f32"]).startswith(f"{WRAPS}\n{asked}")
+    assert "// needs" not in prelude(["pf_sqrt_f32", "pf_pow_f32", "pf_max_f32"])
+    assert "// needs" not in prelude(["pf_exp_f32"], "cuda")
