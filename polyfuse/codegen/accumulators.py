@@ -14,10 +14,22 @@ from polyfuse.codegen.touched import touched_otherwise
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import variables
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Update, map_nodes, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, IndexValue, Read, walk
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    depends_on,
+    walk,
+)
+
+_OF_THREADS = (Coordinate.THREAD, Coordinate.ROW, Coordinate.STEP)
 
 
 def promoted(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
@@ -58,6 +70,32 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         return [*before, replace(loop, lanes=lanes), *after]
     inner = promoted(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
+
+
+def uncombined(kernel: Kernel, block: Block) -> Update | None:
+    """An update of a thread's own memory in a loop that threads share, which is in no scalar: nothing would
+    combine what each of them adds. Elements that the loops tell apart are each of one thread."""
+
+    def look(nodes: Block, shared: bool, mine: frozenset[str]) -> Update | None:
+        for node in nodes:
+            found = None
+            match node:
+                case For():
+                    within = shared or node.coordinate in (Coordinate.ROUND, Coordinate.STEP)
+                    tells = within and node.coordinate in _OF_THREADS
+                    found = look(node.body, within, mine | {node.var} if tells else mine)
+                case If(_, then, other):
+                    found = look((*then, *other), shared, mine)
+                case Update(buffer, indices) if shared and not buffer.startswith("%"):
+                    own = kernel.buffer(buffer).scope in (Scope.REGISTER, Scope.LOCAL)
+                    found = node if own and not depends_on(*indices) & mine else None
+                case _:
+                    pass
+            if found is not None:
+                return found
+        return None
+
+    return look(block, False, frozenset())
 
 
 def _sharing(loop: For, update: Update) -> set[frozenset[Coordinate]]:
@@ -112,9 +150,10 @@ def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
                     pass
 
     go(loop.body, nonempty(loop, set()))
-    if len({u.buffer for u, _ in found.values()}) < len(found):
-        return []
-    others = touched_otherwise(loop.body)
+    # Updates by one operation commute, whatever elements they meet in; by two they do not.
+    ways = {(u.buffer, u.op) for u, _ in found.values()}
+    mixed = {buffer for buffer, _ in ways if sum(b == buffer for b, _ in ways) > 1}
+    others = touched_otherwise(loop.body) | mixed
     return [
         (u, guards or ())
         for u, guards in found.values()

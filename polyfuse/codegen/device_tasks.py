@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from polyfuse.codegen.accumulators import uncombined
 from polyfuse.codegen.lower import accumulated
 from polyfuse.codegen.masks import merged
 from polyfuse.codegen.spmd import TX, TY, DeviceTask, Spmd, compare, guarded
 from polyfuse.codegen.tasks import Task, tasks_of
-from polyfuse.diagnostics import ScheduleError
+from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval
@@ -41,7 +42,7 @@ def lower_device(
     if kernel.parts:
         return [_joined(kernel, strided, copied, numbers)]
     found = []
-    for t in tasks_of(kernel, accumulated(kernel, numbers)):
+    for t in tasks_of(kernel, _accumulated(kernel, numbers)):
         spare = threads > prod(kernel.threads)
         place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
         mapped = Spmd(kernel, strided, copied, numbers, mask=place)
@@ -51,6 +52,15 @@ def lower_device(
             waiting = Spmd(kernel, strided, copied, numbers, mask=place, waiting=True)
             found.append(_alone(waiting.task(t), copied))
     return found
+
+
+def _accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
+    """Loops in which all that threads add up comes together. Raises ScheduleError PF536."""
+    block = accumulated(kernel, numbers)
+    if (lost := uncombined(kernel, block)) is not None:
+        message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
+        raise ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
+    return block
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ def _several_at_once(
     if most == 1 or own or not task.loops:
         return task
     numbers = itertools.count()
-    (only,) = tasks_of(part, accumulated(part, numbers))
+    (only,) = tasks_of(part, _accumulated(part, numbers))
     free = Spmd(part, strided, copied, numbers).task(only)
     if _waits(free, copied):
         return task
@@ -165,7 +175,7 @@ def _joined(
     aligned: dict[str, int] = {}
     shared: list[Buffer] = []
     for part in kernel.parts:
-        for t in tasks_of(part, accumulated(part, numbers)):
+        for t in tasks_of(part, _accumulated(part, numbers)):
             task = _part(part, t, kernel, strided, copied, numbers, shared)
             if nests:
                 nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))
