@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,26 @@ from polyfuse.trials import ChildTimer
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "projection.md"
 RESULTS = Path(__file__).parent / "results"
-FIGURES = "## Figures\n"
-LOWER_S, TIME_S = 30.0, 3.0
-MACHINE_RUNS = 4
-NOISE = 0.1
+FIGURES, OTHERS = "## Figures\n", "## Figures of other shapes\n"
+LOWER_S, TIME_S = 30.0, 2.5
+MACHINE_RUNS, REPEATS = 4, 2
+# Two variants differ clearly where the slower one is slower in each process, by so much at least.
+CLEAR = 0.05
 
 
 @dataclass(frozen=True)
 class Point:
-    """One variant of one case: seconds."""
+    """One variant of one case: seconds, the shortest time of each process that measured it."""
 
     case: str
     variant: str
     projected: float
-    measured: float
+    repeats: tuple[float, ...]
+
+    @property
+    def measured(self) -> float:
+        """The shortest of all."""
+        return min(self.repeats)
 
 
 def measured_machine(threads: int) -> tuple[CpuDevice, Rates]:
@@ -75,7 +82,7 @@ def measured_machine(threads: int) -> tuple[CpuDevice, Rates]:
 def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point]:
     """All variants of a case."""
     options = Options(threads=make.machine.threads, verify=False, dump=None)
-    sizes = dict(workload.cases[case])
+    sizes = workload.sizes(case)
     layers = pf.LoopFusion(), pf.Stitching(), pf.Packing()
     base = Compilation(
         workload.graph, sizes, layers[0], options, frozenset(), "cpu", layers[1], layers[2], Clustering()
@@ -83,11 +90,15 @@ def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point
     found = tuning_code.candidates(base, make, time.monotonic() + LOWER_S)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda c: compile_shared(c.code.source), found))
-    notes: dict[str, str] = {}
-    with ChildTimer(base) as timer:
-        times = tuning_turns.in_turns([c.key for c in found], timer, notes, time.monotonic() + TIME_S)
-    made = [(c, times.get(c.key)) for c in found]
-    return [Point(case, str(c.variant), c.predicted, min(s)) for c, s in made if s]
+    times: list[tuning_turns.Times] = []
+    for _ in range(REPEATS):
+        with ChildTimer(base) as timer:
+            keys = [c.key for c in found]
+            times.append(tuning_turns.in_turns(keys, timer, {}, time.monotonic() + TIME_S, far=inf))
+    complete = [c for c in found if all(each.get(c.key) for each in times)]
+    return [
+        Point(case, str(c.variant), c.predicted, tuple(min(each[c.key]) for each in times)) for c in complete
+    ]
 
 
 # --- figures ---------------------------------------------------------------------------------------------
@@ -121,12 +132,33 @@ def shape_error(found: Sequence[Point]) -> float:
     return statistics.fmean(abs(p.projected * ratio / p.measured - 1) for p in found)
 
 
+def clearly(a: Point, b: Point) -> bool:
+    """Does the slower of two variants stay behind the other one, whichever processes are compared?"""
+    fast, slow = sorted((a, b), key=lambda p: p.measured)
+    return min(slow.repeats) > (1 + CLEAR) * max(fast.repeats)
+
+
 def ordered(found: Sequence[Point]) -> tuple[int, int]:
-    """Of pairs of variants that differ by more than noise: those that the model orders rightly, and all."""
+    """Of pairs of variants that differ clearly: those that the model orders rightly, and all."""
     pairs = [(a, b) for k, a in enumerate(found) for b in found[k + 1 :]]
-    clear = [(a, b) for a, b in pairs if abs(a.measured / b.measured - 1) > NOISE]
+    clear = [(a, b) for a, b in pairs if clearly(a, b)]
     right = sum((a.measured < b.measured) == (a.projected < b.projected) for a, b in clear)
     return right, len(clear)
+
+
+def noise(found: Sequence[Point]) -> float:
+    """How far the processes' times of one variant are apart: the median over the variants."""
+    return statistics.median(max(p.repeats) / min(p.repeats) - 1 for p in found)
+
+
+def spread(found: Sequence[Point]) -> float:
+    """How far the variants are apart: the slowest over the fastest."""
+    return max(p.measured for p in found) / min(p.measured for p in found) - 1
+
+
+def ceiling(found: Sequence[Point]) -> float | None:
+    """Spearman's correlation of one process's times with the other's: a perfect model reaches no more."""
+    return spearman([Point(p.case, p.variant, p.repeats[0], p.repeats[-1:]) for p in found])
 
 
 def lost(found: Sequence[Point]) -> float:
@@ -138,24 +170,32 @@ def lost(found: Sequence[Point]) -> float:
 def summary(found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
     """Figures of all cases, and of all points together."""
     everything = [p for each in found.values() for p in each]
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         case: {
             "variants": len(each),
             "spearman": spearman(each),
             "mape": mape(each),
             "relative_error": shape_error(each),
+            "ceiling": ceiling(each),
+            "noise": noise(each),
+            "spread": spread(each),
             "ordered": ordered(each),
             "lost": lost(each),
         }
         for case, each in found.items()
     }
-    within = [c["spearman"] for c in cases.values() if c["spearman"] is not None]
+    within, most = (
+        [c[name] for c in cases.values() if c[name] is not None] for name in ("spearman", "ceiling")
+    )
     return {
         "cases": cases,
         "variants": len(everything),
         "spearman": spearman(everything),
         "spearman_within": statistics.fmean(within) if within else None,
+        "ceiling": statistics.fmean(most) if most else None,
         "mape": mape(everything),
+        "noise": statistics.median(c["noise"] for c in cases.values()),
+        "spread": statistics.median(c["spread"] for c in cases.values()),
         "ordered": [sum(c["ordered"][k] for c in cases.values()) for k in (0, 1)],
         "relative_error": statistics.fmean(c["relative_error"] for c in cases.values()),
         "lost": statistics.fmean(c["lost"] for c in cases.values()),
@@ -165,21 +205,27 @@ def summary(found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
 def table(figures: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
     rows = [
-        "| case | variants | Spearman | MAPE | relative | pairs | lost |",
-        "|---|---|---|---|---|---|---|",
+        "| case | variants | apart | noise | Spearman | of a repeat | MAPE | relative | pairs | lost |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case, c in figures["cases"].items():
-        rank = "" if c["spearman"] is None else f"{c['spearman']:.2f}"
-        rows.append(f"| {case} | {c['variants']} | {rank} | {_shares(c)} |")
+        rows.append(f"| {case} | {_cells(c, _rank(c['spearman']))} |")
     rank = f"{figures['spearman']:.2f} ({figures['spearman_within']:.2f} within a case)"
-    rows.append(f"| all | {figures['variants']} | {rank} | {_shares(figures)} |")
+    rows.append(f"| all | {_cells(figures, rank)} |")
     return "\n".join(rows)
 
 
-def _shares(figures: Mapping[str, Any]) -> str:
+def _rank(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _cells(figures: Mapping[str, Any], rank: str) -> str:
     right, clear = figures["ordered"]
+    shares = [f"{figures[name]:.0%}" for name in ("spread", "noise")]
+    errors = [f"{figures[name]:.0%}" for name in ("mape", "relative_error")]
     pairs = f"{right} of {clear}" if clear else ""
-    return f"{figures['mape']:.0%} | {figures['relative_error']:.0%} | {pairs} | {figures['lost']:.0%}"
+    cells = [str(figures["variants"]), *shares, rank, _rank(figures["ceiling"]), *errors, pairs]
+    return " | ".join([*cells, f"{figures['lost']:.0%}"])
 
 
 def draw(found: Mapping[str, Sequence[Point]], file: Path) -> None:
@@ -211,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the machine, then all variants; print, save."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projection", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="workloads or cases")
+    parser.add_argument("--others", action="store_true", help="at shapes beside the public ones")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N", help="threads (all)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
     parser.add_argument("--write", action="store_true", help="write the figures into the documentation")
@@ -218,22 +265,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = load_average()
     make = tuning_code.Maker(*measured_machine(chosen.threads))
     found: dict[str, list[Point]] = {}
-    for workload, case in select(chosen.only):
+    for workload, case in select(chosen.only, chosen.others):
         found[case] = points(workload, case, make)
         print(f"{case}: {len(found[case])} variants, lost {lost(found[case]):.0%}", flush=True)
     figures = summary(found)
     print(table(figures))
     about = {**surroundings(), "threads": make.machine.threads, "load": (before, load_average())}
-    where = chosen.out or RESULTS / f"{about['date'][:10]}-{slug(about['cpu'])}" / "projection"
+    folder = "projection-others" if chosen.others else "projection"
+    where = chosen.out or RESULTS / f"{about['date'][:10]}-{slug(about['cpu'])}" / folder
     where.mkdir(parents=True, exist_ok=True)
     every = [asdict(p) for each in found.values() for p in each]
     data = {"about": about, "figures": figures, "points": every}
     (where / "results.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     draw(found, where / "scatter.svg")
     if chosen.write:
-        head = PAGE.read_text(encoding="utf-8").partition(FIGURES)[0]
-        PAGE.write_text(f"{head}{FIGURES}\n{_measured_on(about)}\n\n{table(figures)}\n", encoding="utf-8")
+        text = f"{_measured_on(about)}\n\n{table(figures)}\n"
+        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), text, chosen.others), encoding="utf-8")
     return 0
+
+
+def renewed(page: str, figures: str, others: bool) -> str:
+    """The page with the figures of the public shapes, or of the others, which come last."""
+    head, _, rest = page.partition(FIGURES)
+    public, _, beside = rest.partition(OTHERS)
+    if others:
+        return f"{head}{FIGURES}{public}{OTHERS}\n{figures}"
+    return f"{head}{FIGURES}\n{figures}" + (f"\n{OTHERS}{beside}" if beside else "")
 
 
 def _measured_on(about: Mapping[str, Any]) -> str:

@@ -29,8 +29,11 @@ NO_TIME = "no time was left"
 Times = dict[str, list[float]]
 
 
-def in_turns(keys: Sequence[str], timer: Timer, notes: dict[str, str], deadline: float) -> Times:
-    """Seconds of each that runs, one for each round; what fails is told in `notes`.
+def in_turns(
+    keys: Sequence[str], timer: Timer, notes: dict[str, str], deadline: float, far: float = FAR
+) -> Times:
+    """Seconds of each that runs, one for each round; what fails is told in `notes`, and what takes more than
+    `far` times as long as the fastest has fewer rounds.
 
     Raises TrialFailed if the first one fails: there is nothing to compare with.
     """
@@ -52,7 +55,7 @@ def in_turns(keys: Sequence[str], timer: Timer, notes: dict[str, str], deadline:
             break
         if k + 1 >= FEWEST_ROUNDS:
             least = min(min(found[key]) for key in alive)
-            alive = {key: x for key, x in alive.items() if key == keys[0] or min(found[key]) <= FAR * least}
+            alive = {key: x for key, x in alive.items() if key == keys[0] or min(found[key]) <= far * least}
     return {key: times for key, times in found.items() if key not in notes}
 
 

@@ -205,6 +205,14 @@ def _index_dims(i: Index) -> set[str]:
     return {n for r in reads(i) for inner in r.indices for n in _index_dims(inner)}
 
 
+def data_rows(s: Statement) -> Iterator[tuple[str, set[str]]]:
+    """(tensor, dims that choose a row of it) of each access whose place data tells."""
+    for r in dict.fromkeys(statement_reads(s)):
+        found = [i for i in r.indices if isinstance(i, EXPR_TYPES) and reads(i)]
+        if found:
+            yield r.tensor, {n for i in found for n in _index_dims(i)}
+
+
 def _uses(s: Statement) -> Iterator[tuple[str, tuple[Index, ...], bool]]:
     """(tensor, indices, written) of each access; a reduction has its value in a register."""
     for r in statement_reads(s):

@@ -3,13 +3,16 @@
     phase    = max(memory, core) + SHARED * min(memory, core)
     memory   = max over levels (bytes from it or from beyond / bandwidth); a plain store to memory moves twice
     core     = max(sum over kinds (elements * seconds of one), chains of additions * latency)
-    kernel   = step + sum of its phases / share of the threads that have work + claims of chunks
+    rows     = rows that data finds beyond L2 * wait for the beginning of one
+    kernel   = step + (sum of its phases + rows) / share of the threads that have work + claims of chunks
 
 `cost.speed_of_light` says what a good kernel of this schedule would take, for decisions between schedules;
 this model also sees what code generation varies (`ir.cpu_knobs`): rows fetched ahead let the memory of one
-phase overlap the core of another, so that the kernel takes the longer of both sums; stores past the caches
-move once; more accumulators shorten chains and lengthen the totals; chunks balance threads and cost a claim
-each.
+phase overlap the core of another, so that the kernel takes the longer of both sums, if the last phase reads
+them too; stores past the caches move once; more accumulators shorten chains and lengthen the totals; chunks
+balance threads and cost a claim each.  Contractions take the cycles of their tiles (`cost.core_tiles`).
+Strips, partial results and what workers keep are in the kernels.  Lines that loops ask for shortly before
+(`Buffer.soon`) are taken to come as the others do.
 
 Source: PAI's PROJ (resources -> throughput and latency, the slower of both), for a CPU.
 """
@@ -17,14 +20,15 @@ Source: PAI's PROJ (resources -> throughput and latency, the slower of both), fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, exp
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil, exp, prod
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.cpu_time import ACCESS, COMBINED, STRIDED
-from polyfuse.cost.extents import Touched, instances, union
+from polyfuse.cost.extents import Touched, dims_of, instances, union
 from polyfuse.cost.figures import by_level
-from polyfuse.cost.nests import OUTSIDE, Nest, nests
+from polyfuse.cost.nests import OUTSIDE, Nest, data_rows, nests
 from polyfuse.cost.operations import counts, cpu_weight
 from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -32,17 +36,16 @@ from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import Coordinate
 
 # Of the shorter one of memory and core, what the longer one does not hide.
-SHARED = 0.15
+SHARED = 0.2
 LANE_BYTES = 256
+# Of the last cache, what is there for one program's data.
+L3_PART = 0.75
 CHUNKS = 8
 # A step with fewer instances runs on one thread.
 PARALLEL_INSTANCES = 24 * 1024
 CLAIM_S = 60e-9
-# Of a round of accumulators that waits for the one before.
-CHAIN_S = 2.2e-9
-# Until the hardware has seen that a row is read from beyond L2, where nobody asked for it ahead; of shorter
-# rows it brings the next one as well.
-ROW_S, AHEAD_BYTES = 80e-9, 1024
+# Until the beginning of a row is there that data finds; others come at the same time.
+ROW_S = 5e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Rates:
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     measured: bool = False
+
+    def on(self, machine: CpuDevice) -> Rates:
+        """The same where plain arithmetic takes no longer than a fused multiply-add."""
+        plain = min(self.seconds["plain"], machine.threads / machine.operations)
+        return replace(self, seconds={**self.seconds, "plain": plain})
 
     def of(self, kind: str) -> float:
         found = self.seconds.get(kind)
@@ -102,7 +110,7 @@ def project(
     kernels: KernelGraph, machine: CpuDevice, knobs: CpuKnobs | None = None, rates: Rates | None = None
 ) -> Projection:
     """The time of kernels whose sizes are known."""
-    own, known = knobs or CpuKnobs(), rates or table_rates(machine)
+    own, known = knobs or CpuKnobs(), (rates or table_rates(machine)).on(machine)
     steps = [p for k in kernels.kernels for p in k.parts or (k,)]
     parts = [p for s in steps for p in s.packed or (s,)]
     since = _since(parts)
@@ -183,29 +191,35 @@ class _Kernel:
             self.kernel.name,
             sum(memory),
             sum(core),
-            self._together(memory, core) + self._late_rows() / threads * idle,
+            self._together(memory, core) + self._found_rows() / threads * idle,
             (m.step_s if threads > 1 else 0.0) + CLAIM_S * chunks / threads,
             threads,
         )
 
-    def _late_rows(self) -> float:
-        """Seconds that one thread would wait for the beginnings of all rows: several phases go over each row,
-        the first of them finds it in memory or L3."""
-        if any(b.ahead for b in self.kernel.buffers):
-            return 0.0
-        phases = [n for n in self.nests if n.reads_memory and n.count(Coordinate.VECTOR) > 1]
-        levels = self.machine.levels
-        far = any(
-            self.since[a.tensor] > levels[1].capacity * self.machine.threads and a.block_bytes >= AHEAD_BYTES
-            for n in phases[:1]
-            for a in n.accesses
-            if a.scope in OUTSIDE and not a.written
-        )
-        return phases[0].block_count * ROW_S if far and len(phases) > 1 else 0.0
+    def _found_rows(self) -> float:
+        """Seconds that one thread waits for the beginnings of rows that data finds: the hardware does not
+        foresee those that come from beyond L2."""
+        far = self.machine.levels[1].capacity * self.machine.threads
+        rows = 0.0
+        for n in self.nests:
+            for s, found in n.timed:
+                lanes = dims_of(n.vector.of(s.name)) if n.vector and s.name in dict(n.vector.exprs) else set()
+                for tensor, dims in data_rows(s):
+                    if self.since.get(tensor, 0.0) > far:
+                        rows += prod(found[d].length for d in dims - lanes if d in found)
+        return rows * ROW_S
+
+    @cached_property
+    def _comes_ahead(self) -> bool:
+        """Does the next row come while phases compute? Not where the last one reads nothing of it: there the
+        requests wait for memory in its place."""
+        ahead = {b.tensor for b in self.kernel.buffers if b.ahead}
+        loops = [n for n in self.nests if n.count(Coordinate.VECTOR) > 1]
+        return bool(ahead and loops) and ahead <= {a.tensor for a in loops[-1].accesses if not a.written}
 
     def _together(self, memory: Sequence[float], core: Sequence[float]) -> float:
         """Phases one after the other; rows fetched ahead come while other phases compute."""
-        if any(b.ahead for b in self.kernel.buffers):
+        if self._comes_ahead:
             return _overlapped(sum(memory), sum(core))
         return sum(_overlapped(a, b) for a, b in zip(memory, core, strict=True))
 
@@ -229,7 +243,7 @@ class _Kernel:
 
     def _hit(self, tensor: str) -> float:
         """Of a first touch, what the last cache still has of it."""
-        return kept(self.since[tensor], self.machine.levels[-2].capacity)
+        return kept(self.since[tensor], L3_PART * self.machine.levels[-2].capacity)
 
     def _still_near(self, nest: Nest) -> float:
         """The same, of all that would come from memory."""
@@ -270,7 +284,7 @@ class _Kernel:
 
     def _chain(self, trip: float) -> float:
         """Seconds of the additions of one sum that wait for each other."""
-        return trip / self._accumulators(trip) * CHAIN_S
+        return trip / self._accumulators(trip) * self.machine.core.latency * self.machine.cycle_s
 
     def _combined(self, trip: float) -> float:
         """Seconds to set up one sum's lanes, and to add them up."""

@@ -11,7 +11,7 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.cost.cpu_device import CpuDevice, table_cpu
-from polyfuse.cost.projection import Projection, Rates, kept, project, table_rates
+from polyfuse.cost.projection import ROW_S, SHARED, Projection, Rates, kept, project, table_rates
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.layers.clusters import Clustering
@@ -22,7 +22,18 @@ from polyfuse.runtime.op_rates import known_op_rates, op_rates
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.projection import Point, lost, mape, ordered, ranks, spearman
+from benchmarks.projection import (
+    Point,
+    ceiling,
+    clearly,
+    lost,
+    mape,
+    noise,
+    ordered,
+    ranks,
+    spearman,
+    spread,
+)
 
 NORM = """op norm(x: f32[T, H]) -> (y: f32[T, H]) {
   m[t] = mean[h](x[t, h])
@@ -33,16 +44,18 @@ MAP = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = EXPR }"
 CPU = table_cpu(2)
 
 
-def kernels(text: str, knobs: CpuKnobs | None = None, stitched: bool = True, **sizes: int) -> KernelGraph:
-    stitching = Stitching() if stitched else None
-    passes = Passes(Clustering(), LoopFusion(), stitching, None, 2, knobs or CpuKnobs())
+def kernels(
+    text: str, knobs: CpuKnobs | None = None, stitched: bool = True, stored: bool = False, **sizes: int
+) -> KernelGraph:
+    stitching, fusion = Stitching() if stitched else None, LoopFusion(rematerialise=not stored)
+    passes = Passes(Clustering(), fusion, stitching, None, 2, knobs or CpuKnobs())
     return launches(lower_piece(fixed_graph_of(text, **sizes), passes)[0].kernels, passes)[0]
 
 
 def projected(
     text: str, knobs: CpuKnobs | None = None, machine: CpuDevice = CPU, stitched: bool = True, **sizes: int
 ) -> Projection:
-    return project(kernels(text, knobs, stitched, **sizes), machine, knobs)
+    return project(kernels(text, knobs, stitched, False, **sizes), machine, knobs)
 
 
 def test_memory_bound_and_core_bound() -> None:
@@ -64,6 +77,35 @@ def test_rows_fetched_ahead_hide_memory_behind_the_core() -> None:
     near, far = (projected(NORM, CpuKnobs(ahead=n), T=8192, H=768) for n in (1, 0))
     assert near.seconds < far.seconds
     assert math.isclose(near.kernels[0].memory, far.kernels[0].memory)
+
+
+def test_rows_that_the_last_phase_does_not_read_gain_nothing() -> None:
+    """What it reads was kept by another phase: the requests wait in its place."""
+    kept_rows = """op f(x: f32[T, H], r: f32[T, H]) -> (y: f32[T, H]) {
+      s[t, h] = x[t, h] + r[t, h]
+      m[t] = mean[h](s[t, h])
+      v[t] = mean[h]((s[t, h] - m[t]) ** 2)
+      y[t, h] = (s[t, h] - m[t]) * rsqrt(v[t] + 1e-5)
+    }"""
+    ways = [CpuKnobs(ahead=n) for n in (1, 0)]
+    near, far = (project(kernels(kept_rows, k, stored=True, T=8192, H=768), CPU, k) for k in ways)
+    assert near.seconds == far.seconds
+
+
+def test_rows_that_data_finds_come_late_from_beyond_l2() -> None:
+    rows = "op f(x: f32[V, D], i: i32[N]) -> (y: f32[N, D]) { y[n, d] = x[i[n], d] * 2.0 }"
+    found = projected(rows, V=1 << 18, D=64, N=1 << 17).kernels[0]
+    waiting = found.busy - max(found.memory, found.core) - SHARED * min(found.memory, found.core)
+    assert waiting == pytest.approx((1 << 17) * ROW_S / CPU.threads, rel=0.01)
+    near = projected(rows, V=64, D=64, N=64).kernels[0]
+    assert near.busy == pytest.approx(max(near.memory, near.core) + SHARED * min(near.memory, near.core))
+
+
+def test_plain_arithmetic_is_no_slower_than_a_fused_pair() -> None:
+    table = table_rates(CPU)
+    slow = Rates({**table.seconds, "plain": 100 * table.seconds["plain"]})
+    made = kernels(MAP.replace("EXPR", "x[i] * 2.0 + 1.0"), N=1 << 12)
+    assert project(made, CPU, None, slow).seconds == project(made, CPU, None, table).seconds
 
 
 def test_apart_moves_more_than_stitched() -> None:
@@ -112,7 +154,7 @@ def test_a_faster_machine_is_faster() -> None:
 
 def test_figures_of_the_comparison() -> None:
     def points(*pairs: tuple[float, float]) -> list[Point]:
-        return [Point("c", str(k), a, b) for k, (a, b) in enumerate(pairs)]
+        return [Point("c", str(k), a, (b, b)) for k, (a, b) in enumerate(pairs)]
 
     assert ranks([3.0, 1.0, 3.0]) == [1.5, 0.0, 1.5]
     rising = points((1, 2), (2, 3), (3, 9))
@@ -123,6 +165,16 @@ def test_figures_of_the_comparison() -> None:
     assert mape(points((1, 2), (3, 2))) == pytest.approx(0.5)
     assert ordered(points((1, 1.0), (2, 1.01), (3, 2.0))) == (2, 2)
     assert ordered(falling) == (0, 3)
+    assert spread(rising) == pytest.approx(3.5) and noise(rising) == 0
+
+
+def test_pairs_that_two_processes_do_not_agree_on_are_not_clear() -> None:
+    a, b, c = (
+        Point("c", n, 1.0, times) for n, times in (("a", (1.0, 1.5)), ("b", (1.2, 1.3)), ("c", (2, 3)))
+    )
+    assert not clearly(a, b) and clearly(a, c) and clearly(c, b)
+    assert noise([a, b, c]) == pytest.approx(0.5)
+    assert ceiling([a, b, c]) == pytest.approx(0.5), "the processes differ in the order of a and b"
 
 
 def test_functions_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
