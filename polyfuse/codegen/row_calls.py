@@ -19,7 +19,7 @@ from polyfuse.ir.dtypes import F32, F64, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
 
-OPS = ("exp", "sigmoid")
+OPS = ("exp", "sigmoid", "log")
 _DTYPES = (F32, F64)
 
 Element = Callable[[Printer, str, tuple[Index, ...]], str]

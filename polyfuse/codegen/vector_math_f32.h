@@ -63,24 +63,29 @@ PF_INLINE float pf_scaled_erf_f32(float x, double k, double c) {
 
 PF_INLINE float pf_erf_f32(float x) { return pf_scaled_erf_f32(x, 1.0, 1.0); }
 
-// x = 2^k (1 + f) with 1 + f in [2/3, 4/3); log(1 + f) = f - f^2/2 + f^3 P(f).
-PF_INLINE float pf_log_f32(float x) {
-  bool tiny = x < 0x1p-126f;
-  unsigned d = pf_bits_f32(tiny ? x * 0x1p25f : x) - 0x3f2aaaabu;
-  float k = (float)((int)d >> 23) - (tiny ? 25.0f : 0.0f);
-  float f = pf_from_bits_f32((d & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
-  float z = f * f;
-  float p = -0.128932387f;
-  p = p * f + 0.139901564f;
+// k log(2) + log(1 + f) with 1 + f in [2/3, 4/3): log(1 + f) = f + f^2 (f P(f) - 1/2). No sum is of two products, of
+// which a compiler might fuse either one.
+template <typename V>
+PF_INLINE V pf_log_sum_f32(V k, V f) {
+  V z = f * f;
+  V p = -0.128932387f * f + 0.139901564f;
   p = p * f + -0.121839531f;
   p = p * f + 0.140048072f;
   p = p * f + -0.166805059f;
   p = p * f + 0.200104639f;
   p = p * f + -0.249997973f;
   p = p * f + 0.333332151f;
-  float y = p * f * z + k * 1.42860682e-06f;
-  y = y - 0.5f * z;
-  float r = k * 0.693145752f + (f + y);
+  p = p * f - 0.5f;
+  return k * 0.693145752f + (k * 1.42860682e-06f + (p * z + f));
+}
+
+// x = 2^k (1 + f).
+PF_INLINE float pf_log_f32(float x) {
+  bool tiny = x < 0x1p-126f;
+  unsigned d = pf_bits_f32(tiny ? x * 0x1p25f : x) - 0x3f2aaaabu;
+  float k = (float)((int)d >> 23) - (tiny ? 25.0f : 0.0f);
+  float f = pf_from_bits_f32((d & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
+  float r = pf_log_sum_f32(k, f);
   r = x < __builtin_inff() ? r : x;
   float v = x * __builtin_inff();
   return x > 0.0f ? r : x == 0.0f ? x - __builtin_inff() : v - v;
@@ -88,14 +93,16 @@ PF_INLINE float pf_log_f32(float x) {
 
 // |x|^y in double precision: 2^(y log2|x|), where log2 of the mantissa is an odd series in f/(2+f).
 // One rounding to float at the end, so even subnormal results are right.
+PF_LIMIT double pf_pow_low_f32 = -200.0, pf_pow_high_f32 = 200.0;
 PF_INLINE float pf_pow_f32(float x, float y) {
+  const double low = pf_pow_low_f32, high = pf_pow_high_f32;
   if (__builtin_constant_p(y) && pf_is_plain_power(y)) return (float)pf_plain_power(x, y);
   double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
   unsigned long long d = pf_bits_f64(a) - 0x3fe6a09e667f3bcdull;
-  unsigned long long low = d & 0xfffffffffffffull;
+  unsigned long long rest = d & 0xfffffffffffffull;
   // The exponent, signed, as a double: no instruction for this below AVX-512.
   double k = pf_from_bits_f64(((d + (1023ull << 52)) >> 52) | 0x4330000000000000ull) - 0x1.00000000003ffp52;
-  double f = pf_from_bits_f64(low + 0x3fe6a09e667f3bcdull) - 1.0;
+  double f = pf_from_bits_f64(rest + 0x3fe6a09e667f3bcdull) - 1.0;
   double s = f / (f + 2.0), z = s * s;
   double p = 0x1.5ce8505fc99fcp-2;
   p = p * z + 0x1.a58d8904c3315p-2;
@@ -105,9 +112,11 @@ PF_INLINE float pf_pow_f32(float x, float y) {
   double l = k + s * p;
   l = a < inf ? l : a;
   l = a == 0 ? a - inf : l;
-  double t = (l == 0 ? l : yd) * (yd == 0 ? yd : l);
-  t = t < -200.0 ? -200.0 : t;
-  t = t > 200.0 ? 200.0 : t;
+  // 1^inf and inf^0 are 1; constants other than 0 and inf need not look for them.
+  bool common = __builtin_constant_p(y) && y != 0.0f && y - y == 0.0f;
+  double t = common ? l * yd : (l == 0 ? l : yd) * (yd == 0 ? yd : l);
+  t = t < low ? low : t;
+  t = t > high ? high : t;
   double shifted = t + 0x1.80000000003ffp52;
   double r = t - (shifted - 0x1.80000000003ffp52);
   double e = 0x1.41d0b5193ce29p-13;

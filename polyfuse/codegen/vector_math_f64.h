@@ -125,7 +125,9 @@ PF_INLINE double pf_plain_power(double x, double y) {
 
 // |x|^y = exp(y log|x|) with the logarithm and the product as sums of two doubles: y log|x| reaches
 // 745, so ten bits more than a double are needed for a full result. *_l is the small part.
+PF_LIMIT double pf_pow_low_f64 = -800.0, pf_pow_high_f64 = 800.0;
 PF_INLINE double pf_pow_f64(double x, double y) {
+  const double low = pf_pow_low_f64, high = pf_pow_high_f64;
   if (__builtin_constant_p(y) && pf_is_plain_power(y)) return pf_plain_power(x, y);
   double a = __builtin_fabs(x), inf = __builtin_inf();
   bool tiny = a < 0x1p-1022;
@@ -160,8 +162,8 @@ PF_INLINE double pf_pow_f64(double x, double y) {
   l = y == 0 ? y : l;
   double t = yl * l, t_l = pf_fma_f64(yl, l, -t) + yl * l_l;
   t_l = __builtin_fabs(t) < 800.0 ? t_l : 0.0;
-  t = t < -800.0 ? -800.0 : t;
-  t = t > 800.0 ? 800.0 : t;
+  t = t < low ? low : t;
+  t = t > high ? high : t;
   double v = t * 0x1.71547652b82fep+0 + 0x1.80000000007fep52;
   double n = v - 0x1.80000000007fep52;
   double r = ((t - n * 0x1.62e42fefa4000p-1) - n * -0x1.8432a1b0e2634p-43) + t_l;

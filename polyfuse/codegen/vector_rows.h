@@ -38,3 +38,20 @@ PF_INLINE void pf_row_sigmoid_$N($F* x, int n) {
   for (int k = 0; k < n; ++k) x[k] = pf_sigmoid_$N(x[k]);
 #endif
 }
+
+// log(x) as pf_log_$N has it, bit for bit: the machine takes subnormal numbers apart as well, makes NaN of what is
+// negative, and the exponents of 0 and inf are the logarithms. In double precision compilers do as well.
+PF_INLINE void pf_row_log_$N($F* x, int n) {
+#if defined(__AVX512DQ__) && !defined(__clang__) && $MANT == 23
+  typedef float V __attribute__((vector_size(64)));
+  typedef float W __attribute__((vector_size(64), aligned(4), may_alias));
+  for (int k = 0; k < n; k += 16) {
+    const V v = *(const W*)(x + k);
+    const V e = __builtin_ia32_getexpps512_mask(v, v, -1, 4), m = __builtin_ia32_getmantps512_mask(v, 8, v, -1, 4);
+    const auto low = m < 0x1.555556p0f;
+    *(W*)(x + k) = pf_log_sum_f32(low ? e : e + 1.0f, (low ? m : 0.5f * m) - 1.0f);
+  }
+#else
+  for (int k = 0; k < n; ++k) x[k] = pf_log_$N(x[k]);
+#endif
+}

@@ -14,7 +14,7 @@ import pytest
 import polyfuse as pf
 from polyfuse.codegen.row_calls import OPS, calls_rows, in_parts, row_name
 from polyfuse.codegen.vector_math import CPU_FUNCTIONS, ROW_FUNCTIONS, prelude
-from polyfuse.ir.dtypes import F32, F64, I64, DType
+from polyfuse.ir.dtypes import BY_NAME, F32, F64, I64, DType
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.tensor_graph import Apply, Const, IndexValue, Read, Select
@@ -102,6 +102,18 @@ def test_loops_are_cut_where_they_may_be(h: int) -> None:
         want = 1 / (1 + np.exp(-xd))
         want[:, :-1] *= np.exp(xd[:, 1:])
         np.testing.assert_allclose(z, want, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("h", [1, 63, 64, 200])
+def test_logarithms(h: int, dtype: str) -> None:
+    x = np.exp(np.random.default_rng(h).standard_normal((5, h)) * 20).astype(BY_NAME[dtype].numpy)
+    if h >= 63:
+        x[0, :8] = [0, -0.0, np.inf, -np.inf, np.nan, -1, 1, np.finfo(x.dtype).max]
+    text = f"op f(x: {dtype}[T, H]) -> (y: {dtype}[T, H]) {{ y[t, h] = log(x[t, h]) * 0.5 }}"
+    f: Any = pf.compile(text)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        np.testing.assert_allclose(f(x), np.log(x.astype("g")) / 2, rtol=3 * np.finfo(x.dtype).eps)
 
 
 def test_no_rows_of_no_elements() -> None:
