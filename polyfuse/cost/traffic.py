@@ -63,23 +63,43 @@ def footprints(kernel: tuple[Nest, ...]) -> Footprints:
 
 def distances(kernels: list[Footprints]) -> list[dict[str, float]]:
     """For each kernel and tensor: bytes touched since the last kernel that touched it, the own ones too."""
-    result: list[dict[str, float]] = []
     count = len(kernels)
+    touching: dict[str, list[int]] = {}
     for k, mine in enumerate(kernels):
-        row: dict[str, float] = {}
         for tensor in mine:
-            back = next(d for d in range(1, count + 1) if tensor in kernels[(k - d) % count])
-            row[tensor] = _together([kernels[(k - d) % count] for d in range(min(back, count - 1) + 1)])
-        result.append(row)
+            touching.setdefault(tensor, []).append(k)
+    alone = [{n: item * union(boxes) for n, (item, boxes) in mine.items()} for mine in kernels]
+    result: list[dict[str, float]] = []
+    for k, mine in enumerate(kernels):
+        back = {n: min(_steps_back(touching[n], k, count), count - 1) for n in mine}
+        sums = _sums(kernels, alone, k, max(back.values(), default=0))
+        result.append({n: sums[d] for n, d in back.items()})
     return result
 
 
-def _together(kernels: list[Footprints]) -> float:
-    parts: dict[str, tuple[int, tuple[Touched, ...]]] = {}
-    for k in kernels:
-        for tensor, (item, boxes) in k.items():
-            parts[tensor] = item, (*parts.get(tensor, (item, ()))[1], *boxes)
-    return sum(item * union(boxes) for item, boxes in parts.values())
+def _steps_back(places: list[int], k: int, count: int) -> int:
+    """From kernel k to the one before that is among these, in a ring of so many."""
+    return k - places[places.index(k) - 1] if k != places[0] else k + count - places[-1]
+
+
+def _sums(kernels: list[Footprints], alone: list[dict[str, float]], k: int, steps: int) -> list[float]:
+    """Bytes that kernel k touches, then those that it and one before touch, and so on."""
+    boxes: dict[str, tuple[Touched, ...]] = {}
+    each: dict[str, float] = {}
+    found, total = [], 0.0
+    for d in range(steps + 1):
+        at = (k - d) % len(kernels)
+        for tensor, (item, more) in kernels[at].items():
+            known = boxes.get(tensor)
+            if known is None:
+                boxes[tensor], each[tensor] = more, alone[at][tensor]
+                total += each[tensor]
+            elif not set(more) <= set(known):
+                boxes[tensor] = (*known, *more)
+                now = item * union(boxes[tensor])
+                total, each[tensor] = total + now - each[tensor], now
+        found.append(total)
+    return found
 
 
 def traffic(kernel: tuple[Nest, ...], since: Mapping[str, float], keeping: Keeping) -> Traffic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import polyfuse as pf
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.device import DEVICES, Device, device
-from polyfuse.cost.extents import instances
+from polyfuse.cost.extents import Touched, instances, union
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.nests import nests
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import NestFigures, StitchingCost, gain
+from polyfuse.cost.traffic import Footprints, distances
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.kernel_stages import Kernels
 from polyfuse.targets import chip
@@ -105,6 +107,29 @@ HALVES = pf.parse(
 )
 LOWER = pf.parse("op lower(x: f32[N, N]) -> (y: f32[N]) { y[i] = sum[j in 0..i+1](x[i, j]) }")
 TAKEN = pf.parse("op taken(x: f32[V, D], k: i64[N]) -> (y: f32[N, D]) { y[n, d] = x[k[n], d] }")
+
+
+def test_bytes_between_two_uses_are_counted_as_they_are_defined() -> None:
+    """All that kernels touch from one that uses a tensor to the next one that does, in a ring."""
+
+    def defined(kernels: list[Footprints], k: int, tensor: str) -> float:
+        back = next(d for d in range(1, len(kernels) + 1) if tensor in kernels[k - d])
+        between = [kernels[k - d] for d in range(min(back, len(kernels) - 1) + 1)]
+        boxes = {n: [b for f in between for b in f.get(n, (0, ()))[1]] for f in between for n in f}
+        sizes = {n: item for f in between for n, (item, _) in f.items()}
+        return sum(sizes[n] * union(found) for n, found in boxes.items())
+
+    rng = random.Random(3)
+
+    def drawn() -> tuple[Touched, ...]:
+        low = [rng.randint(0, 5) for _ in range(rng.randint(1, 3))]
+        return tuple(Touched(((x, x + rng.randint(0, 9)),), float(rng.randint(1, 9))) for x in low)
+
+    for _ in range(200):
+        count = rng.randint(1, 6)
+        kernels = [{n: (4, drawn()) for n in rng.sample("abcde", rng.randint(0, 4))} for _ in range(count)]
+        for k, row in enumerate(distances(kernels)):  # type: ignore[arg-type]
+            assert row == {n: defined(kernels, k, n) for n in kernels[k]}  # type: ignore[arg-type]
 
 
 def test_halves_of_an_axis_are_counted_once_each() -> None:
