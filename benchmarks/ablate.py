@@ -42,31 +42,18 @@ NOTES = """
 
 - One layer-I kernel is all there is to stitch: LSTM cell, QKV, gather, ocean. Layer II changes nothing
   there.
-- Functions of what a loop does not change are computed before it. With and without, in turns: LogSoftmax
-  14.0 and 60.4 ms with layer I, 11.6 and 61.4 with both (medians); AStitch 347 and 410 us with both
-  (fastest), and no difference with layer I.
-- A stitched kernel asks for the next row before or during its last phase. With and without, two runs
-  each, fastest times: LayerNorm 4 and 7 % faster, dropout-grad 3 and 6 %, AStitch 4 % slower and the same;
-  medians, with other programs running, were better for all (AStitch 1.5 times).
-- LayerNorm backward was 3 to 17 % slower with layer II than with layer I as long as nothing was asked for
-  ahead inside chunks, of which there were 8: the first phase of a row waited for memory, and in layer I's
-  last kernel nothing does. Now there are 32 chunks, and rows are asked for ahead in them too. Fastest of
-  300 calls in turns, with other programs running: layer I 1715 us, both 1524 (1602 with nothing ahead) in
-  one thread; 595, 483 and 514 in two. Kernels alone on fixed memory: 1244 and 1061 us in one thread, 526
-  and 376 in two; there they are faster still with nothing ahead (880 and 345), which calls are not.
-- Cross entropy gained nothing as long as its rows of 122 kB were not asked for ahead: both phases of a
-  row waited for memory, as layer I's two kernels do. Asked for in pieces during the second phase (fastest of
-  60 to 150 calls): layer I 4734 us, both 3379 in one thread; 2230 and 1629 in two. The kernel alone takes
-  3084 us in one thread, and 4717 without that.
-- Where tensors are not much larger than L3, what layer II saves is traffic of L3. Gains in three quiet runs
-  of this table: LayerNorm backward 0.97, 1.09 and 1.04, BatchNorm 1.23, 1.03 and 1.16, GroupNorm + SiLU
-  0.99, 1.05 and 0.98, which is none that can be measured; the model expected 1.65, 1.6 and 1.6, as it has
-  DRAM's bandwidth there.
+- Functions of what a loop does not change are computed before it, and a stitched kernel asks for the next
+  row before or during its last phase: what that brings is in [choices](choices.md).
+- LayerNorm backward and cross entropy would gain nothing if nothing were asked for ahead: the first phase
+  of a row, and with long rows both, would wait for memory as layer I's kernels do.
+- Where tensors are not much larger than L3, what layer II saves is traffic of L3. LayerNorm backward,
+  BatchNorm and GroupNorm + SiLU gain so little that runs of this table differ in the sign; the model
+  expects more, as it has DRAM's bandwidth there.
 - Bias-GELU backward is one nest with layer I: nothing goes from one kernel to another, and `explain()`
   says so. The code is the same with layer II, and so is the time; other figures are noise.
 - LAMB's norms are sums over everything: nothing can be stitched to them, `explain()` says so for each.
-- Loops of a perfect nest are ordered by contiguity on a CPU; before, FM gradient was 4.5 times as slow
-  with layer I as without layers.
+- Loops of a perfect nest are ordered by contiguity on a CPU; without, layer I would lose where it joins
+  nests that walk memory differently (FM gradient).
 """
 
 # Title: operator (stdlib:, or a file), sizes, splats; where data are indices, the size that they stay below.

@@ -2,8 +2,8 @@
 
     print(reduced(failure, lambda call, way: first_failure([(call, way)])))
 
-Lines and results of the text are left out one by one.  What is no program any more, and what fails in another
-manner, does not count.
+Lines and results of the text are left out one by one, and right sides become a number.  What is no program
+any more, and what fails in another manner, does not count.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 
 Judge = Callable[[Call, CompiledWay], Failure | None]
+NUMBERS = ("0.25", "3")
+_RIGHT = re.compile(r"(\s*\w+\[.*?\] = )(.*?)( for .*)")
 _RESULTS = re.compile(r"-> \((.*)\)")
 
 
@@ -63,7 +65,8 @@ def _simpler(failure: Failure) -> Iterator[tuple[Call, CompiledWay]]:
 
 
 def shorter_texts(text: str) -> Iterator[str]:
-    """The text of one operator without one result (and what defines it), or without one line."""
+    """The text of one operator without one result (and what defines it), without one line, or with a number
+    on the right of one."""
     head, body = text.split("{\n", 1)
     lines = body.rstrip("}\n").split("\n")
     found = _RESULTS.search(head)
@@ -75,6 +78,10 @@ def shorter_texts(text: str) -> Iterator[str]:
         yield _joined(fewer, lines)
     for k in range(len(lines)):
         yield _joined(head, lines[:k] + lines[k + 1 :])
+    for k, line in enumerate(lines):
+        if (found := _RIGHT.fullmatch(line)) and found[2] not in NUMBERS:
+            for number in NUMBERS:
+                yield _joined(head, [*lines[:k], found[1] + number + found[3], *lines[k + 1 :]])
 
 
 def _joined(head: str, lines: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The user's C++ compiler: found, identified, and run on a source, or on several parts of it side by side.
 
-Why these flags and no others (measured, see docs/targets.md): 512-bit vectors are 1.1-1.5x over
+Why these flags and no others (see docs/targets.md): vectors of 512 bits are faster than
 gcc's default of 256; without errno and traps the polynomial loops vectorise; contraction gives FMA.
 Nothing that lets the compiler reassociate: it would fold ``(a - b) + b`` to ``a`` and break exp, Welford
 and compensated sums, and linking with ``-ffast-math`` flips denormals off for the whole process.

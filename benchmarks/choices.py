@@ -1,0 +1,222 @@
+"""What single choices of code generation bring: `python -m benchmarks.choices [--only WORD] [--write]`.
+
+Each choice can be left out: a pass that does nothing, or another number.  Its cases are compiled with and
+without it in this process, and called in turns, so that what else the machine does meets both; compared are
+the fastest medians of short series of calls.  Nothing comes from the cache of plans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polyfuse as pf
+from benchmarks.surroundings import load_average, surroundings
+from benchmarks.workload import Workload, load
+from polyfuse import lowering, pipeline
+from polyfuse.codegen import cpu, halves, lower, masked_tails
+from polyfuse.ir.cpu_knobs import CpuKnobs
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
+MARK = "<!-- measured -->"
+SERIES, SECONDS = 9, 6.0
+Calls = dict[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload at one of its sizes, or at others."""
+
+    workload: str
+    sizes: Mapping[str, int] | None = None
+
+    def __str__(self) -> str:
+        shown = "x".join(map(str, self.of(load(self.workload)).values()))
+        return f"{self.workload} {shown}"
+
+    def of(self, workload: Workload) -> Mapping[str, int]:
+        return self.sizes or next(iter(workload.cases.values()))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that the compiler does, the attributes to replace so that it does not, and where that shows.
+
+    `knobs` are what code is varied by; they are for what a number decides.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    replaced: tuple[tuple[Any, str, Any], ...] = ()
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Compile without it. Raises AttributeError if what is replaced has another name now."""
+        patches = [mock.patch.object(owner, name, new) for owner, name, new in self.replaced]
+        patches.append(mock.patch.object(pipeline, "CpuKnobs", lambda: self.knobs))
+        for p in patches:
+            p.start()
+        try:
+            yield
+        finally:
+            for p in reversed(patches):
+                p.stop()
+
+
+def rows(columns: int) -> Case:
+    """Softmax of short rows, 400 kB of them."""
+    return Case("softmax", {"T": 100_000 // columns, "H": columns})
+
+
+def unchanged(kernel: Any, block: Any, *_: Any) -> Any:
+    """A pass over a block that does nothing."""
+    return block
+
+
+CHOICES = (
+    Choice(
+        "accumulators of four vectors, not of eight",
+        (Case("xent_fwd"), Case("softmax")),
+        knobs=CpuKnobs(lane_bytes=512),
+    ),
+    Choice(
+        "accumulators of four vectors, not of one",
+        (Case("xent_fwd"), Case("ln_fwd"), Case("softmax")),
+        knobs=CpuKnobs(lane_bytes=64),
+    ),
+    Choice(
+        "what is left of a row in lanes under masks",
+        tuple(map(rows, (36, 100, 127, 129, 1000))),
+        ((masked_tails, "FEWEST_LANES", 1 << 30),),
+    ),
+    Choice(
+        "functions of all lanes at once",
+        (Case("softmax"), Case("lstm_cell"), Case("rms_swiglu"), Case("xent_fwd")),
+        ((halves, "calls_rows", lambda body: False),),
+    ),
+    Choice(
+        "no search for NaN where its absence cannot be seen",
+        (Case("msoftmax"), Case("softmax"), Case("xent_fwd")),
+        ((lower, "spare_nan", unchanged),),
+    ),
+    Choice(
+        "functions of what a loop does not change, before it",
+        (Case("astitch_768"), Case("bn_train_relu")),
+        ((lower, "hoist", unchanged),),
+    ),
+    Choice(
+        "sums across memory inside of a row, four terms at a time",
+        (Case("dien_attention"),),
+        ((lower, "jam", lambda block: block),),
+    ),
+    Choice(
+        "the next row asked for ahead",
+        (Case("ln_fwd"), Case("rms_swiglu"), Case("xent_fwd")),
+        knobs=CpuKnobs(ahead=0),
+    ),
+    Choice(
+        "lines asked for shortly before use",
+        (Case("residual_chain"), Case("softmax"), Case("ln_fwd"), Case("bn_train_relu")),
+        ((lowering, "fetched_soon", lambda kernels, *_: kernels),),
+    ),
+    Choice(
+        "strips in place that begin at cache lines",
+        (Case("adamw"),),
+        ((cpu, "strip_of", lambda task: None),),
+    ),
+    Choice(
+        "results past the caches",
+        (
+            Case("bias_gelu", {"T": 4096, "H": 3072}),
+            Case("residual_chain"),
+        ),
+        knobs=CpuKnobs(stream=False),
+    ),
+)
+
+
+def compiled(workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[], Any], str]:
+    """A call, and the source that it runs."""
+    f = pf.compile(workload.parse(), workload.name, options=pf.Options(verify=True, progress=False))
+    f(*arguments)
+    code = f.built(*arguments).code
+    assert code is not None
+    return (lambda: f(*arguments)), code.source
+
+
+def both(choice: Choice, case: Case) -> tuple[Calls, bool]:
+    """Calls with and without the choice, on the same arrays, and whether their sources differ."""
+    workload = load(case.workload)
+    given = workload.inputs(case.of(workload))
+    arguments = [given[n] for n in workload.graph.inputs if n in given]
+    chosen, source = compiled(workload, arguments)
+    with choice.left_out():
+        other, without = compiled(workload, arguments)
+    return {"with": chosen, "without": other}, source != without
+
+
+def seconds(calls: Calls, budget: float) -> dict[str, float]:
+    """The fastest median of each call's series, in turns for so many seconds."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.monotonic() + budget
+    while time.monotonic() < end or not spent["with"]:
+        for name, call in calls.items():
+            call()
+            times = []
+            for _ in range(SERIES):
+                start = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - start)
+            spent[name].append(statistics.median(times))
+    return {name: min(times) for name, times in spent.items()}
+
+
+def table(chosen: list[Choice], budget: float) -> str:
+    """A row for each choice and case."""
+    where = surroundings()
+    lines = [
+        f"{where['cpu']}, {where['cores']} cores, {where['date'][:10]}, load average {load_average():.1f};",
+        f"microseconds, the fastest of series of {SERIES} calls in turns (their medians).",
+        "",
+        "| choice | workload | with | without | without / with |",
+        "|---|---|---|---|---|",
+    ]
+    for choice in chosen:
+        for case in choice.cases:
+            calls, differ = both(choice, case)
+            if not differ:
+                line = f"| {choice.name} | {case} | | | makes no difference here |"
+            else:
+                chosen_s, other_s = seconds(calls, budget).values()
+                times = f"{1e6 * chosen_s:.4g} | {1e6 * other_s:.4g} | {other_s / chosen_s:.2f}"
+                line = f"| {choice.name} | {case} | {times} |"
+            lines.append(line)
+            print(line, file=sys.stderr, flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and with --write put the table into the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="WORD", help="choices whose name has the word")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
+    asked = parser.parse_args()
+    found = table([c for c in CHOICES if asked.only in c.name], asked.seconds)
+    print(found)
+    if asked.write:
+        before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
+        PAGE.write_text(f"{before}{MARK}\n\n{found}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The benchmark of single choices: each of them changes the code of a workload that it is measured with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyfuse.estimates import this_core
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.packing import Packing
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, emitted
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
+
+from benchmarks.choices import CHOICES, PAGE, Case, Choice  # noqa: E402
+from benchmarks.workload import load  # noqa: E402
+
+
+def source(case: Case, knobs: CpuKnobs) -> str:
+    workload = load(case.workload)
+    layers = {"fusion": LoopFusion(), "stitching": Stitching(), "packing": Packing()}
+    options = Options(threads=2, verify=True, progress=False)
+    compilation = Compilation(
+        workload.graph, case.of(workload), options=options, knobs=CpuKnobs(core=this_core()), **layers
+    )
+    chosen = Compilation(**{**vars(compilation), "knobs": knobs})
+    return emitted(Watch(options), chosen)[1].source
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name)
+def test_leaving_it_out_changes_the_code(choice: Choice) -> None:
+    def differs(case: Case) -> bool:
+        usual = source(case, CpuKnobs())
+        with choice.left_out():
+            return source(case, choice.knobs) != usual
+
+    assert any(map(differs, choice.cases))
+
+
+def test_all_of_them_are_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"| {c.name} | {case} |" in text for c in CHOICES for case in c.cases)
