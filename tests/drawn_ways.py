@@ -160,6 +160,7 @@ def _knobs(dice: random.Random) -> CpuKnobs:
         chunks=pick(None, 1, 5),
         threads=pick(None, None, 2),
         core=pick(*CORES),
+        rows=pick(None, None, 2, 3),
     )
 
 

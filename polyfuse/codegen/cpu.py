@@ -17,6 +17,7 @@ from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.codegen.rows_together import with_arrays
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.vector_math import prelude
@@ -25,6 +26,7 @@ from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, produc
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.loop_ir import For
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
@@ -118,9 +120,8 @@ def _print(
             made = [(launch,)]
         launches += [x for each in made for x in each]
     used.update(emitter.functions)
-    scratch = max((_scratch_bytes(x) for _, p in parts for x in p.packed or (p,)), default=0)
     copied = tuple(sorted(request.copied))
-    own = request.knobs
+    own, scratch = request.knobs, emitter.scratch
     plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied, own.chunks, own.threads)
     return functions, plan, tuple(emitter.checks)
 
@@ -135,17 +136,19 @@ def _functions(
     if kernel.library is not None:
         total = sum((_instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, False, kernel.library),)
-    places = Addresses(kernel, emitter.buffers, emitter.checked, emitter.copied, emitter.checks)
-    form = emitter.form(places)
-    printed = emitter.printed.get(form)
-    if printed is None:
-        low = lower(kernel)
+    form = emitter.form(emitter.places(kernel))
+    if form not in emitter.printed:
+        low = lower(kernel, 1 if emitter.checked else emitter.knobs.rows)
         names = [f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks))]
+        places = emitter.places(low.kernel)
         for n, task in zip(names, low.tasks, strict=True):
             functions += [emitter.body(n, places, task), emitter.entry(n, n, places, bool(task.loops))]
         made = tuple(_launch(n, whole, low, task) for n, task in zip(names, low.tasks, strict=True))
-        emitter.printed[form] = made
+        emitter.scratch = max(emitter.scratch, _scratch_bytes(low.kernel))
+        emitter.printed[form] = made, low.rows
         return made
+    printed, rows = emitter.printed[form]
+    places = emitter.places(with_arrays(kernel, rows))
     again = [replace(x, function=f"{prefix}{kernel.name}_{k}", kernel=whole) for k, x in enumerate(printed)]
     functions += [
         emitter.entry(x.function, old.function, places, x.parallel)
@@ -236,8 +239,13 @@ class _Emitter:
         self.checked = checked
         self.copied = copied
         self.functions: set[str] = set()
-        self.printed: dict[object, tuple[Launch, ...]] = {}
+        self.printed: dict[object, tuple[tuple[Launch, ...], int]] = {}
+        self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
+
+    def places(self, kernel: Kernel) -> Addresses:
+        """Where the elements of a kernel's tensors are."""
+        return Addresses(kernel, self.buffers, self.checked, self.copied, self.checks)
 
     def form(self, places: Addresses) -> object:
         """Equal for kernels that differ in names only. Checks say where they are, so they are never alike."""
@@ -268,7 +276,7 @@ class _Emitter:
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
             streamed=self._streamed(places),
-            soon=frozenset(b.tensor for b in places.kernel.arguments if b.soon),
+            soon=frozenset(b.tensor for b in places.kernel.arguments if b.soon and task.together is None),
             strided=strided,
             strip=strip_of(task),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
@@ -276,8 +284,7 @@ class _Emitter:
         parameters = self._parameters(places)
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
-            body = ["  for (pf_i64 it = begin; it < end; ++it) {", *self._decode(task, printer)]
-            body += [*printer.block(task.body, "    "), "  }"]
+            body = self._rows(task, printer)
         else:
             body = printer.block(task.body, "  ")
         if printer.used:
@@ -305,20 +312,22 @@ class _Emitter:
             ]
         )
 
-    def _decode(self, task: Task, printer: Printer) -> list[str]:
-        """The loop variables of the parallel nest from the iteration number, innermost fastest."""
-        lines = ["    pf_i64 rest = it;"] if len(task.loops) > 1 else []
-        for k in range(len(task.loops) - 1, -1, -1):
-            x = task.loops[k]
-            low = printer.index(x.lower)
-            extent = printer.index(binary("-", x.upper, x.lower))
-            if k == 0:
-                value = "it" if len(task.loops) == 1 else "rest"
-                lines.append(f"    const pf_i64 {x.var} = {low} + {value};")
-            else:
-                lines.append(f"    const pf_i64 {x.var} = {low} + rest % {extent};")
-                lines.append(f"    rest /= {extent};")
-        return lines
+    def _rows(self, task: Task, printer: Printer) -> list[str]:
+        """The iterations from `begin` to `end`: several at a time, then one by one."""
+        one = [*_decode(task.loops, printer), *printer.block(task.body, "    "), "  }"]
+        if task.together is None:
+            return ["  for (pf_i64 it = begin; it < end; ++it) {", *one]
+        count = len(task.together.loops)
+        each = [line for k, loops in enumerate(task.together.loops) for line in _decode(loops, printer, k)]
+        return [
+            "  pf_i64 it = begin;",
+            f"  for (; it + {count} <= end; it += {count}) {{",
+            *each,
+            *printer.block(task.together.body, "    "),
+            "  }",
+            "  for (; it < end; ++it) {",
+            *one,
+        ]
 
     def _parameters(self, places: Addresses) -> list[tuple[str, str]]:
         """(declaration, value) of each parameter of a kernel's function."""
@@ -346,3 +355,23 @@ class _Emitter:
         if self.checked:
             found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
         return found
+
+
+def _decode(loops: tuple[For, ...], printer: Printer, later: int = 0) -> list[str]:
+    """The variables of a parallel nest from the number of the iteration, or of one some iterations later;
+    the innermost runs fastest."""
+    number = f"it + {later}" if later else "it"
+    if len(loops) == 1:
+        return [f"    const pf_i64 {loops[0].var} = {printer.index(loops[0].lower)} + {number};"]
+    rest = f"rest{later}" if later else "rest"
+    lines = [f"    pf_i64 {rest} = {number};"]
+    for k in range(len(loops) - 1, -1, -1):
+        x = loops[k]
+        low = printer.index(x.lower)
+        extent = printer.index(binary("-", x.upper, x.lower))
+        if k == 0:
+            lines.append(f"    const pf_i64 {x.var} = {low} + {rest};")
+        else:
+            lines.append(f"    const pf_i64 {x.var} = {low} + {rest} % {extent};")
+            lines.append(f"    {rest} /= {extent};")
+    return lines

@@ -9,12 +9,13 @@ fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
+rows          short ones of a chunk are computed several at a time
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.collisions import order_collisions
@@ -25,6 +26,7 @@ from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
+from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.kernel import Kernel, tree
@@ -35,12 +37,18 @@ from polyfuse.poly.ast_build import loops_of
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
+    """A kernel with the functions that it becomes; `rows` of one of them take turns."""
+
     kernel: Kernel
     tasks: tuple[Task, ...]
 
+    @property
+    def rows(self) -> int:
+        return max((len(t.together.loops) for t in self.tasks if t.together), default=1)
 
-def lower(kernel: Kernel) -> LoweredKernel:
-    """The kernel's functions as loop IR."""
+
+def lower(kernel: Kernel, rows: int | None = None) -> LoweredKernel:
+    """The kernel's functions as loop IR; `rows` of a parallel nest take turns (None: where that pays)."""
     numbers = itertools.count()
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
@@ -48,8 +56,10 @@ def lower(kernel: Kernel) -> LoweredKernel:
     block = hoist(kernel, block, numbers)
     block = fetch_ahead(kernel, block)
     block = jam(register_tiles(kernel, block, numbers))
-    made = [Task(*owned(kernel, kernel.owners, block))] if kernel.owners else tasks_of(kernel, block)
-    return LoweredKernel(kernel, tuple(made))
+    if kernel.owners:
+        return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
+    low = LoweredKernel(kernel, rows_together(kernel, tasks_of(kernel, block), rows))
+    return replace(low, kernel=with_arrays(kernel, low.rows))
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:

@@ -15,11 +15,23 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Several iterations of a task at once: its loops as each of them has them, and one body for all."""
+
+    loops: tuple[tuple[For, ...], ...]
+    body: Block
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
-    """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial)."""
+    """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial).
+
+    `together` is how several iterations that follow one another are run, as long as there are so many.
+    """
 
     loops: tuple[For, ...]
     body: Block
+    together: Together | None = None
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:

@@ -21,6 +21,7 @@ class CpuKnobs:
     partials     partial results of a reduction over the outermost loop, for each thread
     local_bytes  a temporary of one worker up to this size is an array of that worker; larger ones are global
     ahead        a stitched kernel fetches the row so many ahead wherever it can (0: nowhere)
+    rows         so many short rows of a parallel loop are computed at a time (1: one by one)
     stream       stores of results pass the caches by (non-temporal)
     chunks       chunks of a parallel loop for each thread, which claim them one by one
     threads      threads that take part at most
@@ -33,6 +34,7 @@ class CpuKnobs:
     partials: int | None = None
     local_bytes: int | None = None
     ahead: int | None = None
+    rows: int | None = None
     stream: bool | None = None
     chunks: int | None = None
     threads: int | None = None
@@ -46,7 +48,7 @@ class CpuKnobs:
     @property
     def of_kernels(self) -> CpuKnobs:
         """Those that kernels depend on; the others change only how they are printed and run."""
-        return replace(self, lane_bytes=None, chunks=None, threads=None)
+        return replace(self, lane_bytes=None, rows=None, chunks=None, threads=None)
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.ir.index_expr import IConst, binary, variables
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -70,6 +72,9 @@ class Variant:
         return Variant((*self.changes, *other.changes))
 
 
+# Longer rows are not tried several at a time: what they keep would not stay in registers and L1.
+LONGEST_TOGETHER = 512
+
 Change = Callable[[Choices], Choices]
 
 
@@ -92,6 +97,9 @@ CHANGES: Mapping[str, Change] = {
     "1 row ahead": _knobs(ahead=1),
     "2 rows ahead": _knobs(ahead=2),
     "4 rows ahead": _knobs(ahead=4),
+    "rows one by one": _knobs(rows=1),
+    "2 rows at a time": _knobs(rows=2),
+    "4 rows at a time": _knobs(rows=4),
     "128 bytes of accumulators": _knobs(lane_bytes=128),
     "512 bytes of accumulators": _knobs(lane_bytes=512),
     "1 chunk a thread": _knobs(chunks=1),
@@ -127,6 +135,7 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
     reduces = any(s.reduction is not None for s in graph.statements)
     one_pass = 1 if len(graph.statements) > 1 else 0
     near = machine.levels[1].capacity * machine.threads
+    short = any(_terms(s) <= LONGEST_TOGETHER for s in graph.statements if s.reduction is not None)
     for name, change in CHANGES.items():
         made = change(base)
         if made == base:
@@ -136,6 +145,15 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
             continue
         if "rows ahead" in name and (small or not one_pass):
             continue
+        if "at a time" in name and not (short and one_pass):
+            continue
         if ("accumulators" in name or "partial" in name or "reductions" in name) and not reduces:
             continue
         yield Variant((name,))
+
+
+def _terms(s: Statement) -> int:
+    """How many terms a reduction has for each element; many, where that is not known."""
+    own = {v for i in s.write if not isinstance(i, EXPR_TYPES) for v in variables(i)}
+    extents = [binary("-", d.upper, d.lower) for d in s.dims if d.name not in own]
+    return prod(e.value if isinstance(e, IConst) else 1 << 20 for e in extents)

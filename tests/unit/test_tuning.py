@@ -116,6 +116,7 @@ def test_proposals_suit_the_graph() -> None:
     names = [{str(v) for v in proposals(fixed_graph(graph, s), base, table_cpu(2))} for s in (small, large)]
     assert "1 thread" in names[0] and "stores past the caches" not in names[0]
     assert "1 thread" not in names[1] and "stores past the caches" in names[1]
+    assert "4 rows at a time" in names[0] and not any("at a time" in n for n in names[1])
     plain = pf.parse("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + 1.0 }").op().graph()
     assert not any("accum" in str(v) for v in proposals(fixed_graph(plain, {"N": 9}), base, table_cpu(2)))
 

@@ -1,0 +1,130 @@
+"""Short rows one by one and several at a time: `python -m benchmarks.short_rows [--seconds S] [--write]`.
+
+The same operator with `CpuKnobs(rows=...)`, all variants in one process, one thread, in turns; a table of
+nanoseconds for each row, of the fastest of many calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.surroundings import load_average, surroundings
+from benchmarks.workload import at_line, load
+from polyfuse import parse
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.launch_plan import Kind
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, run
+from polyfuse.runtime.cpu import CpuExecutable
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "short_rows.md"
+MARK = "<!-- measured -->"
+LOG_SOFTMAX = """op log_softmax(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = max[h](x[t, h])
+  d[t] = sum[h](exp(x[t, h] - m[t]))
+  y[t, h] = x[t, h] - m[t] - log(d[t])
+}"""
+RMS_NORM = """op rms_norm(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) {
+  s[t] = sum[h](x[t, h] ** 2) / H
+  y[t, h] = x[t, h] * rsqrt(s[t] + 1e-5) * g[h]
+}"""
+TEXTS = {
+    "softmax": load("softmax").text,
+    "softmax f64": load("softmax").text.replace("f32", "f64"),
+    "log-softmax": LOG_SOFTMAX,
+    "LayerNorm": load("ln_fwd").text,
+    "bias, residual, LayerNorm": load("res_ln").text,
+    "RMSNorm": RMS_NORM,
+}
+COLUMNS = (8, 16, 30, 64, 100, 128, 200, 256)
+# Elements of x: they stay in L2 together with the results, and they do not.
+ELEMENTS = (1 << 16, 3 << 20)
+VARIANTS: Mapping[str, int | None] = {"1": 1, "2": 2, "4": 4, "the rule": None}
+CALLS = 4
+Call = Callable[[], None]
+
+
+def call_of(graph: TensorGraph, sizes: Mapping[str, int], rows: int | None) -> Call:
+    """A call of the operator on arrays of its own, compiled with so many rows at a time."""
+    options = Options(threads=1, verify=False, dump=None)
+    knobs = CpuKnobs(rows=rows)
+    built = run(Compilation(graph, sizes, LoopFusion(), options, stitching=Stitching(), knobs=knobs))
+    assert built.code is not None and isinstance(built.executable, CpuExecutable)
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for b in built.code.plan.buffers:
+        shape = tuple(evaluate(e, sizes) for e in b.shape)
+        if b.kind is not Kind.WORKSPACE:
+            default = graph.tensor(b.name).default
+            value = rng.standard_normal(shape) if default is None else np.full(shape, default)
+            arrays[b.name] = at_line(np.asarray(value, b.dtype.numpy))
+    return built.executable.bind(arrays)
+
+
+def measured(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+    """Seconds of the fastest call of each, in turns."""
+    best = dict.fromkeys(calls, float("inf"))
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, call in calls.items():
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                call()
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def row_of(name: str, columns: int, elements: int, seconds: float) -> str:
+    """One row of the table."""
+    programs = parse(TEXTS[name]).programs
+    graph = instantiate(programs, programs[-1].ops[-1].name)
+    sizes = {"T": elements // columns, "H": columns}
+    best = measured({v: call_of(graph, sizes, rows) for v, rows in VARIANTS.items()}, seconds)
+    cells = [f"{best[v] / sizes['T'] * 1e9:.1f}" for v in VARIANTS]
+    gain = best["the rule"] / best["1"] - 1
+    return f"| {name} | {sizes['T']} x {columns} | {' | '.join(cells)} | {gain:+.0%} |"
+
+
+def table(seconds: float) -> str:
+    """All operators at all sizes, as Markdown."""
+    where = surroundings()
+    lines = [
+        f"{where['cpu']}, {where['date'][:10]}, load average {load_average():.1f}; one thread, ns for a row.",
+        "",
+        "| operator | rows | one by one | 2 | 4 | by the rule | gain |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name in TEXTS:
+        for elements in ELEMENTS:
+            for columns in COLUMNS:
+                lines.append(row_of(name, columns, elements, seconds))
+                print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and with --write put the table into the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each line of the table")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
+    chosen = parser.parse_args()
+    found = table(chosen.seconds)
+    print(found)
+    if chosen.write:
+        before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
+        PAGE.write_text(f"{before}{MARK}\n\n{found}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

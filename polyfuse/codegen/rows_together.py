@@ -1,0 +1,192 @@
+"""Short rows are computed several at a time: their phases take turns.
+
+    for t in 0..T @blk:              for t in 0..T by 2 @blk:  u = t + 1
+      m = max of x[t, :]               m = max of x[t, :];  n = max of x[u, :]
+      e[:] = exp(x[t, :] - m)    ->    e[0, :] = exp(x[t, :] - m);  e[1, :] = exp(x[u, :] - n)
+      ...                              ...
+                                     and what is left of a chunk row by row
+
+A phase waits until the lanes of the phase before have become one number.  Where a row is only a few vectors
+long that takes longer than the vectors do, and a core that looks ahead finds the next row too late.
+
+Iterations of a parallel nest may run in any order, so also in turns.  Each row has scalars of its own, and
+arrays of the worker of its own.  Lines are not asked for soon (`codegen.soon`): they would be those of rows
+that are read already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from polyfuse.codegen.c_family import scalar_name
+from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.tasks import Task, Together
+from polyfuse.ir.index_expr import IndexExpr, IVar
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+    substituted,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr, Read
+
+# Rows that take turns have fewer bytes than this.  With 2 kB, memory has nothing to do for so long while they
+# are computed that rows which do not come from L2 take up to twice their time.
+MOST_BYTES = 1664
+_PLAIN = (For, If, Declare, Store, Update, Comment)
+
+
+def rows_together(kernel: Kernel, tasks: Sequence[Task], wanted: int | None) -> tuple[Task, ...]:
+    """The tasks of a kernel, with several rows in turns where that can be.
+
+    wanted: so many rows (None: where it pays).
+    """
+    found: list[Task] = []
+    for t in tasks:
+        count = (wanted or _worth(t.body)) if _possible(kernel, t, tasks) else 1
+        found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
+    return tuple(found)
+
+
+def with_arrays(kernel: Kernel, rows: int) -> Kernel:
+    """The kernel with arrays of a worker for each of several rows."""
+    own = [replace(b, tensor=_array(kernel, b.tensor, k)) for k in range(1, rows) for b in _local(kernel)]
+    return replace(kernel, buffers=(*kernel.buffers, *own))
+
+
+# --- whether ------------------------------------------------------------------------------------------
+
+
+def _possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
+    """Is it a parallel nest of plain loops, with nothing in a worker's arrays that other tasks touch?"""
+    others = {n for t in tasks if t is not task for n in _names(t.body)}
+    if not task.loops or others & {b.tensor for b in _local(kernel)}:
+        return False
+    return all(isinstance(n, _PLAIN) for n in _nodes(task.body))
+
+
+def _worth(body: Block) -> int:
+    """How many rows at a time pay: those of vector loops of which one that reduces waits for another one."""
+    loops = [n for n in body if isinstance(n, For)]
+    if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops) or not _waits(body):
+        return 1
+    row = max(_bytes(n) for n in loops)
+    return next((n for n in (4, 2) if n * row <= MOST_BYTES), 1)
+
+
+def _waits(body: Block) -> bool:
+    """Does a loop that reduces need what another one found?"""
+    totals: set[str] = set()  # what depends on the total of a loop
+    for n in body:
+        depends = bool(totals & _names((n,)))
+        match n:
+            case For(lanes=lanes) if lanes:
+                if depends:
+                    return True
+                totals |= set(lanes)
+            case Declare(name) if depends:
+                totals.add(name)
+            case Store(buffer) | Update(buffer) if depends:
+                totals.add(buffer)
+            case If() if depends:
+                totals |= {x.buffer for x in _nodes((n,)) if isinstance(x, (Store, Update))}
+            case _:
+                pass
+    return False
+
+
+def _bytes(loop: For) -> int:
+    """Bytes of a row of the widest values that a loop computes; a length that is not known is a long one."""
+    computed = [n.value.dtype.bytes for n in _nodes(loop.body) if isinstance(n, (Store, Update))]
+    trip = trip_of(loop)
+    return MOST_BYTES if trip is None else trip * max(computed, default=1)
+
+
+def _nodes(block: Block) -> Iterator[Node]:
+    for n in block:
+        yield n
+        match n:
+            case For():
+                yield from _nodes(n.body)
+            case If():
+                yield from _nodes((*n.then, *n.other))
+            case _:
+                pass
+
+
+def _names(block: Block) -> set[str]:
+    """What a block reads and stores to."""
+    found: set[str] = set()
+
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Read):
+            found.add(e.tensor)
+        return e
+
+    map_values(block, expr, lambda i: i)
+    return found | {n.buffer for n in _nodes(block) if isinstance(n, (Store, Update))}
+
+
+# --- how ----------------------------------------------------------------------------------------------
+
+
+def _together(kernel: Kernel, task: Task, count: int) -> Together:
+    rows = range(count)
+    bodies = [task.body, *(_body(kernel, task, k) for k in rows[1:])]
+    loops = [tuple(replace(x, var=_called(x.var, k)) for x in task.loops) for k in rows]
+    return Together(tuple(loops), tuple(n for phase in zip(*bodies, strict=True) for n in phase))
+
+
+def _body(kernel: Kernel, task: Task, row: int) -> Block:
+    """What the task does for one of several rows, in names of that row's own."""
+    names = {b.tensor: _array(kernel, b.tensor, row) for b in _local(kernel)}
+    scalars = [n.name for n in task.body if isinstance(n, Declare)]
+    names |= {n: f"%{_called(scalar_name(n), row)}" for n in scalars}
+    variables: dict[str, IndexExpr] = {x.var: IVar(_called(x.var, row)) for x in task.loops}
+    return _renamed(substituted(task.body, variables), names)
+
+
+def _called(name: str, row: int) -> str:
+    return f"row{row}_{name}" if row else name
+
+
+def _array(kernel: Kernel, tensor: str, row: int) -> str:
+    """What a row's own array for a tensor is called: no other begins so."""
+    stem = "row"
+    while any(b.tensor.startswith(stem) for b in kernel.buffers):
+        stem += "_"
+    return f"{stem}{row}_{tensor}"
+
+
+def _local(kernel: Kernel) -> tuple[Buffer, ...]:
+    return tuple(b for b in kernel.buffers if b.scope is Scope.LOCAL)
+
+
+def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+    """The block with other buffers and scalars."""
+
+    def expr(e: Expr) -> Expr:
+        return replace(e, tensor=names.get(e.tensor, e.tensor)) if isinstance(e, Read) else e
+
+    def node(n: Node) -> Node:
+        match n:
+            case Store(buffer) | Update(buffer):
+                return replace(n, buffer=names.get(buffer, buffer))
+            case Declare(name):
+                return replace(n, name=names.get(name, name))
+            case For():
+                return replace(n, lanes=tuple(names.get(x, x) for x in n.lanes))
+            case _:
+                return n
+
+    return map_nodes(map_values(block, expr, lambda i: i), node)
