@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import polyfuse as pf
+from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, load
 from polyfuse import lowering, pipeline
@@ -26,7 +27,6 @@ from polyfuse.codegen import cpu, halves, lower, masked_tails
 from polyfuse.ir.cpu_knobs import CpuKnobs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
-MARK = "<!-- measured -->"
 SERIES, SECONDS = 9, 6.0
 Calls = dict[str, Callable[[], Any]]
 
@@ -214,8 +214,7 @@ def main() -> None:
     found = table([c for c in CHOICES if asked.only in c.name], asked.seconds)
     print(found)
     if asked.write:
-        before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
-        PAGE.write_text(f"{before}{MARK}\n\n{found}\n", encoding="utf-8")
+        write_measured(PAGE, found)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.pages import write_measured
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "long_compilations.md"
-MARK = "<!-- measured -->"
 GRAPHS = (
     ("layers", 50),
     ("random", 50),
@@ -195,8 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "\n".join([head, "", *table(rows, chosen.jobs)]) + "\n"
     print(text)
     if chosen.write:
-        page = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-        PAGE.write_text(f"{page}{MARK}\n\n{text}", encoding="utf-8")
+        write_measured(PAGE, text)
     return 0
 
 

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import write_measured
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "contractions.md"
-BEGIN, END = "<!-- measured -->", "<!-- end -->"
 SHAPES = (
     (128, 128, 128), (512, 512, 512), (1000, 1000, 1000), (1024, 768, 3072), (2048, 2048, 2048),
     (64, 4096, 4096), (4096, 64, 4096), (8, 1024, 1024),
@@ -120,9 +121,7 @@ def main() -> None:
     found = "\n\n".join([about, *(table(threads, asked.seconds) for threads in cores)])
     print(found)
     if asked.write:
-        text = PAGE.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        write_measured(PAGE, found)
 
 
 if __name__ == "__main__":

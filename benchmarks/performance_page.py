@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import write_measured
 from benchmarks.report import PLACEMENT, geometric_mean
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-MARK, END = "<!-- measured -->", "<!-- end -->"
 PEERS = ("torch eager", "torch.compile", "jax.jit")
 PRODUCTS = ("mm_bias_gelu",)
 
@@ -132,9 +132,7 @@ def main() -> None:
     found = page_of(data, chosen.run.name)
     print(found)
     if chosen.write:
-        text = PAGE.read_text(encoding="utf-8")
-        before, after = text.split(MARK)[0], text.split(END)[1]
-        PAGE.write_text(f"{before}{MARK}\n\n{found}\n\n{END}{after}", encoding="utf-8")
+        write_measured(PAGE, found)
 
 
 if __name__ == "__main__":

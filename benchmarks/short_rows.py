@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import at_line, load
 from polyfuse import parse
@@ -29,7 +30,6 @@ from polyfuse.pipeline import Compilation, run
 from polyfuse.runtime.cpu import CpuExecutable
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "short_rows.md"
-MARK = "<!-- measured -->"
 LOG_SOFTMAX = """op log_softmax(x: f32[T, H]) -> (y: f32[T, H]) {
   m[t] = max[h](x[t, h])
   d[t] = sum[h](exp(x[t, h] - m[t]))
@@ -122,8 +122,7 @@ def main() -> None:
     found = table(chosen.seconds)
     print(found)
     if chosen.write:
-        before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
-        PAGE.write_text(f"{before}{MARK}\n\n{found}\n", encoding="utf-8")
+        write_measured(PAGE, found)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import write_measured
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "threads.md"
-MARK = "<!-- measured -->"
 SITUATIONS = {
     "alone": "each in a process of its own",
     "turns": "in one process, one call of each in turn",
@@ -184,8 +185,7 @@ def main() -> None:
     found = table()
     print(found)
     if chosen.write:
-        before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
-        PAGE.write_text(f"{before}{MARK}\n\n{found}\n", encoding="utf-8")
+        write_measured(PAGE, found)
 
 
 if __name__ == "__main__":

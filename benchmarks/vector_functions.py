@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hot_loops import Instruction, disassembled, hot_loops
+from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from polyfuse.codegen.row_calls import OPS as ROWS
 from polyfuse.codegen.row_calls import row_name
@@ -29,7 +30,6 @@ from polyfuse.runtime.machine import cache_sizes
 from polyfuse.runtime.toolchain import load_shared
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "vector_math.md"
-MARKS = ("<!-- measured -->", "<!-- end -->")
 # A function of one argument, or C with x for it.
 GELU = "x * (0.5f + pf_scaled_erf_f32(x, 0.70710678, 0.5))"
 FUNCTIONS = {
@@ -176,12 +176,9 @@ def main() -> None:
     rows = table(given.seconds)
     print(*rows, sep="\n")
     if given.write:
-        before, _, rest = PAGE.read_text("utf-8").partition(MARKS[0])
-        after = rest.partition(MARKS[1])[2]
         where = surroundings()
         about = f"{where['cpu']}, {where['date'][:10]}, load average {load_average():.1f}; one thread."
-        text = "\n".join([about, "", *rows])
-        PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", "utf-8")
+        write_measured(PAGE, "\n".join([about, "", *rows]))
 
 
 if __name__ == "__main__":

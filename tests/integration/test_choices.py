@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
 from benchmarks.choices import CHOICES, PAGE, Case, Choice  # noqa: E402
+from benchmarks.pages import BEGIN, END, write_measured  # noqa: E402
 from benchmarks.workload import load  # noqa: E402
 
 
@@ -46,3 +47,11 @@ def test_leaving_it_out_changes_the_code(choice: Choice) -> None:
 def test_all_of_them_are_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"| {c.name} | {case} |" in text for c in CHOICES for case in c.cases)
+
+
+@pytest.mark.parametrize("tail", ["", f"\n{END}\nwhat follows\n"])
+def test_only_the_measured_part_of_a_page_is_written(tail: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{BEGIN}\n\nold\nrows\n{tail}", encoding="utf-8")
+    write_measured(page, "new\n")
+    assert page.read_text(encoding="utf-8") == f"# Title\n\n{BEGIN}\n\nnew\n{tail}"

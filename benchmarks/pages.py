@@ -1,0 +1,15 @@
+"""The measured part of a page of the documentation: between two marks, or from the first to the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BEGIN, END = "<!-- measured -->", "<!-- end -->"
+
+
+def write_measured(page: Path, found: str) -> None:
+    """Put a text in place of the part of the page that was measured before."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    tail = f"\n{end}{after}" if end else ""
+    page.write_text(f"{before}{BEGIN}\n\n{found.rstrip()}\n{tail}", encoding="utf-8")
