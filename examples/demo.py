@@ -100,7 +100,10 @@ def report(rows: list[Row], quick: bool, folder: Path, console: Console) -> int:
     console.print(f"numbers: {folder / 'results.json'}", highlight=False)
     picture = folder / f"{rows[0].name}.svg"
     console.print(f"pictures of schedules before and after fusion, such as {picture}", highlight=False)
-    console.print("what to try next: README.md, docs/tutorials/index.md", highlight=False)
+    console.print(
+        "what to try next: .venv/bin/polyfuse run stdlib:softmax, README.md, docs/tutorials/index.md",
+        highlight=False,
+    )
     problems = [f"{r.title}: {p}" for r in rows for p in r.problems]
     for p in problems:
         console.print(p, style="red", markup=False)
