@@ -29,9 +29,9 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 
-TOGETHER = 8
-GROUPS = range(1)
-FIRST, LAST = map(int, os.environ.get("POLYFUSE_TEST_GROUPS", "1:8").split(":"))
+TOGETHER = 6
+GROUPS = range(2)
+FIRST, LAST = map(int, os.environ.get("POLYFUSE_TEST_GROUPS", "2:10").split(":"))
 MORE_GROUPS = range(FIRST, LAST)
 
 
