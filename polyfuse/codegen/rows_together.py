@@ -40,9 +40,11 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Read
 
-# Rows that take turns have fewer bytes than this.  With 2 kB, memory has nothing to do for so long while they
-# are computed that rows which do not come from L2 take up to twice their time.
-MOST_BYTES = 1664
+# What rows that take turns have together at most, by their number: where loops wait for nothing, once, and
+# more often.  With 2 kB memory has nothing to do for so long, while they are computed, that rows which do not
+# come from L2 take up to twice their time.
+MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
+LONG = 1 << 20
 _PLAIN = (For, If, Declare, Store, Update, Comment)
 
 
@@ -76,23 +78,23 @@ def _possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
 
 
 def _worth(body: Block) -> int:
-    """How many rows at a time pay: those of vector loops of which one that reduces waits for another one."""
+    """How many rows at a time pay: those of vector loops that wait for totals."""
     loops = [n for n in body if isinstance(n, For)]
-    if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops) or not _waits(body):
+    if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return 1
-    row = max(_bytes(n) for n in loops)
-    return next((n for n in (4, 2) if n * row <= MOST_BYTES), 1)
+    row = max((_bytes(n) for n in loops), default=0)
+    return next((n for n, most in MOST_BYTES[_waits(body)].items() if n * row <= most), 1)
 
 
-def _waits(body: Block) -> bool:
-    """Does a loop that reduces need what another one found?"""
+def _waits(body: Block) -> int:
+    """2 where a loop that reduces needs what another one found, 1 where any loop does, else 0."""
+    waits = 0
     totals: set[str] = set()  # what depends on the total of a loop
     for n in body:
         depends = bool(totals & _names((n,)))
         match n:
-            case For(lanes=lanes) if lanes:
-                if depends:
-                    return True
+            case For(lanes=lanes):
+                waits = max(waits, depends + (depends and bool(lanes)))
                 totals |= set(lanes)
             case Declare(name) if depends:
                 totals.add(name)
@@ -102,14 +104,14 @@ def _waits(body: Block) -> bool:
                 totals |= {x.buffer for x in _nodes((n,)) if isinstance(x, (Store, Update))}
             case _:
                 pass
-    return False
+    return waits
 
 
 def _bytes(loop: For) -> int:
     """Bytes of a row of the widest values that a loop computes; a length that is not known is a long one."""
     computed = [n.value.dtype.bytes for n in _nodes(loop.body) if isinstance(n, (Store, Update))]
     trip = trip_of(loop)
-    return MOST_BYTES if trip is None else trip * max(computed, default=1)
+    return LONG if trip is None else trip * max(computed, default=1)
 
 
 def _nodes(block: Block) -> Iterator[Node]:
