@@ -23,7 +23,7 @@ from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, load
 from polyfuse import lowering, pipeline
-from polyfuse.codegen import cpu, halves, lower, masked_tails
+from polyfuse.codegen import cpu, halves, lower, masked_tails, vector_math
 from polyfuse.ir.cpu_knobs import CpuKnobs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
@@ -102,6 +102,16 @@ CHOICES = (
         "functions of all lanes at once",
         (Case("softmax"), Case("lstm_cell"), Case("rms_swiglu"), Case("xent_fwd")),
         ((halves, "calls_rows", lambda body: False),),
+    ),
+    Choice(
+        "neighbouring vectors take turns",
+        (Case("bias_gelu"), Case("lstm_cell"), Case("softmax"), Case("msoftmax"), Case("rms_swiglu")),
+        ((vector_math, "TAKES_TURNS", ()),),
+    ),
+    Choice(
+        "constants in the coefficients of erf",
+        (Case("bias_gelu"), Case("gelu_bwd_dbias")),
+        ((halves, "moved", lambda e: e), (halves, "scaled", lambda e: None)),
     ),
     Choice(
         "no search for NaN where its absence cannot be seen",

@@ -69,8 +69,10 @@ WRAPS = "// needs -fwrapv"
 _WRAPPING = frozenset(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS)
 
 # For sources with long chains of arithmetic: neighbouring vectors take turns, as one waits for itself.
-TAKES_TURNS = ("// needs -fschedule-insns", "// needs -fsched-pressure")
-_CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "sin_shifted")
+TAKES_TURNS = (
+    "// needs -fschedule-insns", "// needs -fsched-pressure", "// needs -fno-schedule-insns2",
+)  # fmt: skip
+_CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "sin_shifted", "pow")
 _LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS)
 
 _TYPES = """\

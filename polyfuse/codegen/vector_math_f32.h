@@ -91,32 +91,24 @@ PF_INLINE float pf_log_f32(float x) {
   return x > 0.0f ? r : x == 0.0f ? x - __builtin_inff() : v - v;
 }
 
-// |x|^y in double precision: 2^(y log2|x|), where log2 of the mantissa is an odd series in f/(2+f).
-// One rounding to float at the end, so even subnormal results are right.
-PF_LIMIT double pf_pow_low_f32 = -200.0, pf_pow_high_f32 = 200.0;
-PF_INLINE float pf_pow_f32(float x, float y) {
-  const double low = pf_pow_low_f32, high = pf_pow_high_f32;
-  if (__builtin_constant_p(y) && pf_is_plain_power(y)) return (float)pf_plain_power(x, y);
-  double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
+// log2(a) of a finite positive float, in double precision: that of the mantissa is an odd series in f/(2+f).
+PF_INLINE double pf_pow_log_f32(double a) {
   unsigned long long d = pf_bits_f64(a) - 0x3fe6a09e667f3bcdull;
-  unsigned long long rest = d & 0xfffffffffffffull;
+  unsigned long long low = d & 0xfffffffffffffull;
   // The exponent, signed, as a double: no instruction for this below AVX-512.
   double k = pf_from_bits_f64(((d + (1023ull << 52)) >> 52) | 0x4330000000000000ull) - 0x1.00000000003ffp52;
-  double f = pf_from_bits_f64(rest + 0x3fe6a09e667f3bcdull) - 1.0;
+  double f = pf_from_bits_f64(low + 0x3fe6a09e667f3bcdull) - 1.0;
   double s = f / (f + 2.0), z = s * s;
   double p = 0x1.5ce8505fc99fcp-2;
   p = p * z + 0x1.a58d8904c3315p-2;
   p = p * z + 0x1.27777fe7accaap-1;
   p = p * z + 0x1.ec709d12d2436p-1;
   p = p * z + 0x1.71547652bedf0p+1;
-  double l = k + s * p;
-  l = a < inf ? l : a;
-  l = a == 0 ? a - inf : l;
-  // 1^inf and inf^0 are 1; constants other than 0 and inf need not look for them.
-  bool common = __builtin_constant_p(y) && y != 0.0f && y - y == 0.0f;
-  double t = common ? l * yd : (l == 0 ? l : yd) * (yd == 0 ? yd : l);
-  t = t < low ? low : t;
-  t = t > high ? high : t;
+  return k + s * p;
+}
+
+// 2^t for |t| < 1000, with one rounding to float at the end, so even subnormal results are right.
+PF_INLINE float pf_pow_exp_f32(double t) {
   double shifted = t + 0x1.80000000003ffp52;
   double r = t - (shifted - 0x1.80000000003ffp52);
   double e = 0x1.41d0b5193ce29p-13;
@@ -126,8 +118,27 @@ PF_INLINE float pf_pow_f32(float x, float y) {
   e = e * r + 0x1.ebfbdacad7636p-3;
   e = e * r + 0x1.62e430ca83930p-1;
   e = e * r + 0x1.000000026c087p+0;
-  float m = (float)(e * pf_from_bits_f64(pf_bits_f64(shifted) << 52));
-  return pf_pow_sign_f32(m, x, y);
+  return (float)(e * pf_from_bits_f64(pf_bits_f64(shifted) << 52));
+}
+
+// |x|^y = 2^(y log2|x|) in double precision. With a small constant exponent nothing but 0, inf and NaN is special:
+// these wait for no chain.
+PF_LIMIT double pf_pow_low_f32 = -200.0, pf_pow_high_f32 = 200.0;
+PF_INLINE float pf_pow_f32(float x, float y) {
+  const double low = pf_pow_low_f32, high = pf_pow_high_f32;
+  if (__builtin_constant_p(y) && pf_is_plain_power(y)) return (float)pf_plain_power(x, y);
+  double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
+  double l = pf_pow_log_f32(a);
+  if (__builtin_constant_p(y) && y != 0.0f && y <= 6.0f && y >= -6.0f) {
+    float m = pf_pow_exp_f32(l * yd), b = __builtin_fabsf(x), ends = y > 0.0f ? b : 1.0f / b;
+    return pf_pow_sign_f32((b > 0.0f) & (b < __builtin_inff()) ? m : ends, x, y);
+  }
+  l = a < inf ? l : a;
+  l = a == 0 ? a - inf : l;
+  double t = (l == 0 ? l : yd) * (yd == 0 ? yd : l);
+  t = t < low ? low : t;
+  t = t > high ? high : t;
+  return pf_pow_sign_f32(pf_pow_exp_f32(t), x, y);
 }
 
 // sin(|x| + shift * pi/2). The reduction runs in double precision and holds for every float: from

@@ -118,8 +118,8 @@ def test_refused_flags_are_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_sources_ask_for_flags() -> None:
     gcc = replace(toolchain.find_compiler(), kind="gcc", flags=("-O3",))
-    source = f"// needs -fwrapv\n// needs -fschedule-insns\n{SOURCE}"
-    assert toolchain.flags_for(source, gcc) == ("-O3", "-fwrapv", "-fschedule-insns")
+    source = f"// needs -fwrapv\n// needs -fschedule-insns\n// needs -fno-schedule-insns2\n{SOURCE}"
+    assert toolchain.flags_for(source, gcc) == ("-O3", "-fwrapv", "-fschedule-insns", "-fno-schedule-insns2")
     assert toolchain.flags_for(source, replace(gcc, kind="clang")) == ("-O3", "-fwrapv")
     assert toolchain.load_shared(source).answer(3) == 43
 
