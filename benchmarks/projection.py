@@ -87,7 +87,7 @@ def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point
     base = Compilation(
         workload.graph, sizes, layers[0], options, frozenset(), "cpu", layers[1], layers[2], Clustering()
     )
-    found = tuning_code.candidates(base, make, time.monotonic() + LOWER_S)
+    found = tuning_code.proposed(base, make, time.monotonic() + LOWER_S).candidates
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda c: compile_shared(c.code.source), found))
     times: list[tuning_turns.Times] = []

@@ -35,17 +35,17 @@ from polyfuse.runtime.cache import Cache, cache_key
 from polyfuse.runtime.toolchain import cpu_identity, find_compiler
 from polyfuse.trials import ChildTimer, Timer, TrialFailed
 from polyfuse.tuned import Row, Tuning
-from polyfuse.tuning_code import LATE, Candidate, Compilers, Maker, candidates, compilation_of
+from polyfuse.tuning_code import LATE, Candidate, Compilers, Maker, compilation_of, proposed
 from polyfuse.tuning_turns import fastest, in_turns, is_faster, timed
 
 # Variants that are timed at most.
 MOST = 9
 # A projected time so many times the model's choice's is not worth a measurement.
 HOPELESS = 1.6
-# Seconds for all, and by which part of them a step ends: variants are lowered, compiled, timed; what gained
-# is compiled together; the fastest meet the model's choice again.
+# Seconds for all, and by which part of them a step ends: variants are lowered (later, while they are few),
+# compiled, timed; what gained is compiled together; the fastest meet the model's choice again.
 BUDGET_S = 4.0
-LOWERED, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.6, 0.78, 0.88, 0.98
+LOWERED, LONGEST, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.5, 0.6, 0.78, 0.88, 0.98
 ALONE = "no variant has other code"
 
 
@@ -142,9 +142,12 @@ def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     make = Maker(*projected_cpu(base.options.threads))
     with Compilers() as compilers:
         likely = _Likely(compilers)
-        found = candidates(base, make, budget.until(LOWERED), likely.add)
-        if len(found) == 1:
+        some = proposed(base, make, budget.until(LOWERED), budget.until(LONGEST), likely.add)
+        found = [*some.candidates]
+        if len(found) == 1 and some.complete:
             return Tuning(base.graph.name, (_row(found[0]),), Variant(), ALONE)
+        if len(found) == 1:
+            raise TrialFailed(_none_ready(budget))
         notes = compilers.notes(found[0], budget.until(COMPILED))
         chosen, rows = _measured(found, notes, timer, budget.until(TIMED))
         joined = _joined(rows)
@@ -155,7 +158,7 @@ def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
             late = compilers.notes(found[0], budget.until(JOINED))
             chosen, rows = [*chosen, more], [*rows, replace(_row(more), note=late.get(more.key, ""))]
         if sum(r.measured is not None for r in rows) < 2:
-            raise TrialFailed(f"no variant was ready in {budget.seconds:.3g} s")
+            raise TrialFailed(_none_ready(budget))
         best, rows = _met_again(chosen, rows, timer, budget.until(AGAIN))
     for c in found:
         if c.variant not in (best, Variant()):
@@ -174,6 +177,10 @@ class _Likely:
             self.first = c.predicted
         if c.predicted <= HOPELESS * self.first:
             self.compilers.add(c)
+
+
+def _none_ready(budget: Budget) -> str:
+    return f"no variant was ready in {budget.seconds:.3g} s"
 
 
 def _row(c: Candidate) -> Row:

@@ -29,6 +29,8 @@ from polyfuse.runtime.toolchain import compile_shared
 
 COMPILERS = 2
 LATE = "not compiled in time"
+# Fewer candidates are not worth a measurement.
+FEW = 4
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,40 @@ def compilation_of(base: Compilation, variant: Variant) -> Compilation:
     return replace(base, fusion=made.fusion, stitching=made.stitching, packing=made.packing, knobs=made.knobs)
 
 
-def candidates(
-    base: Compilation, make: Maker, deadline: float, begun: Callable[[Candidate], None] = lambda c: None
-) -> list[Candidate]:
-    """The model's choice, then what differs from all before it in code, by rising projected time; `begun` is
-    told of each as soon as it is there."""
+@dataclass(frozen=True)
+class Proposed:
+    """The model's choice, then what differs from all before it in code, by rising projected time; is there
+    anything that was not tried, because time was up?"""
+
+    candidates: tuple[Candidate, ...]
+    complete: bool
+
+
+def proposed(
+    base: Compilation,
+    make: Maker,
+    deadline: float,
+    last: float | None = None,
+    begun: Callable[[Candidate], None] = lambda c: None,
+) -> Proposed:
+    """All candidates that can be made until the deadline; where they are few, until the last moment. `begun`
+    is told of each as soon as it is there."""
     graph = fixed_graph(base.graph, base.sizes)
     choices = Choices(base.fusion, base.stitching, base.packing, base.knobs)
     seen: set[object] = set()
     found: list[Candidate] = []
+    complete = True
     for variant in proposals(graph, choices, make.machine):
-        if found and time.monotonic() > deadline:
+        until = deadline if last is None or len(found) >= FEW else last
+        if found and time.monotonic() > until:
+            complete = False
             break
         made = make(compilation_of(base, variant), variant)
         if made is not None and (form := (made.code.source, repr(made.code.plan))) not in seen:
             seen.add(form)
             found.append(made)
             begun(made)
-    return [found[0], *sorted(found[1:], key=lambda c: c.predicted)]
+    return Proposed((found[0], *sorted(found[1:], key=lambda c: c.predicted)), complete)
 
 
 class Maker:

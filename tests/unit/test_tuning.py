@@ -54,7 +54,9 @@ class FakeTimer:
     """Seconds by variant, as told; an exception is raised instead."""
 
     def __init__(self, base: Compilation, told: dict[str, float | str], other: float = 1.0) -> None:
-        names = {c.compilation.key: str(c.variant) for c in tuning_code.candidates(base, maker(), 1e9)}
+        names = {
+            c.compilation.key: str(c.variant) for c in tuning_code.proposed(base, maker(), 1e9).candidates
+        }
         self.names, self.told, self.other = names, told, other
         self.asked: list[str] = []
 
@@ -102,7 +104,7 @@ def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_two_candidates_have_the_same_code() -> None:
-    found = tuning_code.candidates(compilation(T=4096, H=512), maker(), 1e9)
+    found = tuning_code.proposed(compilation(T=4096, H=512), maker(), 1e9).candidates
     forms = [(c.code.source, repr(c.code.plan)) for c in found]
     assert len(forms) == len(set(forms)) and len(forms) >= 6
     assert found[0].variant == Variant()
@@ -240,6 +242,21 @@ def test_where_no_variant_has_other_code_nothing_is_run(
     found = tuning.tuned(base, timer)
     assert found.chosen == Variant() and found.note == tuning.ALONE and timer.asked == []
     assert tuning._kept(tuning.tuning_key(base)) == found
+
+
+def test_while_candidates_are_few_lowering_goes_on(
+    without_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = compilation(T=512, H=300)
+    counts = [
+        len(tuning_code.proposed(base, maker(), 0.0, last).candidates)
+        for last in (None, time.monotonic() + 100)
+    ]
+    assert counts == [1, tuning_code.FEW]
+    monkeypatch.setattr(tuning, "BUDGET_S", -1.0)
+    found = tuning.tuned(base, FakeTimer(base, {}))
+    assert "no variant was ready" in found.note
+    assert tuning._kept(tuning.tuning_key(base)) is None, "it is measured another time"
 
 
 def test_noise_gains_nothing_and_a_gain_is_found() -> None:
