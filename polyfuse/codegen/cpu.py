@@ -138,7 +138,7 @@ def _functions(
         return (Launch("", whole, as_index(1), total, False, kernel.library),)
     form = emitter.form(emitter.places(kernel))
     if form not in emitter.printed:
-        low = lower(kernel, 1 if emitter.checked else emitter.knobs.rows)
+        low = lower(kernel, replace(emitter.knobs, rows=1) if emitter.checked else emitter.knobs)
         names = [f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks))]
         places = emitter.places(low.kernel)
         for n, task in zip(names, low.tasks, strict=True):

@@ -29,6 +29,7 @@ from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.windows import simplify_windows
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, tree
 from polyfuse.ir.loop_ir import Block
 from polyfuse.ir.schedule_tree import sequential
@@ -47,8 +48,8 @@ class LoweredKernel:
         return max((len(t.together.loops) for t in self.tasks if t.together), default=1)
 
 
-def lower(kernel: Kernel, rows: int | None = None) -> LoweredKernel:
-    """The kernel's functions as loop IR; `rows` of a parallel nest take turns (None: where that pays)."""
+def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
+    """The kernel's functions as loop IR."""
     numbers = itertools.count()
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
@@ -58,7 +59,7 @@ def lower(kernel: Kernel, rows: int | None = None) -> LoweredKernel:
     block = jam(register_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
-    low = LoweredKernel(kernel, rows_together(kernel, tasks_of(kernel, block), rows))
+    low = LoweredKernel(kernel, rows_together(kernel, tasks_of(kernel, block), knobs or CpuKnobs()))
     return replace(low, kernel=with_arrays(kernel, low.rows))
 
 

@@ -22,7 +22,8 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.tasks import Task, Together
-from polyfuse.ir.index_expr import IndexExpr, IVar
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
@@ -44,18 +45,18 @@ from polyfuse.ir.tensor_graph import Expr, Read
 # more often.  With 2 kB memory has nothing to do for so long, while they are computed, that rows which do not
 # come from L2 take up to twice their time.
 MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
-LONG = 1 << 20
+MOST_BYTES_IN_L2: tuple[dict[int, int], ...] = ({}, {4: 1024}, {4: 2048, 2: 1664})
+LONG = 1 << 40
 _PLAIN = (For, If, Declare, Store, Update, Comment)
 
 
-def rows_together(kernel: Kernel, tasks: Sequence[Task], wanted: int | None) -> tuple[Task, ...]:
-    """The tasks of a kernel, with several rows in turns where that can be.
-
-    wanted: so many rows (None: where it pays).
-    """
+def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
+    """The tasks of a kernel, with several rows in turns where that can be: as many as the knobs say, or where
+    it pays."""
     found: list[Task] = []
+    most = MOST_BYTES_IN_L2 if _touched(kernel) <= knobs.on.l2 else MOST_BYTES
     for t in tasks:
-        count = (wanted or _worth(t.body)) if _possible(kernel, t, tasks) else 1
+        count = (knobs.rows or _worth(t.body, most)) if _possible(kernel, t, tasks) else 1
         found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
     return tuple(found)
 
@@ -77,13 +78,21 @@ def _possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
     return all(isinstance(n, _PLAIN) for n in _nodes(task.body))
 
 
-def _worth(body: Block) -> int:
+def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
     """How many rows at a time pay: those of vector loops that wait for totals."""
     loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return 1
     row = max((_bytes(n) for n in loops), default=0)
-    return next((n for n, most in MOST_BYTES[_waits(body)].items() if n * row <= most), 1)
+    return next((n for n, room in most[_waits(body)].items() if n * row <= room), 1)
+
+
+def _touched(kernel: Kernel) -> int:
+    """Bytes of the memory outside that a kernel touches; much, where sizes are open."""
+    known = [b for b in kernel.arguments if not sizes(b.elements)]
+    return (
+        sum(evaluate(b.elements, {}) * b.dtype.bytes for b in known) if known == [*kernel.arguments] else LONG
+    )
 
 
 def _waits(body: Block) -> int:

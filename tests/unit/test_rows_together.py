@@ -13,6 +13,7 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_together import MOST_BYTES, rows_together, with_arrays
 from polyfuse.codegen.tasks import Task
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Declare, For, Prefetch, Store
@@ -73,7 +74,7 @@ def made(text: str, **sizes: int) -> KernelGraph:
 
 def lowered(text: str, rows: int | None = None, **sizes: int) -> LoweredKernel:
     (kernel,) = made(text, **sizes).kernels
-    return lower(kernel, rows)
+    return lower(kernel, CpuKnobs(rows=rows))
 
 
 def run(kernels: KernelGraph, rows: int | None, inputs: dict[str, Array], strided: bool) -> dict[str, Array]:
@@ -103,7 +104,7 @@ def assert_right(graph: TensorGraph, found: dict[str, Array], inputs: dict[str, 
 )  # fmt: skip
 def test_as_many_rows_as_have_few_bytes(kind: str, columns: int, rows: int) -> None:
     for text in (SOFTMAX, NORM):
-        low = lowered(text.format(kind), T=4096, H=columns)
+        low = lowered(text.format(kind), T=40960, H=columns)
         assert low.rows == rows
         size = {"f64": 8, "f32": 4, "bf16": 4}[kind]  # halves are computed in f32
         assert rows == 1 or rows * columns * size <= MOST_BYTES[2][rows]
@@ -111,10 +112,18 @@ def test_as_many_rows_as_have_few_bytes(kind: str, columns: int, rows: int) -> N
 
 def test_rows_that_wait_once_stay_alone_unless_they_are_very_short() -> None:
     """One total, and what needs it: the core is in the next row by then."""
-    assert lowered(ROOT_MEAN, T=4096, H=32).rows == 4
-    assert lowered(ROOT_MEAN, T=4096, H=33).rows == 1
-    assert lowered(ROOT_MEAN, 3, T=4096, H=33).rows == 3
+    assert lowered(ROOT_MEAN, T=40960, H=32).rows == 4
+    assert lowered(ROOT_MEAN, T=40960, H=33).rows == 1
+    assert lowered(ROOT_MEAN, 3, T=40960, H=33).rows == 3
     assert lowered("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }", T=4096, H=16).rows == 1
+
+
+def test_rows_of_what_stays_in_l2_may_be_longer() -> None:
+    """x and y have 8 bytes of each element."""
+    small = (Core().l2 // (8 * 128), 128)
+    for t, h, norm, root in ((*small, 4, 1), (small[0] + 1, 128, 2, 1), (1024, 64, 4, 4), (1024, 65, 4, 1)):
+        assert lowered(SOFTMAX.format("f32"), T=t, H=h).rows == norm
+        assert lowered(ROOT_MEAN, T=t, H=h).rows == root
 
 
 def test_rows_of_loops_inside_of_loops_stay_alone() -> None:
@@ -128,15 +137,15 @@ def test_a_serial_loop_stays_as_it_is() -> None:
 
 def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> None:
     low = lowered(SOFTMAX.format("f32"), 1, T=4096, H=32)
-    (task,) = low.tasks
-    (alone,) = rows_together(low.kernel, [task], 2)
+    (task,), two = low.tasks, CpuKnobs(rows=2)
+    (alone,) = rows_together(low.kernel, [task], two)
     assert alone.together is not None and len(alone.together.loops) == 2
     (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
     other = Task((), tuple(n for n in task.body if isinstance(n, For)))
     assert array.tensor == "e"
-    assert [t.together for t in rows_together(low.kernel, [task, other], 2)] == [None, None]
+    assert [t.together for t in rows_together(low.kernel, [task, other], two)] == [None, None]
     fetching = replace(task, body=(*task.body, Prefetch("x", ())))
-    assert rows_together(low.kernel, [fetching], 2) == (fetching,)
+    assert rows_together(low.kernel, [fetching], two) == (fetching,)
 
 
 # --- how ----------------------------------------------------------------------------------------------
@@ -178,7 +187,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
         inputs["k"] = inputs["k"] % columns
     for rows in (1, 2, 3, 4):
         if rows > 1 and count > 2:
-            assert any(lower(k, rows).rows == rows for k in kernels.kernels)
+            assert any(lower(k, CpuKnobs(rows=rows)).rows == rows for k in kernels.kernels)
         assert_right(kernels.graph, run(kernels, rows, inputs, strided=False), inputs)
 
 
