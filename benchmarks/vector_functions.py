@@ -114,13 +114,25 @@ def measured(calls: dict[str, Callable[[], None]], seconds: float) -> Times:
     return best
 
 
+def sources(loops: list[Loop]) -> list[str]:
+    """C++ of those that ask for the flags of long functions, and of the others."""
+    groups: dict[bool, list[Loop]] = {}
+    for x in loops:
+        groups.setdefault("// needs" in prelude(x.called), []).append(x)
+    return [
+        prelude({c for x in group for c in x.called}) + FMA + "".join(x.text for x in group)
+        for group in groups.values()
+    ]
+
+
 def table(seconds: float) -> list[str]:
     loops = [x for t in (F32, F64) for k, body in FUNCTIONS.items() if (x := loop_of(k, body, t))]
-    source = prelude({c for x in loops for c in x.called}) + FMA + "".join(x.text for x in loops)
-    library = load_shared(source)
+    texts = sources(loops)
+    libraries = [load_shared(text) for text in texts]
     caches = cache_sizes()
-    found = [_times(library, loops, nbytes, seconds / 2) for nbytes in (caches.l1 // 2, caches.l2 // 2)]
-    bodies = {x.function: x.body for x in hot_loops(disassembled(source, "native")) if not x.around}
+    found = [_times(libraries, loops, nbytes, seconds / 2) for nbytes in (caches.l1 // 2, caches.l2 // 2)]
+    every = [x for text in texts for x in hot_loops(disassembled(text, "native"))]
+    bodies = {x.function: x.body for x in every if not x.around}
     lines = [
         "| function | multiplications | divisions | other floats | all instructions | cycles, least | "
         "f32: cycles, L1 | L2 | ns per element, L1 | L2 | f64: ns, L1 | L2 |",
@@ -139,25 +151,29 @@ def table(seconds: float) -> list[str]:
     return lines
 
 
-def _times(library: ctypes.CDLL, loops: list[Loop], nbytes: int, seconds: float) -> tuple[Times, float]:
+def _times(
+    libraries: list[ctypes.CDLL], loops: list[Loop], nbytes: int, seconds: float
+) -> tuple[Times, float]:
     """Nanoseconds for an element of each, and for a cycle."""
     rng = np.random.default_rng(1)
     calls: dict[str, Callable[[], None]] = {}
     per = {"pf_multiply": 5 * CYCLES}
     one = np.zeros(1, "f4")
-    calls["pf_multiply"] = _call(library, "pf_multiply", one, np.zeros_like(one), CYCLES, 1)
+    calls["pf_multiply"] = _call(libraries, "pf_multiply", one, np.zeros_like(one), CYCLES, 1)
     for x in loops:
         n = nbytes // 2 // x.dtype.bytes // LANES * LANES
         given = np.abs(rng.standard_normal(n) * 2).astype(x.dtype.numpy) + x.dtype.numpy.type(0.01)
         times = max(1, SHORTEST // n)
-        calls[x.symbol] = _call(library, x.symbol, given, np.empty_like(given), n, times)
+        calls[x.symbol] = _call(libraries, x.symbol, given, np.empty_like(given), n, times)
         per[x.symbol] = n * times
     best = {name: s * 1e9 / per[name] for name, s in measured(calls, seconds).items()}
     return best, best["pf_multiply"]
 
 
-def _call(library: ctypes.CDLL, name: str, x: Array, y: Array, n: int, times: int) -> Callable[[], None]:
-    function = getattr(library, name)
+def _call(
+    libraries: list[ctypes.CDLL], name: str, x: Array, y: Array, n: int, times: int
+) -> Callable[[], None]:
+    function = next(getattr(found, name) for found in libraries if hasattr(found, name))
     arguments = [*(ctypes.c_void_p(a.ctypes.data) for a in (x, y)), ctypes.c_long(n), ctypes.c_long(times)]
     arrays = (x, y)
 

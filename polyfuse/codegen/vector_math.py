@@ -72,7 +72,7 @@ _WRAPPING = frozenset(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg",
 TAKES_TURNS = (
     "// needs -fschedule-insns", "// needs -fsched-pressure", "// needs -fno-schedule-insns2",
 )  # fmt: skip
-_CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "sin_shifted", "pow")
+_CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "pow")
 _LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS)
 
 _TYPES = """\
