@@ -4,6 +4,8 @@
       for l in 0..64:                         fetch the lines of x[c1 + 32] to x[c1 + 96] into L2
         y[c1 + l] = f(x[c1 + l])              for l in 0..64:  y[c1 + l] = f(x[c1 + l])
 
+What an earlier loop of the same iteration has read is in a cache already, and is not asked for again.
+
 Measured, it pays in loops that compute for long between two lines, and beside stores past the caches where
 vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
 """
@@ -12,14 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from polyfuse.codegen.halves import LANES, trip_of
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Store, Update
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 
 # How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
 AHEAD = 2 * LINE
+# Rows up to this length are still in L2 when the next loop reads them, beside what else the loops touch.
+KEPT_BYTES = Core().l2 // 4
+
+_Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row is
 
 
 @dataclass(slots=True)
@@ -31,6 +40,16 @@ class SoonPrinter(StreamPrinter):
 
     soon: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     inout: frozenset[str] = field(default_factory=frozenset, kw_only=True)
+    near: frozenset[_Row] = field(default_factory=frozenset, kw_only=True)
+
+    def block(self, nodes: Block, indent: str) -> list[str]:
+        before, lines = self.near, []
+        for node in nodes:
+            lines += self.node(node, indent)
+            if isinstance(node, For):
+                self.near |= _read_whole(node)
+        self.near = before
+        return lines
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         fetches = [
@@ -67,15 +86,29 @@ class SoonPrinter(StreamPrinter):
         if self.lazy or not plain or self.in_place(loop):
             return []
         written = {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
-        rows: dict[object, Read] = {}
+        rows: dict[_Row, Read] = {}
         for r in _all_reads(loop.body):
             if r.tensor not in self.soon - written or not self.along((r.tensor, r.indices), loop.var):
                 continue
             if any(isinstance(i, EXPR_TYPES) for i in r.indices):
                 continue  # the data may be there under a condition only
-            if self.element(self, r.tensor, r.indices).startswith("b_"):  # it may be an array that L1 has
-                rows.setdefault((r.tensor, r.indices[:-1]), r)
+            row = r.tensor, r.indices[:-1]
+            memory = self.element(self, r.tensor, r.indices).startswith("b_")  # or an array that L1 has
+            if memory and row not in self.near:
+                rows.setdefault(row, r)
         return list(rows.values())
+
+
+def _read_whole(loop: For) -> frozenset[_Row]:
+    """Rows of a length that caches keep, all of which a loop along them reads."""
+    trip = trip_of(loop)
+    found = [r for r in _all_reads(loop.body) if r.indices and r.indices[-1] == IVar(loop.var)]
+    return frozenset(
+        (r.tensor, r.indices[:-1])
+        for r in found
+        if trip is not None and trip * r.dtype.bytes <= KEPT_BYTES
+        if not any(isinstance(i, EXPR_TYPES) or loop.var in variables(i) for i in r.indices[:-1])
+    )
 
 
 def _all_reads(body: Block) -> Iterator[Read]:

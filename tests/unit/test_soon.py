@@ -60,6 +60,19 @@ def test_results_stay_the_same(t: int, h: int) -> None:
         np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
+@pytest.mark.parametrize(("h", "loops"), [(1024, 1), (1 << 20, 2)])
+def test_what_an_earlier_loop_of_the_row_has_read_is_not_asked_for_again(h: int, loops: int) -> None:
+    text = """
+    op centred(x: f32[T, H]) -> (y: f32[T, H]) {
+      m[t] = sum[h](x[t, h])
+      y[t, h] = (x[t, h] - m[t]) * 2.0
+    }
+    """
+    kernels = fetched_soon(kernels_of(text, T=4, H=h), 2, [], True)
+    asked = [line for line in source_of(kernels).splitlines() if "__builtin_prefetch(&b_x" in line]
+    assert len([line for line in asked if "+ l + 32;" in line]) == loops
+
+
 def test_what_goes_along_memory_is_asked_for_and_what_is_computed_or_changed_is_not() -> None:
     kernels = fetched_soon(kernels_of(MIX, T=64, H=1024), 2, [], True)
     assert soon(kernels) == {"x", "w", "b", "n"}
