@@ -54,6 +54,9 @@ LONGEST_SUNK = 2048
 CHUNKS_PER_THREAD = 4
 # A sum in few parts is a sum of many numbers one by one, and as inexact as that.
 FEWEST_PARTS = 32
+# A part whose partial result is a whole row sums this many rows: each row of partial results is cleared, kept
+# in a cache beside the rows, and read once more at the end.
+FEWEST_ROWS = 8
 
 
 def parts_of(threads: int) -> int:
@@ -78,8 +81,7 @@ def map_phase(
     phase = _free_first(graph, phase)
     split = racing(graph, phase.members[0], statements(phase))
     if split:
-        parts = threads * knobs.partials if knobs.partials else parts_of(threads)
-        return _map_reduction(graph, phase, split, parts, decisions, knobs)
+        return _map_reduction(graph, phase, split, threads, decisions, knobs)
     return graph, [_map_parallel(graph, phase, decisions, knobs)]
 
 
@@ -102,11 +104,11 @@ def _map_reduction(
     graph: TensorGraph,
     phase: Band,
     split: tuple[str, ...],
-    parts: int,
+    threads: int,
     decisions: list[Decision],
     knobs: CpuKnobs,
 ) -> tuple[TensorGraph, list[Tree]]:
-    """A nest whose outermost loop reduces: factor it over so many parts if there is work enough."""
+    """A nest whose outermost loop reduces: factor it over parts if there is work enough."""
     outer = phase.members[0]
     span = span_of(graph, outer)
     what = ", ".join(split)
@@ -115,12 +117,24 @@ def _map_reduction(
         decisions.append(Decision("rfactor", what, False, reason))
         return graph, [vectorise(graph, _sink(graph, phase, decisions, knobs))]
     assert span is not None  # else there is a reason
-    chunk = max(1, -(-len(span) // parts))
+    if knobs.partials:
+        chunk = -(-len(span) // (threads * knobs.partials))
+    else:
+        rows = min(_fewest_rows(graph, split, len(span)), -(-len(span) // threads))
+        chunk = max(rows, -(-len(span) // parts_of(threads)))
     chunks = -(-len(span) // chunk)
     graph, trees = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
     decisions.append(Decision("rfactor", what, True, why))
     return graph, [vectorise(graph, t) for t in trees]
+
+
+def _fewest_rows(graph: TensorGraph, split: tuple[str, ...], trip: int) -> int:
+    """Iterations of the outermost loop that a part has at least: the more of them, the more partial results
+    an iteration has for the terms it adds."""
+    targets = [graph.tensor(graph.statement(n).target) for n in split]
+    kept = max(tensor_bytes(graph, t.name) // t.dtype.bytes for t in targets)
+    return -(-FEWEST_ROWS * kept * trip // max(1, volume(graph, split)))
 
 
 def _cannot_factor(graph: TensorGraph, phase: Band, split: tuple[str, ...], span: range | None) -> str | None:

@@ -5,8 +5,10 @@
     library    multiply-adds at nearly the peak of the cores, copies of both factors, the call; and the
                result written and read again where something follows it, which tiles do while they have it
 
-Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  The
-same seconds are the weight of a contraction where sets of statements are judged (`tile_weight`).
+Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  A call
+has to be faster by a `LEAD`: the library's threads run beside the pool's, and where another program has one
+of the cores a call waits for it (docs/reference/contractions.md), while the other core takes pieces of
+tiles.  The same seconds are the weight of a contraction where sets of statements are judged (`tile_weight`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from polyfuse.layers import cpu_tiles
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.products import Product, product_of, with_followers
 
+# So many times as fast must the library be.
+LEAD = 1.25
+
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
@@ -32,8 +37,8 @@ class ProductTimes:
 
     @property
     def generated(self) -> bool:
-        """Are tiles at least as fast?"""
-        return self.tiles is not None and self.tiles <= self.library
+        """Is the library no faster than tiles, or not by enough?"""
+        return self.tiles is not None and self.tiles <= LEAD * self.library
 
     def __str__(self) -> str:
         if self.tiles is None:
