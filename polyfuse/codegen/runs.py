@@ -32,6 +32,9 @@ AHEAD = 12
 AHEAD_BYTES = 8 * 1024
 ROW_LINES = 16
 LINE = 64
+# Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers, which takes two
+# to six times as long where runs are long.
+NOT_VECTORISED = '__asm__ volatile("");'
 
 
 def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
@@ -155,6 +158,7 @@ def _strip(
         f"{i1}PF_IVDEP",
         f"{i1}{lane} {acc}[l] = {place}; }}",
         f"{i1}for (int q = {e}_k; q < {e}_next; ++q) {{",
+        f"{i2}{NOT_VECTORISED}",
         *(_ahead(printer, node, inner, start, i2) if ahead else []),
         f"{i2}const pf_i64 {e} = {e}_s + {e}_list[q];",
         *printer.block(tuple(before), i2),
