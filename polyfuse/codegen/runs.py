@@ -32,8 +32,8 @@ AHEAD = 12
 AHEAD_BYTES = 8 * 1024
 ROW_LINES = 16
 LINE = 64
-# Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers, which takes two
-# to six times as long where runs are long.
+# Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers: two to six
+# times as slow where runs are long.
 NOT_VECTORISED = '__asm__ volatile("");'
 
 
