@@ -1,6 +1,7 @@
 """Kernel IR -> loop IR.
 
 instances     Exec nodes become stores and updates of buffers
+conditions    that loops decide are resolved; those that are the same for all lanes become branches
 accumulators  updates of one element over inner loops go through a scalar
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.collisions import order_collisions
+from polyfuse.codegen.decided import decided
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
@@ -28,6 +30,7 @@ from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, tree
@@ -54,7 +57,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    block = hoist(kernel, block, numbers)
+    block = unswitch(hoist(kernel, block, numbers))
     block = fetch_ahead(kernel, block)
     block = jam(register_tiles(kernel, block, numbers))
     if kernel.owners:
@@ -67,6 +70,6 @@ def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
     `numbers` numbers the scalars."""
     block = loops_of(kernel.graph, sequential(tree(kernel)))
-    block = spare_nan(kernel, bodies(kernel, block))
+    block = spare_nan(kernel, decided(bodies(kernel, block)))
     block = forwarded(kernel, block, numbers)
     return promoted(kernel, block, numbers)

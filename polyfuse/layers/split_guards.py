@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.tensor_graph import (
-    Apply,
     Const,
     Expr,
     IterDim,
@@ -33,7 +33,6 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
     walk,
 )
-from polyfuse.poly.isl_bridge import index_operand
 
 MOST_PIECES = 8
 
@@ -140,33 +139,6 @@ def _choose(s: Statement, e: Select, side: Expr) -> Statement:
 
 
 # --- conditions ------------------------------------------------------------------------------------------
-
-
-def conjuncts(cond: Expr) -> list[IndexExpr] | None:
-    """Affine expressions that are all >= 0 exactly where the condition holds; None if it is no such."""
-    match cond:
-        case Apply("and", (left, right)):
-            first, second = conjuncts(left), conjuncts(right)
-            return None if first is None or second is None else first + second
-        case Apply(op, (left, right)):
-            a, b = index_operand(left), index_operand(right)
-            if a is None or b is None:
-                return None
-            match op:
-                case "ge":
-                    return [binary("-", a, b)]
-                case "gt":
-                    return [binary("-", binary("-", a, b), 1)]
-                case "le":
-                    return [binary("-", b, a)]
-                case "lt":
-                    return [binary("-", binary("-", b, a), 1)]
-                case "eq":
-                    return [binary("-", a, b), binary("-", b, a)]
-                case _:
-                    return None
-        case _:
-            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.tensor_graph import Apply, Expr
-from polyfuse.poly.isl_bridge import index_operand
 
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 

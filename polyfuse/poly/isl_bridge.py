@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 import islpy as isl
 
+from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
 from polyfuse.ir.linear import linear
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
+from polyfuse.ir.tensor_graph import Apply, Const, Expr
 
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
@@ -99,17 +100,6 @@ def condition_text(cond: Expr, positive: bool = True) -> str | None:
                 return f"{index_text(a)} {_COMPARE[op if positive else _NEGATED[op]]} {index_text(b)}"
             except NotAffine:
                 return None
-        case _:
-            return None
-
-
-def index_operand(e: Expr) -> IndexExpr | None:
-    """The index expression that an operand of a comparison stands for, if it is one."""
-    match e:
-        case IndexValue(index, dtype) if dtype.is_integer:
-            return index
-        case Const(int() as value) if not isinstance(value, bool):
-            return IConst(value)
         case _:
             return None
 

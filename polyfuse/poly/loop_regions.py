@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, substitute, variables
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.loop_ir import For
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, walk
-from polyfuse.poly.isl_bridge import NotAffine, condition_text, index_operand, index_text
+from polyfuse.poly.isl_bridge import NotAffine, condition_text, index_text
 
 THREAD, BLOCK, DATA = "thread", "block", "data"
 

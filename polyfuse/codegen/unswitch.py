@@ -1,0 +1,64 @@
+"""Vector loops whose guarded loads have conditions that are the same for all lanes are chosen by branches.
+
+    for c @vec: s[c] += (x[t - k, c] if t >= k else 0) * w[k, c]
+becomes
+    if t >= k:  for c @vec: s[c] += x[t - k, c] * w[k, c]
+    else:       for c @vec: s[c] += 0 * w[k, c]
+
+Loads under a condition are not vectorised (`Printer.fence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.c_family import guarded_load
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Select, walk
+
+# Each condition doubles the code of its loop.
+MOST_CONDITIONS = 2
+
+
+def unswitch(block: Block) -> Block:
+    """See the module docstring."""
+    return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS) if isinstance(n, For) else n)
+
+
+def _branches(loop: For, left: int) -> Node:
+    cond = _same_for_all(loop) if left and loop.coordinate is Coordinate.VECTOR else None
+    if cond is None:
+        return loop
+    return If(cond, *((_branches(_with(loop, cond, known), left - 1),) for known in (True, False)))
+
+
+def _same_for_all(loop: For) -> Expr | None:
+    """A condition of a guarded load that the loop does not change, and that reads no data."""
+    if not guarded_load(loop.body):
+        return None
+    values = [n.value for n in loop.body if isinstance(n, (Store, Update))]
+    found = (e.cond for v in values for e in walk(v) if isinstance(e, Select))
+    return next((c for c in found if _of_indices(c, loop.var)), None)
+
+
+def _of_indices(cond: Expr, var: str) -> bool:
+    match cond:
+        case Apply(_, args):
+            return all(_of_indices(a, var) for a in args)
+        case IndexValue(index):
+            return var not in variables(index)
+        case _:
+            return isinstance(cond, Const)
+
+
+def _with(loop: For, cond: Expr, known: bool) -> For:
+    """The loop where the condition is known."""
+
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Select) and e.cond == cond:
+            return e.then if known else e.other
+        return e
+
+    return replace(loop, body=map_values(loop.body, expr, lambda i: i))
