@@ -22,6 +22,7 @@ from polyfuse.runtime.cuda_api import CtypesApi
 from polyfuse.runtime.cuda_driver import Driver
 from polyfuse.runtime.cuda_native import NativeDriver
 from polyfuse.runtime.cuda_recording import LaunchRecord, RecordingDriver
+from polyfuse.targets import resolve_target
 
 SOURCES = Path(__file__).parents[1] / "cuda_stub"
 CUDA_HEADER = Path("/usr/local/cuda/include/cuda.h")
@@ -58,6 +59,9 @@ def build(source: Path, name: str, *flags: str) -> Path:
 
 @memoised
 def stub_path() -> Path:
+    """The stub's library.  Once it is loaded, whoever loads the driver by its name gets the stub: whether
+    this machine has a GPU is asked before, and the answer kept."""
+    resolve_target("auto")
     return build(SOURCES / "libcuda_stub.cpp", "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
 
 
