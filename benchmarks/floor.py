@@ -56,8 +56,8 @@ def _bytes(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def _operations(s: Statement, sizes: Mapping[str, int]) -> int:
-    """Costly functions count in full; additions and products in pairs."""
+    """Costly functions count in full; additions and products in pairs, a reduction's own among them."""
     instances = math.prod(max(0, evaluate(d.upper, sizes) - evaluate(d.lower, sizes)) for d in s.dims)
     found = [e.op for e in walk(s.expr) if isinstance(e, Apply)]
-    simple = sum(op not in _COSTS for op in found) // 2
+    simple = (sum(op not in _COSTS for op in found) + (s.reduction is not None)) // 2
     return instances * (simple + sum(_COSTS.get(op, 0) for op in found))

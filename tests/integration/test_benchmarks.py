@@ -17,7 +17,7 @@ from polyfuse.runtime.reference import evaluate
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
-from benchmarks import compile_time, performance_page, stdlib_sizes  # noqa: E402
+from benchmarks import compile_time, performance_page, stdlib_sizes, stdlib_times  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.check import Truth, numpy_truth  # noqa: E402
 from benchmarks.floor import compulsory  # noqa: E402
@@ -193,3 +193,17 @@ def test_the_page_of_performance_is_that_of_its_run() -> None:
     page = performance_page.page_of(data, run[1])
     assert f"\n{page}\n" in text
     assert page.count("\n| ") == 1 + len(data["workloads"])
+
+
+def test_times_of_the_standard_library(capsys: pytest.CaptureFixture[str]) -> None:
+    stdlib_times.main(["--only", "segment_sum", "lstm_cell"])
+    shown = capsys.readouterr().out
+    assert "segment_sum" in shown and "lstm_cell" in shown and "ms / floor" in shown
+
+
+@pytest.mark.parametrize("name", stdlib_sizes.table())
+def test_inputs_of_the_standard_library_are_in_range(name: str) -> None:
+    given = stdlib_times.inputs(name)
+    indices = [a for a in given.values() if isinstance(a, np.ndarray) and a.dtype.kind == "i"]
+    sizes = [n for axes in stdlib_sizes.table()[name].values() for n in axes]
+    assert all(a.min() >= 0 and a.max() <= max(sizes) for a in indices if a.size)
