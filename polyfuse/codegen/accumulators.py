@@ -29,6 +29,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+# Loops whose iterations are of one thread each: elements that their variables name are of one thread.
 _OF_THREADS = (Coordinate.THREAD, Coordinate.ROW, Coordinate.STEP)
 
 
@@ -82,7 +83,7 @@ def uncombined(kernel: Kernel, block: Block) -> Update | None:
             match node:
                 case For():
                     within = shared or node.coordinate in (Coordinate.ROUND, Coordinate.STEP)
-                    tells = within and node.coordinate in _OF_THREADS
+                    tells = within and (node.coordinate in _OF_THREADS or _is_whole(node))
                     found = look(node.body, within, mine | {node.var} if tells else mine)
                 case If(_, then, other):
                     found = look((*then, *other), shared, mine)
@@ -96,6 +97,12 @@ def uncombined(kernel: Kernel, block: Block) -> Update | None:
         return None
 
     return look(block, False, frozenset())
+
+
+def _is_whole(loop: For) -> bool:
+    """A loop over rounds and threads in one (`sequential`), not over rounds of threads in it?"""
+    inner = (n.coordinate for n in loop.body if isinstance(n, For))
+    return loop.coordinate is Coordinate.ROUND and Coordinate.THREAD not in inner
 
 
 def _sharing(loop: For, update: Update) -> set[frozenset[Coordinate]]:

@@ -17,7 +17,7 @@ from polyfuse.diagnostics import ScheduleError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.index_expr import IConst, IVar, as_index
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, Update, format_block
 from polyfuse.ir.schedule_tree import Coordinate
@@ -64,7 +64,7 @@ def shared(*body: Node) -> Block:
     return (For("c0", as_index(0), as_index(9), 1, (threads,), Coordinate.ROUND),)
 
 
-def add(at: IVar | IConst, op: str = "sum") -> Update:
+def add(at: IndexExpr, op: str = "sum") -> Update:
     return Update("s", (at,), op, Read("x", (IConst(0), IVar("c1")), F32))
 
 
@@ -75,6 +75,8 @@ def test_what_each_thread_would_keep_is_found() -> None:
     assert uncombined(kernel, shared(add(IVar("c0")))) is not None  # all threads, in each round
     assert uncombined(kernel, shared(add(IVar("c1")))) is None
     assert uncombined(kernel, (For("c0", as_index(0), as_index(9), 1, (add(IConst(0)),)),)) is None
+    rounds = For("c0", as_index(0), as_index(900), 1, (add(IVar("c0") // 64),), Coordinate.ROUND)
+    assert uncombined(kernel, (rounds,)) is None, "what c0 names is of the thread that has this iteration"
     assert uncombined(kernel, promoted(kernel, alone, itertools.count())) is None
 
 
