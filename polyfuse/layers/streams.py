@@ -18,8 +18,8 @@ from polyfuse.ir.tensor_graph import Role, statement_reads
 
 # Results smaller than this are worth no second thought.
 LEAST_BYTES = 1 << 20
-# So many times the last cache: of a little more than it holds, it keeps the greater part.
-BEYOND = 1.25
+# So many times the last cache, which others use as well.
+BEYOND = 1.0
 
 
 def stores_past_caches(
