@@ -1,6 +1,6 @@
 """Rows that are to be fetched ahead (`Buffer.ahead`): loops over their cache lines in the last phase.
 
-Memory is idle while the last phase computes:
+Memory is idle while the last phase computes.  Short rows are asked for as one:
 
     for t:                            for t:
       phases                            phases
@@ -28,9 +28,9 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, 
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
 LINE_BYTES = 64
-# What is asked for at once, and how long a row may be that is asked for as one.
+# A quarter of a row is asked for at once, of short and of long rows this much.
+AS_ONE_BYTES = 1024
 PIECE_BYTES = 2048
-AS_ONE_BYTES = 8192
 START = IConst(0)
 WHOLE = 128  # a strip has whole vectors for every accumulator
 
@@ -66,7 +66,8 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
 
 def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:
     """The last loop in strips, each after a piece of every row that is its share of the loop."""
-    pieces = -(-sum(_row_bytes(b) for b, _ in found) // PIECE_BYTES)
+    row = sum(_row_bytes(b) for b, _ in found)
+    pieces = -(-row // min(PIECE_BYTES, max(AS_ONE_BYTES, row // 4)))
     strip, p = -(-extent // (pieces * WHOLE)) * WHOLE, IVar(f"{last.var}_p")
     strips = -(-extent // strip)
     lines = []

@@ -54,10 +54,23 @@ def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
     kernels, (decision,) = made(NORM, T=4096, H=768)
     assert decision.taken and decision.subject == "x"
     (task,) = lower(kernels.kernels[0]).tasks
+    assert format_block((task.body[-1],)).splitlines()[:5] == [
+        "for c1_p in 0..3:",
+        "  if (i64(c0 + 1) < i64(4096)):",
+        "    for c0_l in c1_p*256..min(c1_p*256 + 256, 768) by 16:",
+        "      fetch x[c0 + 1, c0_l]",
+        "  for c1 in c1_p*256..min(c1_p*256 + 256, 768) @vec:",
+    ]
+
+
+def test_short_rows_are_fetched_as_one() -> None:
+    kernels, (decision,) = made(NORM, T=8192, H=256)
+    assert decision.taken
+    (task,) = lower(kernels.kernels[0], rows=1).tasks
     (guard,) = (n for n in task.body if isinstance(n, If))
     assert format_block((guard,)).splitlines() == [
-        "if (i64(c0 + 1) < i64(4096)):",
-        "  for c0_l in 0..768 by 16:",
+        "if (i64(c0 + 1) < i64(8192)):",
+        "  for c0_l in 0..256 by 16:",
         "    fetch x[c0 + 1, c0_l]",
     ]
     assert task.body.index(guard) == len(task.body) - 2
