@@ -66,7 +66,7 @@ def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
 def test_short_rows_are_fetched_as_one() -> None:
     kernels, (decision,) = made(NORM, T=8192, H=256)
     assert decision.taken
-    (task,) = lower(kernels.kernels[0], rows=1).tasks
+    (task,) = lower(kernels.kernels[0]).tasks
     (guard,) = (n for n in task.body if isinstance(n, If))
     assert format_block((guard,)).splitlines() == [
         "if (i64(c0 + 1) < i64(8192)):",
