@@ -9,6 +9,18 @@ import numpy as np
 
 STEP, LR, BETA1, BETA2, EPS, WD = 3, 1e-3, 0.9, 0.999, 1e-8, 0.01
 CORRECTION1, CORRECTION2 = 1 - BETA1**STEP, (1 - BETA2**STEP) ** 0.5
+# What no element has a part in is computed in double precision, as PyTorch does: of an f32, 1 - beta2 ** 3
+# has five exact digits.
+_SCALARS = (
+    "  b1 = f32(beta1)",
+    "  c1 = f32(1.0 - beta1)",
+    "  b2 = f32(beta2)",
+    "  c2 = f32(1.0 - beta2)",
+    "  rate = f32(lr / (1.0 - beta1 ** f64(step)))",
+    "  root = f32(sqrt(1.0 - beta2 ** f64(step)))",
+    "  kept = f32(1.0 - lr * wd)",
+    "  small = f32(eps)",
+)
 
 
 @dataclass(frozen=True)
@@ -22,21 +34,20 @@ class AdamSteps:
     def text(self) -> str:
         """The operator in the language."""
         parameters = []
-        lines = ["  correction1 = 1.0 - beta1 ** f32(step)", "  correction2 = sqrt(1.0 - beta2 ** f32(step))"]
+        lines = list(_SCALARS)
         for k, shape in enumerate(self.shapes):
             kind = f"f32[{', '.join(shape)}]"
             parameters.append(f"inout p{k}: {kind}, g{k}: {kind}, inout m{k}: {kind}, inout v{k}: {kind}")
             i = ", ".join("ij"[: len(shape)])
             lines += [
-                f"  mn{k}[{i}] = beta1 * m{k}[{i}] + (1.0 - beta1) * g{k}[{i}]",
-                f"  vn{k}[{i}] = beta2 * v{k}[{i}] + (1.0 - beta2) * g{k}[{i}] * g{k}[{i}]",
-                f"  p{k}[{i}] = p{k}[{i}] * (1.0 - lr * wd)"
-                f" - lr / correction1 * mn{k}[{i}] / (sqrt(vn{k}[{i}]) / correction2 + eps)",
+                f"  mn{k}[{i}] = b1 * m{k}[{i}] + c1 * g{k}[{i}]",
+                f"  vn{k}[{i}] = b2 * v{k}[{i}] + c2 * g{k}[{i}] * g{k}[{i}]",
+                f"  p{k}[{i}] = p{k}[{i}] * kept - rate * mn{k}[{i}] / (sqrt(vn{k}[{i}]) / root + small)",
                 f"  m{k}[{i}] = mn{k}[{i}]",
                 f"  v{k}[{i}] = vn{k}[{i}]",
             ]
         values = {"lr": LR, "beta1": BETA1, "beta2": BETA2, "eps": EPS, "wd": WD}
-        scalars = ", ".join(["step: i64", *(f"{n}: f32 = {x}" for n, x in values.items())])
+        scalars = ", ".join(["step: i64", *(f"{n}: f64 = {x}" for n, x in values.items())])
         return "\n".join([f"op {self.name}({', '.join(parameters)}, {scalars}) {{", *lines, "}"])
 
     def inputs(self, sizes: dict[str, int], rng: Any) -> dict[str, Any]:
