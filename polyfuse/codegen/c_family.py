@@ -31,6 +31,7 @@ from polyfuse.ir.loop_ir import (
     Prefetch,
     RegisterTile,
     Store,
+    TurnedTile,
     Update,
     VectorLoad,
     VectorStore,
@@ -100,6 +101,8 @@ class Printer:
                 return [f"{indent}// {text}"]
             case RegisterTile():
                 return self.tile(node, indent)
+            case TurnedTile():
+                return self.turned(node, indent)
             case OwnedLoop():
                 return self.owned(node, indent)
             case Barrier() | Combine() | VectorLoad() | VectorStore():
@@ -115,6 +118,10 @@ class Printer:
 
     def tile(self, node: RegisterTile, indent: str) -> list[str]:
         """Sums of products in vector registers."""
+        raise AssertionError(f"not for this target: {node}")
+
+    def turned(self, node: TurnedTile, indent: str) -> list[str]:
+        """A tile of memory with its two loops exchanged."""
         raise AssertionError(f"not for this target: {node}")
 
     def owned(self, node: OwnedLoop, indent: str) -> list[str]:

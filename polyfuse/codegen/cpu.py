@@ -20,6 +20,7 @@ from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.rows_together import with_arrays
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
@@ -89,7 +90,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
-    source = prelude(used) + "\n" + streams + masks + _HEAD + "\n" + "\n".join(functions)
+    turns = TURN if any("pf_turn<" in text for text in functions) else ""
+    source = prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 

@@ -176,7 +176,7 @@ class HalfPrinter(Printer):
     def along(self, e: Element, var: str) -> bool:
         """Do neighbouring lanes find neighbours in memory?"""
         name, indices = e
-        if not indices or name.startswith("%") or name in self.strided:
+        if not indices or name in self.strided:
             return False
         *leading, last = indices
         if isinstance(last, EXPR_TYPES) or var in depends_on(*leading):

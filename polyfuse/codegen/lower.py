@@ -8,6 +8,7 @@ collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
+turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 rows          short ones of a chunk are computed several at a time
@@ -30,6 +31,7 @@ from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -59,7 +61,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = unswitch(hoist(kernel, block, numbers))
     block = fetch_ahead(kernel, block)
-    block = jam(register_tiles(kernel, block, numbers))
+    block = turn_tiles(kernel, jam(register_tiles(kernel, block, numbers)), numbers)
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     low = LoweredKernel(kernel, rows_together(kernel, tasks_of(kernel, block), knobs or CpuKnobs()))

@@ -18,9 +18,10 @@ from typing import TypeAlias
 
 from polyfuse.codegen.halves import LANES, trip_of
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
+from polyfuse.codegen.transposed import turned_text
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
-from polyfuse.ir.loop_ir import Block, Declare, For, Store, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, Store, TurnedTile, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 
 # How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
@@ -50,6 +51,9 @@ class SoonPrinter(StreamPrinter):
                 self.near |= _read_whole(node)
         self.near = before
         return lines
+
+    def turned(self, node: TurnedTile, indent: str) -> list[str]:
+        return turned_text(self, node, indent, ahead=node.buffer in self.soon)
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         fetches = [

@@ -12,6 +12,7 @@
          | VectorStore(buffer, indices, name, count)
          | Prefetch(buffer, indices)        asks for a cache line of memory
          | RegisterTile(name, loops, left, right)   sums of products of rows and lanes, in registers
+         | TurnedTile(name, buffer, indices, row, lane)     a small array: memory with two loops exchanged
          | OwnedLoop(loop, key, extent, share, ahead)     iterations whose key is in the share
          | Comment(text)
 
@@ -171,6 +172,26 @@ class RegisterTile:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedTile:
+    """Declare the array `name` of `rows` times `lanes` places: the elements of a buffer that the loops `row`
+    and `lane` (which have no bodies) find, row after row.
+
+    In memory neighbours along `row` lie side by side, if the buffer's own strides do not part them.  With
+    `to`, a buffer and the indices of an element, they are stored there and nothing is declared.
+    """
+
+    name: str
+    dtype: DType
+    buffer: str
+    indices: tuple[IndexExpr, ...]
+    row: For
+    rows: int
+    lane: For
+    lanes: int
+    to: tuple[str, tuple[IndexExpr, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OwnedLoop:
     """The iterations of `loop` with `low <= key < high`, where (low, high) is `share`, in order.
 
@@ -204,6 +225,7 @@ Node: TypeAlias = Union[  # noqa: UP007
     VectorStore,
     Prefetch,
     RegisterTile,
+    TurnedTile,
     OwnedLoop,
     Comment,
 ]
@@ -319,6 +341,10 @@ def _format(node: Node, indent: str) -> str:
             factors = f"{format_expr(node.left)} * {format_expr(node.right)}"
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
             return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
+        case TurnedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
+            over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in (row, lane))
+            array = _place(*node.to) if node.to else f"{dtype} {name}[{rows}, {lanes}]"
+            return f"{indent}{array} = {_place(buffer, indices)} for {over}"
         case OwnedLoop(loop, key, _, (low, high)):
             own = f"{indent}of those with {format_expr(key)} in {low}..{high}:"
             return f"{own}\n{_format(loop, inner)}"

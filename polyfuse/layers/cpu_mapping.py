@@ -39,6 +39,7 @@ from polyfuse.layers.nest import (
 )
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor
+from polyfuse.layers.transposed import transposed_tiles
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
@@ -82,16 +83,19 @@ def map_phase(
     split = racing(graph, phase.members[0], statements(phase))
     if split:
         return _map_reduction(graph, phase, split, threads, decisions, knobs)
-    return graph, [_map_parallel(graph, phase, decisions, knobs)]
+    return graph, [_map_parallel(graph, phase, threads, decisions, knobs)]
 
 
-def _map_parallel(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
+def _map_parallel(
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs
+) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent)."""
     sunk = _sink(graph, phase, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk)
     phase = _strip_mine(graph, sunk, knobs.strip or STRIP)
-    free = _free_members(graph, phase)
+    tiled = transposed_tiles(graph, phase, threads, decisions)
+    phase, free = (tiled.nest, tiled.blocks) if tiled else (phase, _free_members(graph, phase))
     if volume(graph, statements(phase)) < SMALLEST_PARALLEL:
         free = 0
     members = tuple(
