@@ -148,8 +148,16 @@ CHOICES = (
         (
             Case("bias_gelu", {"T": 4096, "H": 3072}),
             Case("residual_chain"),
+            Case("ln_bwd"),
+            Case("res_ln", {"T": 4096, "H": 768}),
+            Case("astitch_768"),
         ),
         knobs=CpuKnobs(stream=False),
+    ),
+    Choice(
+        "results of smaller operators not past the caches",
+        (Case("ln_fwd"), Case("softmax"), Case("bias_gelu", {"T": 1024, "H": 3072})),
+        knobs=CpuKnobs(stream=True),
     ),
 )
 
