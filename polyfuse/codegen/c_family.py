@@ -80,7 +80,8 @@ class Printer:
             case For():
                 return self.loop(node, indent)
             case If(cond, then, other):
-                lines = [f"{indent}if ({bare(self.expr(cond))}) {{", *self.block(then, indent + "  ")]
+                lines = [f"{indent}if ({bare(self.expr(cond))}) {{"]
+                lines += self.fence((node,), indent + "  ") + self.block(then, indent + "  ")
                 if other:
                     lines += [f"{indent}}} else {{", *self.block(other, indent + "  ")]
                 return [*lines, f"{indent}}}"]
@@ -301,9 +302,11 @@ def guarded_load(block: Block) -> bool:
                 every = [value, *(i for i in indices if isinstance(i, EXPR_TYPES))]
                 if any(_guards_load(x) for e in every for x in walk(e)):
                     return True
-            case If(_, then, other):
+            case If(cond, then, other):
                 if guarded_load(then) or guarded_load(other):
                     return True
+                if guards_index(cond) and any(isinstance(n, For) for n in (*then, *other)):
+                    return True  # short loops are unrolled: then their loads are what the condition guards
             case _:
                 pass
     return False

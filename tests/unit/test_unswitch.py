@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from targets import Call, check_everywhere
 
 import polyfuse as pf
 from polyfuse.codegen.unswitch import MOST_CONDITIONS, unswitch
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import For, If, Store
@@ -72,3 +75,16 @@ def test_a_convolution_with_a_border_of_zeros(b: int, t: int, c: int, k: int) ->
     with np.errstate(invalid="ignore"):
         want = sum(padded[:, j : j + t] * w[:, j] for j in range(k))
     np.testing.assert_allclose(f(x, w), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 16])
+def test_short_rows_under_a_condition_are_not_put_side_by_side(columns: int) -> None:
+    """gcc 12 unrolls the loop over a short row, then vectorises the one around it, wrongly."""
+    text = """
+    op shifted(x: f32[T, C]) -> (y: f32[T + 2, C]) {
+      y[t, c] = x[t - 1, c] if 1 <= t <= T else 0.25 for t in 0..T + 2, c in 0..C
+    }
+    """
+    x = np.random.default_rng(columns).standard_normal((3, columns)).astype(np.float32)
+    sizes = {"T": 3, "C": columns}
+    check_everywhere([Call("shifted", text, instantiate(parse_text(text), "shifted"), sizes, {"x": x})])
