@@ -195,13 +195,15 @@ def index_limits(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, Limi
 
 
 def _as_indices(graph: TensorGraph, s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, Limit]]:
-    places = [(r.tensor, r.indices) for r in statement_reads(s)] + [(s.target, s.write)]
-    for tensor, indices in places:
+    """`x[i[k]]`: an index; a scatter to ``ends[start[n+1]]``: an offset."""
+    places = [(r.tensor, r.indices, False) for r in statement_reads(s)] + [(s.target, s.write, True)]
+    for tensor, indices, written in places:
         for index, extent in zip(indices, graph.tensor(tensor).shape, strict=True):
             if isinstance(index, EXPR_TYPES):
                 for e in walk(index):
                     if isinstance(e, Read) and e.dtype.is_integer:
-                        yield e.tensor, Limit(evaluate(extent, sizes))
+                        offsets = written and any(map(_is_shifted, e.indices))
+                        yield e.tensor, Limit(evaluate(extent, sizes) - offsets, offsets)
 
 
 def _as_compared(s: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[str, Limit]]:

@@ -123,7 +123,13 @@ def test_a_pool_whose_rows_are_read_several_times() -> None:
 
 def test_parts_that_are_no_faster_are_not_taken() -> None:
     start, x = np.array([0, 5, 5, 20, 40]), np.ones((40, 70), "f4")
-    f = pf.compile(pf.stdlib, "segment_sum", target="emulate")
+    text = """
+    op segments(x: f32[E, D], start: i64[N+1]) -> (y: f32[N, D]) {
+      segment[e] = sum[n in 0..N](1 if start[n+1] <= e else 0) for e in 0..E
+      y[segment[e], d] += x[e, d]
+    }
+    """
+    f = pf.compile(text, target="emulate")
     assert np.array_equal(f(x, start)[:, 0], [5, 0, 15, 20])
     (line,) = told(f, x, start)
     assert line.startswith("+ feedback ") and "a cut at segment -> y, y__2 is not worth it" in line

@@ -31,8 +31,17 @@ def test_classes_stay_in_range() -> None:
     assert set(np.unique(inputs["target"])) == set(range(4))
 
 
-def test_offsets_are_sorted_and_cover_all() -> None:
-    graph = pf.stdlib.op("segment_sum").graph()
+COUNTED = """op segments(x: f32[E, D], start: i64[N+1]) -> (y: f32[N, D]) {
+  segment[e] = sum[n in 0..N](1 if start[n+1] <= e else 0) for e in 0..E
+  y[segment[e], d] += x[e, d]
+}"""
+
+
+@pytest.mark.parametrize(
+    "program", [pf.stdlib.op("segment_sum"), pf.parse(COUNTED).op()], ids=("ends", "counted")
+)
+def test_offsets_are_sorted_and_cover_all(program: pf.Operator) -> None:
+    graph = program.graph()
     start = make_inputs(graph, {"N": 9, "E": 50, "D": 2})["start"]
     assert start[0] == 0 and start[-1] == 50 and np.all(np.diff(start) >= 0)
 
