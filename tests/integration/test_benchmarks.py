@@ -17,7 +17,13 @@ from polyfuse.runtime.reference import evaluate
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
-from benchmarks import compile_time, performance_page, stdlib_sizes, stdlib_times  # noqa: E402
+from benchmarks import (  # noqa: E402
+    compile_time,
+    half_precision,
+    performance_page,
+    stdlib_sizes,
+    stdlib_times,
+)
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.check import Truth, numpy_truth  # noqa: E402
 from benchmarks.floor import compulsory  # noqa: E402
@@ -121,6 +127,17 @@ def test_compulsory_traffic() -> None:
     memory = (need.read / 10 + need.written / 8) * 1e-9
     assert need.seconds({**rates, "fma_gflops": 1e9}) == pytest.approx(memory)
     assert need.seconds({**rates, "fma_gflops": 1.0}) == pytest.approx(2 * need.operations * 1e-9)
+
+
+def test_products_are_one_operation_with_their_sum() -> None:
+    need = compulsory(load("mm_bias_gelu").graph, {"T": 3, "K": 5, "H": 7})
+    less = compulsory(load("mm_bias_gelu").graph, {"T": 3, "K": 4, "H": 7})
+    assert need.operations - less.operations == 3 * 7
+
+
+def test_half_precision_beside_f32(capsys: pytest.CaptureFixture[str]) -> None:
+    half_precision.main(["--only", "silu", "--seconds", "0"])
+    assert capsys.readouterr().out.count("silu") == len(half_precision.SHAPES)
 
 
 def test_statistics() -> None:
