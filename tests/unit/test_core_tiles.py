@@ -15,7 +15,7 @@ from polyfuse.cost.speed_of_light import estimate
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers.product_times import product_times, tile_weight
+from polyfuse.layers.product_times import LEAD, ProductTimes, product_times, tile_weight
 
 SUMMED = """op f(a: f32[M, K], b: f32[{right}], c: f32[N]) -> (y: f32[M, N]) {{
   s[m, n] = sum[k](a[m, k] * b[{read}])
@@ -87,3 +87,8 @@ def test_cycles_of_tiles() -> None:
     assert Tiles(1, 16, 384, 100, 4).cycles(core) >= 100 * 384 * core.latency, "one chain of additions"
     assert Tiles(13, 32, 384, 200, 4).cycles(core) == 2 * whole.cycles(core)
     assert Tiles(13, 16, 384, 100, 8).cycles(core) == pytest.approx(whole.cycles(core), rel=0.02)
+
+
+def test_a_library_has_to_be_faster_by_a_lead() -> None:
+    assert ProductTimes(1.2, 1.0).generated and ProductTimes(LEAD, 1.0).generated
+    assert not ProductTimes(1.3, 1.0).generated and not ProductTimes(None, 1.0).generated

@@ -172,3 +172,26 @@ def test_the_tree_tells_the_coordinates() -> None:
         "  band* i (parallel @vec: y->i)",
         "    y",
     ]
+
+
+BACKWARD = """op f(x: f32[T, H]) -> (y: f32[T, H], g: f32[H]) {
+  c[t] = sum[h](x[t, h])
+  y[t, h] = x[t, h] * c[t]
+  g[h] = sum[t](x[t, h] * 2.0)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [(64, "8 chunks of 8"), (4096, "32 chunks of 128"), (16, "2 chunks of 8"), (17, "3 chunks of 8")],
+)
+def test_parts_whose_results_are_rows_have_several_of_them(rows: int, parts: str) -> None:
+    graph = fixed_graph_of(BACKWARD, T=rows, H=20_000)
+    _, decisions = form_kernels(LoopFusion().schedule(graph), 2, Stitching())
+    assert any(f"over {parts} iterations of t" in d.reason for d in decisions if d.kind == "rfactor")
+
+
+def test_parts_whose_results_are_numbers_may_be_of_few_rows() -> None:
+    text = "op f(x: f32[T, H], w: f32[H]) -> (s: f32) { s = sum[t, h](x[t, h] * w[h]) }"
+    _, decisions = mapped(text, T=64, H=20_000)
+    assert any("over 32 chunks of 2 iterations" in d.reason for d in decisions if d.kind == "rfactor")

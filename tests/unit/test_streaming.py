@@ -9,6 +9,7 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -66,13 +67,19 @@ def test_results_that_are_read_again_stay_near() -> None:
 SCALE = "op scale(x: f32[N], w: f32[M]) -> (y: f32[N], z: f32[M]) { y[i] = 2.0 * x[i]\n z[j] = 3.0 * w[j] }"
 
 
-@pytest.mark.parametrize(("n", "past"), [(1 << 24, {"y"}), (1 << 18, set())])
+# Elements of which x and y together are as large as the last cache.
+BORDER = int(table_cpu(2).levels[-2].capacity / 8)
+
+
+@pytest.mark.parametrize(
+    ("n", "past"), [(1 << 24, {"y"}), (BORDER + 1000, {"y"}), (BORDER - 1000, set()), (1 << 18, set())]
+)
 def test_the_model_streams_what_does_not_fit(n: int, past: set[str]) -> None:
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(SCALE, N=n, M=700)), 2, Stitching())
     found: list[Decision] = []
     made = stores_past_caches(kernels, 2, found)
     assert {b.tensor for k in made.kernels for b in k.buffers if b.past} == past
-    assert [d.taken for d in found] == ([True] if past else [])
+    assert [d.taken for d in found] == ([bool(past)] if n > BORDER / 4 else [])
     assert stores_past_caches(kernels, 2, [], False) == kernels
     forced = stores_past_caches(kernels, 2, [], True)
     assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"y", "z"}
