@@ -22,7 +22,7 @@ from polyfuse.codegen.c_family import Printer, guards_index, scalar_name
 from polyfuse.codegen.streaming import along
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, TurnedTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -115,7 +115,7 @@ static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next
 
 def turn_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such loops reading tiles that are turned around. `numbers` numbers their arrays."""
-    fixed = _fixed(kernel)
+    fixed = frozenset(b.tensor for b in kernel.unchanged)
     result: list[Node] = []
     for node in block:
         match node:
@@ -143,15 +143,6 @@ def _copied(kernel: Kernel, row: For, turned: _Turned) -> list[Node]:
             return [replace(tile, to=(buffer, places))] if room % CROWDED else []
         case _:
             return []
-
-
-def _fixed(kernel: Kernel) -> frozenset[str]:
-    """Memory that the kernel does not change."""
-    alias = {t.name: t.alias for t in kernel.graph.tensors}
-    changed = {s.target for s in kernel.graph.statements}
-    changed |= {a for n in changed if (a := alias[n]) is not None}
-    outside = (Scope.ARGUMENT, Scope.GLOBAL)
-    return frozenset(b.tensor for b in kernel.buffers if b.scope in outside and b.tensor not in changed)
 
 
 @dataclass(slots=True)

@@ -154,6 +154,13 @@ class Kernel:
         """Buffers that live outside: arguments and global intermediates, in order of the graph."""
         return tuple(b for b in self.buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL))
 
+    @property
+    def unchanged(self) -> tuple[Buffer, ...]:
+        """Buffers that live outside and that the kernel leaves as they are, under any name."""
+        changed = {s.target for s in self.graph.statements}
+        changed |= {a for n in changed if (a := self.graph.tensor(n).alias) is not None}
+        return tuple(b for b in self.arguments if b.tensor not in changed)
+
     def __str__(self) -> str:
         shape = f": {self.threads[0]} x {self.threads[1]} threads, vectors of {self.vector}"
         lines = [f"kernel {self.name}{shape if self.threads != (1, 1) else ''}"]

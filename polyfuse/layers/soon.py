@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.streams import touched
 
@@ -45,10 +45,7 @@ def fetched_soon(
 
 def _inputs(k: Kernel, least: float) -> frozenset[str]:
     """Memory of more bytes than this that a kernel reads and leaves as it is."""
-    changed = {s.target for s in k.graph.statements}
-    changed |= {a for n in changed if (a := k.graph.tensor(n).alias) is not None}
-    outside = {b.tensor for b in k.buffers if b.scope in (Scope.ARGUMENT, Scope.GLOBAL) and b.shape}
-    return frozenset(t for t in outside - changed if tensor_bytes(k.graph, t) > least)
+    return frozenset(b.tensor for b in k.unchanged if b.shape and tensor_bytes(k.graph, b.tensor) > least)
 
 
 def _marked(k: Kernel, names: frozenset[str]) -> Kernel:
