@@ -81,6 +81,14 @@ uint16_t half(double x) {
   return uint16_t(sign + ((exponent + 14) << 10) + int(std::nearbyint(std::ldexp(x, 10 - exponent))));
 }
 
+// The nearest bf16 of the nearest f32, as NumPy finds it; ties to even.
+uint16_t brain(float x) {
+  uint32_t b;
+  std::memcpy(&b, &x, sizeof b);
+  if (x != x) return uint16_t((b >> 16 & 0x8000) | 0x7fc0);
+  return uint16_t((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
 // A Python number as the kernel reads it; false if it does not fit.
 bool number(const pf_argument& a, Object item, int64_t* cell) {
   if (a.kind == kFloat) {
@@ -89,6 +97,7 @@ bool number(const pf_argument& a, Object item, int64_t* cell) {
       case 0: return store<double>(cell, x);
       case 1: return store<float>(cell, x);
       case 2: return store<uint16_t>(cell, half(x));
+      case 9: return store<uint16_t>(cell, brain(float(x)));
       default: return false;
     }
   }
@@ -106,6 +115,7 @@ bool number(const pf_argument& a, Object item, int64_t* cell) {
     case 6: return store_if_fits<int8_t>(cell, x);
     case 7: return store_if_fits<uint8_t>(cell, x);
     case 8: return a.kind != kInt && store<uint8_t>(cell, x);
+    case 9: return store<uint16_t>(cell, brain(float(x)));
     default: return false;
   }
 }

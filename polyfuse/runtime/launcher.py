@@ -180,7 +180,7 @@ class LaunchLayout:
     finish: Callable[[], None] | None
 
 
-CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool")
+CODES = ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "bf16")
 """Numbers that the launcher converts, by their code."""
 _KINDS = {float: 1, int: 2, bool: 3}
 

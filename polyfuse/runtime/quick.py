@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
 from polyfuse.runtime.arguments import Array, dense, element_strides, usable
@@ -40,9 +41,9 @@ MOST_LAYOUTS = 64
 SHARED = 64 << 10
 """Results of up to this many bytes share a block with the others of their call."""
 NUMBERS = (float, int, bool)
-# struct codes of scalar arguments; bfloat16 has none and goes the long way.
+# struct codes of scalar arguments; that of bf16 is for its bits.
 _CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B"}
-_CODES["bool"] = "?"
+_CODES |= {"bool": "?", "bf16": "H"}
 _CELL = 8
 
 
@@ -263,7 +264,7 @@ class QuickCall:
         self._status = np.zeros(1, np.int64)
         self._call.buffers[len(plan.buffers)] = self._status.__array_interface__["data"][0]
         self._arrays: list[_ArraySlot] = []
-        self._numbers: list[tuple[int, struct.Struct, int]] = []
+        self._numbers: list[tuple[int, struct.Struct, int, bool]] = []
         for k, (name, a) in enumerate(zip(names, args, strict=True)):
             b = plan.buffers[place[name]]
             if isinstance(a, np.ndarray):
@@ -272,7 +273,7 @@ class QuickCall:
                 slot = _ArraySlot(k, (place[name], *also), a.nbytes, a.itemsize, written)
                 self._arrays.append(slot)
             else:
-                self._numbers.append((k, struct.Struct(_CODES[b.dtype.name]), k * _CELL))
+                self._numbers.append((k, struct.Struct(_CODES[b.dtype.name]), k * _CELL, b.dtype == BF16))
                 self._call.buffers[place[name]] = base + k * _CELL
         self._written = any(s.written for s in self._arrays)
         self._outputs = [
@@ -299,8 +300,8 @@ class QuickCall:
                 for place in s.places:
                     buffers[place] = address
             try:
-                for k, code, offset in self._numbers:
-                    code.pack_into(self._raw, offset, args[k])
+                for k, code, offset, brain in self._numbers:
+                    code.pack_into(self._raw, offset, _bits(args[k]) if brain else args[k])
             except (struct.error, OverflowError):
                 return None
             arena = Arena.get()
@@ -320,6 +321,11 @@ class QuickCall:
         for place, offset in self._spaces.items():
             self._call.buffers[place] = base + offset
         return block
+
+
+def _bits(x: float) -> int:
+    """Of the bf16 that is nearest."""
+    return int(np.float32(x).astype(BF16.numpy).view(np.uint16))
 
 
 def _meet(ranges: list[tuple[int, int, bool]]) -> bool:

@@ -9,6 +9,7 @@ import os
 import threading
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -222,6 +223,21 @@ def test_numbers_and_zero_dimensional_arrays() -> None:
         np.testing.assert_array_equal(first, again)
         want = x * np.float32(a) + np.float32(b) if c else np.full(5, np.float32(k))
         np.testing.assert_allclose(first, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)])
+def test_numbers_in_half_precision_are_those_of_the_long_way(dtype: np.dtype[Any]) -> None:
+    text = "op f[F: float](x: F[N], a: F = 1e-5) -> (y: F[N]) { y[i] = x[i] * a }"
+    f = pf.compile(text, denormals="keep")
+    x = np.array([1.0, -2.0, np.inf, 0.0], dtype)
+    f(x)
+    assert is_short(f, x)
+    for a in (1e-5, 1 + 2.0**-8 + 2.0**-40, 1e30, -1e-40, np.nan, np.inf, 257, 2**40 + 2**32 + 1, True):
+        with np.errstate(all="ignore"):
+            want = (x.astype(np.float32) * np.asarray(a).astype(dtype).astype(np.float32)).astype(dtype)
+        first, again = f(x, a), f(x, a)
+        np.testing.assert_array_equal(first.astype(np.float64), want.astype(np.float64))
+        np.testing.assert_array_equal(again.astype(np.float64), want.astype(np.float64))
 
 
 def test_a_number_beyond_f32_is_infinite_on_both_ways() -> None:

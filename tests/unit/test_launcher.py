@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -117,10 +118,15 @@ def converted(start: Launcher, kind: type, code: str, dtype: Any, values: list[A
     return seen
 
 
-@pytest.mark.parametrize(("code", "dtype"), [("f64", "f8"), ("f32", "f4"), ("f16", "f2")])
-def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: str) -> None:
-    every_half = np.arange(1 << 16, dtype=np.uint16).view(np.float16)[:: 37 if code != "f16" else 1]
-    halves = every_half[np.isfinite(every_half)].astype(np.float64)
+@pytest.mark.parametrize(
+    ("code", "dtype"), [("f64", "f8"), ("f32", "f4"), ("f16", "f2"), ("bf16", ml_dtypes.bfloat16)]
+)
+def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: Any) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)[:: 37 if code not in ("f16", "bf16") else 1]
+    every_half = bits.view(ml_dtypes.bfloat16 if code == "bf16" else np.float16)
+    with np.errstate(invalid="ignore"):
+        wide = every_half.astype(np.float64)
+    halves = wide[np.isfinite(wide)]
     between = (np.sort(halves)[:-1] + np.sort(halves)[1:]) / 2
     special = [
         0.0,
@@ -134,6 +140,8 @@ def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: str) ->
         -1e300,
         5e-324,
         3.4028235677973366e38,
+        3.3961775292304957e38,
+        1 + 2.0**-8 + 2.0**-40,
     ]
     values = [
         *halves[::5].tolist(),
@@ -142,8 +150,8 @@ def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: str) ->
         *special,
     ]
     with np.errstate(all="ignore"):
-        want = np.array(values).astype(dtype)
-    got = np.array(converted(start, float, code, dtype, values), dtype)
+        want = np.array(values).astype(dtype).astype(np.float64)
+    got = np.array(converted(start, float, code, dtype, values), np.float64)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
@@ -152,11 +160,12 @@ def test_floats_convert_as_numpy_does(start: Launcher, code: str, dtype: str) ->
 def test_ints_and_bools_convert_as_numpy_does_or_are_declined(start: Launcher, code: str) -> None:
     dtype = {"f64": "f8", "f32": "f4", "f16": "f2", "bool": "?", "u8": "u1"}.get(code, f"i{code[1:]}")
     dtype = {"i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1"}.get(code, dtype)
+    dtype = ml_dtypes.bfloat16 if code == "bf16" else dtype
     values = [0, 1, -1, 127, 128, -129, 255, 256, 2**15, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, 2**63, 10**30]
     values += [16777217, 33554435, 2049, 65504, 65519, 65520]
     got = converted(start, int, code, dtype, values)
     for x, y in zip(values, got, strict=True):
-        fits = code.startswith("f") and abs(x) < 2**63
+        fits = code.lstrip("b").startswith("f") and abs(x) < 2**63
         if code[0] in "iu":
             fits = np.iinfo(dtype).min <= x <= np.iinfo(dtype).max
         with np.errstate(all="ignore"):
