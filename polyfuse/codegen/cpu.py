@@ -284,11 +284,12 @@ class _Emitter:
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
         )
         parameters = self._parameters(places)
+        body = printer.block(task.before, "  ")
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
-            body = self._rows(task, printer)
+            body += self._rows(task, printer)
         else:
-            body = printer.block(task.body, "  ")
+            body += printer.block(task.body, "  ")
         if printer.used:
             body.append("  PF_STREAM_END;")
         declared = ",\n    ".join(p for p, _ in parameters)

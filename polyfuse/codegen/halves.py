@@ -6,7 +6,9 @@
 
 gcc 12 converts single halves by the machine's instruction and never vectors of them; in integer arithmetic
 it vectorises, at ten instructions for each conversion.  Both arrays become registers where the lanes are
-unrolled.  Only elements that lie side by side, and that every lane reads, are converted so.
+unrolled.  Only elements that lie side by side, and that every lane reads, are converted so; one that all
+lanes share is converted by the machine's instruction, once.  The rest of a loop, or a loop of fewer lanes,
+goes under masks (`codegen.masked_tails`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.masked_tails import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.vector_math_cuda import read
@@ -38,6 +41,8 @@ Element = tuple[str, tuple[Index, ...]]
 Half = tuple[str, tuple[Index, ...], DType]
 # Lanes that are converted together where a loop does not say how many it has; a multiple of 16.
 LANES = 64
+# Loops that run less often are not worth a step of lanes.
+FEWEST = 8
 _HALVES = (F16, BF16)
 
 
@@ -45,12 +50,13 @@ def conversions() -> dict[str, str]:
     """The text of the functions, by name."""
     parts = read("vector_halves.h").split("PF_INLINE ")[1:]
     texts = [f"PF_INLINE {p.rstrip()}\n" for p in parts]
-    return {re.findall(r"\bpf_(?:widen|narrow)_b?f16\b", t)[0]: t for t in texts}
+    return {re.findall(r"\bpf_(?:widen|narrow|wide|row_round)_b?f16\b", t)[0]: t for t in texts}
 
 
 @dataclass(slots=True)
 class HalfPrinter(Printer):
-    """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to.
+    """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
+    `alike` what is the same for all.  Arrays in `roomy` have places for a whole last step of lanes.
 
     Neighbours in memory of buffers in `strided` may be apart.
     """
@@ -58,11 +64,17 @@ class HalfPrinter(Printer):
     strided: frozenset[str] = field(default=frozenset(), kw_only=True)
     widened: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
     narrowed: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
+    alike: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
+    roomy: set[str] = field(default_factory=set, kw_only=True)
 
     def expr(self, e: Expr) -> str:
         match e:
             case Cast(Read(tensor, indices), dtype) if dtype == F32 and (tensor, indices) in self.widened:
                 return f"{self.widened[tensor, indices]}[l]"
+            case Cast(Read(tensor, indices), dtype) if dtype == F32 and (tensor, indices) in self.alike:
+                return self.alike[tensor, indices]
+            case Cast(Read(tensor, ()) as r, dtype) if dtype == F32 and r.dtype == F16 and tensor[0] != "%":
+                return self.call("pf_wide_f16", [Printer.expr(self, r)])
             case Apply() if (made := moved(e)) is not e:
                 return self.expr(made)
             case Apply() if (parts := scaled(e)) is not None:
@@ -78,35 +90,98 @@ class HalfPrinter(Printer):
             case _:
                 return Printer.node(self, node, indent)
 
+    def array(self, node: Declare, indent: str) -> list[str]:
+        """Of whole steps of lanes, through a pointer: beside stores to an array gcc 12 leaves lanes in
+        memory."""
+        assert node.value is None, node
+        self.roomy.add(node.name)
+        name, kind, count = scalar_name(node.name), node.dtype.c_name, -(-node.count // LANES) * LANES
+        return [
+            f"{indent}__attribute__((aligned(64))) {kind} {name}_m[{count}];",
+            f"{indent}{kind}* __restrict const {name} = ({kind}*)__builtin_assume_aligned({name}_m, 64);",
+        ]
+
     def loop(self, loop: For, indent: str) -> list[str]:
         if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
             return Printer.loop(self, loop, indent)
-        i1, i2 = indent + "  ", indent + "    "
-        start, end, trip = f"{loop.var}_s", f"{loop.var}_e", trip_of(loop)
-        rest = [
-            f"{i1}PF_IVDEP",
-            f"{i1}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
-            *self.fence(loop.body, i2),
-            *self.block(loop.body, i2),
-            f"{i1}}}",
-        ]
+        i1 = indent + "  "
         return [
             f"{indent}{{",
-            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
-            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
-            f"{i1}for (; {start} + {LANES} <= {end}; {start} += {LANES}) {{",
-            *self.lanes_of(loop, start, LANES, i2),
-            f"{i1}}}",
-            *(rest if trip is None or trip % LANES else []),
+            f"{i1}pf_i64 {loop.var}_s = {self.index(loop.lower)};",
+            f"{i1}const pf_i64 {loop.var}_e = {self.index(loop.upper)};",
+            *self.steps(loop, trip_of(loop), f"{loop.var}_e", i1),
             f"{indent}}}",
+        ]
+
+    def steps(self, loop: For, trip: int | None, end: str, indent: str) -> list[str]:
+        """The iterations from the loop's start, a variable, to the end, so many if that is known."""
+        i1, start = indent + "  ", f"{loop.var}_s"
+        whole = [
+            f"{indent}for (; {start} + {LANES} <= {end}; {start} += {LANES}) {{",
+            *self.lanes_of(loop, start, LANES, i1),
+            f"{indent}}}",
+        ]
+        rest = LANES - 1 if trip is None else trip % LANES
+        plain = [
+            f"{indent}PF_IVDEP",
+            f"{indent}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
+            *self.fence(loop.body, i1),
+            *self.block(loop.body, i1),
+            f"{indent}}}",
+        ]
+        return [
+            *(whole if trip is None or trip >= LANES else []),
+            *(self._remainder(loop, end, rest, trip is not None, plain, indent) if rest else []),
+        ]
+
+    def _remainder(
+        self, loop: For, end: str, most: int, known: bool, plain: list[str], indent: str
+    ) -> list[str]:
+        """At most so many iterations, all of them if that is known."""
+        found, stored = self.halves(loop)
+        if not found and not stored:
+            return plain
+        step = 32 if BF16 in {h[2] for h in (*found, *stored)} else 16  # that many are converted at once
+        lanes = max(FEWEST_LANES, -(-most // step) * step)
+        if known and lanes == most:
+            return self.lanes_of(loop, f"{loop.var}_s", lanes, indent)
+        return self.under_masks(loop, end, plain, lanes, indent, {})
+
+    def under_masks(
+        self, loop: For, end: str, plain: list[str], lanes: int, indent: str, totals: Mapping[str, int]
+    ) -> list[str]:
+        """The iterations from the loop's start to the end, no more than the lanes, as one step of these; or
+        `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
+        tail = None if self.lazy else tail_of(loop, self.along, self.roomy)
+        if tail is None:
+            return plain
+        i1, start = indent + "  ", f"{loop.var}_s"
+        before, after = carried(tail, self, lanes, "rest", i1)
+        copies, back = kept(totals, lanes, "rest", i1)
+        inner = replace(self, element=tail.element(self.element))
+        return [
+            "#ifdef PF_MASKS",
+            f"{indent}if ({start} < {end}) {{",
+            f"{i1}const int rest = (int)({end} - {start});",
+            f"{i1}const pf_i64 {loop.var} = {start};",
+            *before,
+            *copies,
+            *inner.lanes_of(loop, start, lanes, i1),
+            *back,
+            *after,
+            f"{indent}}}",
+            "#else",
+            *plain,
+            "#endif",
         ]
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         """The iterations of a vector loop from `start` on, as a loop over so many lanes."""
-        found, stored = self._halves(loop) if lanes % 16 == 0 else ([], [])
+        found, stored = self.halves(loop) if lanes % 16 == 0 else ([], [])
         wide = {(t, i): f"{loop.var}_w{k}" for k, (t, i, _) in enumerate(found)}
         narrow = {(t, i): f"{loop.var}_n{k}" for k, (t, i, _) in enumerate(stored)}
-        inner = replace(self, widened=wide, narrowed=narrow)
+        alike = {(r.tensor, r.indices): f"{loop.var}_a{k}" for k, r in enumerate(self._alike(loop))}
+        inner = replace(self, widened=wide, narrowed=narrow, alike=alike)
         lines = [f"{indent}float {', '.join(f'{n}[{lanes}]' for n in (*wide.values(), *narrow.values()))};"]
         here = f"const int l = 0; const pf_i64 {loop.var} = {start} + l;"
 
@@ -118,6 +193,10 @@ class HalfPrinter(Printer):
 
         return [
             *(lines if wide or narrow else []),
+            *[
+                f"{indent}const float {name} = {self.call('pf_wide_f16', [self.element(self, *e)])};"
+                for e, name in alike.items()
+            ],
             *[converted("widen", h, wide[h[:2]]) for h in found],
             *inner._unrolled(loop, start, lanes, indent),
             *[converted("narrow", h, narrow[h[:2]]) for h in stored],
@@ -151,18 +230,18 @@ class HalfPrinter(Printer):
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
         trip = trip_of(loop)
-        if trip is not None and trip < LANES:
-            return False
-        return any(self._halves(loop)) or (not self.lazy and calls_rows(loop.body))
+        if any(self.halves(loop)):
+            return trip is None or trip >= FEWEST
+        return (trip is None or trip >= LANES) and not self.lazy and calls_rows(loop.body)
 
-    def _halves(self, loop: For) -> tuple[list[Half], list[Half]]:
+    def halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""
         if self.lazy or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
             return [], []
         targets = [n.buffer for n in loop.body if isinstance(n, (Store, Update))]
         found = [
             (r.tensor, r.indices, r.dtype)
-            for r in _converted(loop.body)
+            for r in converted(loop.body)
             if r.tensor not in targets and self.along((r.tensor, r.indices), loop.var)
         ]
         stored = [
@@ -172,6 +251,15 @@ class HalfPrinter(Printer):
             if self.along((n.buffer, n.indices), loop.var)
         ]
         return list(dict.fromkeys(found)), stored
+
+    def _alike(self, loop: For) -> list[Read]:
+        """Reads of f16 that all lanes share."""
+        if self.lazy or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
+            return []
+        own = {n.name if isinstance(n, Declare) else n.buffer for n in loop.body}  # type: ignore[union-attr]
+        found = [r for r in converted(loop.body) if r.dtype == F16 and r.tensor not in own]
+        plain = [r for r in found if not any(isinstance(i, EXPR_TYPES) for i in r.indices)]
+        return list(dict.fromkeys(r for r in plain if loop.var not in depends_on(*r.indices)))
 
     def along(self, e: Element, var: str) -> bool:
         """Do neighbouring lanes find neighbours in memory?"""
@@ -199,7 +287,7 @@ def _narrows(e: Expr) -> bool:
     return isinstance(e, Cast) and e.dtype in _HALVES and e.arg.dtype == F32
 
 
-def _converted(body: Block) -> Iterator[Read]:
+def converted(body: Block) -> Iterator[Read]:
     """Reads of 16 bits that are made f32 whatever the data."""
     for n in body:
         if isinstance(n, (Store, Update, Declare)) and n.value is not None:

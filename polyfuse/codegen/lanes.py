@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.halves import HalfPrinter, trip_of
-from polyfuse.codegen.masked_tails import FEWEST_LANES, kept, moved, tail_lanes, tail_of
+from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
@@ -100,29 +100,9 @@ class LanePrinter(HalfPrinter):
             *self.block(loop.body, i1),
             f"{indent}}}",
         ]
-        tail = None if self.lazy else tail_of(loop, self.along)
         totals = {a: u.value.dtype.bytes for u in updates for a in self._arrays(u)}
         count = tail_lanes(rest, lanes, min(totals.values()))
-        if tail is None or count is None:
-            return plain
-        before, after = moved(tail, self, count, "rest", i1)
-        copies, back = kept(totals, count, "rest", i1)
-        inner = replace(self, element=tail.element(self.element))
-        return [
-            "#ifdef PF_MASKS",
-            f"{indent}if ({start} < {end}) {{",
-            f"{i1}const int rest = (int)({end} - {start});",
-            f"{i1}const pf_i64 {loop.var} = {start};",
-            *before,
-            *copies,
-            *inner.lanes_of(loop, start, count, i1),
-            *back,
-            *after,
-            f"{indent}}}",
-            "#else",
-            *plain,
-            "#endif",
-        ]
+        return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
     def _arrays(self, u: Update) -> list[str]:
         """The lanes of an accumulator, and those of its NaN."""

@@ -6,12 +6,15 @@ accumulators  updates of one element over inner loops go through a scalar
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
+roundings     values of 16 bits that a loop reads again stay f32
+kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
 turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 rows          short ones of a chunk are computed several at a time
+widened       rows of 16 bits that all iterations read become f32 before them
 """
 
 from __future__ import annotations
@@ -25,14 +28,17 @@ from polyfuse.codegen.decided import decided
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
+from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
+from polyfuse.codegen.roundings import rounded_once
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
+from polyfuse.codegen.widened import widened
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, tree
@@ -59,12 +65,13 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    block = unswitch(hoist(kernel, block, numbers))
-    block = fetch_ahead(kernel, block)
+    block = rounded_once(unswitch(hoist(kernel, block, numbers)))
+    block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = turn_tiles(kernel, jam(register_tiles(kernel, block, numbers)), numbers)
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
-    low = LoweredKernel(kernel, rows_together(kernel, tasks_of(kernel, block), knobs or CpuKnobs()))
+    tasks = rows_together(kernel, tasks_of(kernel, block), knobs or CpuKnobs())
+    low = LoweredKernel(kernel, tuple(widened(kernel, t) for t in tasks))
     return replace(low, kernel=with_arrays(kernel, low.rows))
 
 

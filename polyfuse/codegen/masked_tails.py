@@ -1,14 +1,14 @@
-"""The rest of a reduction loop, fewer elements than it has lanes, as one more step of all lanes.
+"""The rest of a vector loop, fewer elements than it has lanes, as one more step of all lanes.
 
     for (l = 0; l < end - start; ++l)           pf_take(t0, &x[start], (end - start) * 4, 128)
       acc_v[l] += x[start + l] * w      ->      for (l = 0; l < 32; ++l) acc_o[l] = acc_v[l]
                                                 for (l = 0; l < 32; ++l) acc_v[l] += t0[l] * w
                                                 pf_keep(acc_v, acc_o, (end - start) * 4, 128)
 
-What lanes read is loaded under a mask, with zeros where there is nothing; what they store is stored under a
-mask; and the accumulators of empty lanes get back what they had.  Element by element the accumulators would
-go through memory in pieces, and whoever combines the lanes would wait until the pieces are there: longer than
-several steps take.
+What lanes read is loaded under a mask, with zeros where there is nothing; what they store, or add to, is
+stored under a mask; and the accumulators of empty lanes get back what they had.  Element by element the
+accumulators would go through memory in pieces, and whoever combines the lanes would wait until the pieces are
+there: longer than several steps take.  Numbers of 16 bits would be converted one by one (`codegen.halves`).
 
 Only elements that lie side by side, or that all lanes share, are read so.  Other machines than those with
 masks for bytes (AVX-512BW) keep the loop.
@@ -16,11 +16,11 @@ masks for bytes (AVX-512BW) keep the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from polyfuse.codegen.c_family import Printer, guarded_load
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.dtypes import F16, DType
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, walk
@@ -33,7 +33,7 @@ _BYTES = 64
 MASKS = """\
 // The first bytes of `room`, up to 64 at a time under a mask: what is read has zeros behind them, what is
 // stored ends there, and a total is as it was before behind them.
-#if defined(__AVX512BW__) && !defined(__clang__)
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define PF_MASKS 1
 typedef char pf_bytes __attribute__((vector_size(64), may_alias));
 PF_INLINE unsigned long long pf_first(int bytes) {
@@ -49,6 +49,19 @@ PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
     __builtin_ia32_storedquqi512_mask(
         (char*)to + k, *(const pf_bytes*)((const char*)from + k), pf_first(bytes - k));
 }
+// The same 32 bytes at a time: what is stored in such pieces and loaded whole would wait for all of them.
+PF_INLINE void pf_take_f16(void* to, const void* from, int bytes, int room) {
+  typedef char piece __attribute__((vector_size(32), may_alias));
+  for (int k = 0; k < room; k += 32)
+    *(piece*)((char*)to + k) =
+        __builtin_ia32_loaddquqi256_mask((const char*)from + k, (piece){}, (unsigned)pf_first(bytes - k));
+}
+PF_INLINE void pf_put_f16(void* to, const void* from, int bytes, int room) {
+  typedef char piece __attribute__((vector_size(32), may_alias));
+  for (int k = 0; k < room; k += 32)
+    __builtin_ia32_storedquqi256_mask(
+        (char*)to + k, *(const piece*)((const char*)from + k), (unsigned)pf_first(bytes - k));
+}
 PF_INLINE void pf_keep(void* total, const void* before, int bytes, int room) {
   for (int k = 0; k < room; k += 64) {
     pf_bytes* at = (pf_bytes*)((char*)total + k);
@@ -62,15 +75,15 @@ PF_INLINE void pf_keep(void* total, const void* before, int bytes, int room) {
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The elements that the lanes of a loop read and store to, as arrays."""
+    """The elements that the lanes of a loop read and store to, as arrays; what they add to is both."""
 
     read: tuple[tuple[str, tuple[Index, ...], DType], ...]
     stored: tuple[tuple[str, tuple[Index, ...], DType], ...]
 
     def places(self) -> dict[Element, str]:
         """The arrays of the elements."""
-        read = {(t, i): f"t{k}" for k, (t, i, _) in enumerate(self.read)}
-        return read | {(t, i): f"p{k}" for k, (t, i, _) in enumerate(self.stored)}
+        stored = {(t, i): f"p{k}" for k, (t, i, _) in enumerate(self.stored)}
+        return {(t, i): f"t{k}" for k, (t, i, _) in enumerate(self.read)} | stored
 
     def element(
         self, outer: Callable[[Printer, str, tuple[Index, ...]], str]
@@ -85,22 +98,28 @@ class Tail:
         return lane
 
 
-def tail_of(loop: For, along: Callable[[Element, str], bool]) -> Tail | None:
-    """The rest of a loop under masks, where that can be; `along` tells what lies side by side in memory."""
+def tail_of(loop: For, along: Callable[[Element, str], bool], roomy: Container[str] = ()) -> Tail | None:
+    """The rest of a loop under masks, where that can be; `along` tells what lies side by side in memory.
+    Arrays that are `roomy` have places for empty lanes, and need no masks."""
     if not all(isinstance(n, (Store, Update, Declare)) for n in loop.body) or guarded_load(loop.body):
         return None
     found = dict.fromkeys((r.tensor, r.indices, r.dtype) for r in _reads(loop.body) if _moves(r, loop.var))
-    stores = [n for n in loop.body if isinstance(n, Store) and n.indices]
-    stored = [(n.buffer, n.indices, n.value.dtype) for n in stores]
-    names = [b for b, _, _ in stored]
-    others = [n for n in loop.body if isinstance(n, Update) and n.buffer not in loop.lanes]
-    if others or len(set(names)) < len(names) or {t for t, _, _ in found} & set(names):
+    stored = [(n.buffer, n.indices, n.value.dtype) for n in loop.body if isinstance(n, Store) and n.indices]
+    added = [
+        (n.buffer, n.indices, n.value.dtype)
+        for n in loop.body
+        if isinstance(n, Update) and n.buffer not in loop.lanes
+    ]
+    written = (*stored, *added)
+    names = [b for b, _, _ in written]
+    if len(set(names)) < len(names) or {t for t, _, _ in found} & set(names):
         return None
-    if not all(along((t, i), loop.var) for t, i, _ in (*found, *stored)):
+    if not all(along((t, i), loop.var) for t, i, _ in (*found, *written)):
         return None
     if any(isinstance(n, Declare) and n.count for n in loop.body):
         return None
-    return Tail(tuple(found), tuple(stored))
+    read = tuple(x for x in (*found, *added) if x[0] not in roomy)
+    return Tail(read, tuple(x for x in written if x[0] not in roomy))
 
 
 def tail_lanes(rest: int | None, lanes: int, least: int) -> int | None:
@@ -130,19 +149,20 @@ def kept(arrays: Mapping[str, int], lanes: int, rest: str, indent: str) -> tuple
     return before, after
 
 
-def moved(tail: Tail, printer: Printer, lanes: int, rest: str, indent: str) -> tuple[list[str], list[str]]:
+def carried(tail: Tail, printer: Printer, lanes: int, rest: str, indent: str) -> tuple[list[str], list[str]]:
     """Arrays and what fills them; what stores them back."""
     before: list[str] = []
     after: list[str] = []
     places = tail.places()
-    for group, function, lines in ((tail.read, "pf_take", before), (tail.stored, "pf_put", after)):
-        for tensor, indices, dtype in group:
-            array, place = places[tensor, indices], printer.element(printer, tensor, indices)
-            count = -(-lanes * dtype.bytes // _BYTES) * _BYTES // dtype.bytes
-            before.append(f"{indent}__attribute__((aligned(64))) {dtype.c_name} {array}[{count}];")
-            given = [array, f"&{place}"] if function == "pf_take" else [f"&{place}", array]
-            sizes = f"{rest} * {dtype.bytes}, {lanes * dtype.bytes}"
-            lines.append(f"{indent}{function}({', '.join(given)}, {sizes});")
+    for tensor, indices, dtype in dict.fromkeys((*tail.read, *tail.stored)):
+        array, place = places[tensor, indices], printer.element(printer, tensor, indices)
+        count = -(-lanes * dtype.bytes // _BYTES) * _BYTES // dtype.bytes
+        before.append(f"{indent}__attribute__((aligned(64))) {dtype.c_name} {array}[{count}];")
+        size, kind = f"{rest} * {dtype.bytes}, {lanes * dtype.bytes}", "_f16" * (dtype == F16)
+        if (tensor, indices, dtype) in tail.read:
+            before.append(f"{indent}pf_take{kind}({array}, &{place}, {size});")
+        if (tensor, indices, dtype) in tail.stored:
+            after.append(f"{indent}pf_put{kind}(&{place}, {array}, {size});")
     return before, after
 
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load, guards_index, scalar_name
-from polyfuse.ir.dtypes import F32, F64, DType
+from polyfuse.ir.dtypes import BF16, F16, F32, F64, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
 
 OPS = ("exp", "sigmoid", "log")
 _DTYPES = (F32, F64)
+_HALVES = (F16, BF16)
 
 Element = Callable[[Printer, str, tuple[Index, ...]], str]
 
@@ -60,7 +61,7 @@ def calls_rows(body: Block) -> bool:
     plain = all(isinstance(n, (Declare, Store, Update)) for n in body)
     if not plain or any(isinstance(n, Declare) and n.count for n in body) or guarded_load(body):
         return False
-    return any(_offered(x) for e in _values(body) for x in _unguarded(e))
+    return any(_function(x) for e in _values(body) for x in _unguarded(e))
 
 
 def in_parts(body: Block, scalar: Callable[[Store], bool]) -> Parts:
@@ -78,8 +79,15 @@ def _values(body: Iterable[Node]) -> Iterator[Expr]:
             yield n.value
 
 
-def _offered(e: Expr) -> bool:
-    return isinstance(e, Apply) and e.op in OPS and e.dtype in _DTYPES
+def _function(e: Expr) -> str | None:
+    """The function of rows that computes an expression from its only operand."""
+    match e:
+        case Apply(op) if op in OPS and e.dtype in _DTYPES:
+            return row_name(op, e.dtype)
+        case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in _HALVES:
+            return row_name("round", half)
+        case _:
+            return None
 
 
 def _unguarded(e: Expr) -> Iterator[Expr]:
@@ -137,9 +145,12 @@ class _Cut:
     def _expr(self, e: Expr) -> Expr:
         """The expression with calls of rows replaced by their results, innermost first."""
         match e:
-            case Apply(op, args):
+            case Apply(_, args):
                 made = replace(e, args=tuple(self._expr(a) for a in args))
-                return self._called(op, made) if _offered(e) else made
+                function = _function(e)
+                return self._called(function, made.args[0], e.dtype) if function else made
+            case Cast(Cast(arg), dtype) if function := _function(e):
+                return self._called(function, self._expr(arg), dtype)
             case Cast(arg):
                 return replace(e, arg=self._expr(arg))
             case Select(cond, then, other) if not guards_index(cond):
@@ -147,14 +158,12 @@ class _Cut:
             case _:
                 return e
 
-    def _called(self, op: str, e: Apply) -> Read:
+    def _called(self, function: str, operand: Expr, dtype: DType) -> Read:
         name = f"%row{len(self.rows)}"
-        self.rows.append((name, e.dtype))
-        self.done.append(
-            Part((*self.body, Store(name, (), e.args[0])), row_name(op, e.dtype), scalar_name(name))
-        )
+        self.rows.append((name, dtype))
+        self.done.append(Part((*self.body, Store(name, (), operand)), function, scalar_name(name)))
         self.body.clear()
-        return Read(name, (), e.dtype)
+        return Read(name, (), dtype)
 
 
 def _touched(body: Block) -> set[str]:

@@ -102,7 +102,8 @@ class StreamPrinter(LanePrinter):
             f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
             f"{i1}pf_i64 {border} = {at} + {to_border(place, size, loop.var, at)};",
             f"{i1}{border} = {border} < {end} ? {border} : {end};",
-            *_plain_loop(plain, loop, at, border, i1),
+            *plain.between(loop, at, border, i1),
+            f"{i1}{at} = {border};",
             f"{i1}for (; {at} + {lanes} <= {end}; {at} += {lanes}) {{",
         ]
         for s in found:
@@ -116,7 +117,18 @@ class StreamPrinter(LanePrinter):
             place = self.element(self, s.buffer, s.indices)
             array = arrays[s.buffer]
             lines.append(f"{i2}pf_stream(&{place}, {array}, sizeof {array});")
-        return [*lines, f"{i1}}}", *_plain_loop(plain, loop, at, end, i1), f"{indent}}}"]
+        return [*lines, f"{i1}}}", *plain.between(loop, at, end, i1), f"{indent}}}"]
+
+    def between(self, loop: For, at: str, end: str, indent: str) -> list[str]:
+        """The iterations from where the loop has come to, up to `end`."""
+        if any(self.halves(loop)):
+            return self.steps(loop, None, end, indent)
+        return [
+            f"{indent}PF_IVDEP",
+            f"{indent}for (pf_i64 {loop.var} = {at}; {loop.var} < {end}; ++{loop.var}) {{",
+            *self.block(loop.body, indent + "  "),
+            f"{indent}}}",
+        ]
 
 
 def to_border(place: str, size: int, var: str, at: str) -> str:
@@ -130,17 +142,6 @@ def _by_parts(printer: StreamPrinter, loop: For, at: str, lanes: int, indent: st
     return [
         f"{indent}for (int p = 0; p < {lanes}; p += {LANES}) {{",
         *printer.lanes_of(loop, f"({at} + p)", LANES, indent + "  "),
-        f"{indent}}}",
-    ]
-
-
-def _plain_loop(printer: Printer, loop: For, at: str, end: str, indent: str) -> list[str]:
-    """From where the loop has come to, up to `end`."""
-    return [
-        f"{indent}PF_IVDEP",
-        f"{indent}for (; {at} < {end}; ++{at}) {{",
-        f"{indent}  const pf_i64 {loop.var} = {at};",
-        *printer.block(loop.body, indent + "  "),
         f"{indent}}}",
     ]
 

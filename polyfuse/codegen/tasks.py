@@ -27,11 +27,13 @@ class Task:
     """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial).
 
     `together` is how several iterations that follow one another are run, as long as there are so many.
+    `before` runs before the iterations that are handed out.
     """
 
     loops: tuple[For, ...]
     body: Block
     together: Together | None = None
+    before: Block = ()
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:

@@ -23,6 +23,16 @@ PF_INLINE void pf_widen_f16(float* to, const pf_f16* from, int n) {
 #endif
 }
 
+// One number; where vectors of them are wanted gcc 12 needs pf_f32_from_f16.
+PF_INLINE float pf_wide_f16(pf_f16 x) {
+#if defined(__F16C__) && !defined(__clang__)
+  typedef short G __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps((G){(short)x})[0];
+#else
+  return pf_f32_from_f16(x);
+#endif
+}
+
 PF_INLINE void pf_narrow_f16(pf_f16* to, const float* from, int n) {
 #if defined(__clang__) && defined(__F16C__)
   typedef float W __attribute__((vector_size(PF_VECTOR), aligned(4), may_alias));
@@ -80,15 +90,19 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
   typedef short G __attribute__((vector_size(32)));
   typedef unsigned W __attribute__((vector_size(64), aligned(4), may_alias));
   typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
-  for (int k = 0; k < n; k += 16) {
-    const V b = *(const W*)(from + k);
+  int k = 0;
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    // The instruction takes subnormal floats for 0.
-    if (__builtin_expect(!__builtin_ia32_fpclassps512_mask((F)b, 0x20, -1), 1)) {
-      *(H*)(to + k) = (G)__builtin_ia32_cvtneps2bf16_v16sf((F)b);
-      continue;
-    }
+  // The instruction takes subnormal floats for 0.
+  typedef short Q __attribute__((vector_size(64), aligned(2), may_alias));
+  for (; k + 32 <= n; k += 32) {
+    const F a = (F) * (const W*)(from + k), b = (F) * (const W*)(from + k + 16);
+    const int small = __builtin_ia32_fpclassps512_mask(a, 0x20, -1) | __builtin_ia32_fpclassps512_mask(b, 0x20, -1);
+    if (__builtin_expect(small, 0)) break;
+    *(Q*)(to + k) = (Q)__builtin_ia32_cvtne2ps2bf16_v32hi(b, a);
+  }
 #endif
+  for (; k < n; k += 16) {
+    const V b = *(const W*)(from + k);
     const V r = b + 0x7fffu + ((b >> 16) & 1u);
     const V h = ((b & 0x7fffffffu) > 0x7f800000u ? b | 0x400000u : r) >> 16;
     *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)h, (G){}, -1);
@@ -96,4 +110,28 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
 #else
   for (int k = 0; k < n; ++k) to[k] = pf_bf16_from_f32(from[k]);
 #endif
+}
+
+// To the nearest f16, in place.
+PF_INLINE void pf_row_round_f16(float* x, int n) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef float V __attribute__((vector_size(64)));
+  typedef short G __attribute__((vector_size(32)));
+  typedef float W __attribute__((vector_size(64), aligned(4), may_alias));
+  for (int k = 0; k < n; k += 16) {
+    const G g = __builtin_ia32_vcvtps2ph512_mask((V) * (const W*)(x + k), 0, (G){}, -1);
+    *(W*)(x + k) = __builtin_ia32_vcvtph2ps512_mask(g, (V){}, -1, 4);
+  }
+#elif defined(__F16C__) && !defined(__clang__)
+  typedef float V __attribute__((vector_size(32)));
+  typedef float W __attribute__((vector_size(32), aligned(4), may_alias));
+  for (int k = 0; k < n; k += 8)
+    *(W*)(x + k) = __builtin_ia32_vcvtph2ps256(__builtin_ia32_vcvtps2ph256((V) * (const W*)(x + k), 0));
+#else
+  for (int k = 0; k < n; ++k) x[k] = pf_f32_from_f16(pf_f16_from_f32(x[k]));
+#endif
+}
+
+PF_INLINE void pf_row_round_bf16(float* x, int n) {
+  for (int k = 0; k < n; ++k) x[k] = pf_f32_from_bf16(pf_bf16_from_f32(x[k]));
 }

@@ -140,7 +140,12 @@ def test_which_loops_have_masks() -> None:
         assert tail_of(loop(total, Store("y", c, Apply("neg", (other,), F32))), along) is None
     assert tail_of(loop(total, Store("y", c, last)), along) is None  # stored to and read
     assert tail_of(loop(total, Store("y", c, x), Store("y", c, x)), along) is None
-    assert tail_of(loop(total, Update("z", c, "sum", x)), along) is None
+    added = tail_of(loop(total, Update("z", c, "sum", x)), along)
+    assert added is not None and added.places() == {("x", c): "t0", ("z", c): "p0"}
+    assert {t for t, _, _ in added.read} == {"x", "z"} and {t for t, _, _ in added.stored} == {"z"}
+    assert tail_of(loop(total, Update("x", c, "sum", x)), along) is None  # added to and read
+    roomy = tail_of(loop(total, Store("%r", c, Read("%w", c, F32))), along, {"%r", "%w"})
+    assert roomy is not None and roomy.places() == {("x", c): "t0"}
 
 
 def test_lanes_of_a_rest() -> None:

@@ -1,0 +1,54 @@
+"""Values of 16 bits that a loop computes and reads again stay f32, rounded.
+
+    for l: h = f16(f(x[l]))                    for l: h = f32(f16(f(x[l])))
+           y[l] = h                     ->            y[l] = f16(h)
+           s[l] += f32(h)                             s[l] += h
+
+The numbers are the same.  Then what is stored is converted by vector instructions (`codegen.halves`), and the
+rounding is a function of all lanes (`codegen.row_calls`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.ir.dtypes import BF16, F16, F32
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, map_nodes, map_values
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Cast, Expr, Read
+
+
+def rounded_once(block: Block) -> Block:
+    """The block, with such values of its vector loops as f32."""
+
+    def loop(node: Node) -> Node:
+        if not isinstance(node, For) or node.coordinate is not Coordinate.VECTOR:
+            return node
+        names = {n.name for n in node.body if isinstance(n, Declare) and _rounded(n.value)}
+        return replace(node, body=_widened(node.body, names)) if names else node
+
+    return map_nodes(block, loop)
+
+
+def _rounded(value: Expr | None) -> bool:
+    return isinstance(value, Cast) and value.dtype in (F16, BF16) and value.arg.dtype == F32
+
+
+def _widened(body: Block, names: set[str]) -> Block:
+    def expr(e: Expr) -> Expr:
+        match e:
+            case Read(tensor, dtype=dtype) if tensor in names:
+                return Cast(replace(e, dtype=F32), dtype)
+            case Cast(Cast(Read(tensor) as held), dtype) if tensor in names and dtype == F32:
+                return held
+            case _:
+                return e
+
+    def declared(node: Node) -> Node:
+        match node:
+            case Declare(name, _, value) if name in names and value is not None:
+                return replace(node, dtype=F32, value=Cast(value, F32))
+            case _:
+                return node
+
+    return map_nodes(map_values(body, expr, lambda i: i), declared)

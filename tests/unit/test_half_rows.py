@@ -1,0 +1,118 @@
+"""Row operators in f16 and bf16 on a CPU: rests under masks, rows that are kept or widened, roundings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polyfuse as pf
+from benchmarks.workload import load
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.pipeline import Compilation, Watch, emitted
+
+TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2}
+OPERATORS = ("ln_fwd", "ln_bwd", "res_ln", "gelu_bwd_dbias", "softmax", "dropout_residual", "bias_gelu")
+ROUNDED = """op f(x: {0}[T, H], g: {0}[H]) -> (y: {0}[T, H], s: f32[T], c: f32[H]) {{
+  y[t, h] = exp(x[t, h]) * g[h]
+  s[t] = sum[h](f32(y[t, h]))
+  c[h] = sum[t](f32(y[t, h]))
+}}"""
+
+
+def source(text: str, **sizes: int) -> str:
+    programs = pf.parse(text).programs
+    graph = instantiate(programs, programs[-1].ops[-1].name)
+    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=Stitching())
+    return emitted(Watch(pf.Options()), compilation)[1].source
+
+
+@pytest.mark.parametrize("h", [1, 7, 8, 16, 31, 33, 48, 64, 65, 100, 132])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_rows_of_all_lengths(operator: str, kind: str, h: int) -> None:
+    w = load(operator)
+    f = pf.compile(w.text.replace("f32", kind), operator)
+    for t in (1, 19):
+        given = [a.astype(TYPES[kind]) for a in w.inputs({"T": t, "H": h}).values()]
+        got = f(*given)
+        with np.errstate(all="ignore"):
+            want = w.function("numpy")(*(a.astype(np.float64) for a in given))
+        for g, v in zip(
+            got if isinstance(got, tuple) else (got,),
+            want if isinstance(want, tuple) else (want,),
+            strict=True,
+        ):
+            scale = 1 + np.abs(v).max()
+            np.testing.assert_allclose(g.astype(np.float64) / scale, v / scale, atol=TOLERANCE[kind], rtol=0)
+
+
+@pytest.mark.parametrize("h", [5, 33, 64, 100, 999])
+@pytest.mark.parametrize("kind", TYPES)
+def test_values_that_are_read_again_are_the_rounded_ones(kind: str, h: int) -> None:
+    rng = np.random.default_rng(h)
+    x = rng.standard_normal((21, h)).astype(TYPES[kind])
+    g = (10.0 ** rng.integers(-6, 3, h)).astype(TYPES[kind])
+    y, s, c = pf.compile(ROUNDED.format(kind))(x, g)
+    wide = y.astype(np.float64)
+    np.testing.assert_allclose(wide, np.exp(x.astype("f8")) * g.astype("f8"), rtol=TOLERANCE[kind], atol=1e-6)
+    np.testing.assert_allclose(s, wide.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(c, wide.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_nan_and_infinities_stay_in_their_rows(kind: str) -> None:
+    x = np.linspace(-3, 3, 20 * 100).reshape(20, 100).astype(TYPES[kind])
+    x[3, 99], x[5, 0], x[7, 97] = np.nan, np.inf, -np.inf
+    w = load("softmax")
+    y = pf.compile(w.text.replace("f32", kind), "softmax")(x).astype(np.float64)
+    assert np.isnan(y[[3, 5]]).all()
+    assert np.isfinite(np.delete(y, [3, 5], 0)).all() and y[7, 97] == 0
+    with np.errstate(all="ignore"):
+        ones = np.ones(100, x.dtype)
+        z = pf.compile(load("res_ln").text.replace("f32", kind), "res_ln")(x, ones, x, ones, ones)
+    assert np.isnan(z[[3, 5, 7]].astype("f8")).all()
+    assert np.isfinite(np.delete(z.astype("f8"), [3, 5, 7], 0)).all()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_the_code_keeps(kind: str) -> None:
+    norm = load("ln_fwd").text.replace("f32", kind)
+    text = source(norm, T=512, H=768)
+    assert "wide0_m[768]" in text and "wide1_m[768]" in text and not re.search(r"kept\d", text)
+    few = source(norm, T=8, H=768)
+    assert "wide0_m" not in few, "a few rows do not make up for it"
+    assert "wide0_m" not in source(norm, T=512, H=8192), "too long for L1"
+    text = source(load("res_ln").text.replace("f32", kind), T=512, H=768)
+    assert len(set(re.findall(r"kept\d+_m\[768\]", text))) == 1
+    plain = source(load("res_ln").text, T=512, H=768)
+    assert not re.search(r"kept\d", plain), "f32 is for layer I to decide"
+    rounded = source(ROUNDED.format(kind), T=512, H=768)
+    assert f"pf_row_round_{kind}(" in rounded
+
+
+def test_strided_rows_are_widened_too() -> None:
+    w = load("ln_fwd")
+    f = pf.compile(w.text.replace("f32", "f16"), "ln_fwd")
+    x, gamma, beta = (a.astype(np.float16) for a in w.inputs({"T": 40, "H": 100}).values())
+    twice = np.repeat(gamma, 2)[::2]
+    assert not twice.flags.c_contiguous
+    np.testing.assert_array_equal(f(x, twice, beta), f(x, gamma, beta))
+
+
+def test_what_an_operator_changes_is_not_widened() -> None:
+    text = """op f(x: f16[T, H], inout g: f16[H]) -> (y: f16[T, H]) {
+      y[t, h] = x[t, h] * g[h]
+      g[h] = g[h] * 2.0
+    }"""
+    f = pf.compile(text)
+    x, g = np.full((64, 96), 3, np.float16), np.arange(96, dtype=np.float16)
+    y = f(x, g)
+    np.testing.assert_array_equal(g, 2 * np.arange(96))
+    np.testing.assert_array_equal(y, np.tile(3 * np.arange(96, dtype=np.float16), (64, 1)))
