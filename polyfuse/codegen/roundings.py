@@ -1,7 +1,7 @@
 """Values of 16 bits that a loop computes and reads again stay f32, rounded.
 
-    for l: h = f16(f(x[l]))                    for l: h = f32(f16(f(x[l])))
-           y[l] = h                     ->            y[l] = f16(h)
+    for l: h = f16(f(x[l]))                    for l: q = f(x[l]);  h = f32(f16(q))
+           y[l] = h                     ->            y[l] = f16(q)
            s[l] += f32(h)                             s[l] += h
 
 The numbers are the same.  Then what is stored is converted by vector instructions (`codegen.halves`), and the
@@ -34,20 +34,30 @@ def _rounded(value: Expr | None) -> bool:
     return isinstance(value, Cast) and value.dtype in (F16, BF16) and value.arg.dtype == F32
 
 
+def _exact(name: str) -> str:
+    """What a value is called before it is rounded."""
+    return f"{name}_q"
+
+
 def _widened(body: Block, names: set[str]) -> Block:
+    held = {_exact(n): n for n in names}
+
     def expr(e: Expr) -> Expr:
         match e:
             case Read(tensor, dtype=dtype) if tensor in names:
-                return Cast(replace(e, dtype=F32), dtype)
-            case Cast(Cast(Read(tensor) as held), dtype) if tensor in names and dtype == F32:
-                return held
+                return Cast(Read(_exact(tensor), (), F32), dtype)
+            case Cast(Cast(Read(tensor)), dtype) if dtype == F32 and (name := held.get(tensor)):
+                return Read(name, (), F32)
             case _:
                 return e
 
-    def declared(node: Node) -> Node:
+    def declared(node: Node) -> Node | Block:
         match node:
-            case Declare(name, _, value) if name in names and value is not None:
-                return replace(node, dtype=F32, value=Cast(value, F32))
+            case Declare(name, dtype, Cast(value)) if name in names:
+                exact = Read(_exact(name), (), F32)
+                return Declare(exact.tensor, F32, value), replace(
+                    node, dtype=F32, value=Cast(Cast(exact, dtype), F32)
+                )
             case _:
                 return node
 

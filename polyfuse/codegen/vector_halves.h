@@ -133,5 +133,14 @@ PF_INLINE void pf_row_round_f16(float* x, int n) {
 }
 
 PF_INLINE void pf_row_round_bf16(float* x, int n) {
-  for (int k = 0; k < n; ++k) x[k] = pf_f32_from_bf16(pf_bf16_from_f32(x[k]));
+  int k = 0;
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(__clang__)
+  // What was narrowed is widened from the registers.
+  for (; k + 32 <= n; k += 32) {
+    pf_bf16 h[32];
+    pf_narrow_bf16(h, x + k, 32);
+    pf_widen_bf16(x + k, h, 32);
+  }
+#endif
+  for (; k < n; ++k) x[k] = pf_f32_from_bf16(pf_bf16_from_f32(x[k]));
 }

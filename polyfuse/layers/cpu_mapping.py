@@ -48,6 +48,9 @@ FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
 STRIP = 2048
 SUNK_STRIP = 256
+# Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
+SHORTEST_STRIP = 128
+WHOLE = 64
 # A loop inside of a row that runs across a reduction: shorter ones fill no vectors, longer ones are cut into
 # strips, whose totals stay in L1.
 FEWEST_SUNK = 16
@@ -90,7 +93,7 @@ def _map_parallel(
     graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs
 ) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent)."""
-    sunk = _sink(graph, phase, decisions, knobs)
+    sunk = _sink(graph, phase, threads, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk)
     phase = _strip_mine(graph, sunk, knobs.strip or STRIP)
@@ -119,7 +122,7 @@ def _map_reduction(
     reason = _cannot_factor(graph, phase, split, span)
     if reason is not None:
         decisions.append(Decision("rfactor", what, False, reason))
-        return graph, [vectorise(graph, _sink(graph, phase, decisions, knobs))]
+        return graph, [vectorise(graph, _sink(graph, phase, threads, decisions, knobs))]
     assert span is not None  # else there is a reason
     if knobs.partials:
         chunk = -(-len(span) // (threads * knobs.partials))
@@ -188,7 +191,7 @@ def _free_first(graph: TensorGraph, phase: Band) -> Band:
 # --- making loops -------------------------------------------------------------------------------------
 
 
-def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
+def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """Move a parallel loop along contiguous memory innermost, cut into strips if it is long.
 
     B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
@@ -208,7 +211,7 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: Cpu
     if perfect and all(is_free(graph, m, names) for m in phase.members):
         strip = None  # nothing is kept between iterations of the others
     else:
-        size = knobs.sunk_strip or SUNK_STRIP
+        size = knobs.sunk_strip or _sunk_strip(trip, threads)
         strip = _strips(best, size) if trip is None or trip > size else None
     members = tuple(
         x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
@@ -220,6 +223,15 @@ def _sink(graph: TensorGraph, phase: Band, decisions: list[Decision], knobs: Cpu
         return replace(phase, members=(*members, best))
     child = push(best, phase.child)
     return Band(members, child, True) if members else child
+
+
+def _sunk_strip(trip: int | None, threads: int) -> int:
+    """The length of strips that all threads have equally many of, where each has one at least."""
+    if trip is None or trip < threads * SHORTEST_STRIP:
+        return SUNK_STRIP
+    strips = -(-trip // SUNK_STRIP)
+    each = -(-trip // (-(-strips // threads) * threads))
+    return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
 
 
 def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:

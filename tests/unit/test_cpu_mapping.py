@@ -195,3 +195,11 @@ def test_parts_whose_results_are_numbers_may_be_of_few_rows() -> None:
     text = "op f(x: f32[T, H], w: f32[H]) -> (s: f32) { s = sum[t, h](x[t, h] * w[h]) }"
     _, decisions = mapped(text, T=64, H=20_000)
     assert any("over 32 chunks of 2 iterations" in d.reason for d in decisions if d.kind == "rfactor")
+
+
+def test_strips_of_columns_are_shared_out_evenly() -> None:
+    found = {
+        (n, t): cpu_mapping._sunk_strip(n, t) for n, t in ((768, 2), (3072, 2), (768, 1), (300, 2), (1000, 3))
+    }
+    assert found == {(768, 2): 192, (3072, 2): 256, (768, 1): 256, (300, 2): 192, (1000, 3): 192}
+    assert cpu_mapping._sunk_strip(255, 2) == cpu_mapping._sunk_strip(None, 8) == cpu_mapping.SUNK_STRIP
