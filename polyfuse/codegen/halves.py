@@ -23,7 +23,7 @@ from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
-from polyfuse.ir.index_expr import IBin, IConst, IVar, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -269,11 +269,7 @@ class HalfPrinter(Printer):
         *leading, last = indices
         if isinstance(last, EXPR_TYPES) or var in depends_on(*leading):
             return False
-        match last:
-            case IBin("+", IVar(a), rest) | IBin("+", rest, IVar(a)) if a == var:
-                return var not in variables(rest)
-            case _:
-                return last == IVar(var)
+        return _follows(last, var)
 
 
 def trip_of(loop: For) -> int | None:
@@ -281,6 +277,19 @@ def trip_of(loop: For) -> int | None:
     if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
         return max(0, loop.upper.value - loop.lower.value)
     return None
+
+
+def _follows(e: IndexExpr, var: str) -> bool:
+    """Is an index the variable and something that does not depend on it?"""
+    match e:
+        case IBin("+", a, b):
+            return (_follows(a, var) and var not in variables(b)) or (
+                _follows(b, var) and var not in variables(a)
+            )
+        case IBin("-", a, b):
+            return _follows(a, var) and var not in variables(b)
+        case _:
+            return e == IVar(var)
 
 
 def _narrows(e: Expr) -> bool:
