@@ -36,23 +36,23 @@ def _collide(kernel: Kernel, loop: For) -> bool:
         nonlocal found
         if isinstance(node, Update) and not node.buffer.startswith("%"):
             scalar = kernel.buffer(node.buffer).scope is Scope.REGISTER
-            found = found or not (scalar or any(_steps(i, loop) for i in node.indices))
+            found = found or not (scalar or any(steps(i, loop) for i in node.indices))
         return node
 
     map_nodes(loop.body, look)
     return found
 
 
-def _steps(i: Index, loop: For) -> bool:
+def steps(i: Index, loop: For) -> bool:
     """Does an index have another value in every iteration?"""
     match i:
         case IVar(name):
             return name == loop.var
         case IBin("+" | "-", left, right):
-            one, other = (right, left) if _steps(right, loop) else (left, right)
-            return _steps(one, loop) and loop.var not in variables(other)
+            one, other = (right, left) if steps(right, loop) else (left, right)
+            return steps(one, loop) and loop.var not in variables(other)
         case IBin("*", IConst(c), e) | IBin("*", e, IConst(c)):
-            return c != 0 and _steps(e, loop)
+            return c != 0 and steps(e, loop)
         case IBin("%", IVar(name), IConst(extent)):
             strip = strip_of(loop)
             return name == loop.var and strip is not None and strip.length <= extent

@@ -278,7 +278,7 @@ class _Emitter:
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
             streamed=self._streamed(places),
-            soon=frozenset(b.tensor for b in places.kernel.arguments if b.soon and task.together is None),
+            soon=self._soon(places, task),
             strided=strided,
             strip=strip_of(task),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
@@ -295,6 +295,11 @@ class _Emitter:
         declared = ",\n    ".join(p for p, _ in parameters)
         head = f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{"
         return "\n".join([head, *body, "}"])
+
+    def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
+        """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""
+        alone = task.together is None and task.jammed == 1
+        return frozenset(b.tensor for b in places.kernel.arguments if b.soon and alone)
 
     def _streamed(self, places: Addresses) -> frozenset[str]:
         """Results whose stores pass the caches by."""

@@ -111,7 +111,7 @@ class LanePrinter(HalfPrinter):
 
     def _count(self, loop: For, widest: int) -> int:
         """How many lanes: short loops have fewer, so that less is left to combine."""
-        lanes = max(8, self.lane_bytes // widest)
+        lanes = max(8, min(self.lane_bytes, loop.lane_bytes or self.lane_bytes) // widest)
         trip = trip_of(loop)
         while trip is not None and lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
             lanes //= 2

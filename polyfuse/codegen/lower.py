@@ -13,7 +13,7 @@ tiles, jams   sums of products stay in vector registers; a row of totals gets se
 turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
-rows          short ones of a chunk are computed several at a time
+rows          those that add to the same long sums, and short ones, are computed several at a time
 widened       rows of 16 bits that all iterations read become f32 before them
 """
 
@@ -34,6 +34,7 @@ from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
+from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.transposed import turn_tiles
@@ -70,7 +71,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = turn_tiles(kernel, jam(register_tiles(kernel, block, numbers)), numbers)
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
-    tasks = rows_together(kernel, tasks_of(kernel, block), knobs or CpuKnobs())
+    knobs = knobs or CpuKnobs()
+    tasks = rows_together(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     low = LoweredKernel(kernel, tuple(widened(kernel, t) for t in tasks))
     return replace(low, kernel=with_arrays(kernel, low.rows))
 

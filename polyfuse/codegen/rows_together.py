@@ -73,9 +73,9 @@ def with_arrays(kernel: Kernel, rows: int) -> Kernel:
 def _possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
     """Is it a parallel nest of plain loops, with nothing in a worker's arrays that other tasks touch?"""
     others = {n for t in tasks if t is not task for n in _names(t.body)}
-    if not task.loops or others & {b.tensor for b in _local(kernel)}:
+    if not task.loops or task.jammed > 1 or others & {b.tensor for b in _local(kernel)}:
         return False
-    return all(isinstance(n, _PLAIN) for n in _nodes(task.body))
+    return all(isinstance(n, _PLAIN) for n in nodes_of(task.body))
 
 
 def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
@@ -110,7 +110,7 @@ def _waits(body: Block) -> int:
             case Store(buffer) | Update(buffer) if depends:
                 totals.add(buffer)
             case If() if depends:
-                totals |= {x.buffer for x in _nodes((n,)) if isinstance(x, (Store, Update))}
+                totals |= {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update))}
             case _:
                 pass
     return waits
@@ -118,19 +118,20 @@ def _waits(body: Block) -> int:
 
 def _bytes(loop: For) -> int:
     """Bytes of a row of the widest values that a loop computes; a length that is not known is a long one."""
-    computed = [n.value.dtype.bytes for n in _nodes(loop.body) if isinstance(n, (Store, Update))]
+    computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
     trip = trip_of(loop)
     return LONG if trip is None else trip * max(computed, default=1)
 
 
-def _nodes(block: Block) -> Iterator[Node]:
+def nodes_of(block: Block) -> Iterator[Node]:
+    """The nodes of a block, and those in them."""
     for n in block:
         yield n
         match n:
             case For():
-                yield from _nodes(n.body)
+                yield from nodes_of(n.body)
             case If():
-                yield from _nodes((*n.then, *n.other))
+                yield from nodes_of((*n.then, *n.other))
             case _:
                 pass
 
@@ -145,7 +146,7 @@ def _names(block: Block) -> set[str]:
         return e
 
     map_values(block, expr, lambda i: i)
-    return found | {n.buffer for n in _nodes(block) if isinstance(n, (Store, Update))}
+    return found | {n.buffer for n in nodes_of(block) if isinstance(n, (Store, Update))}
 
 
 # --- how ----------------------------------------------------------------------------------------------
@@ -161,14 +162,18 @@ def _together(kernel: Kernel, task: Task, count: int) -> Together:
 def _body(kernel: Kernel, task: Task, row: int) -> Block:
     """What the task does for one of several rows, in names of that row's own."""
     names = {b.tensor: _array(kernel, b.tensor, row) for b in _local(kernel)}
-    scalars = [n.name for n in task.body if isinstance(n, Declare)]
-    names |= {n: f"%{_called(scalar_name(n), row)}" for n in scalars}
+    names |= {n.name: called(n.name, row) for n in task.body if isinstance(n, Declare)}
     variables: dict[str, IndexExpr] = {x.var: IVar(_called(x.var, row)) for x in task.loops}
-    return _renamed(substituted(task.body, variables), names)
+    return renamed(substituted(task.body, variables), names)
 
 
 def _called(name: str, row: int) -> str:
     return f"row{row}_{name}" if row else name
+
+
+def called(scalar: str, row: int) -> str:
+    """What a row's own scalar is called."""
+    return f"%{_called(scalar_name(scalar), row)}"
 
 
 def _array(kernel: Kernel, tensor: str, row: int) -> str:
@@ -183,7 +188,7 @@ def _local(kernel: Kernel) -> tuple[Buffer, ...]:
     return tuple(b for b in kernel.buffers if b.scope is Scope.LOCAL)
 
 
-def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+def renamed(block: Block, names: Mapping[str, str]) -> Block:
     """The block with other buffers and scalars."""
 
     def expr(e: Expr) -> Expr:

@@ -28,12 +28,14 @@ class Task:
 
     `together` is how several iterations that follow one another are run, as long as there are so many.
     `before` runs before the iterations that are handed out.
+    In loops inside of it `jammed` rows are computed at a time.
     """
 
     loops: tuple[For, ...]
     body: Block
     together: Together | None = None
     before: Block = ()
+    jammed: int = 1
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:
@@ -88,9 +90,9 @@ def _declare(block: Block, scalar: Declare) -> Block:
                 inner: Node = replace(node, body=_declare(node.body, scalar))
                 return (*block[:k], inner, *block[k + 1 :])
             case If(_, then, other):
-                uses = [any(_uses(n, scalar.name) for n in b) for b in (then, other)]
-                if uses == [True, False]:
-                    return (*block[:k], replace(node, then=_declare(then, scalar)), *block[k + 1 :])
+                if not _uses(If(node.cond, ()), scalar.name):
+                    sides = replace(node, then=_declare(then, scalar), other=_declare(other, scalar))
+                    return (*block[:k], sides, *block[k + 1 :])
             case _:
                 pass
     return (*block[: users[0]], scalar, *block[users[0] :])

@@ -39,7 +39,8 @@ from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_inde
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`lanes` names the scalars that are accumulated over this loop and may be split over lanes."""
+    """`lanes` names the scalars that are accumulated over this loop and may be split over lanes; those of one
+    fill at most `lane_bytes` (0: as many as elsewhere)."""
 
     var: str
     lower: IndexExpr
@@ -48,6 +49,7 @@ class For:
     body: tuple[Node, ...]
     coordinate: Coordinate = Coordinate.SEQ
     lanes: tuple[str, ...] = ()
+    lane_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ def _format(node: Node, indent: str) -> str:
             by = f" by {step}" if step != 1 else ""
             where = f" @{coordinate.value}" if coordinate is not Coordinate.SEQ else ""
             over = f" accumulating {', '.join(lanes)}" if lanes else ""
+            over += f" in {node.lane_bytes} bytes" if lanes and node.lane_bytes else ""
             return f"{indent}for {var} in {lower}..{upper}{by}{where}{over}:\n{format_block(body, inner)}"
         case If(cond, then, other):
             text = f"{indent}if {format_expr(cond)}:\n{format_block(then, inner)}"

@@ -74,6 +74,8 @@ class Variant:
 
 # Longer rows are not tried several at a time: what they keep would not stay in registers and L1.
 LONGEST_TOGETHER = 512
+# Sums across rows below this share of L1 are not worth it either.
+SHARE_OF_L1 = 4
 
 Change = Callable[[Choices], Choices]
 
@@ -136,6 +138,8 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
     one_pass = 1 if len(graph.statements) > 1 else 0
     near = machine.levels[1].capacity * machine.threads
     short = any(_terms(s) <= LONGEST_TOGETHER for s in graph.statements if s.reduction is not None)
+    room = machine.levels[0].capacity / SHARE_OF_L1
+    long = any(tensor_bytes(graph, s.target) >= room for s in graph.statements if s.reduction is not None)
     for name, change in CHANGES.items():
         made = change(base)
         if made == base:
@@ -145,7 +149,7 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
             continue
         if "rows ahead" in name and (small or not one_pass):
             continue
-        if "at a time" in name and not (short and one_pass):
+        if "at a time" in name and not (short and one_pass) and not long:
             continue
         if ("accumulators" in name or "partial" in name or "reductions" in name) and not reduces:
             continue
