@@ -129,6 +129,15 @@ CHOICES = (
         ((lower, "jam", lambda block: block),),
     ),
     Choice(
+        "rows that add to the same long sums, four at a time",
+        (
+            Case("ln_bwd", {"T": 64, "H": 30_000}),
+            Case("ln_bwd", {"T": 512, "H": 8192}),
+            Case("ln_bwd", {"T": 1024, "H": 4096}),
+        ),
+        ((lower, "rows_jammed", lambda kernel, tasks, knobs: tuple(tasks)),),
+    ),
+    Choice(
         "the next row asked for ahead",
         (Case("ln_fwd"), Case("rms_swiglu"), Case("xent_fwd")),
         knobs=CpuKnobs(ahead=0),

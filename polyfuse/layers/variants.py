@@ -18,7 +18,7 @@ from typing import Any
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, binary, variables
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -139,7 +139,7 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
     near = machine.levels[1].capacity * machine.threads
     short = any(_terms(s) <= LONGEST_TOGETHER for s in graph.statements if s.reduction is not None)
     room = machine.levels[0].capacity / SHARE_OF_L1
-    long = any(tensor_bytes(graph, s.target) >= room for s in graph.statements if s.reduction is not None)
+    long = any(tensor_bytes(graph, s.target) >= room for s in graph.statements if _adds_rows(s))
     for name, change in CHANGES.items():
         made = change(base)
         if made == base:
@@ -154,6 +154,14 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
         if ("accumulators" in name or "partial" in name or "reductions" in name) and not reduces:
             continue
         yield Variant((name,))
+
+
+def _adds_rows(s: Statement) -> bool:
+    """Does a reduction add rows of memory, element by element?"""
+    if s.reduction is None or not s.write or isinstance(s.write[-1], EXPR_TYPES):
+        return False
+    over, last = {*s.reduction_dims}, s.write[-1:]
+    return any(r.indices[-1:] == last and depends_on(*r.indices[:-1]) & over for r in statement_reads(s))
 
 
 def _terms(s: Statement) -> int:

@@ -119,6 +119,10 @@ def test_proposals_suit_the_graph() -> None:
     assert "1 thread" in names[0] and "stores past the caches" not in names[0]
     assert "1 thread" not in names[1] and "stores past the caches" in names[1]
     assert "4 rows at a time" in names[0] and not any("at a time" in n for n in names[1])
+    added = pf.parse("op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](x[t, h]) }").op().graph()
+    for columns, tried in ((30_000, True), (300, False)):
+        fixed = fixed_graph(added, {"T": 600, "H": columns})
+        assert any("at a time" in str(v) for v in proposals(fixed, base, table_cpu(2))) == tried
     plain = pf.parse("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + 1.0 }").op().graph()
     assert not any("accum" in str(v) for v in proposals(fixed_graph(plain, {"N": 9}), base, table_cpu(2)))
 
