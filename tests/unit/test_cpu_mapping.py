@@ -183,7 +183,7 @@ BACKWARD = """op f(x: f32[T, H]) -> (y: f32[T, H], g: f32[H]) {
 
 @pytest.mark.parametrize(
     ("rows", "parts"),
-    [(64, "8 chunks of 8"), (4096, "32 chunks of 128"), (16, "2 chunks of 8"), (17, "3 chunks of 8")],
+    [(64, "2 chunks of 32"), (4096, "32 chunks of 128"), (16, "2 chunks of 8"), (96, "4 chunks of 24")],
 )
 def test_parts_whose_results_are_rows_have_several_of_them(rows: int, parts: str) -> None:
     graph = fixed_graph_of(BACKWARD, T=rows, H=20_000)
