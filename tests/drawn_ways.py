@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from targets import DEVICES, Call
 
-from polyfuse.codegen import lanes, owners, packs, runs
+from polyfuse.codegen import halves, kept_rows, lanes, owners, packs, runs, widened
 from polyfuse.codegen.cpu import Request
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_core import Core
@@ -192,6 +192,9 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (kernels, "LARGEST_LOCAL_BYTES", (64, 1024, 256 * 1024)),
     (prefetch, "LEAST_ROW_BYTES", (1, 1024)),
     (lanes, "FEWEST_ROUNDS", (1, 2, 4)),
+    (halves, "FEWEST", (1, 8)),
+    (kept_rows, "FEWEST", (1, 2)),
+    (widened, "FEWEST_ROWS", (1, 2, 16)),
     (packs, "LEAST_INSTANCES", (1, 16)),
     (packs, "TASKS", (3, 64)),
     (runs, "STRETCH", (2, 4, 1024)),

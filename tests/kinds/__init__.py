@@ -1,4 +1,4 @@
-"""Random programs of eight kinds, each of which finds its way into one part of the compiler.
+"""Random programs of nine kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -17,7 +17,7 @@ from kinds.contractions import contraction
 from kinds.inouts import inouts
 from kinds.integers import integers
 from kinds.pieces import pieces
-from kinds.rows import rows
+from kinds.rows import half_rows, rows
 from kinds.scans import scans
 from kinds.scatters import scatter
 from kinds.special import special
@@ -30,6 +30,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "inouts": inouts,
     "integers": integers,
     "rows": rows,
+    "half_rows": half_rows,
     "special": special,
 }
 

@@ -1,4 +1,7 @@
-"""Reductions of long rows and what is made of them: several in a program, rows along any axis."""
+"""Reductions of long rows and what is made of them: several in a program, rows along any axis.
+
+`half_rows` are those in 16 bits, with many rows and numbers of 16 bits that all of them share.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 
 from targets import Call
 
-from kinds.writer import Writer, brackets, cast, compute_type, loops, over
+from kinds.writer import HALVES, Writer, brackets, cast, compute_type, loops, over
 
 LAYOUTS = (["R", "C"],) * 3 + (["C", "R"], ["B", "R", "C"], ["R", "B", "C"], ["B", "C", "R"])
 LENGTHS = (1, 2, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 257, 513, 1000, 1025, 2050)
@@ -15,21 +18,34 @@ MOST_ELEMENTS = 20_000
 
 @dataclass
 class _Rows(Writer):
+    halves: bool = False
+
     def make(self) -> Call:
         count, length = self.pick(0, 1, 2, 3, 5, 17, 33), self.pick(*LENGTHS)
         self.sizes = {"R": count, "C": length, "B": self.pick(1, 2, 3)}
+        if self.halves:
+            self.sizes["R"] = self.pick(3, 16, 21, 40)
         if self.number("R * C * B") > MOST_ELEMENTS:
             self.sizes |= {"R": 3, "B": 1}
-        self.dtype = self.pick("f32", "f32", "f32", "f64", "f16", "bf16")
+        self.dtype = self.pick(*HALVES) if self.halves else self.pick("f32", "f32", "f32", "f64", *HALVES)
         self.compute = compute_type(self.dtype)
         self.axes = self.pick(*LAYOUTS)
         self.outer = [x for x in self.axes if x != "C"]
         self.row, self.at = loops(self.outer), loops(self.axes)
         self.need("C")
         self.argument("x", self.dtype, self.axes, special=self.pick(0, 0, 0, 2, 5))
-        self.numbers_of(self.compute, "C", "B", "R")
         x = self.given
-        form = self.pick(x, x, f"{x} * v_c[c]", f"{x} + v_r[r]", f"tanh({x})", f"{x} * 0.5 + v_c[C - 1 - c]")
+        forms = [x, x, f"{x} * v_c[c]", f"{x} + v_r[r]", f"tanh({x})", f"{x} * 0.5 + v_c[C - 1 - c]"]
+        if self.halves:
+            self.argument("w", self.dtype, self.axes)
+            self.argument("h_c", self.dtype, ["C"])
+            self.numbers_of(self.compute, "B", "R")
+            self.define("v_c", ["c"], "f32(h_c[c])", over(["C"]))
+            other = cast(self.compute, self.element("w"), self.dtype)
+            forms += [f"{x} + {other}", f"{x} * v_c[c] + {other}", f"max({x}, {other}) + v_c[c]"]
+        else:
+            self.numbers_of(self.compute, "C", "B", "R")
+        form = self.pick(*forms)
         self.define("u", self.at, form, over(self.axes))
         self.source = self.element("u")
         steps = [
@@ -128,3 +144,7 @@ class _Rows(Writer):
 
 def rows(seed: int) -> Call:
     return _Rows("rows", seed).make()
+
+
+def half_rows(seed: int) -> Call:
+    return _Rows("half_rows", seed, halves=True).make()

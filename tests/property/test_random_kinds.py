@@ -1,4 +1,4 @@
-"""Random programs of eight kinds, compiled in ways drawn by their seeds, against the reference.
+"""Random programs of nine kinds, compiled in ways drawn by their seeds, against the reference.
 
 Each of the programs of a run is compiled in two ways, one of them for a CPU, with thresholds that its group
 shares; `make test-all` runs more.  A failure shows its program, made smaller, and the way.  The long run:
@@ -83,6 +83,7 @@ FEATURES = {
     "inouts": ("p[j, i]", "p[N - 1 - i", "p[i + 1", "0..i", "r[i]", "f16", "i32", "d[j]"),
     "integers": ("//", " % ", "**", "argm", "prod[", "any[", "u8", "i64", "bool", "floor("),
     "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),
+    "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
 }
 
