@@ -274,9 +274,13 @@ class HalfPrinter(Printer):
 
 def trip_of(loop: For) -> int | None:
     """How often a loop runs, if that is known."""
-    if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
-        return max(0, loop.upper.value - loop.lower.value)
-    return None
+    match loop.lower, loop.upper:
+        case IConst(low), IConst(high):
+            return max(0, high - low)
+        case low, IBin("+", start, IConst(count)) if start == low:
+            return max(0, count)
+        case _:
+            return None
 
 
 def _follows(e: IndexExpr, var: str) -> bool:
