@@ -1,8 +1,8 @@
 """The floor of a workload: no kernel can be faster than its compulsory traffic, or its arithmetic.
 
 Compulsory are each input once and each result once. Bandwidth is what kernels of `polyfuse.runtime.machine`
-reach in the same process for that working set, in the best mix: reads and fills on their own, or as many
-copies as there are pairs.
+reach in the same process and the same minute for that working set, in the best mix: reads and fills on their
+own, or as many copies as there are pairs.
 """
 
 from __future__ import annotations

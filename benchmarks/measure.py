@@ -3,7 +3,8 @@
 In a round each contender has one turn, in an order that rotates: it wakes up, makes some calls that do not
 count (caches and pools are cold after the others), then some that do. The round's value is the median of
 those; reported are median, quartiles and minimum over the rounds. Rounds that other programs disturbed
-are made again for a while (`benchmarks.quiet`).
+are made again for a while (`benchmarks.quiet`). Bandwidth takes turns with the contenders, for a working
+set as large as theirs, and counts by its median too: where it changes, it changes for all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.processes import Child, ContenderError
 from benchmarks.quiet import Meter, quiet_rounds
 from benchmarks.surroundings import load_average
 from benchmarks.workload import Workload
+from polyfuse.runtime.machine import RATES
 
 OURS = "polyfuse"
 TURN_S = 0.010
@@ -148,13 +150,13 @@ def run(
         verdicts = {s.label: truth.judge(s.folder, strict=s.child.seat.contender == OURS) for s in seats}
     del truth
     say(f"{case}: timing")
-    before, rates = load_average(), _rates(children, need.working_set)
-    seconds, disturbed = _rounds(seats, settings)
-    rates = {k: max(v, rates[k]) for k, v in _rates(children, need.working_set).items()}
+    before, rates = load_average(), _Rates.of(children, need.working_set)
+    seconds, disturbed = _rounds(seats, rates, settings)
     entries = [_entry(s, seconds[s.label], verdicts[s.label]) for s in seats]
     load = (before, load_average())
-    floor = 1e3 * need.seconds(rates)
-    return Outcome(workload.name, case, sizes, need, floor, rates, load, disturbed, entries, failures)
+    found = rates.medians()
+    floor = 1e3 * need.seconds(found)
+    return Outcome(workload.name, case, sizes, need, floor, found, load, disturbed, entries, failures)
 
 
 def _prepare(
@@ -178,13 +180,36 @@ def _prepare(
     return seats, failures
 
 
-def _rates(children: Sequence[Child], nbytes: int) -> dict[str, Any]:
-    """Bandwidth in our own process."""
-    mine = next(c for c in children if c.seat.contender == OURS)
-    return mine.ask(do="bandwidth", nbytes=nbytes)
+@dataclass(frozen=True)
+class _Rates:
+    """Rates of the machine in our own process, for a working set: all of them at first, then one a round."""
+
+    child: Child
+    nbytes: int
+    found: dict[str, list[float]]
+
+    @classmethod
+    def of(cls, children: Sequence[Child], nbytes: int) -> _Rates:
+        made = cls(next(c for c in children if c.seat.contender == OURS), nbytes, {})
+        for k in range(len(RATES)):
+            made.take(k)
+        return made
+
+    def take(self, k: int) -> None:
+        name = RATES[k % len(RATES)]
+        answer = self.child.ask(do="rate", name=name, nbytes=self.nbytes, runs=1)
+        self.found.setdefault(name, []).append(answer["rate"])
+
+    def undo(self, k: int) -> None:
+        self.found[RATES[k % len(RATES)]].pop()
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(every) for name, every in self.found.items()}
 
 
-def _rounds(seats: Sequence[_Seated], settings: Settings) -> tuple[dict[str, list[float]], tuple[int, int]]:
+def _rounds(
+    seats: Sequence[_Seated], rates: _Rates, settings: Settings
+) -> tuple[dict[str, list[float]], tuple[int, int]]:
     meter = Meter(sorted({s.child.pid for s in seats}))
     deadline = time.monotonic() + settings.patience_s
     meter.wait(deadline)
@@ -196,8 +221,10 @@ def _rounds(seats: Sequence[_Seated], settings: Settings) -> tuple[dict[str, lis
         for s in (*seats[shift:], *seats[:shift]):
             turn = s.child.ask(do="turn", mode=s.mode, warm=2, calls=calls[s.label])
             seconds[s.label].append(statistics.median(turn["seconds"]))
+        rates.take(k)
 
     def undo() -> None:
+        rates.undo(len(seconds[seats[0].label]) - 1)
         for found in seconds.values():
             found.pop()
 

@@ -2,20 +2,18 @@
 
 {"do": "prepare", "workload", "case", "folder"}   -> first_call_s, modes, facts; results in the folder
 {"do": "turn", "mode", "warm", "calls"}           -> seconds of each timed call
-{"do": "bandwidth", "nbytes"}                     -> rates of the machine in this process
+{"do": "rate", "name", "nbytes", "runs"}          -> a rate of the machine in this process
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import math
 import os
 import signal
 import sys
 import time
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,7 +52,7 @@ def _serve(contender: Contender, commands: TextIO, answers: TextIO) -> None:
                     assert prepared is not None
                     answer = _turn(prepared, command)
                 case _:
-                    answer = _bandwidth(command["nbytes"])
+                    answer = _rate(command)
         except Exception as error:  # a contender that fails loses this workload only
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
@@ -84,14 +82,10 @@ def _turn(prepared: Prepared, command: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds}
 
 
-def _bandwidth(nbytes: int) -> dict[str, Any]:
-    """Rates between those of the next smaller and the next larger size that are measured."""
-    from polyfuse.runtime.machine import measure, working_set_class
+def _rate(command: dict[str, Any]) -> dict[str, Any]:
+    from polyfuse.runtime.machine import rate_now
 
-    above = asdict(measure(nbytes, refresh=True))
-    below = asdict(measure(working_set_class(nbytes) // 2, refresh=True))
-    place = min(1.0, max(0.0, math.log2(nbytes / below["working_set_bytes"])))
-    return {k: below[k] * (1 - place) + v * place for k, v in above.items()}
+    return {"rate": rate_now(command["name"], command["nbytes"], runs=command["runs"])}
 
 
 def _say(answers: TextIO, answer: dict[str, Any]) -> None:

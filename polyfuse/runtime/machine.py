@@ -177,6 +177,8 @@ class CacheSizes:
 
 _ONE_ARRAY = ("read", "fill", "fill_nt")
 _TWO_ARRAYS = ("copy", "map", "map_nt")
+RATES = (*_ONE_ARRAY, *_TWO_ARRAYS, "fma_gflops")
+"""The rates of a BandwidthReport."""
 _known: dict[tuple[int, int], BandwidthReport] = {}
 _lock = threading.Lock()
 
@@ -257,23 +259,24 @@ def _library() -> ctypes.CDLL:
 
 
 def _measure(size: int, pool: Pool) -> BandwidthReport:
-    threads = pool.threads
-    memory = Arena.get().allocate(size)
+    rates = {name: rate_now(name, size) for name in RATES}
+    return BandwidthReport(working_set_bytes=size, threads=pool.threads, **rates)
+
+
+def rate_now(name: str, nbytes: int, *, runs: int = RUNS) -> float:
+    """One of the `RATES` for a working set of just so many bytes, measured now and kept nowhere: the best of
+    some runs of a few milliseconds. Raises ToolchainError as `Pool.get`."""
+    pool = Pool.get()
+    if name == "fma_gflops":
+        flops = pool.threads * _FMA_STEPS * 10 * 2 * int(_library().fma_lanes())
+        return _best_rate(_prepare(pool, "fma", 0, 0, 0), flops, repetitions=10, runs=runs) / 1e9
+    arrays = 2 if name in _TWO_ARRAYS else 1
+    slice_bytes = max(512, nbytes // arrays // pool.threads // 512 * 512)
+    half = slice_bytes * pool.threads
+    memory = Arena.get().allocate(half * arrays)
     memory[:] = 0
-    rates: dict[str, float] = {}
-    for name in (*_ONE_ARRAY, *_TWO_ARRAYS):
-        arrays = 2 if name in _TWO_ARRAYS else 1
-        slice_bytes = max(512, size // arrays // threads // 512 * 512)
-        call = _prepare(pool, name, memory.ctypes.data, size // 2, slice_bytes)
-        moved = slice_bytes * threads * arrays
-        rates[name] = _best_rate(call, moved, repetitions=max(1, (1 << 20) // moved)) / 1e9
-    return BandwidthReport(working_set_bytes=size, threads=threads, fma_gflops=_fma(pool), **rates)
-
-
-def _fma(pool: Pool) -> float:
-    """Single precision operations per nanosecond, all threads."""
-    flops = pool.threads * _FMA_STEPS * 10 * 2 * int(_library().fma_lanes())
-    return _best_rate(_prepare(pool, "fma", 0, 0, 0), flops, repetitions=10) / 1e9
+    call = _prepare(pool, name, memory.ctypes.data, half, slice_bytes)
+    return _best_rate(call, half * arrays, repetitions=max(1, (1 << 20) // (half * arrays)), runs=runs) / 1e9
 
 
 def _prepare(pool: Pool, name: str, memory: int, second: int, slice_bytes: int) -> PreparedCall:
@@ -286,7 +289,7 @@ def _prepare(pool: Pool, name: str, memory: int, second: int, slice_bytes: int) 
     return call
 
 
-def _best_rate(call: PreparedCall, amount: int, repetitions: int) -> float:
+def _best_rate(call: PreparedCall, amount: int, repetitions: int, runs: int) -> float:
     """`amount` per second of one repetition, in the best of several runs of some milliseconds."""
 
     def run() -> float:
@@ -299,7 +302,7 @@ def _best_rate(call: PreparedCall, amount: int, repetitions: int) -> float:
     while spent < RUN_S / 2:
         repetitions *= 2 if spent > RUN_S / 8 else 4
         spent = run()
-    return amount * repetitions / min(run() for _ in range(RUNS))
+    return amount * repetitions / min(run() for _ in range(runs))
 
 
 @memoised
