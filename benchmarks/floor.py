@@ -8,12 +8,21 @@ own, or as many copies as there are pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from polyfuse.ir.index_expr import evaluate, product
-from polyfuse.ir.tensor_graph import Apply, Role, Statement, Tensor, TensorGraph, walk
+from polyfuse.ir.tensor_graph import (
+    Apply,
+    Const,
+    Role,
+    Statement,
+    Tensor,
+    TensorGraph,
+    depends_on,
+    walk,
+)
 
 # Operations (a fused multiply and add is one) of the shortest polynomials that are accurate enough.
 _COSTS = {"exp": 9, "log": 11, "tanh": 13, "sigmoid": 11, "erf": 14, "pow": 20, "sin": 12, "cos": 12}
@@ -56,8 +65,28 @@ def _bytes(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def _operations(s: Statement, sizes: Mapping[str, int]) -> int:
-    """Costly functions count in full; additions and products in pairs, a reduction's own among them."""
-    instances = math.prod(max(0, evaluate(d.upper, sizes) - evaluate(d.lower, sizes)) for d in s.dims)
-    found = [e.op for e in walk(s.expr) if isinstance(e, Apply)]
-    simple = (sum(op not in _COSTS for op in found) + (s.reduction is not None)) // 2
-    return instances * (simple + sum(_COSTS.get(op, 0) for op in found))
+    """Each as often as it has different operands: what does not depend on a loop is computed outside of it.
+
+    Costly functions count in full; additions and products in pairs, a reduction's own among them."""
+    extents = {d.name: max(0, evaluate(d.upper, sizes) - evaluate(d.lower, sizes)) for d in s.dims}
+
+    def times(variables: Iterable[str]) -> int:
+        return math.prod(extents[v] for v in variables if v in extents)
+
+    costly = simple = 0
+    for e in walk(s.expr):
+        if isinstance(e, Apply):
+            cost = _cost(e)
+            costly += times(depends_on(e)) * cost
+            simple += times(depends_on(e)) * (not cost)
+    simple += times(extents) * (s.reduction is not None)
+    return costly + simple // 2
+
+
+def _cost(e: Apply) -> int:
+    """Of a function; 0 for an addition, a product and the like."""
+    match e:
+        case Apply("pow", (_, Const(exponent))):
+            return {2.0: 0, 0.5: _COSTS["sqrt"], -0.5: _COSTS["rsqrt"]}.get(float(exponent), _COSTS["pow"])
+        case _:
+            return _COSTS.get(e.op, 0)

@@ -4,7 +4,7 @@ In a round each contender has one turn, in an order that rotates: it wakes up, m
 count (caches and pools are cold after the others), then some that do. The round's value is the median of
 those; reported are median, quartiles and minimum over the rounds. Rounds that other programs disturbed
 are made again for a while (`benchmarks.quiet`). Bandwidth takes turns with the contenders, for a working
-set as large as theirs, and counts by its median too: where it changes, it changes for all.
+set as large as theirs, and the floor is its median over the rounds: memory that gets slower does so for all.
 """
 
 from __future__ import annotations
@@ -150,13 +150,12 @@ def run(
         verdicts = {s.label: truth.judge(s.folder, strict=s.child.seat.contender == OURS) for s in seats}
     del truth
     say(f"{case}: timing")
-    before, rates = load_average(), _Rates.of(children, need.working_set)
-    seconds, disturbed = _rounds(seats, rates, settings)
+    before, floors = load_average(), _Floors.of(children, need)
+    seconds, disturbed = _rounds(seats, floors, settings)
     entries = [_entry(s, seconds[s.label], verdicts[s.label]) for s in seats]
     load = (before, load_average())
-    found = rates.medians()
-    floor = 1e3 * need.seconds(found)
-    return Outcome(workload.name, case, sizes, need, floor, found, load, disturbed, entries, failures)
+    floor, rates = 1e3 * floors.seconds(), floors.medians()
+    return Outcome(workload.name, case, sizes, need, floor, rates, load, disturbed, entries, failures)
 
 
 def _prepare(
@@ -181,34 +180,34 @@ def _prepare(
 
 
 @dataclass(frozen=True)
-class _Rates:
-    """Rates of the machine in our own process, for a working set: all of them at first, then one a round."""
+class _Floors:
+    """What the machine reaches in our own process, for a working set: rates of each round, and the floor."""
 
     child: Child
-    nbytes: int
-    found: dict[str, list[float]]
+    need: Compulsory
+    rates: list[dict[str, float]]
 
     @classmethod
-    def of(cls, children: Sequence[Child], nbytes: int) -> _Rates:
-        made = cls(next(c for c in children if c.seat.contender == OURS), nbytes, {})
-        for k in range(len(RATES)):
-            made.take(k)
-        return made
+    def of(cls, children: Sequence[Child], need: Compulsory) -> _Floors:
+        return cls(next(c for c in children if c.seat.contender == OURS), need, [])
 
-    def take(self, k: int) -> None:
-        name = RATES[k % len(RATES)]
-        answer = self.child.ask(do="rate", name=name, nbytes=self.nbytes, runs=1)
-        self.found.setdefault(name, []).append(answer["rate"])
+    def take(self) -> None:
+        self.rates.append({name: self._rate(name) for name in RATES})
 
-    def undo(self, k: int) -> None:
-        self.found[RATES[k % len(RATES)]].pop()
+    def _rate(self, name: str) -> float:
+        answer = self.child.ask(do="rate", name=name, nbytes=self.need.working_set, runs=1)
+        return float(answer["rate"])
+
+    def seconds(self) -> float:
+        """The median over the rounds."""
+        return statistics.median(map(self.need.seconds, self.rates))
 
     def medians(self) -> dict[str, float]:
-        return {name: statistics.median(every) for name, every in self.found.items()}
+        return {name: statistics.median(r[name] for r in self.rates) for name in RATES}
 
 
 def _rounds(
-    seats: Sequence[_Seated], rates: _Rates, settings: Settings
+    seats: Sequence[_Seated], floors: _Floors, settings: Settings
 ) -> tuple[dict[str, list[float]], tuple[int, int]]:
     meter = Meter(sorted({s.child.pid for s in seats}))
     deadline = time.monotonic() + settings.patience_s
@@ -221,10 +220,10 @@ def _rounds(
         for s in (*seats[shift:], *seats[:shift]):
             turn = s.child.ask(do="turn", mode=s.mode, warm=2, calls=calls[s.label])
             seconds[s.label].append(statistics.median(turn["seconds"]))
-        rates.take(k)
+        floors.take()
 
     def undo() -> None:
-        rates.undo(len(seconds[seats[0].label]) - 1)
+        floors.rates.pop()
         for found in seconds.values():
             found.pop()
 
