@@ -160,7 +160,8 @@ def _knobs(dice: random.Random) -> CpuKnobs:
         chunks=pick(None, 1, 5),
         threads=pick(None, None, 2),
         core=pick(*CORES),
-        rows=pick(None, None, 2, 3),
+        rows=pick(None, None, 1, 2, 3),
+        skew=pick(None, True, True, False),
     )
 
 

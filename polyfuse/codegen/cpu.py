@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
-from polyfuse.codegen.c_family import Printer
+from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
@@ -27,7 +27,6 @@ from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, produc
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import For
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
@@ -287,7 +286,7 @@ class _Emitter:
         body = printer.block(task.before, "  ")
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
-            body += self._rows(task, printer)
+            body += iterations(task, printer)
         else:
             body += printer.block(task.body, "  ")
         if printer.used:
@@ -320,23 +319,6 @@ class _Emitter:
             ]
         )
 
-    def _rows(self, task: Task, printer: Printer) -> list[str]:
-        """The iterations from `begin` to `end`: several at a time, then one by one."""
-        one = [*_decode(task.loops, printer), *printer.block(task.body, "    "), "  }"]
-        if task.together is None:
-            return ["  for (pf_i64 it = begin; it < end; ++it) {", *one]
-        count = len(task.together.loops)
-        each = [line for k, loops in enumerate(task.together.loops) for line in _decode(loops, printer, k)]
-        return [
-            "  pf_i64 it = begin;",
-            f"  for (; it + {count} <= end; it += {count}) {{",
-            *each,
-            *printer.block(task.together.body, "    "),
-            "  }",
-            "  for (; it < end; ++it) {",
-            *one,
-        ]
-
     def _parameters(self, places: Addresses) -> list[tuple[str, str]]:
         """(declaration, value) of each parameter of a kernel's function."""
         kernel = places.kernel
@@ -363,23 +345,3 @@ class _Emitter:
         if self.checked:
             found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
         return found
-
-
-def _decode(loops: tuple[For, ...], printer: Printer, later: int = 0) -> list[str]:
-    """The variables of a parallel nest from the number of the iteration, or of one some iterations later;
-    the innermost runs fastest."""
-    number = f"it + {later}" if later else "it"
-    if len(loops) == 1:
-        return [f"    const pf_i64 {loops[0].var} = {printer.index(loops[0].lower)} + {number};"]
-    rest = f"rest{later}" if later else "rest"
-    lines = [f"    pf_i64 {rest} = {number};"]
-    for k in range(len(loops) - 1, -1, -1):
-        x = loops[k]
-        low = printer.index(x.lower)
-        extent = printer.index(binary("-", x.upper, x.lower))
-        if k == 0:
-            lines.append(f"    const pf_i64 {x.var} = {low} + {rest};")
-        else:
-            lines.append(f"    const pf_i64 {x.var} = {low} + {rest} % {extent};")
-            lines.append(f"    {rest} /= {extent};")
-    return lines

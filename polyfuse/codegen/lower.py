@@ -15,6 +15,7 @@ scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 rows          those that add to the same long sums, and short ones, are computed several at a time
 widened       rows of 16 bits that all iterations read become f32 before them
+skewed        the first phase of the next row runs before the last one of a row
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
 from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_together import rows_together, with_arrays
+from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
@@ -73,7 +75,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
     tasks = rows_together(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
-    low = LoweredKernel(kernel, tuple(widened(kernel, t) for t in tasks))
+    kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs.skew)
+    low = LoweredKernel(kernel, tasks)
     return replace(low, kernel=with_arrays(kernel, low.rows))
 
 

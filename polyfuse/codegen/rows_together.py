@@ -155,7 +155,7 @@ def _names(block: Block) -> set[str]:
 def _together(kernel: Kernel, task: Task, count: int) -> Together:
     rows = range(count)
     bodies = [task.body, *(_body(kernel, task, k) for k in rows[1:])]
-    loops = [tuple(replace(x, var=_called(x.var, k)) for x in task.loops) for k in rows]
+    loops = [tuple(replace(x, var=row_variable(x.var, k)) for x in task.loops) for k in rows]
     return Together(tuple(loops), tuple(n for phase in zip(*bodies, strict=True) for n in phase))
 
 
@@ -163,17 +163,18 @@ def _body(kernel: Kernel, task: Task, row: int) -> Block:
     """What the task does for one of several rows, in names of that row's own."""
     names = {b.tensor: _array(kernel, b.tensor, row) for b in _local(kernel)}
     names |= {n.name: called(n.name, row) for n in task.body if isinstance(n, Declare)}
-    variables: dict[str, IndexExpr] = {x.var: IVar(_called(x.var, row)) for x in task.loops}
+    variables: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, row)) for x in task.loops}
     return renamed(substituted(task.body, variables), names)
 
 
-def _called(name: str, row: int) -> str:
+def row_variable(name: str, row: int) -> str:
+    """What a row's own variable of a loop is called."""
     return f"row{row}_{name}" if row else name
 
 
 def called(scalar: str, row: int) -> str:
     """What a row's own scalar is called."""
-    return f"%{_called(scalar_name(scalar), row)}"
+    return f"%{row_variable(scalar_name(scalar), row)}"
 
 
 def _array(kernel: Kernel, tensor: str, row: int) -> str:

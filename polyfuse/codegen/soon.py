@@ -43,6 +43,12 @@ class SoonPrinter(StreamPrinter):
     inout: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     near: frozenset[_Row] = field(default_factory=frozenset, kw_only=True)
 
+    def has_read(self, nodes: Block) -> None:
+        """Rows that these loops read are near from now on."""
+        for node in nodes:
+            if isinstance(node, For):
+                self.near |= _read_whole(node)
+
     def block(self, nodes: Block, indent: str) -> list[str]:
         before, lines = self.near, []
         for node in nodes:

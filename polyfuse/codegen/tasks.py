@@ -23,11 +23,27 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
+class Skew:
+    """Iterations that overlap: a part of the next one, `ahead` with the variables of `loops`, is in each.
+
+    `carried` are scalars from one iteration to the next. The first one begins with `first`; each has `start`,
+    `ahead` if there is a next one, and `last`.
+    """
+
+    carried: Block
+    first: Block
+    start: Block
+    loops: tuple[For, ...]
+    ahead: Block
+    last: Block
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One function: `loops` is the parallel nest whose iterations are handed out (empty: serial).
 
     `together` is how several iterations that follow one another are run, as long as there are so many.
-    `before` runs before the iterations that are handed out.
+    `before` runs before the iterations that are handed out; with `skew` these overlap.
     In loops inside of it `jammed` rows are computed at a time.
     """
 
@@ -35,6 +51,7 @@ class Task:
     body: Block
     together: Together | None = None
     before: Block = ()
+    skew: Skew | None = None
     jammed: int = 1
 
 

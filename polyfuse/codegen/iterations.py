@@ -1,0 +1,87 @@
+"""The loop over those iterations of a parallel nest that a worker was given, as C++ for a CPU.
+
+One by one, several that take turns (`codegen.rows_together`), or each with a part of the next one in it
+(`codegen.skewed`).
+"""
+
+from __future__ import annotations
+
+from polyfuse.codegen.c_family import Printer
+from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.soon import SoonPrinter
+from polyfuse.codegen.tasks import Skew, Task, Together
+from polyfuse.ir.index_expr import binary
+from polyfuse.ir.loop_ir import For, Prefetch
+
+
+def iterations(task: Task, printer: SoonPrinter) -> list[str]:
+    """Those from `begin` to `end`."""
+    if task.skew is not None:
+        return _skewed(task, task.skew, printer)
+    one = [*_decode(task.loops, printer), *printer.block(task.body, "    "), "  }"]
+    if task.together is not None:
+        return _together(task.together, one, printer)
+    return ["  for (pf_i64 it = begin; it < end; ++it) {", *one]
+
+
+def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[str]:
+    """Several at a time, then one by one."""
+    count = len(together.loops)
+    each = [line for k, loops in enumerate(together.loops) for line in _decode(loops, printer, k)]
+    return [
+        "  pf_i64 it = begin;",
+        f"  for (; it + {count} <= end; it += {count}) {{",
+        *each,
+        *printer.block(together.body, "    "),
+        "  }",
+        "  for (; it < end; ++it) {",
+        *one,
+    ]
+
+
+def _skewed(task: Task, skew: Skew, printer: SoonPrinter) -> list[str]:
+    """Each with a part of the next one in it. Its lines are not asked for where whole rows are, earlier."""
+    decoded = _decode(task.loops, printer)
+    lines = [
+        *printer.block(skew.carried, "  "),
+        "  if (begin < end) {",
+        "    const pf_i64 it = begin;",
+        *decoded,
+        *printer.block(skew.first, "    "),
+        "  }",
+        "  for (pf_i64 it = begin; it < end; ++it) {",
+        *decoded,
+    ]
+    printer.has_read(skew.first)
+    if any(isinstance(n, Prefetch) for n in nodes_of(skew.last)):
+        printer.has_read(skew.ahead)
+    return [
+        *lines,
+        *printer.block(skew.start, "    "),
+        "    if (it + 1 < end) {",
+        *_decode(skew.loops, printer, 1),
+        *printer.block(skew.ahead, "      "),
+        "    }",
+        *printer.block(skew.last, "    "),
+        "  }",
+    ]
+
+
+def _decode(loops: tuple[For, ...], printer: Printer, later: int = 0) -> list[str]:
+    """The variables of a parallel nest from the number of the iteration, or of one some iterations later;
+    the innermost runs fastest."""
+    number = f"it + {later}" if later else "it"
+    if len(loops) == 1:
+        return [f"    const pf_i64 {loops[0].var} = {printer.index(loops[0].lower)} + {number};"]
+    rest = f"rest{later}" if later else "rest"
+    lines = [f"    pf_i64 {rest} = {number};"]
+    for k in range(len(loops) - 1, -1, -1):
+        x = loops[k]
+        low = printer.index(x.lower)
+        extent = printer.index(binary("-", x.upper, x.lower))
+        if k == 0:
+            lines.append(f"    const pf_i64 {x.var} = {low} + {rest};")
+        else:
+            lines.append(f"    const pf_i64 {x.var} = {low} + {rest} % {extent};")
+            lines.append(f"    {rest} /= {extent};")
+    return lines

@@ -1,0 +1,234 @@
+"""The first phase of the next row runs before the last phase of a row.
+
+    for t in 0..T @blk:                    s = sum of x[0, :]
+      s = sum of x[t, :]                   for t in 0..T @blk:
+      v = sum of (x[t, :] - s) ** 2   ->     v = sum of (x[t, :] - s) ** 2
+      y[t, :] = f(x[t, :], s, v)             n = sum of x[t + 1, :]
+                                             y[t, :] = f(x[t, :], s, v);  s = n
+
+A phase waits until the lanes of the phase before have become one number, and until roots and quotients of it
+are there: together as long as the vectors of a row of some kilobytes take.  Now there is always a loop that
+needs none of these numbers.  Lines that are asked for ahead are those of one row later.
+
+Iterations of a parallel nest may run in any order, so also in this one.  What the first phase finds goes on
+in scalars, and in arrays of the worker that have room for two rows.  Rows that take
+turns already (`codegen.rows_together`) stay as they are, and so do those with functions that take long: there
+vectors take longer than what they wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from polyfuse.codegen.c_family import guarded_load, scalar_name
+from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.hoist import CHEAP
+from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
+from polyfuse.codegen.tasks import Skew, Task
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Prefetch,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+    substituted,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, Read, depends_on, walk
+
+# What is read of a row, at most: two rows and one that is asked for shall stay in L1.
+ROOM = Core().l1 // 6
+# The variable of the iterations that are handed out (`codegen.iterations`).
+ITERATION = "it"
+_PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
+
+
+def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[Kernel, tuple[Task, ...]]:
+    """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if that is
+    wanted), and the kernel with the arrays that they need."""
+    local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
+    made: list[Task] = []
+    doubled: set[str] = set()
+    for t in tasks:
+        found = None
+        if wanted is not False and t.loops and not t.together and t.jammed == 1:
+            found = _cut(t.body, local)
+        if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
+            own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
+            doubled |= own
+            t = replace(t, skew=_skew(t, *(_in_turns(part, own) for part in found)))
+        made.append(t)
+    buffers = tuple(
+        replace(b, extents=(IConst(2), *b.extents[1:])) if b.tensor in doubled else b for b in kernel.buffers
+    )
+    return replace(kernel, buffers=buffers), tuple(made)
+
+
+def _skew(task: Task, first: Block, middle: Block, last: Block) -> Skew:
+    known = {n.name: n for n in first if isinstance(n, Declare)}
+    used = set(_read((*middle, *last)))
+    carried = [n for n in known.values() if n.name in used]
+    start = tuple(replace(n, value=Read(_next(n.name), (), n.dtype)) for n in carried)
+    ahead = {name: called(name, 1) for name in known}
+    loops = tuple(replace(x, var=row_variable(x.var, 1)) for x in task.loops)
+    env: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, 1)) for x in task.loops}
+    of_next = renamed(substituted(first, {**env, ITERATION: binary("+", IVar(ITERATION), 1)}), ahead)
+    return Skew(
+        carried=tuple(Declare(_next(n.name), n.dtype) for n in carried),
+        first=(*first, *(_keep(n, n.name) for n in carried)),
+        start=(*start, *middle),
+        loops=loops,
+        ahead=(*of_next, *(_keep(n, ahead[n.name]) for n in carried)),
+        last=_later(last, task.loops[-1].var),
+    )
+
+
+def _next(name: str) -> str:
+    return f"%next_{scalar_name(name)}"
+
+
+def _keep(n: Declare, name: str) -> Store:
+    return Store(_next(n.name), (), Read(name, (), n.dtype))
+
+
+# --- whether ------------------------------------------------------------------------------------------
+
+
+def _long(body: Block) -> bool:
+    """Is there a function of elements that takes long?"""
+    loops = [n for n in nodes_of(body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
+    values = [n.value for x in loops for n in x.body if isinstance(n, (Declare, Store, Update))]
+    every = (e for v in values if v is not None for e in walk(v))
+    return any(isinstance(e, Apply) and e.op not in CHEAP and e.op != "div" for e in every if not _square(e))
+
+
+def _square(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.op == "pow" and isinstance(e.args[1], Const) and e.args[1].value == 2
+
+
+def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] | None:
+    """The first phase with what follows from it, what is in between, and from the last loop on; `local` are a
+    worker's arrays, and whether each has one row."""
+    places = [k for k, n in enumerate(body) if isinstance(n, For)]
+    if len(places) < 2 or not all(isinstance(n, _PLAIN) for n in nodes_of(body)):
+        return None
+    one, two, end = places[0], places[1], places[-1]
+    loop = body[one]
+    before = body[:one]
+    assert isinstance(loop, For)
+    if not _reduces(loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
+        return None
+    if any(isinstance(n, Declare) and n.count for n in before):
+        return None
+    found = {n.name if isinstance(n, Declare) else n.buffer for n in before}  # type: ignore[union-attr]
+    stored = found | {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
+    if not all(local.get(name, True) for name in stored):
+        return None
+    follows, rest = _following(body[one + 1 : two], found)
+    return (*before, loop, *follows), (*rest, *body[two:end]), body[end:]
+
+
+def _row_bytes(body: Block) -> int:
+    """Of the rows of memory that loops go along, each counted once: a loop that has them in parts
+    (`codegen.prefetch`) comes after one that has them whole."""
+    rows: dict[tuple[str, tuple[Index, ...]], int] = {}
+    for x in nodes_of(body):
+        if isinstance(x, For) and x.coordinate is Coordinate.VECTOR:
+            trip = trip_of(x)
+            for r in _reads(x.body):
+                if _along(r, x.var):
+                    size = LONG if trip is None else trip * r.dtype.bytes
+                    rows.setdefault((r.tensor, r.indices[:-1]), size)
+    return sum(rows.values())
+
+
+def _reduces(loop: For) -> bool:
+    """Is it a plain vector loop of totals?"""
+    trip = trip_of(loop)
+    if loop.coordinate is not Coordinate.VECTOR or not loop.lanes or loop.step != 1 or trip is None:
+        return False
+    if not all(isinstance(n, (Declare, Update, Store)) for n in loop.body) or guarded_load(loop.body):
+        return False
+    return trip >= LANES and {n.buffer for n in loop.body if isinstance(n, Update)} <= set(loop.lanes)
+
+
+def _along(r: Read, var: str) -> bool:
+    """Is it of a row of memory that is another one in each iteration around the loop?"""
+    found = depends_on(*r.indices)
+    return var in found and (len(found) > 1 or any(isinstance(i, EXPR_TYPES) for i in r.indices))
+
+
+def _following(nodes: Sequence[Node], found: set[str]) -> tuple[list[Node], list[Node]]:
+    """Those that declare or change what only needs what was found; new names join the others. The rest."""
+    follows: list[Node] = []
+    rest: list[Node] = []
+    changed: set[str] = set()  # what the rest declares or sets
+    for n in nodes:
+        reads = set(_read((n,)))
+        needs = reads & found
+        match n:
+            case Declare(name, count=0) if needs and not reads & changed:
+                found.add(name)
+                follows.append(n)
+            case Store(name) | Update(name) if name in found - changed and not reads & changed:
+                follows.append(n)
+            case Declare(name) | Store(name) | Update(name):
+                changed.add(name)
+                rest.append(n)
+            case _:
+                rest.append(n)
+    return follows, rest
+
+
+def _reads(block: Block) -> Iterator[Read]:
+    for n in nodes_of(block):
+        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+            indices = () if isinstance(n, Declare) else n.indices
+            for e in (n.value, *(i for i in indices if isinstance(i, EXPR_TYPES))):
+                yield from (x for x in walk(e) if isinstance(x, Read))
+        elif isinstance(n, If):
+            yield from (x for x in walk(n.cond) if isinstance(x, Read))
+
+
+def _read(block: Block) -> Iterator[str]:
+    """Names that a block reads, those that it updates among them."""
+    yield from (r.tensor for r in _reads(block))
+    yield from (n.buffer for n in nodes_of(block) if isinstance(n, Update))
+
+
+# --- how ----------------------------------------------------------------------------------------------
+
+
+def _in_turns(block: Block, arrays: Set[str]) -> Block:
+    """The block, with rows of arrays by turns at their first place and at their second."""
+    turn = binary("%", IVar(ITERATION), 2)
+
+    def expr(e: Expr) -> Expr:
+        return replace(e, indices=(turn, *e.indices[1:])) if isinstance(e, Read) and e.tensor in arrays else e
+
+    def node(n: Node) -> Node:
+        if isinstance(n, (Store, Update)) and n.buffer in arrays:
+            return replace(n, indices=(turn, *n.indices[1:]))
+        return n
+
+    return map_nodes(map_values(block, expr, lambda i: i), node)
+
+
+def _later(block: Block, var: str) -> Block:
+    """The block, with lines asked for that are those of one row later."""
+
+    def node(n: Node) -> Node:
+        fetches = isinstance(n, If) and any(isinstance(x, Prefetch) for x in nodes_of((n,)))
+        return substituted((n,), {var: binary("+", IVar(var), 1)})[0] if fetches else n
+
+    return map_nodes(block, node)

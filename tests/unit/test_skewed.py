@@ -1,0 +1,153 @@
+"""Rows that overlap: the same numbers, in all kinds of nests; what stays as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.lower import LoweredKernel, lower
+from polyfuse.codegen.skewed import ROOM
+from polyfuse.codegen.tasks import Skew
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import KernelGraph, Scope
+from polyfuse.ir.loop_ir import If, Prefetch
+from polyfuse.layers import cpu_mapping
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.runtime.agreement import agrees
+from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.reference import evaluate
+
+NORM = """op f(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) {
+  m[t] = sum[h](x[t, h]) / H
+  v[t] = sum[h]((x[t, h] - m[t]) ** 2) / H
+  y[t, h] = (x[t, h] - m[t]) * rsqrt(v[t] + 1e-5) * g[h]
+}"""
+RESIDUAL = """op f(x: f32[T, H], r: f32[T, H], g: f32[H]) -> (y: f32[T, H], m: f32[T]) {
+  z[t, h] = x[t, h] + r[t, h]
+  m[t] = max[h](z[t, h])
+  v[t] = sum[h](abs(z[t, h] - m[t]))
+  y[t, h] = (z[t, h] - m[t]) * v[t] * g[h]
+}"""
+HEADS = """op f(x: f32[B, T, H], k: f32[B, H]) -> (y: f32[B, T, H]) {
+  s[b, t] = sum[h](x[b, t, h] * k[b, h])
+  q[b, t] = s[b, t] * s[b, t]
+  y[b, t, h] = x[b, t, h] * q[b, t] + s[b, t]
+}"""
+GATHERED = """op f(w: f32[V, H], i: i64[T]) -> (y: f32[T, H]) {
+  m[t] = sum[h](w[i[t], h]) / H
+  y[t, h] = w[i[t], h] - m[t]
+}"""
+SOFTMAX = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  m[t] = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  d[t] = sum[h](e[t, h])
+  y[t, h] = e[t, h] / d[t]
+}"""
+TEXTS = {"norm": NORM, "residual": RESIDUAL, "heads": HEADS, "gathered": GATHERED, "softmax": SOFTMAX}
+
+
+def made(text: str, **sizes: int) -> KernelGraph:
+    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
+
+
+def lowered(text: str, skew: bool | None = None, **sizes: int) -> LoweredKernel:
+    (kernel,) = made(text, **sizes).kernels
+    return lower(kernel, CpuKnobs(rows=1, skew=skew))
+
+
+def skew_of(low: LoweredKernel) -> Skew | None:
+    (task,) = low.tasks
+    return task.skew
+
+
+def sizes_of(text: str, rows: int, columns: int) -> dict[str, int]:
+    sizes = {"T": rows, "H": columns}
+    return sizes | ({"B": 3} if "B, T" in text else {}) | ({"V": 5} if "[V" in text else {})
+
+
+def run(kernels: KernelGraph, skew: bool, inputs: dict[str, Array], strided: bool) -> dict[str, Array]:
+    names = frozenset(inputs) if strided else frozenset()
+    (code,) = emit_together([Request(kernels, strided=names, knobs=CpuKnobs(rows=1, skew=skew))])
+    parallel = "const pf_i64 begin,\n" in code.source  # a single row is not
+    assert ("if (it + 1 < end)" in code.source) is (skew and parallel)
+    memory = dict(inputs)
+    for t in results_of(kernels.graph):
+        memory[t.name] = np.full(shape_of(t), 77).astype(t.dtype.numpy)
+    CpuExecutable(code, {}).run(memory)
+    return {t.name: memory[t.name] for t in results_of(kernels.graph)}
+
+
+@pytest.mark.parametrize("columns", [64, 65, 100, 257])
+@pytest.mark.parametrize("rows", [1, 2, 3, 17])
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_same_bits(name: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    kernels = made(TEXTS[name], **sizes_of(TEXTS[name], rows, columns))
+    inputs = seeded_inputs(kernels.graph, 7)
+    if "x" in inputs and rows > 2:
+        inputs["x"].flat[[0, columns, -1]] = np.nan, np.inf, -np.inf
+    found = [run(kernels, skew, inputs, strided) for skew in (False, True) for strided in (False, True)]
+    wanted = evaluate(kernels.graph, {}, inputs)
+    for t in results_of(kernels.graph):
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0][t.name], other[t.name])
+        outcome = agrees(found[0][t.name], wanted[t.name], t.dtype)
+        assert outcome, outcome.message
+
+
+def test_what_follows_from_the_first_phase_goes_with_it() -> None:
+    skew = skew_of(lowered(NORM, T=4096, H=768))
+    assert skew is not None
+    text = " ".join(map(str, skew.ahead))
+    assert "%row1_acc" in text and "768" in text and len(skew.carried) == 2  # the sum, and the mean
+
+
+def test_rows_of_arrays_have_room_for_two() -> None:
+    for skew, room in ((None, 2), (False, 1)):
+        low = lowered(RESIDUAL, skew, T=4096, H=768)
+        (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
+        assert str(array.extents[0]) == str(room)
+
+
+def test_rows_that_are_asked_for_are_one_later() -> None:
+    skew, (plain,) = skew_of(lowered(NORM, T=40960, H=768)), lowered(NORM, False, T=40960, H=768).tasks
+    assert skew is not None
+
+    def asked(block: object) -> list[str]:
+        found: list[str] = []
+
+        def walk(nodes: object) -> None:
+            for n in nodes:  # type: ignore[attr-defined]
+                if isinstance(n, Prefetch):
+                    found.append(str(n.indices[0]))
+                elif isinstance(n, If):
+                    walk(n.then)
+                elif hasattr(n, "body"):
+                    walk(n.body)
+
+        walk(block)
+        return found
+
+    assert set(asked(plain.body)) == {"c0 + 1"} and set(asked(skew.last)) == {"c0 + 2"}
+
+
+def test_where_it_pays() -> None:
+    assert skew_of(lowered(NORM, T=4096, H=768)) is not None
+    assert skew_of(lowered(SOFTMAX, T=4096, H=768)) is None, "exp takes longer than what it waits for"
+    assert skew_of(lowered(SOFTMAX, True, T=4096, H=768)) is not None
+    longest = ROOM // 4
+    assert skew_of(lowered(NORM, T=4096, H=longest)) is not None
+    assert skew_of(lowered(NORM, T=4096, H=longest + 1)) is None, "two rows shall stay in L1"
+    assert skew_of(lowered(NORM, T=4096, H=32)) is None, "less than a step of lanes"
+    one = "op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }"
+    assert skew_of(lowered(one, True, T=4096, H=768)) is None, "one phase"
+
+
+def test_short_rows_take_turns_instead() -> None:
+    (kernel,) = made(NORM, T=4096, H=100).kernels
+    (task,) = lower(kernel).tasks
+    assert task.together is not None and task.skew is None
