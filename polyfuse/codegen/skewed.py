@@ -27,7 +27,7 @@ from polyfuse.codegen.hoist import CHEAP
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
@@ -66,7 +66,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
         if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
             own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
             doubled |= own
-            t = replace(t, skew=_skew(t, *(_in_turns(part, own) for part in found)))
+            t = replace(t, skew=_skew(t, found, own))
         made.append(t)
     buffers = tuple(
         replace(b, extents=(IConst(2), *b.extents[1:])) if b.tensor in doubled else b for b in kernel.buffers
@@ -74,7 +74,11 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
     return replace(kernel, buffers=buffers), tuple(made)
 
 
-def _skew(task: Task, first: Block, middle: Block, last: Block) -> Skew:
+def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
+    rows = [n for n in parts[0] if isinstance(n, Declare) and n.count]
+    sizes = {n.name: -(-n.count // LANES) * LANES for n in rows}
+    alone = tuple(n for n in parts[0] if n not in rows)
+    first, middle, last = (_in_turns(part, own, sizes) for part in (alone, *parts[1:]))
     known = {n.name: n for n in first if isinstance(n, Declare)}
     used = set(_read((*middle, *last)))
     carried = [n for n in known.values() if n.name in used]
@@ -84,7 +88,10 @@ def _skew(task: Task, first: Block, middle: Block, last: Block) -> Skew:
     env: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, 1)) for x in task.loops}
     of_next = renamed(substituted(first, {**env, ITERATION: binary("+", IVar(ITERATION), 1)}), ahead)
     return Skew(
-        carried=tuple(Declare(_next(n.name), n.dtype) for n in carried),
+        carried=(
+            *(replace(n, count=2 * sizes[n.name]) for n in rows),
+            *(Declare(_next(n.name), n.dtype) for n in carried),
+        ),
         first=(*first, *(_keep(n, n.name) for n in carried)),
         start=(*start, *middle),
         loops=loops,
@@ -127,8 +134,6 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     before = body[:one]
     assert isinstance(loop, For)
     if not _reduces(loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
-        return None
-    if any(isinstance(n, Declare) and n.count for n in before):
         return None
     found = {n.name if isinstance(n, Declare) else n.buffer for n in before}  # type: ignore[union-attr]
     stored = found | {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
@@ -209,16 +214,26 @@ def _read(block: Block) -> Iterator[str]:
 # --- how ----------------------------------------------------------------------------------------------
 
 
-def _in_turns(block: Block, arrays: Set[str]) -> Block:
-    """The block, with rows of arrays by turns at their first place and at their second."""
+def _in_turns(block: Block, arrays: Set[str], sizes: Mapping[str, int]) -> Block:
+    """The block, with rows of arrays by turns at their first place and at their second; `sizes` are those of
+    arrays that are nothing but a row."""
     turn = binary("%", IVar(ITERATION), 2)
 
+    def placed(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        match indices:
+            case (_, *rest) if name in arrays:
+                return (turn, *rest)
+            case (IConst() | ISize() | IVar() | IBin() as place,) if name in sizes:
+                return (binary("+", binary("*", turn, sizes[name]), place),)
+            case _:
+                return indices
+
     def expr(e: Expr) -> Expr:
-        return replace(e, indices=(turn, *e.indices[1:])) if isinstance(e, Read) and e.tensor in arrays else e
+        return replace(e, indices=placed(e.tensor, e.indices)) if isinstance(e, Read) else e
 
     def node(n: Node) -> Node:
-        if isinstance(n, (Store, Update)) and n.buffer in arrays:
-            return replace(n, indices=(turn, *n.indices[1:]))
+        if isinstance(n, (Store, Update)):
+            return replace(n, indices=placed(n.buffer, n.indices))
         return n
 
     return map_nodes(map_values(block, expr, lambda i: i), node)
