@@ -181,6 +181,15 @@ class _Moved:
         return True
 
 
+def is_square(e: Apply) -> bool:
+    """A power that is a product."""
+    match e:
+        case Apply("pow", (_, Const(value))):
+            return value == 2
+        case _:
+            return False
+
+
 def _costly(e: Expr) -> bool:
     """Is there a function in it, of something that is not a constant?"""
     return any(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import steps
 from polyfuse.codegen.halves import trip_of
-from polyfuse.codegen.hoist import CHEAP
+from polyfuse.codegen.hoist import CHEAP, is_square
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.windows import at_most, strip_of
@@ -48,7 +48,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, Read, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, walk
 
 # Sums beyond this share of L1 come from L2 again for each row; below it rows together gain nothing.
 SHARE_OF_L1 = 2
@@ -183,15 +183,7 @@ def _worth(merged: Sequence[For], common: frozenset[str], core: Core) -> int:
 def _light(loop: For) -> bool:
     """Does a loop compute nothing that takes longer than to load and store a sum?"""
     values = [n.value for n in loop.body if isinstance(n, (Declare, Store, Update)) and n.value is not None]
-    return all(x.op in CHEAP or _is_square(x) for v in values for x in walk(v) if isinstance(x, Apply))
-
-
-def _is_square(x: Apply) -> bool:
-    match x:
-        case Apply("pow", (_, Const(value))):
-            return value == 2
-        case _:
-            return False
+    return all(x.op in CHEAP or is_square(x) for v in values for x in walk(v) if isinstance(x, Apply))
 
 
 def _most(loop: For) -> int:

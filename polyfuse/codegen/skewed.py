@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load, scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
-from polyfuse.codegen.hoist import CHEAP
+from polyfuse.codegen.hoist import CHEAP, is_square
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.ir.cpu_core import Core
@@ -44,7 +44,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, Index, Read, depends_on, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, walk
 
 # What is read of a row, at most: two rows and one that is asked for shall stay in L1.
 ROOM = Core().l1 // 6
@@ -115,12 +115,8 @@ def _long(body: Block) -> bool:
     """Is there a function of elements that takes long?"""
     loops = [n for n in nodes_of(body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
     values = [n.value for x in loops for n in x.body if isinstance(n, (Declare, Store, Update))]
-    every = (e for v in values if v is not None for e in walk(v))
-    return any(isinstance(e, Apply) and e.op not in CHEAP and e.op != "div" for e in every if not _square(e))
-
-
-def _square(e: Expr) -> bool:
-    return isinstance(e, Apply) and e.op == "pow" and isinstance(e.args[1], Const) and e.args[1].value == 2
+    every = (e for v in values if v is not None for e in walk(v) if isinstance(e, Apply))
+    return not all(e.op in CHEAP or e.op == "div" or is_square(e) for e in every)
 
 
 def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] | None:
