@@ -78,11 +78,20 @@ class _Search:
 
     def _loop(self, loop: For) -> None:
         for r in converted(loop.body):
-            row, extents = _row_of(r, loop.var), self.extents.get(r.tensor)
-            if row and extents and all(isinstance(e, IConst) for e in extents):
-                last = extents[-1]
-                assert isinstance(last, IConst)
-                self.found.setdefault(row, (r, last.value))
+            row = _row_of(r, loop.var)
+            count = self._elements(row) if row else 0
+            if row and count:
+                self.found.setdefault(row, (r, count))
+
+    def _elements(self, row: _Row) -> int:
+        """Of a row; 0 where it is not known to be there: a condition may keep the loop from reading it."""
+        tensor, leading = row
+        *outer, last = self.extents.get(tensor, (IConst(0),))
+        inside = all(
+            isinstance(i, IConst) and isinstance(e, IConst) and 0 <= i.value < e.value
+            for i, e in zip(leading, outer, strict=False)
+        )
+        return last.value if inside and isinstance(last, IConst) else 0
 
 
 def _row_of(r: Read, var: str) -> _Row | None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.codegen.widened import _Row, _Search
 from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.ir.index_expr import IConst, ISize
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import Compilation, Watch, emitted
@@ -100,6 +102,12 @@ def test_what_the_code_keeps(kind: str) -> None:
     assert not re.search(r"kept\d", plain), "f32 is for layer I to decide"
     rounded = source(ROUNDED.format(kind), T=512, H=768)
     assert f"pf_row_round_{kind}(" in rounded
+
+
+def test_rows_that_may_not_be_there_are_not_widened() -> None:
+    search = _Search({"x": (IConst(3), IConst(64)), "n": (IConst(0),), "s": (ISize("N"),)})
+    rows: dict[_Row, int] = {("x", (IConst(2),)): 64, ("x", (IConst(3),)): 0, ("n", ()): 0, ("s", ()): 0}
+    assert {r: search._elements(r) for r in (*rows, ("y", ()))} == {**rows, ("y", ()): 0}
 
 
 def test_strided_rows_are_widened_too() -> None:
