@@ -11,9 +11,9 @@ are there: together as long as the vectors of a row of some kilobytes take.  Now
 needs none of these numbers.  Lines that are asked for ahead are those of one row later.
 
 Iterations of a parallel nest may run in any order, so also in this one.  What the first phase finds goes on
-in scalars, and in arrays of the worker that have room for two rows.  Rows that take
-turns already (`codegen.rows_together`) stay as they are, and so do those with functions that take long: there
-vectors take longer than what they wait for.
+in scalars, and in arrays of the worker that have room for two rows.  Rows that take turns already
+(`codegen.rows_together`) stay as they are, and so do those with functions that take long: there vectors take
+longer than what they wait for.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from polyfuse.codegen.halves import LANES, trip_of
 from polyfuse.codegen.hoist import CHEAP, is_square
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
+from polyfuse.codegen.touched import read_names
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Kernel, Scope
@@ -44,7 +45,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, reads, walk
 
 # What is read of a row, at most: two rows and one that is asked for shall stay in L1.
 ROOM = Core().l1 // 6
@@ -75,6 +76,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
 
 
 def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
+    """Of the parts of a task's body; rows of `own`, a worker's arrays, are doubled."""
     rows = [n for n in parts[0] if isinstance(n, Declare) and n.count]
     sizes = {n.name: -(-n.count // LANES) * LANES for n in rows}
     alone = tuple(n for n in parts[0] if n not in rows)
@@ -114,9 +116,13 @@ def _keep(n: Declare, name: str) -> Store:
 def _long(body: Block) -> bool:
     """Is there a function of elements that takes long?"""
     loops = [n for n in nodes_of(body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
-    values = [n.value for x in loops for n in x.body if isinstance(n, (Declare, Store, Update))]
-    every = (e for v in values if v is not None for e in walk(v) if isinstance(e, Apply))
+    every = (e for x in loops for v in _values(x) for e in walk(v) if isinstance(e, Apply))
     return not all(e.op in CHEAP or e.op == "div" or is_square(e) for e in every)
+
+
+def _values(loop: For) -> list[Expr]:
+    plain = [n.value for n in loop.body if isinstance(n, (Declare, Store, Update))]
+    return [v for v in plain if v is not None]
 
 
 def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] | None:
@@ -146,7 +152,7 @@ def _row_bytes(body: Block) -> int:
     for x in nodes_of(body):
         if isinstance(x, For) and x.coordinate is Coordinate.VECTOR:
             trip = trip_of(x)
-            for r in _reads(x.body):
+            for r in (r for v in _values(x) for r in reads(v)):
                 if _along(r, x.var):
                     size = LONG if trip is None else trip * r.dtype.bytes
                     rows.setdefault((r.tensor, r.indices[:-1]), size)
@@ -175,13 +181,12 @@ def _following(nodes: Sequence[Node], found: set[str]) -> tuple[list[Node], list
     rest: list[Node] = []
     changed: set[str] = set()  # what the rest declares or sets
     for n in nodes:
-        reads = set(_read((n,)))
-        needs = reads & found
+        names = set(_read((n,)))
         match n:
-            case Declare(name, count=0) if needs and not reads & changed:
+            case Declare(name, count=0) if names & found and not names & changed:
                 found.add(name)
                 follows.append(n)
-            case Store(name) | Update(name) if name in found - changed and not reads & changed:
+            case Store(name) | Update(name) if name in found - changed and not names & changed:
                 follows.append(n)
             case Declare(name) | Store(name) | Update(name):
                 changed.add(name)
@@ -191,20 +196,21 @@ def _following(nodes: Sequence[Node], found: set[str]) -> tuple[list[Node], list
     return follows, rest
 
 
-def _reads(block: Block) -> Iterator[Read]:
-    for n in nodes_of(block):
-        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
-            indices = () if isinstance(n, Declare) else n.indices
-            for e in (n.value, *(i for i in indices if isinstance(i, EXPR_TYPES))):
-                yield from (x for x in walk(e) if isinstance(x, Read))
-        elif isinstance(n, If):
-            yield from (x for x in walk(n.cond) if isinstance(x, Read))
-
-
 def _read(block: Block) -> Iterator[str]:
     """Names that a block reads, those that it updates among them."""
-    yield from (r.tensor for r in _reads(block))
-    yield from (n.buffer for n in nodes_of(block) if isinstance(n, Update))
+    for n in nodes_of(block):
+        match n:
+            case Declare(_, _, value) if value is not None:
+                yield from read_names(value, ())
+            case Store(_, indices, value):
+                yield from read_names(value, indices)
+            case Update(buffer, indices, _, value):
+                yield buffer
+                yield from read_names(value, indices)
+            case If(cond):
+                yield from read_names(cond, ())
+            case _:
+                pass
 
 
 # --- how ----------------------------------------------------------------------------------------------
