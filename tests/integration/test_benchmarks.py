@@ -135,6 +135,15 @@ def test_products_are_one_operation_with_their_sum() -> None:
     assert need.operations - less.operations == 3 * 7
 
 
+def test_a_floor_has_no_more_arithmetic_than_is_needed() -> None:
+    """Squares are products, and the root of a row is computed once for it."""
+    t, h = 10, 1000
+    need = compulsory(load("ln_fwd").graph, {"T": t, "H": h})
+    assert 2 * t * h < need.operations < 5 * t * h
+    powers = compulsory(load("astitch_768").graph, {"T": t, "H": h})
+    assert powers.operations < 4 * t * h
+
+
 def test_half_precision_beside_f32(capsys: pytest.CaptureFixture[str]) -> None:
     half_precision.main(["--only", "rope", "--seconds", "0"])
     shown = capsys.readouterr().out
