@@ -129,6 +129,17 @@ CHOICES = (
         ((lower, "jam", lambda block: block),),
     ),
     Choice(
+        "the first phase of the next row before the last of a row",
+        (
+            Case("ln_fwd"),
+            Case("res_ln"),
+            Case("res_ln", {"T": 4096, "H": 768}),
+            Case("astitch_768"),
+            Case("ln_fwd", {"T": 256, "H": 768}),
+        ),
+        knobs=CpuKnobs(skew=False),
+    ),
+    Choice(
         "rows that add to the same long sums, four at a time",
         (
             Case("ln_bwd", {"T": 64, "H": 30_000}),
