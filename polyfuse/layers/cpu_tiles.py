@@ -300,42 +300,46 @@ def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> T
     def values(dim: str, by: int = 1, names: Iterable[str] = of) -> list[tuple[str, IndexExpr]]:
         return [(n, binary("//", IVar(of[n][dim]), by)) for n in names]
 
-    mine, copies = (s.name,), [] if inside is None else [inside.name]
+    mine, later = (s.name,), tuple(f.statement for f in p.followers)
+    copies = [] if inside is None else [inside.name]
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
     blocks = [_loop(d, *values(d), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
     if shape.blocks(measures(s, p)) > 1:
         blocks.append(_loop(f"{p.row}_block", *values(p.row, shape.rows * shape.group), at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across)
     blocks.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
-    panels = [
-        _loop(f"{d}_panel", *values(d, f, mine), *((n, binary("//", IVar(d), f)) for n in copies))
-        for d, f in _panels(p, _extents(s), shape.panel)
-    ]
-    loops = [_loop(f"{p.column}_tile", *values(p.column, shape.columns, mine))]
-    loops.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows, mine)))
-    loops += [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
-    loops.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
-    if inside is None:
-        parts: list[Tree] = [band([*panels, *loops], Leaf(s.name), True)]
-    else:
-        copy = band(inside.loops(*inside.over, inside.tile), Leaf(inside.name), True)
-        parts = [band(panels, sequence([copy, band(loops, Leaf(s.name), True)]), True)]
-    later = tuple(f.statement for f in p.followers)
+    panels = []
+    for d, size, last in _panels(p, _extents(s), shape.panel):
+        of_copies = [(n, binary("//", IVar(d), size)) for n in copies]
+        panels.append(
+            _loop(f"{d}_panel", *values(d, size, mine), *of_copies, *((n, IConst(last)) for n in later))
+        )
+    visits = [_loop(f"{p.column}_tile", *values(p.column, shape.columns))]
+    visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows)))
+    sums = [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
+    sums.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
     if later:
         around = [
             _loop(p.row, *values(p.row, 1, later)),
             _loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
         ]
-        parts.append(band(around, sequence([Leaf(n) for n in later]), True))
-    return Band(tuple(blocks), sequence(parts), True)
+        after = band(around, sequence([Leaf(n) for n in later]), True)
+        tile = band(visits, sequence([band(sums, Leaf(s.name), True), after]), True)
+    else:
+        tile = band([*visits, *sums], Leaf(s.name), True)
+    if inside is not None:
+        tile = sequence([band(inside.loops(*inside.over, inside.tile), Leaf(inside.name), True), tile])
+    return band([*blocks, *panels], tile, True)
 
 
-def _panels(p: Product, extents: dict[str, int], panel: int) -> list[tuple[str, int]]:
-    """The dim that is summed in panels, and how much of it is one, so that a tile's column stays in L2."""
+def _panels(p: Product, extents: dict[str, int], panel: int) -> list[tuple[str, int, int]]:
+    """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
+    number of the last."""
     steps = prod(extents[d] for d in p.over)
     longest = max(p.over, key=lambda d: extents[d])
     size = max(1, panel * extents[longest] // steps)
     if 2 * steps <= 3 * panel or size >= extents[longest]:
         return []
     count = -(-extents[longest] // size)
-    return [(longest, -(-extents[longest] // count))]
+    size = -(-extents[longest] // count)
+    return [(longest, size, -(-extents[longest] // size) - 1)]
