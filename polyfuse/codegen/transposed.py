@@ -104,6 +104,8 @@ static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next
   const pf_i64 least = along != 1 || next != 1 ? 0 : rows < lanes ? rows : lanes;
   if (least >= most)
     return pf_square<SIZE, most, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
+  if (most > 8 && least >= 8)
+    return pf_square<SIZE, 8, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
   if (most > 4 && least >= 4)
     return pf_square<SIZE, 4, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
   for (pf_i64 r = 0; r < rows; ++r)

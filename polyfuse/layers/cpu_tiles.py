@@ -54,12 +54,14 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import Product, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
-from polyfuse.layers.tile_shapes import Extents, TileShape, tile_shape
+from polyfuse.layers.tile_shapes import FEWEST_NEAR, Extents, TileShape, tile_shape
 
-# A factor is copied if so many tiles read it (fewer, if the copy stays in the caches of who makes it), and
-# the copy takes at most so many times its memory.
-FEWEST_READERS, FEWEST_NEAR = 4, 2
+# A factor is copied by all workers if so many tiles read it, and if the copy takes at most so many times its
+# memory.
+FEWEST_READERS = 4
 MOST_COPIED = 2
+# Elements of a factor, along memory, that are turned around together.
+STRIP = 64
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
 
@@ -68,7 +70,7 @@ LARGEST_COPY = 256 * 1024 * 1024
 class _Side:
     """A factor with its dim of the result; tiles are `size` long, and so many others read each.
 
-    near: a copy is made by the worker that reads it, of which there is one.
+    near: a copy is made by the worker that reads it, for each block of so many rows.
     """
 
     name: str
@@ -76,7 +78,7 @@ class _Side:
     dim: str
     size: int
     readers: int
-    near: bool = False
+    near: int = 0
 
 
 def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
@@ -137,8 +139,8 @@ def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
             continue
         readers = [r for t in graph.statements for r in statement_reads(t) if r.tensor == e.tensor]
         made = inlinable(graph, e.tensor)
-        if side.near and not set(p.outer) <= depends_on(e):
-            continue  # it would be computed for each point of the outer dims
+        if side.near and (side.near < _extents(s)[p.row] or not set(p.outer) <= depends_on(e)):
+            continue  # it would be computed for each point of the outer dims and each block of rows
         if made is not None and len(readers) == 1 and _each_once(e):
             return made
     return None
@@ -178,10 +180,11 @@ def map_product(
 
 def _sides(s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
     x = measures(s, p)
-    near = shape.blocks(x) == 1 and x.columns >= shape.columns  # else a worker's array would be narrower
+    near = x.columns >= shape.columns  # else a worker's array would be narrower
+    readers = shape.group if near else -(-x.rows // shape.rows)
     return (
         _Side("left", p.left, p.row, shape.rows, -(-x.columns // shape.columns)),
-        _Side("right", p.right, p.column, shape.columns, -(-x.rows // shape.rows), near),
+        _Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0),
     )
 
 
@@ -213,9 +216,16 @@ def _copied(graph: TensorGraph, s: Statement, side: _Side) -> bool | None:
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
     direct = plain(side.factor) if side.name == "left" else contiguous(graph, side.factor, side.dim)
     if direct and extents[side.dim] >= side.size:
+        if side.name == "left" and any(_lies_along(graph, side.factor, d) for d in s.reduction_dims):
+            return False
         fewest = FEWEST_NEAR if side.near else FEWEST_READERS
         return side.readers >= fewest and elements <= MOST_COPIED * source
     return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
+
+
+def _lies_along(graph: TensorGraph, e: Expr, dim: str) -> bool:
+    """Is something read whose neighbours in memory are those along a dim?"""
+    return any(contiguous(graph, r, dim) for r in reads(e))
 
 
 def _elements(graph: TensorGraph, name: str) -> int:
@@ -224,7 +234,8 @@ def _elements(graph: TensorGraph, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A factor in the order of tiles: dims `outer`, one for tiles, those that are summed, one in a tile."""
+    """A factor in the order of tiles: dims `outer`, one for tiles, those that are summed, one in a tile;
+    `along` is that of those that are summed along which memory lies."""
 
     name: str
     side: _Side
@@ -232,6 +243,9 @@ class _Copy:
     tile: IterDim
     over: tuple[IterDim, ...]
     lanes: IterDim
+    along: IterDim | None
+    block: IterDim | None
+    row: str
 
     @classmethod
     def of(cls, graph: TensorGraph, s: Statement, p: Product, side: _Side) -> _Copy:
@@ -246,17 +260,17 @@ class _Copy:
         others = [replace(d, reduce=False) for d in s.dims if d.name in used and d.name != side.dim]
         outer = tuple(d for d in others if d.name not in s.reduction_dims)
         over = tuple(d for d in others if d.name in s.reduction_dims)
-        return cls(name, side, outer, IterDim(tile, IConst(0), count), over, lanes)
+        along = next((d for d in over if _lies_along(graph, side.factor, d.name)), None)
+        block = None
+        if side.near and 0 < side.near < (rows := _extents(s)[p.row]):
+            block = IterDim(fresh_name(graph, f"{p.row}_block"), IConst(0), IConst(-(-rows // side.near)))
+        return cls(name, side, outer, IterDim(tile, IConst(0), count), over, lanes, along, block, p.row)
 
     def added(self, graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Expr]:
         """(The graph with the copy before its reader, what reads an element of it)."""
-        side, own = self.side, (*self.outer, self.tile, *self.over, self.lanes)
-        shape = (
-            *(d.upper for d in self.outer),
-            self.tile.upper,
-            *(d.upper for d in self.over),
-            as_index(side.size),
-        )
+        side, blocks = self.side, () if self.block is None else (self.block,)
+        own = (*self.outer, *blocks, self.tile, *self.over, self.lanes)
+        shape = (*(d.upper for d in own[:-1]), as_index(side.size))
         moved = {side.dim: binary("+", binary("*", IVar(self.tile.name), side.size), IVar(side.dim))}
         value = map_expr(side.factor, lambda e: e, lambda i: substitute(i, moved))
         dtype = s.expr.dtype
@@ -267,6 +281,7 @@ class _Copy:
             statements=tuple(x for t in graph.statements for x in ((copy, t) if t is s else (t,))),
         )
         at: list[IndexExpr] = [IVar(d.name) for d in self.outer]
+        at += [binary("//", IVar(self.row), side.near) for _ in blocks]
         at.append(binary("//", IVar(side.dim), side.size))
         at += [IVar(d.name) for d in self.over]
         at.append(binary("%", IVar(side.dim), side.size))
@@ -277,13 +292,23 @@ class _Copy:
         blocks = [
             _loop(d.name, (self.name, IVar(d.name)), at=Coordinate.BLK) for d in (*self.outer, self.tile)
         ]
-        return Band((*blocks, *self.loops(*self.over)), Leaf(self.name), True)
+        return Band((*blocks, *self.loops(())), Leaf(self.name), True)
 
-    def loops(self, *dims: IterDim) -> list[Member]:
-        """Over some dims and what lies side by side in a tile."""
-        loops = [_loop(d.name, (self.name, IVar(d.name))) for d in dims]
-        lanes = _loop(self.lanes.name, (self.name, IVar(self.lanes.name)), at=Coordinate.VECTOR)
-        return [*loops, lanes]
+    def loops(self, tiles: tuple[IterDim, ...]) -> list[Member]:
+        """Over what is summed, some tiles, and what lies side by side in one. Where memory lies along one
+        of the dims that are summed, each tile is turned around, in strips of that dim (`codegen.transposed`).
+        """
+        if self.along is None:
+            loops = [self._loop(d) for d in (*self.over, *tiles)]
+        else:
+            others = [self._loop(d) for d in self.over if d != self.along]
+            d = self.along.name
+            strip = _loop(f"{d}_strip", (self.name, binary("//", IVar(d), STRIP)))
+            loops = [*map(self._loop, tiles), strip, *others, self._loop(self.along)]
+        return [*loops, self._loop(self.lanes, Coordinate.VECTOR)]
+
+    def _loop(self, d: IterDim, at: Coordinate = Coordinate.SEQ) -> Member:
+        return _loop(d.name, (self.name, IVar(d.name)), at=at)
 
 
 # --- loops -----------------------------------------------------------------------------------------------
@@ -303,9 +328,11 @@ def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> T
     mine, later = (s.name,), tuple(f.statement for f in p.followers)
     copies = [] if inside is None else [inside.name]
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
+    of_rows = [] if inside is None or inside.block is None else [(inside.name, IVar(inside.block.name))]
     blocks = [_loop(d, *values(d), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
     if shape.blocks(measures(s, p)) > 1:
-        blocks.append(_loop(f"{p.row}_block", *values(p.row, shape.rows * shape.group), at=Coordinate.BLK))
+        rows = values(p.row, shape.rows * shape.group)
+        blocks.append(_loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across)
     blocks.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     panels = []
@@ -314,7 +341,10 @@ def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> T
         panels.append(
             _loop(f"{d}_panel", *values(d, size, mine), *of_copies, *((n, IConst(last)) for n in later))
         )
-    visits = [_loop(f"{p.column}_tile", *values(p.column, shape.columns))]
+    visits = []
+    if shape.kept < shape.group:
+        visits.append(_loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept)))
+    visits.append(_loop(f"{p.column}_tile", *values(p.column, shape.columns)))
     visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows)))
     sums = [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
     sums.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
@@ -328,7 +358,7 @@ def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> T
     else:
         tile = band([*visits, *sums], Leaf(s.name), True)
     if inside is not None:
-        tile = sequence([band(inside.loops(*inside.over, inside.tile), Leaf(inside.name), True), tile])
+        tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
     return band([*blocks, *panels], tile, True)
 
 
@@ -342,4 +372,5 @@ def _panels(p: Product, extents: dict[str, int], panel: int) -> list[tuple[str, 
         return []
     count = -(-extents[longest] // size)
     size = -(-extents[longest] // count)
+    size = -(-size // STRIP) * STRIP if size > STRIP else size
     return [(longest, size, -(-extents[longest] // size) - 1)]

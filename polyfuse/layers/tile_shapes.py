@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from polyfuse.cost.core_tiles import Tiles, lanes_of
@@ -17,16 +18,20 @@ from polyfuse.ir.cpu_core import Core
 
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
 MOST_VECTORS = 6
-# The part of L2 of a tile of columns between two visits of the accumulators to memory, of what a worker
-# copies at a time, and of a block of rows.
-TILE_PART, COPY_PART, BLOCK_PART = 8, 4, 2
+# The parts of L2 of what a tile of columns needs of the right factor between two visits of the accumulators
+# to memory, of what a worker copies at a time, and of the rows of the left one that it goes through together.
+TILE_PART, COPY_PART, KEPT_PART = 8, 4, 3
 # Steps of a panel at most: rounding errors grow with the terms that one accumulator takes.
 MOST_STEPS = 480
-# Tiles of rows that a worker takes with each tile of columns, where the caches allow; pieces for each worker.
-FEWEST_GROUPED, MOST_GROUPED = 8, 32
-PIECES = 4
+# A tile of columns that so many tiles of rows read is copied first, by the worker that has them: fewer read it
+# in place, at less cost.
+FEWEST_NEAR = 16
+# Pieces for each worker at most, and the part of a piece for which the others wait at the end.
+MOST_PIECES, WAIT = 8, 0.125
 # Bytes of a row that a worker reads or writes at one place.
 SEGMENT = 512
+# Cycles to copy a vector, and those of the way of a byte of a factor from L3 that computing does not hide.
+COPY_CYCLES, FAR_CYCLES = 1.5, 1 / 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,15 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block; `cycles` of one
-    core."""
+    """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, and those rows of
+    it that a worker goes through together; `cycles` of one core."""
 
     rows: int
     columns: int
     panel: int
     group: int
     across: int
+    kept: int
     cycles: float
 
     def blocks(self, x: Extents) -> int:
@@ -57,6 +63,7 @@ class TileShape:
         return max(1, ceil(ceil(x.rows / self.rows) / self.group))
 
 
+@lru_cache(maxsize=1024)
 def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     """The best tile of a contraction for a core, and blocks for so many of them."""
     lanes = lanes_of(core, x.itemsize)
@@ -64,15 +71,33 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
         (_cycles(x, r, v, lanes, core), -r * v, r, v) for r, v in _candidates(x, lanes, core)
     )
     columns = vectors * lanes
-    group = core.l2 // BLOCK_PART // (rows * max(1, x.steps) * x.itemsize)
     tiles, wide = max(1, ceil(x.rows / rows)), max(1, ceil(x.columns / columns))
-    blocks = ceil(tiles / min(max(FEWEST_GROUPED, group), MOST_GROUPED))
-    pieces = PIECES * threads if threads > 1 else 1
-    blocks = min(tiles, max(blocks, ceil(pieces / max(1, x.outer * wide))))
-    across = max(1, min(SEGMENT // (columns * x.itemsize), x.outer * wide * blocks // pieces))
-    kept = core.l2 // TILE_PART if blocks > 1 else core.l2 // COPY_PART // across
-    panel = max(1, min(kept // (columns * x.itemsize), MOST_STEPS))
-    return TileShape(rows, columns, panel, ceil(tiles / blocks), ceil(wide / ceil(wide / across)), cycles)
+    most = max(1, min(wide, SEGMENT // (columns * x.itemsize)))
+    each = cycles / max(1, tiles * wide * x.outer)
+    ways = [(b, a) for b in range(1, min(tiles, MOST_PIECES * threads) + 1) for a in range(most, 0, -1)]
+    blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, lanes))
+    group, across = ceil(tiles / blocks), ceil(wide / ceil(wide / across))
+    held = core.l2 // TILE_PART if group < FEWEST_NEAR else core.l2 // COPY_PART // across
+    panel = max(1, min(held // (columns * x.itemsize), MOST_STEPS))
+    kept = max(1, core.l2 // KEPT_PART // (rows * max(1, min(panel, x.steps)) * x.itemsize))
+    visits = ceil(group / kept)
+    kept = ceil(group / visits)
+    return TileShape(rows, columns, panel, kept * visits, across, kept, cycles)
+
+
+def _longest(
+    x: Extents, rows: int, columns: int, way: tuple[int, int], each: float, threads: int, lanes: int
+) -> float:
+    """Cycles until the last worker is done, in (blocks of rows, tiles of columns in a piece)."""
+    blocks, across = way
+    group = ceil(ceil(x.rows / rows) / blocks)
+    wide = ceil(x.columns / columns)
+    pieces = x.outer * blocks * ceil(wide / across)
+    read = (group * rows + across * columns) * x.steps * x.itemsize
+    piece = group * min(across, wide) * each + read * FAR_CYCLES
+    if group >= FEWEST_NEAR:
+        piece += x.steps * across * columns / lanes * COPY_CYCLES
+    return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece
 
 
 def _candidates(x: Extents, lanes: int, core: Core) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import islpy as isl
 
-from polyfuse.ir.index_expr import IConst, IndexExpr, substitute
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -158,7 +158,10 @@ class _Builder:
         return isl.Set.read_from_str(self.context, f"{self.prefix}{{ : {' and '.join(terms) or 'true'} }}")
 
     def domain(self, s: Statement) -> isl.Set:
-        bounds = [f"{index_text(d.lower)} <= {dim_id(d.name)} < {index_text(d.upper)}" for d in s.dims]
+        bounds = []
+        for d in s.dims:
+            bounds += [f"{index_text(e)} <= {dim_id(d.name)}" for e in _arms("max", d.lower)]
+            bounds += [f"{dim_id(d.name)} < {index_text(e)}" for e in _arms("min", d.upper)]
         text = f"{self.prefix}{{ {self._tuple(s)} : {' and '.join(bounds) or 'true'} }}"
         return isl.Set.read_from_str(self.context, text)
 
@@ -246,3 +249,13 @@ def fixed_sizes_needed(graph: TensorGraph) -> tuple[str, ...]:
                 look(i)
         map_expr(s.expr, lambda x: x, look)
     return tuple(n for n in graph.sizes if n in needed)
+
+
+def _arms(op: str, e: IndexExpr) -> list[IndexExpr]:
+    """What a maximum or minimum is of: as a bound of its own each, so that the set has one piece and not one
+    for each arm, which isl would give loops of its own."""
+    match e:
+        case IBin(found, left, right) if found == op:
+            return [*_arms(op, left), *_arms(op, right)]
+        case _:
+            return [e]
