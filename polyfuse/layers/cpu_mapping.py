@@ -36,6 +36,7 @@ from polyfuse.layers.nest import (
     span_of,
     trip_of,
     volume,
+    without_units,
 )
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor
@@ -79,6 +80,7 @@ def map_phase(
     graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs | None = None
 ) -> tuple[TensorGraph, list[Tree]]:
     """The phase with coordinates; a factored reduction gives further nests to run after it."""
+    phase = without_units(graph, phase)
     if not isinstance(phase, Band):
         return graph, [phase]
     knobs = knobs or CpuKnobs()

@@ -84,19 +84,21 @@ class _Side:
 def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
     """Is there memory for the copies that tiles need?"""
     s = graph.statement(p.statement)
-    return all(_copied(graph, s, side) is not None for side in _sides(s, p, shape_of(s, p, core, 1)))
+    return all(_copied(graph, s, side) is not None for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1)))
 
 
-def shape_of(s: Statement, p: Product, core: Core, threads: int) -> TileShape:
+def shape_of(graph: TensorGraph, s: Statement, p: Product, core: Core, threads: int) -> TileShape:
     """The tiles of a contraction."""
-    return tile_shape(measures(s, p), core, threads)
+    return tile_shape(measures(graph, s, p), core, threads)
 
 
-def measures(s: Statement, p: Product) -> Extents:
+def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     """A contraction in numbers."""
     of = _extents(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
-    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes)
+    copied = not contiguous(graph, p.right, p.column)
+    turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
+    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
@@ -104,7 +106,7 @@ def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape)
     extents = _extents(s)
     return sum(
         prod(extents[d] for d in extents if d in depends_on(side.factor)) * s.expr.dtype.bytes
-        for side in _sides(s, p, shape)
+        for side in _sides(graph, s, p, shape)
         if not side.near and _copied(graph, s, side)
     )
 
@@ -133,7 +135,7 @@ def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
     p = product_of(graph, s) if s is not None else None
     if s is None or p is None or not fits(graph, p, core):
         return None
-    for side in _sides(s, p, shape_of(s, p, core, 1)):
+    for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1)):
         e = side.factor
         if not isinstance(e, Read) or not plain(e) or not _copied(graph, s, side):
             continue
@@ -156,12 +158,12 @@ def map_product(
 ) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
     s = graph.statement(p.statement)
-    shape = shape_of(s, p, core, threads)
+    shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []
     factors: list[Expr] = []
     copied: dict[str, str] = {}
     inside: _Copy | None = None
-    for side in _sides(s, p, shape):
+    for side in _sides(graph, s, p, shape):
         read = side.factor
         if _copied(graph, s, side):
             copy = _Copy.of(graph, s, p, side)
@@ -175,11 +177,11 @@ def map_product(
     tiled = replace(s, expr=Apply("mul", tuple(factors), s.expr.dtype, s.expr.span))
     graph = replace(graph, statements=tuple(tiled if x is s else x for x in graph.statements))
     decisions.append(_decision(s, p, shape, copied))
-    return graph, [*trees, _nest(p, s, shape, inside)]
+    return graph, [*trees, _nest(graph, p, s, shape, inside)]
 
 
-def _sides(s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
-    x = measures(s, p)
+def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
+    x = measures(graph, s, p)
     near = x.columns >= shape.columns  # else a worker's array would be narrower
     readers = shape.group if near else -(-x.rows // shape.rows)
     return (
@@ -318,7 +320,7 @@ def _loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.
     return Member(name, tuple(sorted(exprs, key=lambda e: e[0])), True, at)
 
 
-def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> Tree:
+def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> Tree:
     """The loops of the tiled contraction and of what follows each tile; `inside` is what a worker copies."""
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 
@@ -330,7 +332,7 @@ def _nest(p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> T
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
     of_rows = [] if inside is None or inside.block is None else [(inside.name, IVar(inside.block.name))]
     blocks = [_loop(d, *values(d), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
-    if shape.blocks(measures(s, p)) > 1:
+    if shape.blocks(measures(graph, s, p)) > 1:
         rows = values(p.row, shape.rows * shape.group)
         blocks.append(_loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across)

@@ -7,7 +7,7 @@ from math import prod
 
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Owners
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, statements
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 
 
@@ -81,6 +81,18 @@ def trip_of(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim with constant bounds, else None."""
     span = span_of(graph, m)
     return None if span is None else len(span)
+
+
+def without_units(graph: TensorGraph, tree: Tree) -> Tree:
+    """The tree without loops of one iteration, which would pass for parallel ones or for vectors."""
+    match tree:
+        case Leaf():
+            return tree
+        case Sequence(children):
+            return Sequence(tuple(without_units(graph, c) for c in children))
+        case Band(members, child, permutable):
+            kept = [m for m in members if trip_of(graph, m) != 1]
+            return band(kept, without_units(graph, child), permutable)
 
 
 def iterations(graph: TensorGraph, members: tuple[Member, ...]) -> int:

@@ -1,7 +1,8 @@
-"""What a matrix product takes on a CPU: in tiles that are generated, and as a call of the library.
+"""What a matrix product takes on a CPU: in tiles or loops that are generated, and as a call of the library.
 
     tiles      cycles of the tiles (`layers.tile_shapes`), of the worker that has the most pieces, or the time
                to fetch the right factor once for each block of rows; copies of factors
+    loops      where there are no tiles: an element of the larger factor for each product, from where it is
     library    multiply-adds at nearly the peak of the cores, copies of both factors, the call; and the
                result written and read again where something follows it, which tiles do while they have it
 
@@ -30,19 +31,20 @@ LEAD = 1.25
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Seconds; `tiles` is None where there are none for the product."""
+    """Seconds; `tiles` is None where there are none for the product, and plain `loops` compute it."""
 
     tiles: float | None
+    loops: float
     library: float
 
     @property
     def generated(self) -> bool:
         """Is the library no faster than tiles, or not by enough?"""
-        return self.tiles is not None and self.tiles <= LEAD * self.library
+        return (self.loops if self.tiles is None else self.tiles) <= LEAD * self.library
 
     def __str__(self) -> str:
         if self.tiles is None:
-            return f"about {self.library * 1e6:.4g} us; it has no tiles: few rows, columns or steps"
+            return f"about {self.library * 1e6:.4g} us, loops about {self.loops * 1e6:.4g} us: it has no tiles"
         return f"about {self.library * 1e6:.4g} us, tiles about {self.tiles * 1e6:.4g} us"
 
 
@@ -51,14 +53,15 @@ def product_times(graph: TensorGraph, s: Statement, products: int, core: Core, t
     machine = table_cpu(threads, core)
     factors = sum(_bytes(graph, name) for name in {r.tensor for r in statement_reads(s)})
     library = machine.library_s(products, s.expr.dtype.bytes) + _moved(machine, 2 * factors)
+    loops = machine.step_s + _loops_s(graph, s, products, machine)
     p = product_of(graph, s)
     if p is None or not cpu_tiles.fits(graph, p, core):
-        return ProductTimes(None, library)
+        return ProductTimes(None, loops, library)
     if with_followers(graph, p).followers:
         back = 1 if graph.tensor(s.target).role is not Role.TEMP else 2
         library += _moved(machine, back * _bytes(graph, s.target)) + machine.step_s
     tiles, copies = _tiles_s(graph, s, p, machine)
-    return ProductTimes(tiles + machine.step_s * (2 if copies else 1), library)
+    return ProductTimes(tiles + machine.step_s * (2 if copies else 1), loops, library)
 
 
 def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> float | None:
@@ -72,13 +75,20 @@ def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> fl
 
 def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
     """Seconds of tiles and of copies of factors that all workers read; bytes of these."""
-    x, shape = cpu_tiles.measures(s, p), cpu_tiles.shape_of(s, p, machine.core, machine.threads)
+    x = cpu_tiles.measures(graph, s, p)
+    shape = cpu_tiles.shape_of(graph, s, p, machine.core, machine.threads)
     pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
     computing = shape.cycles * machine.cycle_s / pieces * ceil(pieces / machine.threads)
     right = x.outer * x.steps * x.columns * s.expr.dtype.bytes
     fetched = _moved(machine, right * shape.blocks(x)) if shape.blocks(x) > 1 else 0.0
     copies = cpu_tiles.copied_bytes(graph, s, p, shape)
     return max(computing, fetched) + _moved(machine, 2 * copies), copies
+
+
+def _loops_s(graph: TensorGraph, s: Statement, products: int, machine: CpuDevice) -> float:
+    """Seconds of plain loops: each product reads an element of the larger factor again."""
+    larger = max(_bytes(graph, r.tensor) for r in statement_reads(s))
+    return products * s.expr.dtype.bytes / machine.levels[machine.level(larger / machine.threads)].bandwidth
 
 
 def _moved(machine: CpuDevice, nbytes: float) -> float:

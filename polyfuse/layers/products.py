@@ -39,9 +39,10 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.strides import address, stride
 
-# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end.
+# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows than
+# `FEWEST_TURNED`, not if the right factor has to be turned around for them.
 FEWEST_PRODUCTS = 64 * 1024
-FEWEST_ROWS = 4
+FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
 
@@ -133,6 +134,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
+    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or contiguous(graph, x.right, x.column)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 

@@ -30,19 +30,24 @@ FEWEST_NEAR = 16
 MOST_PIECES, WAIT = 8, 0.125
 # Bytes of a row that a worker reads or writes at one place.
 SEGMENT = 512
-# Cycles to copy a vector, and those of the way of a byte of a factor from L3 that computing does not hide.
-COPY_CYCLES, FAR_CYCLES = 1.5, 1 / 64
+# Cycles to copy a vector, to turn one around, and those of the way of a byte of a factor from L3 that computing does not hide.
+COPY_CYCLES, TURN_CYCLES, FAR_CYCLES = 1.5, 8, 1 / 64
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """A contraction in numbers: rows, columns and steps, how often there are these, bytes of an element."""
+    """A contraction in numbers: rows, columns and steps, how often there are these, bytes of an element.
+
+    copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
+    """
 
     rows: int
     columns: int
     steps: int
     outer: int
     itemsize: int
+    copied: bool = False
+    turned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     ways = [(b, a) for b in range(1, min(tiles, MOST_PIECES * threads) + 1) for a in range(most, 0, -1)]
     blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, lanes))
     group, across = ceil(tiles / blocks), ceil(wide / ceil(wide / across))
-    held = core.l2 // TILE_PART if group < FEWEST_NEAR else core.l2 // COPY_PART // across
+    held = core.l2 // TILE_PART if group < FEWEST_NEAR and not x.copied else core.l2 // COPY_PART // across
     panel = max(1, min(held // (columns * x.itemsize), MOST_STEPS))
     kept = max(1, core.l2 // KEPT_PART // (rows * max(1, min(panel, x.steps)) * x.itemsize))
     visits = ceil(group / kept)
@@ -95,8 +100,8 @@ def _longest(
     pieces = x.outer * blocks * ceil(wide / across)
     read = (group * rows + across * columns) * x.steps * x.itemsize
     piece = group * min(across, wide) * each + read * FAR_CYCLES
-    if group >= FEWEST_NEAR:
-        piece += x.steps * across * columns / lanes * COPY_CYCLES
+    if group >= FEWEST_NEAR or x.copied:
+        piece += x.steps * across * columns / lanes * (TURN_CYCLES if x.turned else COPY_CYCLES)
     return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece
 
 
