@@ -170,11 +170,23 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         nest.over,
         left,
         right,
+        _parts(nest),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
     total = replace(nest.update, value=Read(name, (place,), dtype))
     return [tile, replace(nest.row, body=(replace(nest.lane, body=(total,)),))]
+
+
+def _parts(nest: SumNest) -> int:
+    """Leading loops over strips of another: rounding errors grow with the terms that one sum takes."""
+    count = len(nest.over)
+    return next((k for k in range(count, 0, -1) if nest.over[k - 1].var in _strips(nest.over[k:])), 0)
+
+
+def _strips(loops: tuple[For, ...]) -> set[str]:
+    """What loops begin at."""
+    return {v for x in loops for v in variables(x.lower)}
 
 
 def _lanes(kernel: Kernel, nest: SumNest, right: Read, length: int) -> int:

@@ -26,27 +26,32 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     ]
     i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
+    summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
+    stored = (
+        f"(({name}_memory*)({name} + {node.lanes} * k))[v] {'+=' if node.parts else '='} {name}_acc[k][v];"
+    )
+    stores = [f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)", f"  {each} {stored}"]
     lines = [
         f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
-        f"{indent}{c} {name}[{node.rows * node.lanes}];",
+        f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts else ''};",
         f"{indent}{{",
         f"{i1}enum {{ {name}_bytes = {size} % PF_VECTOR ? 16 : PF_VECTOR,"
         f" {name}_vectors = {size} / {name}_bytes }};",
         f"{i1}typedef {c} {name}_vector __attribute__((vector_size({name}_bytes)));",
         f"{i1}typedef {c} {name}_memory"
         f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
-        f"{i1}{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};",
-        *[indent + "  " * (1 + k) + text for k, text in enumerate(loops)],
     ]
+    for k, text in enumerate([*loops[: node.parts], *summed, *loops[node.parts :]]):
+        lines.append(indent + "  " * (1 + k - (k > node.parts)) + text)
     lines += _right(printer, node, i2 + "  ", gathered)
     for k in range(node.rows):
         left = printer.expr(_at(node.left, node.row, binary("+", IVar(row), k)))
         lines.append(f"{i2}  {{ const {c} q = {left}; {each} {name}_acc[{k}][v] += q * {name}_right[v]; }}")
-    lines += [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
-    store = f"(({name}_memory*)({name} + {node.lanes} * k))[v] = {name}_acc[k][v];"
-    lines += [f"{i1}{_UNROLL} for (int k = 0; k < {node.rows}; ++k)", f"{i1}  {each} {store}", f"{indent}}}"]
-    return lines
+    ends = [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
+    inner = len(loops) - node.parts
+    lines += [*ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
+    return [*lines, f"{indent}}}"]
 
 
 def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:

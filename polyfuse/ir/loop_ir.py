@@ -158,7 +158,8 @@ class RegisterTile:
     """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places.
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
-    `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.
+    `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
+    iteration of the first `parts` loops has a sum of its own, and these are added.
     """
 
     name: str
@@ -171,6 +172,7 @@ class RegisterTile:
     loops: tuple[For, ...]
     left: Read
     right: Read
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import Product, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
-from polyfuse.layers.tile_shapes import FEWEST_NEAR, Extents, TileShape, tile_shape
+from polyfuse.layers.tile_shapes import FEWEST_NEAR, MOST_STEPS, Extents, TileShape, tile_shape
 
 # A factor is copied by all workers if so many tiles read it, and if the copy takes at most so many times its
 # memory.
@@ -84,7 +84,9 @@ class _Side:
 def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
     """Is there memory for the copies that tiles need?"""
     s = graph.statement(p.statement)
-    return all(_copied(graph, s, side) is not None for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1)))
+    return all(
+        _copied(graph, s, side) is not None for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1))
+    )
 
 
 def shape_of(graph: TensorGraph, s: Statement, p: Product, core: Core, threads: int) -> TileShape:
@@ -218,7 +220,8 @@ def _copied(graph: TensorGraph, s: Statement, side: _Side) -> bool | None:
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
     direct = plain(side.factor) if side.name == "left" else contiguous(graph, side.factor, side.dim)
     if direct and extents[side.dim] >= side.size:
-        if side.name == "left" and any(_lies_along(graph, side.factor, d) for d in s.reduction_dims):
+        along = any(_lies_along(graph, side.factor, d) for d in s.reduction_dims)
+        if side.name == "left" and along:
             return False
         fewest = FEWEST_NEAR if side.near else FEWEST_READERS
         return side.readers >= fewest and elements <= MOST_COPIED * source
@@ -338,7 +341,8 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
     across = values(p.column, shape.columns * shape.across)
     blocks.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     panels = []
-    for d, size, last in _panels(p, _extents(s), shape.panel):
+    cut, parts = _panels(p, _extents(s), shape.panel)
+    for d, size, last in cut:
         of_copies = [(n, binary("//", IVar(d), size)) for n in copies]
         panels.append(
             _loop(f"{d}_panel", *values(d, size, mine), *of_copies, *((n, IConst(last)) for n in later))
@@ -348,7 +352,8 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
         visits.append(_loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept)))
     visits.append(_loop(f"{p.column}_tile", *values(p.column, shape.columns)))
     visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows)))
-    sums = [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
+    sums = [_loop(f"{d}_part", *values(d, size, mine)) for d, size in parts]
+    sums += [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
     sums.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
     if later:
         around = [
@@ -364,15 +369,22 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
     return band([*blocks, *panels], tile, True)
 
 
-def _panels(p: Product, extents: dict[str, int], panel: int) -> list[tuple[str, int, int]]:
+def _panels(
+    p: Product, extents: dict[str, int], panel: int
+) -> tuple[list[tuple[str, int, int]], list[tuple[str, int]]]:
     """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
-    number of the last."""
+    number of the last; and how much of it one accumulator takes."""
     steps = prod(extents[d] for d in p.over)
     longest = max(p.over, key=lambda d: extents[d])
-    size = max(1, panel * extents[longest] // steps)
-    if 2 * steps <= 3 * panel or size >= extents[longest]:
-        return []
-    count = -(-extents[longest] // size)
-    size = -(-extents[longest] // count)
-    size = -(-size // STRIP) * STRIP if size > STRIP else size
-    return [(longest, size, -(-extents[longest] // size) - 1)]
+    length, others = extents[longest], steps // extents[longest]
+    part = _even(length, max(1, MOST_STEPS // others), 1) if 2 * steps > 3 * MOST_STEPS else length
+    size = _even(length, max(1, panel // others), part) if 2 * steps > 3 * panel else length
+    cut = [(longest, size, -(-length // size) - 1)] if size < length else []
+    return cut, [(longest, part)] if part < size else []
+
+
+def _even(length: int, most: int, unit: int) -> int:
+    """How long equal parts are that `most` holds, in units; whole strips where they are long."""
+    size = -(-length // -(-length // most))
+    unit = STRIP if unit == 1 and size > STRIP else unit
+    return -(-size // unit) * unit

@@ -44,7 +44,9 @@ class ProductTimes:
 
     def __str__(self) -> str:
         if self.tiles is None:
-            return f"about {self.library * 1e6:.4g} us, loops about {self.loops * 1e6:.4g} us: it has no tiles"
+            return (
+                f"about {self.library * 1e6:.4g} us, loops about {self.loops * 1e6:.4g} us: it has no tiles"
+            )
         return f"about {self.library * 1e6:.4g} us, tiles about {self.tiles * 1e6:.4g} us"
 
 

@@ -39,8 +39,8 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.strides import address, stride
 
-# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows than
-# `FEWEST_TURNED`, not if the right factor has to be turned around for them.
+# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows
+# than `FEWEST_TURNED`, not if both factors lie along what is summed, so that vectors do.
 FEWEST_PRODUCTS = 64 * 1024
 FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_COLUMNS = 8
@@ -134,7 +134,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
-    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or contiguous(graph, x.right, x.column)]
+    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or not _summed_along(graph, x)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -158,6 +158,11 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
         extents[x.row],
         extents[x.column],
     )
+
+
+def _summed_along(graph: TensorGraph, x: Product) -> bool:
+    """Do both factors lie along a dim that is summed?"""
+    return any(contiguous(graph, x.left, d) and contiguous(graph, x.right, d) for d in x.over)
 
 
 def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:

@@ -3,7 +3,9 @@
 A tile of R rows and V vectors of columns needs R * V + V + 1 registers.  Of the shapes that there are
 registers for, the one is taken that needs the fewest cycles for the whole result (`cost.core_tiles`), with
 what the last tiles compute beyond it.  The caches say how much is summed before a tile goes back to memory,
-and how many rows a worker takes with a tile of columns.
+and how many rows a worker goes through with some columns.  Blocks of rows and of columns are shared out so
+that the last worker is done as early as can be: in many blocks workers end together, in few each element of
+a factor is read, and copied, less often.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ from polyfuse.ir.cpu_core import Core
 MOST_VECTORS = 6
 # The parts of L2 of what a tile of columns needs of the right factor between two visits of the accumulators
 # to memory, of what a worker copies at a time, and of the rows of the left one that it goes through together.
-TILE_PART, COPY_PART, KEPT_PART = 8, 4, 3
-# Steps of a panel at most: rounding errors grow with the terms that one accumulator takes.
+TILE_PART, COPY_PART, KEPT_PART = 16, 4, 4
+# Steps that one accumulator takes at most: rounding errors grow with them.
 MOST_STEPS = 480
-# A tile of columns that so many tiles of rows read is copied first, by the worker that has them: fewer read it
-# in place, at less cost.
+# Columns of the right factor that so many tiles of rows read are copied first, by the worker that has these
+# rows: fewer read them in place, at less cost.
 FEWEST_NEAR = 16
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
-MOST_PIECES, WAIT = 8, 0.125
+MOST_PIECES, WAIT = 8, 0.02
 # Bytes of a row that a worker reads or writes at one place.
 SEGMENT = 512
-# Cycles to copy a vector, to turn one around, and those of the way of a byte of a factor from L3 that computing does not hide.
+# Cycles to copy a vector, to turn one around, and those for a byte of a factor from L3 that computing does
+# not hide.
 COPY_CYCLES, TURN_CYCLES, FAR_CYCLES = 1.5, 8, 1 / 64
 
 
@@ -52,8 +55,8 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, and those rows of
-    it that a worker goes through together; `cycles` of one core."""
+    """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, those of rows
+    that a worker goes through at a time; `cycles` of one core."""
 
     rows: int
     columns: int
@@ -83,7 +86,7 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, lanes))
     group, across = ceil(tiles / blocks), ceil(wide / ceil(wide / across))
     held = core.l2 // TILE_PART if group < FEWEST_NEAR and not x.copied else core.l2 // COPY_PART // across
-    panel = max(1, min(held // (columns * x.itemsize), MOST_STEPS))
+    panel = max(1, held // (columns * x.itemsize))
     kept = max(1, core.l2 // KEPT_PART // (rows * max(1, min(panel, x.steps)) * x.itemsize))
     visits = ceil(group / kept)
     kept = ceil(group / visits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -33,6 +34,14 @@ FEW = ("plain", "wide", "two over", "after", "chain", "convolution", "plane")
 SMALLEST = ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER")
 
 
+@pytest.fixture(autouse=True)
+def no_shapes() -> Iterator[None]:
+    """Shapes that were chosen with other constants."""
+    tile_shape.cache_clear()
+    yield
+    tile_shape.cache_clear()
+
+
 @pytest.fixture
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SMALLEST:
@@ -50,10 +59,27 @@ def test_nothing_to_compute(every_size: None) -> None:
 
 
 def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"TILE_PART": 1 << 12, "COPY_PART": 1 << 12, "MOST_GROUPED": 1}
-    for name, value in small.items():
-        monkeypatch.setattr(tile_shapes, name, value)
+    """In panels whose tiles go back to memory, in parts that an accumulator takes, with rows in groups."""
+    for name in ("TILE_PART", "COPY_PART"):
+        monkeypatch.setattr(tile_shapes, name, 1 << 12)
     check_everywhere([product_call(n, K=11, M=40, N=37) for n in FEW])
+    monkeypatch.setattr(cpu_tiles, "MOST_STEPS", 2)
+    monkeypatch.setattr(tile_shapes, "KEPT_PART", 1 << 14)
+    for part in (1 << 12, 4):
+        monkeypatch.setattr(tile_shapes, "TILE_PART", part)
+        monkeypatch.setattr(tile_shapes, "COPY_PART", part)
+        tile_shape.cache_clear()
+        for fewest in (1, 1000):
+            monkeypatch.setattr(cpu_tiles, "FEWEST_NEAR", fewest)
+            check_everywhere([product_call(n, K=11, M=40, N=70) for n in ("after", "right turned", "batched")])
+
+
+def test_many_terms_are_summed_in_parts() -> None:
+    """As many as one accumulator takes lose no more than pairs of sums do."""
+    f = pf.compile(f"op f{FORMS['plain']}", target="cpu", options=pf.Options(library="never"))
+    a, b = np.full((4, 20_000), 0.1, "f4"), np.ones((20_000, 8), "f4")
+    found = f(a, b)
+    assert np.abs(found / (np.float64(a[0, 0]) * 20_000) - 1).max() < 4e-6
 
 
 # Vectors of 32 and 16 bytes, and too little of everything.
@@ -91,11 +117,32 @@ def test_all_workers_have_tiles() -> None:
             assert pieces >= min(threads, whole), (threads, rows, columns, shape)
 
 
-def test_one_block_of_rows_copies_the_right_factor_itself(every_size: None) -> None:
-    call = product_call("plain", M=60, N=300, K=70)
+@pytest.mark.parametrize("sizes", ({"M": 200, "N": 300, "K": 70}, {"M": 300, "N": 40, "K": 70}))
+def test_a_worker_copies_the_right_factor_for_its_rows(
+    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cpu_tiles, tile_shapes):
+        monkeypatch.setattr(module, "FEWEST_NEAR", 2)
+    call = product_call("plain", **sizes)
     kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
     assert any("right factor copied by the worker" in d.reason for d in decisions)
-    assert len(kernels.kernels) == 2 and kernels.kernels[-1].buffer("c__n_tiles").scope is Scope.LOCAL
+    assert not any("left" in d.reason for d in decisions), "rows of it are read in place"
+    (kernel,) = kernels.kernels
+    assert kernel.buffer("c__n_tiles").scope is Scope.LOCAL
+    check_everywhere([call])
+
+
+def test_few_rows_read_both_factors_in_place() -> None:
+    call = product_call("plain", M=60, N=300, K=70)
+    kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
+    assert any(d.kind == "tile" and "copied" not in d.reason for d in decisions)
+    assert len(kernels.kernels) == 1
+
+
+def test_factors_that_lie_along_what_is_summed_are_turned_around(every_size: None) -> None:
+    call = product_call("right turned", M=40, N=96, K=130)
+    f = pf.compile(f"op f{FORMS['right turned']}", target="cpu", options=pf.Options(library="never"))
+    assert "pf_turn<4" in f.built(*call.inputs.values()).code.source
 
 
 def test_factors_read_in_place(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +182,10 @@ def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
 
 
 def test_what_is_before_a_factor_is_computed_by_its_copy(every_size: None) -> None:
-    call = product_call("before", N=150)
-    kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
+    turned = """op f(a: f32[K, M], b: f32[K, N]) -> (c: f32[M, N]) {
+      u[k, m] = tanh(a[k, m]) * 2.0
+      c[m, n] = sum[k](u[k, m] * b[k, n]) }"""
+    kernels, decisions = form_kernels(schedule(fixed_graph_of(turned, M=13, N=150, K=9), LoopFusion()), 2)
     assert [d.subject for d in decisions if d.kind == "prologue"] == ["u"]
     assert len(kernels.kernels) == 2 and all(t.name != "u" for t in kernels.graph.tensors)
     both = fixed_graph_of(

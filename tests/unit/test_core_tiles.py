@@ -44,9 +44,8 @@ def test_a_kernel_takes_as_long_as_its_tiles(text: str, sizes: tuple[int, int, i
     assert times.tiles is not None
     found = estimate(kernels_of(text, *sizes).ir, table_cpu(2)).seconds
     assert times.tiles <= 1.01 * found, "the kernel also does what follows"
-    assert found <= 1.8 * times.tiles, (
-        "and copies of factors, which are not walked along where they are turned"
-    )
+    copies = 1.8 if text is PLAIN else 2.8
+    assert found <= copies * times.tiles, "and copies of factors; elements that are turned count as far apart"
     weight = tile_weight(graph, s, 2)
     assert weight is not None and 0.7 * times.tiles < weight / table_cpu(2).operations <= times.tiles
 
@@ -90,5 +89,6 @@ def test_cycles_of_tiles() -> None:
 
 
 def test_a_library_has_to_be_faster_by_a_lead() -> None:
-    assert ProductTimes(1.2, 1.0).generated and ProductTimes(LEAD, 1.0).generated
-    assert not ProductTimes(1.3, 1.0).generated and not ProductTimes(None, 1.0).generated
+    assert ProductTimes(1.2, 9.0, 1.0).generated and ProductTimes(LEAD, 9.0, 1.0).generated
+    assert not ProductTimes(1.3, 0.1, 1.0).generated
+    assert ProductTimes(None, 1.2, 1.0).generated and not ProductTimes(None, 1.3, 1.0).generated

@@ -139,13 +139,22 @@ def test_tiles_are_chosen_where_they_are_as_fast() -> None:
     )
 
 
-def test_a_library_is_called_where_there_are_no_tiles() -> None:
+def test_loops_are_faster_than_a_library_where_there_are_no_tiles() -> None:
     plain = f"op f{PRODUCTS['plain'][0]}"
     f = pf.compile(plain, target="cpu", threads=2)
-    for m, n in ((2, 300), (300, 3)):
+    for m, n in ((1, 300), (300, 1), (300, 2)):
         a, b = np.ones((m, 200), "f4"), np.ones((200, n), "f4")
         np.testing.assert_allclose(f(a, b), a @ b)
-        assert "it has no tiles" in f.explain(a, b) and f.built(a, b).kernels.kernels[0].library is not None
+        assert "tiles" in f.explain(a, b) and f.built(a, b).kernels.kernels[0].library is None
+    assert "loops about" in f.explain(np.ones((1, 200), "f4"), np.ones((200, 300), "f4"))
+
+
+def test_a_library_is_called_where_workers_are_many_and_tiles_few() -> None:
+    graph = fixed_graph(
+        instantiate(parse_text(f"op f{PRODUCTS['plain'][0]}"), "f"), {"M": 13, "N": 32, "K": 65536}
+    )
+    times = product_times(graph, graph.statements[0], 13 * 32 * 65536, Core(), 64)
+    assert not times.generated and "tiles about" in str(times)
 
 
 def test_times_grow_with_the_product_and_shrink_with_threads() -> None:
