@@ -1,9 +1,12 @@
-"""Matrix products in tiles beside NumPy's BLAS: `python -m benchmarks.contractions [--all-cores] [--write]`.
+"""Matrix products in tiles beside NumPy's BLAS, PyTorch and JAX.
+
+`python -m benchmarks.contractions [--all-cores] [--peers] [--write]`.
 
 [M, K] x [K, N] in f32, alone and with bias and GELU behind each element, by tiles (`library="never"`) and by
 `numpy.matmul`; on one core, and if asked for on all, each in a process of its own, so that BLAS has as many
 threads.  Calls take turns, and the fastest counts, on one core by time of the processor: what else runs there
-matters little, while all cores have to be quiet.  Each result is compared with float64.
+matters little, while all cores have to be quiet.  Each result is compared with float64.  With `--peers` many
+shapes beside PyTorch and JAX as well (`benchmarks.product_peers`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import product_peers
 from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each shape")
     parser.add_argument("--all-cores", action="store_true", help="a second table, for all cores")
+    parser.add_argument("--peers", action="store_true", help="a table of all cores beside PyTorch and JAX")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -118,7 +123,10 @@ def main() -> None:
     where, load = surroundings(), load_average()
     about = f"{where['cpu']}, {where['date'][:10]}, NumPy {np.__version__}, load average {load:.1f}."
     cores = [1, int(where["cores"])] if asked.all_cores else [1]
-    found = "\n\n".join([about, *(table(threads, asked.seconds) for threads in cores)])
+    tables = [table(threads, asked.seconds) for threads in cores]
+    if asked.peers:
+        tables.append(product_peers.table(int(where["cores"]), asked.seconds))
+    found = "\n\n".join([about, *tables])
     print(found)
     if asked.write:
         write_measured(PAGE, found)

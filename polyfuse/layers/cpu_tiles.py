@@ -2,19 +2,22 @@
 
     c[m, n] = sum[k](left[m, k] * right[k, n])
 becomes, in tiles of 12 rows and 32 columns,
-    left_tiles[m // 12, k, m % 12] = left[m, k]         B(m // 12 @blk)B(k, m)
-    right_tiles[n // 32, k, n % 32] = right[k, n]       B(n // 32 @blk)B(k, n)
-    c[m, n] = sum[k](left_tiles[...] * right_tiles[...])
-        B(m // 120 @blk, n // 32 @blk)[B(k // 1024, m // 12, k, m, n @vec)(c); B(m, n @vec)(followers)]
+    right_tiles[n // 32, k, n % 32] = right[k, n]
+    c[m, n] = sum[k](left[m, k] * right_tiles[...])
+        B(m // 1200 @blk, n // 128 @blk)B(k // 512)[
+          B(k, n // 32, n)(right_tiles);
+          B(m // 120, n // 32, m // 12)[B(k // 256, k, m, n @vec)(c); B(m, n @vec)(followers)]]
 
 The innermost loops over rows and columns are what registers hold (`codegen.register_tiles`); how many there
-are is up to the core (`layers.tile_shapes`).  Factors are copied into the order in which tiles read them,
-which also computes what is more than an element of memory, once; where that would take much more memory than
-there is to read (the windows of a convolution), tiles read it in place.  Where one block has all rows, the
-worker that takes a tile of columns copies the right factor itself, a panel at a time, and it stays in its
-caches:
+are, and how many a block has, is up to the core (`layers.tile_shapes`).  What follows an element runs behind
+its tile, in the last panel of what is summed; an accumulator takes a part of a panel.
 
-    B(n // 32 @blk)B(k // 1024)[B(k, n)(right_tiles); B(m // 12, k, m, n @vec)(c)]; ...
+The left factor is read in place where memory lies along what is summed, the right one where few tiles read it;
+otherwise the worker of a block copies it into the order of its tiles, a panel at a time, and it stays in its
+caches.  Factors that tiles cannot read in place are copied before, for all workers, which also computes what is
+more than an element of memory, once; where that would take much more memory than there is to read (the
+windows of a convolution), tiles read it in place.  A copy across memory goes in strips, so that it is turned
+around (`codegen.transposed`).
 """
 
 from __future__ import annotations
