@@ -12,19 +12,20 @@ The innermost loops over rows and columns are what registers hold (`codegen.regi
 are, and how many a block has, is up to the core (`layers.tile_shapes`).  What follows an element runs behind
 its tile, in the last panel of what is summed; an accumulator takes a part of a panel.
 
-The left factor is read in place where memory lies along what is summed, the right one where few tiles read it;
-otherwise the worker of a block copies it into the order of its tiles, a panel at a time, and it stays in its
-caches.  Factors that tiles cannot read in place are copied before, for all workers, which also computes what is
-more than an element of memory, once; where that would take much more memory than there is to read (the
-windows of a convolution), tiles read it in place.  A copy across memory goes in strips, so that it is turned
-around (`codegen.transposed`).
+The left factor is read in place where memory lies along what is summed, the right one where few tiles read
+it; else the worker of a block copies it into the order of its tiles, a panel at a time, and it stays in its
+caches.  Other left factors are copied before, for all workers.  A copy also computes what is more than an
+element of memory, once; where it would take much more memory than there is to read (the windows of a
+convolution), tiles read in place.  One across memory goes in strips and is turned around
+(`codegen.transposed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
@@ -212,9 +213,6 @@ def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]
     return Decision("tile", p.statement, True, why)
 
 
-# --- copies of factors -----------------------------------------------------------------------------------
-
-
 def _copied(graph: TensorGraph, s: Statement, side: _Side) -> bool | None:
     """Is a factor copied? None if it should be and is too large."""
     extents = _extents(s)
@@ -319,57 +317,61 @@ class _Copy:
         return _loop(d.name, (self.name, IVar(d.name)), at=at)
 
 
-# --- loops -----------------------------------------------------------------------------------------------
-
-
 def _loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.SEQ) -> Member:
     return Member(name, tuple(sorted(exprs, key=lambda e: e[0])), True, at)
+
+
+# Values of a dim of the contraction, divided by a number, for some statements.
+_Values: TypeAlias = Callable[[str, int, Iterable[str]], list[tuple[str, IndexExpr]]]
 
 
 def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> Tree:
     """The loops of the tiled contraction and of what follows each tile; `inside` is what a worker copies."""
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 
-    def values(dim: str, by: int = 1, names: Iterable[str] = of) -> list[tuple[str, IndexExpr]]:
+    def values(dim: str, by: int, names: Iterable[str]) -> list[tuple[str, IndexExpr]]:
         return [(n, binary("//", IVar(of[n][dim]), by)) for n in names]
 
-    mine, later = (s.name,), tuple(f.statement for f in p.followers)
+    later = tuple(of)[1:]
     copies = [] if inside is None else [inside.name]
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
     of_rows = [] if inside is None or inside.block is None else [(inside.name, IVar(inside.block.name))]
-    blocks = [_loop(d, *values(d), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
+    loops = [_loop(d, *values(d, 1, of), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
     if shape.blocks(measures(graph, s, p)) > 1:
-        rows = values(p.row, shape.rows * shape.group)
-        blocks.append(_loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
-    across = values(p.column, shape.columns * shape.across)
-    blocks.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
-    panels = []
+        rows = values(p.row, shape.rows * shape.group, of)
+        loops.append(_loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
+    across = values(p.column, shape.columns * shape.across, of)
+    loops.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     cut, parts = _panels(p, _extents(s), shape.panel)
     for d, size, last in cut:
-        of_copies = [(n, binary("//", IVar(d), size)) for n in copies]
-        panels.append(
-            _loop(f"{d}_panel", *values(d, size, mine), *of_copies, *((n, IConst(last)) for n in later))
-        )
+        found = [*values(d, size, (s.name,)), *((n, binary("//", IVar(d), size)) for n in copies)]
+        loops.append(_loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
+    tile = _tile(p, s, shape, parts, values)
+    if inside is not None:
+        tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
+    return band(loops, tile, True)
+
+
+def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int]], values: _Values) -> Tree:
+    """The tiles of a block in a panel, each with what follows it."""
+    mine, later = (s.name,), tuple(f.statement for f in p.followers)
+    each = (*mine, *later)
     visits = []
     if shape.kept < shape.group:
-        visits.append(_loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept)))
-    visits.append(_loop(f"{p.column}_tile", *values(p.column, shape.columns)))
-    visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows)))
+        visits.append(_loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept, each)))
+    visits.append(_loop(f"{p.column}_tile", *values(p.column, shape.columns, each)))
+    visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows, each)))
     sums = [_loop(f"{d}_part", *values(d, size, mine)) for d, size in parts]
     sums += [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
     sums.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
-    if later:
-        around = [
-            _loop(p.row, *values(p.row, 1, later)),
-            _loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
-        ]
-        after = band(around, sequence([Leaf(n) for n in later]), True)
-        tile = band(visits, sequence([band(sums, Leaf(s.name), True), after]), True)
-    else:
-        tile = band([*visits, *sums], Leaf(s.name), True)
-    if inside is not None:
-        tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
-    return band([*blocks, *panels], tile, True)
+    if not later:
+        return band([*visits, *sums], Leaf(s.name), True)
+    after = [
+        _loop(p.row, *values(p.row, 1, later)),
+        _loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
+    ]
+    following = band(after, sequence([Leaf(n) for n in later]), True)
+    return band(visits, sequence([band(sums, Leaf(s.name), True), following]), True)
 
 
 def _panels(

@@ -71,7 +71,8 @@ def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPa
         tile_shape.cache_clear()
         for fewest in (1, 1000):
             monkeypatch.setattr(cpu_tiles, "FEWEST_NEAR", fewest)
-            check_everywhere([product_call(n, K=11, M=40, N=70) for n in ("after", "right turned", "batched")])
+            forms = ("after", "right turned", "batched")
+            check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
 
 
 def test_many_terms_are_summed_in_parts() -> None:
