@@ -23,18 +23,16 @@ convolution), tiles read in place.  One across memory goes in strips and is turn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import (
-    Band,
     Coordinate,
     Leaf,
-    Member,
     Tree,
     band,
     restrict,
@@ -44,45 +42,28 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.tensor_graph import (
     Apply,
     Expr,
-    IterDim,
     Read,
-    Role,
     Statement,
-    Tensor,
     TensorGraph,
     depends_on,
-    map_expr,
     reads,
     statement_reads,
 )
-from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import Product, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
+from polyfuse.layers.strides import address, stride
+from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, lies_along, loop
 from polyfuse.layers.tile_shapes import FEWEST_NEAR, MOST_STEPS, Extents, TileShape, tile_shape
 
-# A factor is copied by all workers if so many tiles read it, and if the copy takes at most so many times its
-# memory.
-FEWEST_READERS = 4
+# A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles
+# read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
+FEWEST_ALONG, FEWEST_READERS = 256, 4
+# Bytes from row to row with which a few rows fill the sets of L2 that they are in, and tiles for which a copy
+# of them pays.
+CROWDED, FEWEST_CROWDED = 8192, 3
 MOST_COPIED = 2
-# Elements of a factor, along memory, that are turned around together.
-STRIP = 64
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """A factor with its dim of the result; tiles are `size` long, and so many others read each.
-
-    near: a copy is made by the worker that reads it, for each block of so many rows.
-    """
-
-    name: str
-    factor: Expr
-    dim: str
-    size: int
-    readers: int
-    near: int = 0
 
 
 def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
@@ -100,16 +81,16 @@ def shape_of(graph: TensorGraph, s: Statement, p: Product, core: Core, threads: 
 
 def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     """A contraction in numbers."""
-    of = _extents(s)
+    of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
-    copied = not contiguous(graph, p.right, p.column)
+    copied = not contiguous(graph, p.right, p.column) or _crowded(graph, s, p.right)
     turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
     return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
     """Bytes of the copies of factors that all workers read."""
-    extents = _extents(s)
+    extents = extents_of(s)
     return sum(
         prod(extents[d] for d in extents if d in depends_on(side.factor)) * s.expr.dtype.bytes
         for side in _sides(graph, s, p, shape)
@@ -147,7 +128,7 @@ def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
             continue
         readers = [r for t in graph.statements for r in statement_reads(t) if r.tensor == e.tensor]
         made = inlinable(graph, e.tensor)
-        if side.near and (side.near < _extents(s)[p.row] or not set(p.outer) <= depends_on(e)):
+        if side.near and (side.near < extents_of(s)[p.row] or not set(p.outer) <= depends_on(e)):
             continue  # it would be computed for each point of the outer dims and each block of rows
         if made is not None and len(readers) == 1 and _each_once(e):
             return made
@@ -168,11 +149,11 @@ def map_product(
     trees: list[Tree] = []
     factors: list[Expr] = []
     copied: dict[str, str] = {}
-    inside: _Copy | None = None
+    inside: Copy | None = None
     for side in _sides(graph, s, p, shape):
         read = side.factor
         if _copied(graph, s, side):
-            copy = _Copy.of(graph, s, p, side)
+            copy = Copy.of(graph, s, p, side)
             graph, read = copy.added(graph, s)
             if side.near:
                 inside = copy
@@ -186,26 +167,19 @@ def map_product(
     return graph, [*trees, _nest(graph, p, s, shape, inside)]
 
 
-def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[_Side, _Side]:
+def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[Side, Side]:
     x = measures(graph, s, p)
     near = x.columns >= shape.columns  # else a worker's array would be narrower
     readers = shape.group if near else -(-x.rows // shape.rows)
+    again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
     return (
-        _Side("left", p.left, p.row, shape.rows, -(-x.columns // shape.columns)),
-        _Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0),
+        Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns)),
+        Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0),
     )
 
 
-def _extents(s: Statement) -> dict[str, int]:
-    found = {}
-    for d in s.dims:
-        assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `layers.products` has seen to it
-        found[d.name] = d.upper.value - d.lower.value
-    return found
-
-
 def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
-    products = prod(_extents(s).values())
+    products = prod(extents_of(s).values())
     why = f"{products / 1e6:.3g} M products in tiles of {shape.rows} rows and {shape.columns} columns"
     why += "".join(f", {side} factor copied {how}" for side, how in copied.items())
     if p.followers:
@@ -213,119 +187,40 @@ def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]
     return Decision("tile", p.statement, True, why)
 
 
-def _copied(graph: TensorGraph, s: Statement, side: _Side) -> bool | None:
+def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
     """Is a factor copied? None if it should be and is too large."""
-    extents = _extents(s)
+    extents = extents_of(s)
     used = depends_on(side.factor)
     elements = prod(extents[d] for d in extents if d in used)
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
     direct = plain(side.factor) if side.name == "left" else contiguous(graph, side.factor, side.dim)
     if direct and extents[side.dim] >= side.size:
-        along = any(_lies_along(graph, side.factor, d) for d in s.reduction_dims)
-        if side.name == "left" and along:
+        along = any(lies_along(graph, side.factor, d) for d in s.reduction_dims)
+        if side.name == "left" and along and side.readers < FEWEST_ALONG:
             return False
-        fewest = FEWEST_NEAR if side.near else FEWEST_READERS
+        near = FEWEST_CROWDED if _crowded(graph, s, side.factor) else FEWEST_NEAR
+        fewest = near if side.near else FEWEST_READERS
         return side.readers >= fewest and elements <= MOST_COPIED * source
     return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
 
 
-def _lies_along(graph: TensorGraph, e: Expr, dim: str) -> bool:
-    """Is something read whose neighbours in memory are those along a dim?"""
-    return any(contiguous(graph, r, dim) for r in reads(e))
+def _crowded(graph: TensorGraph, s: Statement, e: Expr) -> bool:
+    """Is what is read for one step after the other in so few sets of L2 that it does not stay there?"""
+    assert isinstance(e, Read)
+    where, size = address(graph, e.tensor, e.indices), e.dtype.bytes
+    steps = [stride(where, d) for d in s.reduction_dims]
+    return any(x is not None and x > 0 and x * size % CROWDED == 0 for x in steps)
 
 
 def _elements(graph: TensorGraph, name: str) -> int:
     return prod(e.value for e in graph.tensor(name).shape if isinstance(e, IConst))
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A factor in the order of tiles: dims `outer`, one for tiles, those that are summed, one in a tile;
-    `along` is that of those that are summed along which memory lies."""
-
-    name: str
-    side: _Side
-    outer: tuple[IterDim, ...]
-    tile: IterDim
-    over: tuple[IterDim, ...]
-    lanes: IterDim
-    along: IterDim | None
-    block: IterDim | None
-    row: str
-
-    @classmethod
-    def of(cls, graph: TensorGraph, s: Statement, p: Product, side: _Side) -> _Copy:
-        """One that is made near its readers is made for each point of the outer dims."""
-        used = depends_on(side.factor) | (set(p.outer) if side.near else set())
-        name = fresh_name(graph, f"{s.name}__{side.dim}_tiles")
-        tile = fresh_name(graph, f"{side.dim}_tile")
-        length = next(d.upper for d in s.dims if d.name == side.dim)
-        start = binary("*", IVar(tile), side.size)
-        count = binary("//", length + (side.size - 1), side.size)
-        lanes = IterDim(side.dim, IConst(0), binary("min", IConst(side.size), binary("-", length, start)))
-        others = [replace(d, reduce=False) for d in s.dims if d.name in used and d.name != side.dim]
-        outer = tuple(d for d in others if d.name not in s.reduction_dims)
-        over = tuple(d for d in others if d.name in s.reduction_dims)
-        along = next((d for d in over if _lies_along(graph, side.factor, d.name)), None)
-        block = None
-        if side.near and 0 < side.near < (rows := _extents(s)[p.row]):
-            block = IterDim(fresh_name(graph, f"{p.row}_block"), IConst(0), IConst(-(-rows // side.near)))
-        return cls(name, side, outer, IterDim(tile, IConst(0), count), over, lanes, along, block, p.row)
-
-    def added(self, graph: TensorGraph, s: Statement) -> tuple[TensorGraph, Expr]:
-        """(The graph with the copy before its reader, what reads an element of it)."""
-        side, blocks = self.side, () if self.block is None else (self.block,)
-        own = (*self.outer, *blocks, self.tile, *self.over, self.lanes)
-        shape = (*(d.upper for d in own[:-1]), as_index(side.size))
-        moved = {side.dim: binary("+", binary("*", IVar(self.tile.name), side.size), IVar(side.dim))}
-        value = map_expr(side.factor, lambda e: e, lambda i: substitute(i, moved))
-        dtype = s.expr.dtype
-        copy = Statement(self.name, self.name, own, tuple(IVar(d.name) for d in own), value, span=s.span)
-        graph = replace(
-            graph,
-            tensors=(*graph.tensors, Tensor(self.name, dtype, shape, Role.TEMP, s.span)),
-            statements=tuple(x for t in graph.statements for x in ((copy, t) if t is s else (t,))),
-        )
-        at: list[IndexExpr] = [IVar(d.name) for d in self.outer]
-        at += [binary("//", IVar(self.row), side.near) for _ in blocks]
-        at.append(binary("//", IVar(side.dim), side.size))
-        at += [IVar(d.name) for d in self.over]
-        at.append(binary("%", IVar(side.dim), side.size))
-        return graph, Read(self.name, tuple(at), dtype, s.span)
-
-    def tree(self) -> Tree:
-        """A nest of its own."""
-        blocks = [
-            _loop(d.name, (self.name, IVar(d.name)), at=Coordinate.BLK) for d in (*self.outer, self.tile)
-        ]
-        return Band((*blocks, *self.loops(())), Leaf(self.name), True)
-
-    def loops(self, tiles: tuple[IterDim, ...]) -> list[Member]:
-        """Over what is summed, some tiles, and what lies side by side in one. Where memory lies along one
-        of the dims that are summed, each tile is turned around, in strips of that dim (`codegen.transposed`).
-        """
-        if self.along is None:
-            loops = [self._loop(d) for d in (*self.over, *tiles)]
-        else:
-            others = [self._loop(d) for d in self.over if d != self.along]
-            d = self.along.name
-            strip = _loop(f"{d}_strip", (self.name, binary("//", IVar(d), STRIP)))
-            loops = [*map(self._loop, tiles), strip, *others, self._loop(self.along)]
-        return [*loops, self._loop(self.lanes, Coordinate.VECTOR)]
-
-    def _loop(self, d: IterDim, at: Coordinate = Coordinate.SEQ) -> Member:
-        return _loop(d.name, (self.name, IVar(d.name)), at=at)
-
-
-def _loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.SEQ) -> Member:
-    return Member(name, tuple(sorted(exprs, key=lambda e: e[0])), True, at)
-
-
 # Values of a dim of the contraction, divided by a number, for some statements.
 _Values: TypeAlias = Callable[[str, int, Iterable[str]], list[tuple[str, IndexExpr]]]
 
 
-def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside: _Copy | None) -> Tree:
+def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside: Copy | None) -> Tree:
     """The loops of the tiled contraction and of what follows each tile; `inside` is what a worker copies."""
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 
@@ -336,16 +231,16 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
     copies = [] if inside is None else [inside.name]
     tiles = [] if inside is None else [(inside.name, binary("//", IVar(inside.tile.name), shape.across))]
     of_rows = [] if inside is None or inside.block is None else [(inside.name, IVar(inside.block.name))]
-    loops = [_loop(d, *values(d, 1, of), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
+    loops = [loop(d, *values(d, 1, of), *((n, IVar(d)) for n in copies), at=Coordinate.BLK) for d in p.outer]
     if shape.blocks(measures(graph, s, p)) > 1:
         rows = values(p.row, shape.rows * shape.group, of)
-        loops.append(_loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
+        loops.append(loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across, of)
-    loops.append(_loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
-    cut, parts = _panels(p, _extents(s), shape.panel)
+    loops.append(loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
+    cut, parts = _panels(p, extents_of(s), shape.panel)
     for d, size, last in cut:
         found = [*values(d, size, (s.name,)), *((n, binary("//", IVar(d), size)) for n in copies)]
-        loops.append(_loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
+        loops.append(loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
     tile = _tile(p, s, shape, parts, values)
     if inside is not None:
         tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
@@ -358,17 +253,17 @@ def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int
     each = (*mine, *later)
     visits = []
     if shape.kept < shape.group:
-        visits.append(_loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept, each)))
-    visits.append(_loop(f"{p.column}_tile", *values(p.column, shape.columns, each)))
-    visits.append(_loop(f"{p.row}_tile", *values(p.row, shape.rows, each)))
-    sums = [_loop(f"{d}_part", *values(d, size, mine)) for d, size in parts]
-    sums += [_loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
-    sums.append(_loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
+        visits.append(loop(f"{p.row}_group", *values(p.row, shape.rows * shape.kept, each)))
+    visits.append(loop(f"{p.column}_tile", *values(p.column, shape.columns, each)))
+    visits.append(loop(f"{p.row}_tile", *values(p.row, shape.rows, each)))
+    sums = [loop(f"{d}_part", *values(d, size, mine)) for d, size in parts]
+    sums += [loop(d, *values(d, 1, mine)) for d in (*p.over, p.row)]
+    sums.append(loop(p.column, *values(p.column, 1, mine), at=Coordinate.VECTOR))
     if not later:
         return band([*visits, *sums], Leaf(s.name), True)
     after = [
-        _loop(p.row, *values(p.row, 1, later)),
-        _loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
+        loop(p.row, *values(p.row, 1, later)),
+        loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
     ]
     following = band(after, sequence([Leaf(n) for n in later]), True)
     return band(visits, sequence([band(sums, Leaf(s.name), True), following]), True)

@@ -229,3 +229,21 @@ def test_a_large_product_without_the_library() -> None:
     f = pf.compile(f"op f{FORMS['plain']}", target="cpu", options=pf.Options(library="never"))
     np.testing.assert_allclose(f(a, b), a.astype("f8") @ b, rtol=1e-4, atol=1e-3)
     assert all(k.library is None for k in f.built(a, b).kernels.kernels)
+
+
+def test_rows_that_share_sets_of_a_cache_are_copied() -> None:
+    """A few tiles of rows read such a factor in place slower than from a copy."""
+    text, reasons = f"op f{FORMS['plain']}", []
+    for columns in (2048, 2000):
+        graph = fixed_graph_of(text, M=64, N=columns, K=1024)
+        _, decisions = form_kernels(schedule(graph, LoopFusion()), 2)
+        reasons += [d.reason for d in decisions if d.kind == "tile"]
+    assert "right factor copied by the worker" in reasons[0] and "copied" not in reasons[1]
+
+
+def test_a_left_factor_that_many_read_is_copied() -> None:
+    """A filter for each row of a picture: what it costs to copy it, it is worth."""
+    text = f"op f{FORMS['plane']}"
+    graph = fixed_graph_of(text, Q=3, K=32, M=112, N=112)
+    _, decisions = form_kernels(schedule(graph, LoopFusion()), 2)
+    assert any("left factor copied into their order" in d.reason for d in decisions)
