@@ -68,8 +68,8 @@ def test_blocks_never_race() -> None:
 
 @pytest.mark.parametrize(("samples", "steps", "split"), [(8, 128, True), (8, 8, False), (1, 128, True)])
 def test_few_long_samples_are_spread(samples: int, steps: int, split: bool) -> None:
-    """The gradient of a normalisation over a batch of few samples: each is work enough for a worker, and of one
-    its steps are."""
+    """The gradient of a normalisation over a batch of few samples: each is work enough for a worker, and so
+    are parts of a single one."""
     text = """op f(dy: f32[N, S, H], x: f32[N, S, H], w: f32[N]) -> (dx: f32[N, S, H], db: f32[H]) {
       c[n, s] = sum[h](dy[n, s, h] * x[n, s, h])
       dx[n, s, h] = dy[n, s, h] - c[n, s] * x[n, s, h] * w[n]
