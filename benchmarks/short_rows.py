@@ -1,6 +1,6 @@
 """Short rows one by one and several at a time: `python -m benchmarks.short_rows [--seconds S] [--write]`.
 
-The same operator with `CpuKnobs(rows=...)`, all variants in one process, one thread, in turns; a table of
+The same operator with `CpuKnobs(rows=..., jointly=...)`, all variants in one process, one thread, in turns; a table of
 nanoseconds for each row, of the fastest of many calls.
 """
 
@@ -45,13 +45,18 @@ TEXTS = {
     "softmax f64": load("softmax").text.replace("f32", "f64"),
     "log-softmax": LOG_SOFTMAX,
     "LayerNorm": load("ln_fwd").text,
+    "LayerNorm f16": load("ln_fwd").text.replace("f32", "f16"),
     "bias, residual, LayerNorm": load("res_ln").text,
     "RMSNorm": RMS_NORM,
+    "sum": "op row_sum(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }",
 }
-COLUMNS = (8, 16, 30, 64, 100, 128, 200, 256)
+COLUMNS = (4, 8, 16, 30, 64, 100, 128, 200, 256)
 # Elements of x: they stay in L2 together with the results, and they do not.
 ELEMENTS = (1 << 16, 3 << 20)
-VARIANTS: Mapping[str, int | None] = {"1": 1, "2": 2, "4": 4, "the rule": None}
+VARIANTS: Mapping[str, CpuKnobs] = {
+    "one by one": CpuKnobs(rows=1), "2": CpuKnobs(rows=2), "4": CpuKnobs(rows=4),
+    "at once": CpuKnobs(jointly=True), "by the rule": CpuKnobs(),
+}  # fmt: skip
 CALLS = 4
 Call = Callable[[], None]
 
@@ -62,8 +67,7 @@ def calls_of(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, Call]:
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     calls: dict[str, Call] = {}
-    for name, rows in VARIANTS.items():
-        knobs = CpuKnobs(rows=rows)
+    for name, knobs in VARIANTS.items():
         built = run(Compilation(graph, sizes, LoopFusion(), options, stitching=Stitching(), knobs=knobs))
         assert built.code is not None and isinstance(built.executable, CpuExecutable)
         for b in built.code.plan.buffers:
@@ -96,20 +100,20 @@ def row_of(name: str, columns: int, elements: int, seconds: float) -> str:
     sizes = {"T": elements // columns, "H": columns}
     best = measured(calls_of(graph, sizes), seconds)
     cells = [f"{best[v] / sizes['T'] * 1e9:.1f}" for v in VARIANTS]
-    gain = best["the rule"] / best["1"] - 1
+    gain = best["by the rule"] / best["one by one"] - 1
     return f"| {name} | {sizes['T']} x {columns} | {' | '.join(cells)} | {gain:+.0%} |"
 
 
-def table(seconds: float) -> str:
-    """All operators at all sizes, as Markdown."""
+def table(seconds: float, only: str) -> str:
+    """All operators with a name like that at all sizes, as Markdown."""
     where = surroundings()
     lines = [
         f"{where['cpu']}, {where['date'][:10]}, load average {load_average():.1f}; one thread, ns for a row.",
         "",
-        "| operator | rows | one by one | 2 | 4 | by the rule | gain |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"| operator | rows | {' | '.join(VARIANTS)} | gain |",
+        f"|---|---|{'---:|' * (len(VARIANTS) + 1)}",
     ]
-    for name in TEXTS:
+    for name in (x for x in TEXTS if only in x):
         for elements in ELEMENTS:
             for columns in COLUMNS:
                 lines.append(row_of(name, columns, elements, seconds))
@@ -121,9 +125,10 @@ def main() -> None:
     """Measure, print, and with --write put the table into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each line of the table")
+    parser.add_argument("--only", default="", help="operators with this in their names")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     chosen = parser.parse_args()
-    found = table(chosen.seconds)
+    found = table(chosen.seconds, chosen.only)
     print(found)
     if chosen.write:
         write_measured(PAGE, found)

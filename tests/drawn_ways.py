@@ -161,6 +161,7 @@ def _knobs(dice: random.Random) -> CpuKnobs:
         threads=pick(None, None, 2),
         core=pick(*CORES),
         rows=pick(None, None, 1, 2, 3),
+        jointly=pick(None, True, True, False),
         skew=pick(None, True, True, False),
     )
 

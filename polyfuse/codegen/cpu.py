@@ -17,7 +17,6 @@ from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
-from polyfuse.codegen.rows_together import with_arrays
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.transposed import TURN
@@ -43,8 +42,10 @@ LANE_BYTES = 256
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
+#define PF_ROLLED
 #else
 #define PF_IVDEP _Pragma("GCC ivdep")
+#define PF_ROLLED _Pragma("GCC unroll 1")
 #endif
 #define PF_EXPORT extern "C" __attribute__((visibility("default")))
 """
@@ -139,23 +140,33 @@ def _functions(
         return (Launch("", whole, as_index(1), total, False, kernel.library),)
     form = emitter.form(emitter.places(kernel))
     if form not in emitter.printed:
-        low = lower(kernel, replace(emitter.knobs, rows=1) if emitter.checked else emitter.knobs)
+        low = lower(
+            kernel, replace(emitter.knobs, rows=1, jointly=False) if emitter.checked else emitter.knobs
+        )
         names = [f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks))]
         places = emitter.places(low.kernel)
         for n, task in zip(names, low.tasks, strict=True):
             functions += [emitter.body(n, places, task), emitter.entry(n, n, places, bool(task.loops))]
         made = tuple(_launch(n, whole, low, task) for n, task in zip(names, low.tasks, strict=True))
         emitter.scratch = max(emitter.scratch, _scratch_bytes(low.kernel))
-        emitter.printed[form] = made, low.rows
+        emitter.printed[form] = made, low.kernel
         return made
-    printed, rows = emitter.printed[form]
-    places = emitter.places(with_arrays(kernel, rows))
+    printed, lowered = emitter.printed[form]
+    places = emitter.places(_with_arrays_of(kernel, lowered))
     again = [replace(x, function=f"{prefix}{kernel.name}_{k}", kernel=whole) for k, x in enumerate(printed)]
     functions += [
         emitter.entry(x.function, old.function, places, x.parallel)
         for x, old in zip(again, printed, strict=True)
     ]
     return tuple(again)
+
+
+def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
+    """A kernel that differs from a lowered one in names only, with a worker's arrays as that one has them."""
+    count = len(kernel.buffers)
+    alike = zip(kernel.buffers, lowered.buffers[:count], strict=True)
+    own = (replace(b, extents=x.extents, shape=x.shape) if b.scope is Scope.LOCAL else b for b, x in alike)
+    return replace(kernel, buffers=(*own, *lowered.buffers[count:]))
 
 
 def plan_buffers(
@@ -240,7 +251,7 @@ class _Emitter:
         self.checked = checked
         self.copied = copied
         self.functions: set[str] = set()
-        self.printed: dict[object, tuple[tuple[Launch, ...], int]] = {}
+        self.printed: dict[object, tuple[tuple[Launch, ...], Kernel]] = {}
         self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
 

@@ -58,7 +58,9 @@ class HalfPrinter(Printer):
     """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
     `alike` what is the same for all.  Arrays in `roomy` have places for a whole last step of lanes.
 
-    Neighbours in memory of buffers in `strided` may be apart.
+    Neighbours in memory of buffers in `strided` may be apart.  Loops `in_rows` that are computed at once
+    (`codegen.joint_text`) are short: the rest of each goes under masks.  Iterations over a variable in
+    `begin` begin with its lines.
     """
 
     strided: frozenset[str] = field(default=frozenset(), kw_only=True)
@@ -66,6 +68,8 @@ class HalfPrinter(Printer):
     narrowed: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
     alike: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
     roomy: set[str] = field(default_factory=set, kw_only=True)
+    in_rows: bool = field(default=False, kw_only=True)
+    begin: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
 
     def expr(self, e: Expr) -> str:
         match e:
@@ -139,10 +143,10 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """At most so many iterations, all of them if that is known."""
         found, stored = self.halves(loop)
-        if not found and not stored:
+        if not found and not stored and not (self.in_rows and known):
             return plain
         step = 32 if BF16 in {h[2] for h in (*found, *stored)} else 16  # that many are converted at once
-        lanes = max(FEWEST_LANES, -(-most // step) * step)
+        lanes = max(step if self.in_rows else FEWEST_LANES, -(-most // step) * step)
         if known and lanes == most:
             return self.lanes_of(loop, f"{loop.var}_s", lanes, indent)
         return self.under_masks(loop, end, plain, lanes, indent, {})
@@ -215,10 +219,12 @@ class HalfPrinter(Printer):
 
     def _part(self, part: Part, var: str, start: str, lanes: int, indent: str) -> list[str]:
         i1 = indent + "  "
+        rolled = " PF_ROLLED" if lanes < FEWEST_LANES else ""
         lines = [
-            f"{indent}PF_IVDEP",
+            f"{indent}PF_IVDEP{rolled}",
             f"{indent}for (int l = 0; l < {lanes}; ++l) {{",
             f"{i1}const pf_i64 {var} = {start} + l;",
+            *(f"{i1}{line}" for line in self.begin.get(var, ())),
             *self.fence(part.body, i1),
             *self.block(part.body, i1),
             f"{indent}}}",
@@ -230,6 +236,8 @@ class HalfPrinter(Printer):
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
         trip = trip_of(loop)
+        if self.in_rows and trip and trip % LANES and not self.lazy:
+            return True
         if any(self.halves(loop)):
             return trip is None or trip >= FEWEST
         return (trip is None or trip >= LANES) and not self.lazy and calls_rows(loop.body)

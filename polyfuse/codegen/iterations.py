@@ -1,12 +1,15 @@
 """The loop over those iterations of a parallel nest that a worker was given, as C++ for a CPU.
 
-One by one, several that take turns (`codegen.rows_together`), or each with a part of the next one in it
-(`codegen.skewed`).
+One by one, several at once (`codegen.rows_jointly`) or in turns (`codegen.rows_together`), or each with a
+part of the next one in it (`codegen.skewed`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyfuse.codegen.c_family import Printer
+from polyfuse.codegen.rows_jointly import ROW
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.soon import SoonPrinter
 from polyfuse.codegen.tasks import Skew, Task, Together
@@ -26,17 +29,37 @@ def iterations(task: Task, printer: SoonPrinter) -> list[str]:
 
 def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[str]:
     """Several at a time, then one by one."""
-    count = len(together.loops)
-    each = [line for k, loops in enumerate(together.loops) for line in _decode(loops, printer, k)]
+    if len(together.loops) == 1:
+        each, begin = _places(together, printer)
+        printer = replace(printer, begin={ROW: begin})
+    else:
+        each = [line for k, loops in enumerate(together.loops) for line in _decode(loops, printer, k)]
     return [
         "  pf_i64 it = begin;",
-        f"  for (; it + {count} <= end; it += {count}) {{",
+        f"  for (; it + {together.rows} <= end; it += {together.rows}) {{",
         *each,
         *printer.block(together.body, "    "),
         "  }",
         "  for (; it < end; ++it) {",
         *one,
     ]
+
+
+def _places(together: Together, printer: SoonPrinter) -> tuple[list[str], tuple[str, ...]]:
+    """What finds the variables of all rows, and what each of the rows begins with."""
+    (loops,) = together.loops
+    if len(loops) == 1:
+        var = loops[0].var
+        first = f"    const pf_i64 {var}_0 = {printer.index(loops[0].lower)} + it;"
+        return [first], (f"const pf_i64 {var} = {var}_0 + {ROW};",)
+    found = [
+        f"    pf_i64 {', '.join(f'{x.var}_r[{together.rows}]' for x in loops)};",
+        f"    for (pf_i64 {ROW} = 0; {ROW} < {together.rows}; ++{ROW}) {{",
+        *(f"  {line}" for line in _decode(loops, printer, f"it + {ROW}")),
+        *(f"      {x.var}_r[{ROW}] = {x.var};" for x in loops),
+        "    }",
+    ]
+    return found, tuple(f"const pf_i64 {x.var} = {x.var}_r[{ROW}];" for x in loops)
 
 
 def _skewed(task: Task, skew: Skew, printer: SoonPrinter) -> list[str]:
@@ -67,13 +90,13 @@ def _skewed(task: Task, skew: Skew, printer: SoonPrinter) -> list[str]:
     ]
 
 
-def _decode(loops: tuple[For, ...], printer: Printer, later: int = 0) -> list[str]:
-    """The variables of a parallel nest from the number of the iteration, or of one some iterations later;
-    the innermost runs fastest."""
-    number = f"it + {later}" if later else "it"
+def _decode(loops: tuple[For, ...], printer: Printer, later: int | str = 0) -> list[str]:
+    """The variables of a parallel nest from the number of the iteration, of one some iterations later, or of
+    one with another number; the innermost runs fastest."""
+    number = later if isinstance(later, str) else f"it + {later}" if later else "it"
     if len(loops) == 1:
         return [f"    const pf_i64 {loops[0].var} = {printer.index(loops[0].lower)} + {number};"]
-    rest = f"rest{later}" if later else "rest"
+    rest = f"rest{later}" if later and isinstance(later, int) else "rest"
     lines = [f"    pf_i64 {rest} = {number};"]
     for k in range(len(loops) - 1, -1, -1):
         x = loops[k]

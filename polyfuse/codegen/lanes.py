@@ -20,12 +20,15 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.halves import HalfPrinter, trip_of
+from polyfuse.codegen.joint_text import part_text, rows_text
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
+from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.ir.identity import identity
 from polyfuse.ir.loop_ir import Block, For, If, OwnedLoop, RegisterTile, Update
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Index
 
 # A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
@@ -34,12 +37,18 @@ FEWEST_ROUNDS = 4
 
 @dataclass(slots=True)
 class LanePrinter(HalfPrinter):
-    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes."""
+    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes.
+
+    In one of the rows that are computed at once, lanes of what is in `parts` wait for those of other rows.
+    """
 
     lane_bytes: int = field(kw_only=True)
     arrays: dict[str, str] = field(default_factory=dict, kw_only=True)
+    parts: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def loop(self, loop: For, indent: str) -> list[str]:
+        if loop.joint:
+            return self._joint(loop, indent)
         return self._lanes(loop, indent) if loop.lanes else HalfPrinter.loop(self, loop, indent)
 
     def update(self, node: Update, indent: str) -> list[str]:
@@ -61,6 +70,19 @@ class LanePrinter(HalfPrinter):
 
     def owned(self, node: OwnedLoop, indent: str) -> list[str]:
         return owned_text(self, node, indent)
+
+    def _joint(self, loop: For, indent: str) -> list[str]:
+        """A loop over rows that are computed at once; in the end it combines their totals."""
+        inner = replace(self, in_rows=True, parts=frozenset(loop.lanes))
+        if loop.coordinate is Coordinate.VECTOR:
+            return [
+                f"{indent}{{",
+                *inner._unrolled(loop, "0", trip_of(loop) or 0, indent + "  "),
+                f"{indent}}}",
+            ]
+        begin = [f"{indent}    {x}" for x in self.begin.get(loop.var, ())]
+        totals = [(u, _arrays_of(u, f"{scalar_name(u.buffer)}_v")) for u in _totals(loop)]
+        return rows_text(self, loop, [*begin, *inner.block(loop.body, indent + "    ")], totals, indent)
 
     def _lanes(self, loop: For, indent: str) -> list[str]:
         updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}
@@ -100,19 +122,16 @@ class LanePrinter(HalfPrinter):
             *self.block(loop.body, i1),
             f"{indent}}}",
         ]
-        totals = {a: u.value.dtype.bytes for u in updates for a in self._arrays(u)}
-        count = tail_lanes(rest, lanes, min(totals.values()))
+        totals = {a: u.value.dtype.bytes for u in updates for a in _arrays_of(u, self.arrays[u.buffer])}
+        count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
-
-    def _arrays(self, u: Update) -> list[str]:
-        """The lanes of an accumulator, and those of its NaN."""
-        array = self.arrays[u.buffer]
-        return [array, _nan_array(array)] if _keeps_nan(u) else [array]
 
     def _count(self, loop: For, widest: int) -> int:
         """How many lanes: short loops have fewer, so that less is left to combine."""
         lanes = max(8, min(self.lane_bytes, loop.lane_bytes or self.lane_bytes) // widest)
         trip = trip_of(loop)
+        if self.in_rows:
+            return _count_in_rows(trip, lanes)
         while trip is not None and lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
             lanes //= 2
         return lanes
@@ -129,7 +148,10 @@ class LanePrinter(HalfPrinter):
         return lines
 
     def _total(self, u: Update, array: str, lanes: int, total: str, indent: str) -> list[str]:
-        """The lanes join the total."""
+        """The lanes join the total, or become those of one vector and wait for other rows."""
+        if u.buffer in self.parts:
+            arrays = _arrays_of(u, array)
+            return [f"{indent}{x}" for x in part_text(self, u.value.dtype, arrays, lanes)]
         lines: list[str] = []
         dtype = u.value.dtype
         found = self._fold(u.op, u, array, lanes, lines, indent)
@@ -156,6 +178,25 @@ def _is_extreme(u: Update) -> bool:
 
 def _keeps_nan(u: Update) -> bool:
     return _is_extreme(u) and u.nan
+
+
+def _arrays_of(u: Update, array: str) -> dict[str, str]:
+    """The lanes of an accumulator, and those of its NaN: how each are combined."""
+    return {array: u.op, _nan_array(array): "sum"} if _keeps_nan(u) else {array: u.op}
+
+
+def _totals(loop: For) -> list[Update]:
+    """What a loop over rows combines."""
+    return [u for n in loop.body if isinstance(n, For) for u in joint_totals(n) if u.buffer in loop.lanes]
+
+
+def _count_in_rows(trip: int | None, lanes: int) -> int:
+    """Lanes of one of the rows that are computed at once: a short one may be a single vector."""
+    lanes = max(16, lanes)
+    fewest = 16 if trip is not None and trip <= 16 else FEWEST_LANES
+    while trip is not None and lanes > fewest and lanes * FEWEST_ROUNDS > trip:
+        lanes //= 2
+    return lanes
 
 
 def _nan_array(array: str) -> str:

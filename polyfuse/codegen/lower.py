@@ -13,7 +13,8 @@ tiles, jams   sums of products stay in vector registers; a row of totals gets se
 turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
-rows          those that add to the same long sums, and short ones, are computed several at a time
+rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
+              once, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
 """
@@ -36,6 +37,7 @@ from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
 from polyfuse.codegen.rows_jammed import rows_jammed
+from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.tasks import Task, tasks_of
@@ -74,7 +76,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
-    tasks = rows_together(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
+    kernel, tasks = rows_jointly(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
+    tasks = rows_together(kernel, tasks, knobs)
     kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs.skew)
     low = LoweredKernel(kernel, tasks)
     return replace(low, kernel=with_arrays(kernel, low.rows))

@@ -26,7 +26,7 @@ from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, walk
 
 Element = tuple[str, tuple[Index, ...]]
-# Steps of fewer lanes gcc 12 takes apart before it looks for vectors.
+# Steps of fewer lanes gcc 12 takes apart before it looks for vectors, unless it is told not to (PF_ROLLED).
 FEWEST_LANES = 32
 _BYTES = 64
 
@@ -122,10 +122,11 @@ def tail_of(loop: For, along: Callable[[Element, str], bool], roomy: Container[s
     return Tail(read, tuple(x for x in written if x[0] not in roomy))
 
 
-def tail_lanes(rest: int | None, lanes: int, least: int) -> int | None:
+def tail_lanes(rest: int | None, lanes: int, least: int, in_rows: bool = False) -> int | None:
     """How many lanes the rest is computed in, of accumulators of at least so many bytes; None where these are
-    too few for a mask.  The rest is None where it is not known before."""
-    fewest = max(FEWEST_LANES, _BYTES // least)
+    too few for a mask.  The rest is None where it is not known before.  In rows that are computed at once half
+    as many will do."""
+    fewest = max(FEWEST_LANES // 2 if in_rows else FEWEST_LANES, _BYTES // least)
     if lanes < fewest:
         return None
     whole = max(16, _BYTES // least)  # accumulators fill whole vectors

@@ -54,9 +54,9 @@ def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
     """The tasks of a kernel, with several rows in turns where that can be: as many as the knobs say, or where
     it pays."""
     found: list[Task] = []
-    most = MOST_BYTES_IN_L2 if _touched(kernel) <= knobs.on.l2 else MOST_BYTES
+    most = MOST_BYTES_IN_L2 if touched_bytes(kernel) <= knobs.on.l2 else MOST_BYTES
     for t in tasks:
-        count = (knobs.rows or _worth(t.body, most)) if _possible(kernel, t, tasks) else 1
+        count = (knobs.rows or _worth(t.body, most)) if possible(kernel, t, tasks) else 1
         found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
     return tuple(found)
 
@@ -70,10 +70,11 @@ def with_arrays(kernel: Kernel, rows: int) -> Kernel:
 # --- whether ------------------------------------------------------------------------------------------
 
 
-def _possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
-    """Is it a parallel nest of plain loops, with nothing in a worker's arrays that other tasks touch?"""
+def possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
+    """Is it a parallel nest of plain loops, with nothing in a worker's arrays that other tasks touch, and
+    with rows that are still one by one?"""
     others = {n for t in tasks if t is not task for n in _names(t.body)}
-    if not task.loops or task.jammed > 1 or others & {b.tensor for b in _local(kernel)}:
+    if not task.loops or task.jammed > 1 or task.together or others & {b.tensor for b in _local(kernel)}:
         return False
     return all(isinstance(n, _PLAIN) for n in nodes_of(task.body))
 
@@ -87,7 +88,7 @@ def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
     return next((n for n, room in most[_waits(body)].items() if n * row <= room), 1)
 
 
-def _touched(kernel: Kernel) -> int:
+def touched_bytes(kernel: Kernel) -> int:
     """Bytes of the memory outside that a kernel touches; much, where sizes are open."""
     known = [b for b in kernel.arguments if not sizes(b.elements)]
     return (
@@ -156,7 +157,7 @@ def _together(kernel: Kernel, task: Task, count: int) -> Together:
     rows = range(count)
     bodies = [task.body, *(_body(kernel, task, k) for k in rows[1:])]
     loops = [tuple(replace(x, var=row_variable(x.var, k)) for x in task.loops) for k in rows]
-    return Together(tuple(loops), tuple(n for phase in zip(*bodies, strict=True) for n in phase))
+    return Together(tuple(loops), tuple(n for phase in zip(*bodies, strict=True) for n in phase), count)
 
 
 def _body(kernel: Kernel, task: Task, row: int) -> Block:

@@ -16,10 +16,13 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Several iterations of a task at once: its loops as each of them has them, and one body for all."""
+    """Several iterations of a task at once, `rows` of them: its loops as each of them has them, and one body
+    for all.  Where loops of the body are over these rows (`codegen.rows_jointly`), the task's loops are there
+    once."""
 
     loops: tuple[tuple[For, ...], ...]
     body: Block
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import F32, F64, I32, I64, DType
 
 OPS = ("sum", "prod", "max", "min")
+DTYPES = (F32, F64, I32, I64)
 # Lanes have to fill the widest vector that a machine may have.
 FEWEST_BYTES = 64
 
-_WRAPPING = {I32: "unsigned", I64: "unsigned long long"}
-_COMBINED = {"sum": "a + b", "prod": "a * b", "max": "a > b ? a : b", "min": "a < b ? a : b"}
+# The type in which totals wrap, and how two values become one.
+WRAPPING = {I32: "unsigned", I64: "unsigned long long"}
+COMBINED = {"sum": "a + b", "prod": "a * b", "max": "a > b ? a : b", "min": "a < b ? a : b"}
 _FOUR = """\
   const $E l0 = x[0], l1 = x[1], l2 = x[2], l3 = x[3];
   const $E m0 = $M0, m1 = $M1;
@@ -34,19 +36,19 @@ def fold_name(op: str, dtype: DType) -> str:
 
 def offered(op: str, dtype: DType, lanes: int) -> bool:
     """Is there a function for the total of so many lanes?"""
-    return op in OPS and dtype in (F32, F64, I32, I64) and lanes * dtype.bytes >= FEWEST_BYTES
+    return op in OPS and dtype in DTYPES and lanes * dtype.bytes >= FEWEST_BYTES
 
 
 def folds() -> dict[str, str]:
     """The text of every function, by name."""
-    return {fold_name(op, t): _fold(op, t) for op in OPS for t in (F32, F64, I32, I64)}
+    return {fold_name(op, t): _fold(op, t) for op in OPS for t in DTYPES}
 
 
 def _fold(op: str, t: DType) -> str:
-    element = _WRAPPING.get(t, t.c_name) if op in ("sum", "prod") else t.c_name
+    element = WRAPPING.get(t, t.c_name) if op in ("sum", "prod") else t.c_name
 
     def of(a: str, b: str) -> str:
-        return _COMBINED[op].replace("b", "$").replace("a", a).replace("$", b)
+        return COMBINED[op].replace("b", "$").replace("a", a).replace("$", b)
 
     steps = Template(_FOUR if t.bytes == 4 else _TWO).substitute(
         E=element, T=t.c_name, M0=of("l0", "l2"), M1=of("l1", "l3"), M=of("m0", "m1")

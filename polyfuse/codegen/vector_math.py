@@ -29,6 +29,7 @@ from polyfuse.codegen.row_calls import OPS, row_name
 from polyfuse.codegen.scaled_functions import OPS as SCALED
 from polyfuse.codegen.scaled_functions import scaled_name
 from polyfuse.codegen.vector_folds import folds
+from polyfuse.codegen.vector_joins import joint_functions
 from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 
@@ -233,7 +234,7 @@ def _chunks(target: Target) -> Mapping[str, _Chunk]:
     if target == "cuda":
         texts = vector_math_cuda.functions(texts)
     else:
-        texts = texts | folds() | conversions() | _rows()
+        texts = texts | folds() | joint_functions() | conversions() | _rows()
     chunks: dict[str, _Chunk] = {}
     for name, text in texts.items():
         called = dict.fromkeys(re.findall(r"\b(pf_\w+)\(", text))
@@ -264,7 +265,7 @@ ROW_FUNCTIONS: tuple[str, ...] = tuple(row_name(op, t) for op in OPS for t in CO
 
 
 CPU_FUNCTIONS: frozenset[str] = frozenset(
-    [*FUNCTIONS, *folds(), *conversions(), *ROW_FUNCTIONS, *map(scaled_name, SCALED)]
+    [*FUNCTIONS, *folds(), *joint_functions(), *conversions(), *ROW_FUNCTIONS, *map(scaled_name, SCALED)]
 )
 """Every function that `prelude` offers for the CPU."""
 

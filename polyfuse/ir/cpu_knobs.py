@@ -23,6 +23,7 @@ class CpuKnobs:
     ahead        a stitched kernel fetches the row so many ahead wherever it can (0: nowhere)
     rows         so many short rows of a parallel loop, or rows of a loop in it that add to the same sums, are
                  computed at a time (1: one by one)
+    jointly      totals of sixteen short rows are combined at once wherever they can be
     skew         the first phase of the next row runs before the last one of a row
     stream       stores of results pass the caches by (non-temporal)
     chunks       chunks of a parallel loop for each thread, which claim them one by one
@@ -37,6 +38,7 @@ class CpuKnobs:
     local_bytes: int | None = None
     ahead: int | None = None
     rows: int | None = None
+    jointly: bool | None = None
     skew: bool | None = None
     stream: bool | None = None
     chunks: int | None = None
@@ -51,7 +53,7 @@ class CpuKnobs:
     @property
     def of_kernels(self) -> CpuKnobs:
         """Those that kernels depend on; the others change only how they are printed and run."""
-        return replace(self, lane_bytes=None, rows=None, skew=None, chunks=None, threads=None)
+        return replace(self, lane_bytes=None, rows=None, jointly=None, skew=None, chunks=None, threads=None)
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""

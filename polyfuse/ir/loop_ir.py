@@ -40,7 +40,11 @@ from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_inde
 @dataclass(frozen=True, slots=True)
 class For:
     """`lanes` names the scalars that are accumulated over this loop and may be split over lanes; those of one
-    fill at most `lane_bytes` (0: as many as elsewhere)."""
+    fill at most `lane_bytes` (0: as many as elsewhere).
+
+    Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
+    the loop in its body accumulates (`codegen.rows_jointly`).
+    """
 
     var: str
     lower: IndexExpr
@@ -50,6 +54,7 @@ class For:
     coordinate: Coordinate = Coordinate.SEQ
     lanes: tuple[str, ...] = ()
     lane_bytes: int = 0
+    joint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +318,8 @@ def _format(node: Node, indent: str) -> str:
         case For(var, lower, upper, step, body, coordinate, lanes):
             by = f" by {step}" if step != 1 else ""
             where = f" @{coordinate.value}" if coordinate is not Coordinate.SEQ else ""
-            over = f" accumulating {', '.join(lanes)}" if lanes else ""
+            over = " of rows at once" if node.joint else ""
+            over += f" accumulating {', '.join(lanes)}" if lanes else ""
             over += f" in {node.lane_bytes} bytes" if lanes and node.lane_bytes else ""
             return f"{indent}for {var} in {lower}..{upper}{by}{where}{over}:\n{format_block(body, inner)}"
         case If(cond, then, other):

@@ -74,7 +74,7 @@ def made(text: str, **sizes: int) -> KernelGraph:
 
 def lowered(text: str, rows: int | None = None, **sizes: int) -> LoweredKernel:
     (kernel,) = made(text, **sizes).kernels
-    return lower(kernel, CpuKnobs(rows=rows))
+    return lower(kernel, CpuKnobs(rows=rows, jointly=False))
 
 
 def run(kernels: KernelGraph, rows: int | None, inputs: dict[str, Array], strided: bool) -> dict[str, Array]:

@@ -1,0 +1,273 @@
+"""Sixteen short rows at once: each row's own loops, and what follows from their totals once for all of them.
+
+    for t in 0..T @blk:                      for t in 0..T by 16 @blk:
+      a = 0                                    for row in 0..16:  a[row] = 0
+      for c: a += x[t, c]                      for row in 0..16:  lanes of a[row] = sum of x[t + row, :]
+      m = a / N                         ->     a = totals of all lanes
+      ...                                      for row in 0..16:  m[row] = a[row] / N
+      for c: y[t, c] = x[t, c] - m             for row in 0..16:  y[t + row, :] = x[t + row, :] - m[row]
+                                               and what is left of a chunk row by row
+
+The lanes of one total are combined in steps, each of which waits for the one before and has half as many
+elements to work on.  Of as many totals as a vector has lanes all steps work on whole vectors, and none waits
+(`codegen.vector_joins`).  Means, roots and quotients of totals are vectors as well.
+
+Iterations of a parallel nest may run in any order, so also their phases.  Scalars of a row become arrays with
+a place for each row, and arrays of the worker get one more dimension; both have one for rows that run alone,
+too, if these use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from polyfuse.codegen.c_family import scalar_name
+from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.hoist import CHEAP, is_square
+from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes
+from polyfuse.codegen.tasks import Task, Together
+from polyfuse.codegen.touched import read_names
+from polyfuse.codegen.vector_joins import joins
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import BF16, F16
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, reads, walk
+
+# The variable of the rows that are computed at once (`codegen.joint_text`).
+ROW = "row"
+# Totals of all rows fill a vector of the widest machine.
+_VECTOR_BYTES = 64
+# Arrays of all rows: those of a worker stay in L2, those on the stack are small.
+MOST_BYTES = Core().l2 // 2
+MOST_STACK = 64 << 10
+# Rows of so many bytes pay, where all that a kernel touches fits L2, and else: there memory has nothing to do
+# while the later phases of sixteen rows are computed.
+LONGEST = (256, 192)
+# With functions of elements that take long, rows have no time to wait.
+LONGEST_OF_FUNCTIONS = (128, 128)
+# Functions of totals that take long are computed for all rows at once.
+LONGEST_OF_TOTALS = (1024, 256)
+# Rows of 16 bits, counted as the f32 that they become: memory is faster than their conversions.
+LONGEST_OF_HALVES = (1024, 1024)
+_HALVES = (F16, BF16)
+_ROOTS = ("div", "sqrt", "rsqrt")
+
+
+def of_all(scalar: str) -> str:
+    """The array of a scalar, with a place for each row."""
+    return f"%all_{scalar_name(scalar)}"
+
+
+def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
+    """The tasks of a kernel, with rows at once where that can be and pays (or wherever it can be, or nowhere,
+    if the knobs say so), and the kernel with the arrays that they need."""
+    wanted = False if knobs.rows and knobs.jointly is None else knobs.jointly
+    made: list[Task] = []
+    places: dict[str, int] = {}
+    for t in tasks:
+        found = None
+        if wanted is not False and possible(kernel, t, tasks) and (wanted or _worth(kernel, t, knobs)):
+            found = _jointly(kernel, t)
+        if found is not None:
+            t, own = found
+            assert t.together is not None
+            places |= dict.fromkeys(own, t.together.rows)
+        made.append(t)
+    buffers = [with_rows(b, places[b.tensor]) if b.tensor in places else b for b in kernel.buffers]
+    return replace(kernel, buffers=tuple(buffers)), tuple(made)
+
+
+def _worth(kernel: Kernel, task: Task, knobs: CpuKnobs) -> bool:
+    """Are all rows short, and their loops plain vector loops?"""
+    loops = [n for n in task.body if isinstance(n, For)]
+    if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
+        return False
+    if any(trip_of(x) is None for x in task.loops[1:]):
+        return False
+    row = max((LONG if (trip := trip_of(n)) is None else trip * _widest(n) for n in loops), default=LONG)
+    return row <= _longest(task.body)[touched_bytes(kernel) > knobs.on.l2]
+
+
+def _longest(body: Block) -> tuple[int, int]:
+    """The length of rows that pay, by what is computed of them."""
+    nodes = list(nodes_of(body))
+    single = [n for n in body if not isinstance(n, For)]
+    if any(r.dtype in _HALVES and r.indices for n in nodes for v in _values((n,)) for r in reads(v)):
+        return LONGEST_OF_HALVES
+    if _long(single):
+        return LONGEST_OF_TOTALS
+    return LONGEST_OF_FUNCTIONS if _long(nodes) else LONGEST
+
+
+def _long(nodes: Sequence[Node]) -> bool:
+    """Is there a function that takes longer than a root?"""
+    every = (e for v in _values(nodes) for e in walk(v) if isinstance(e, Apply))
+    return not all(e.op in CHEAP or e.op in _ROOTS or is_square(e) for e in every)
+
+
+def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
+    for n in nodes:
+        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+            yield n.value
+
+
+def _widest(loop: For) -> int:
+    """Bytes of the widest value that a loop computes."""
+    computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
+    return max(computed, default=1)
+
+
+def _jointly(kernel: Kernel, task: Task) -> tuple[Task, frozenset[str]] | None:
+    """The task with rows at once, and the arrays of the worker that it has for each of them; None if no row
+    has a total that can be combined with others, or arrays would be large."""
+    widths = {u.value.dtype.bytes for n in task.body if isinstance(n, For) for u in joint_totals(n)}
+    if not widths:
+        return None
+    rows = _VECTOR_BYTES // min(widths)
+    touched = {x for n in nodes_of(task.body) for x in _names(n)}
+    own = [b for b in kernel.buffers if b.scope is Scope.LOCAL and b.tensor in touched]
+    arrays = [n for n in task.body if isinstance(n, Declare) and n.count]
+    on_stack = sum(_row_places(n) * n.dtype.bytes for n in arrays)
+    if any(sizes(b.elements) for b in own) or rows * on_stack > MOST_STACK:
+        return None
+    if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in own) > MOST_BYTES:
+        return None
+    names = frozenset(b.tensor for b in own)
+    one = _placed(task.body, names, {}, IConst(0))
+    scalars = {n.name: n for n in task.body if isinstance(n, Declare) and not n.count}
+    all_rows = _placed(task.body, names, {n.name: _row_places(n) for n in arrays}, IVar(ROW))
+    body = (
+        *(Declare(of_all(n.name), n.dtype, None, rows) for n in scalars.values()),
+        *(replace(n, count=rows * _row_places(n)) for n in arrays),
+        *_phases(all_rows, scalars, rows),
+    )
+    return replace(task, body=one, together=Together((task.loops,), body, rows)), names
+
+
+def with_rows(buffer: Buffer, rows: int) -> Buffer:
+    """An array of the worker with one more dimension, for rows; each begins a line."""
+    *outer, last = (*buffer.extents,) or (IConst(1),)
+    step = _VECTOR_BYTES // buffer.dtype.bytes
+    length = IConst(-(-evaluate(last, {}) // step) * step)
+    inner = (*outer, length) if buffer.extents else ()
+    return replace(buffer, extents=(IConst(rows), *inner), shape=(IConst(rows), *buffer.shape))
+
+
+def joint_totals(loop: For) -> list[Update]:
+    """The totals of a loop whose lanes can be combined with those of other rows."""
+    found = {n.buffer: n for n in nodes_of(loop.body) if isinstance(n, Update) and n.buffer in loop.lanes}
+    return [u for u in found.values() if joins(u.op, u.value.dtype)]
+
+
+def _row_places(n: Declare) -> int:
+    """Elements of a row of an array: the last step of lanes may go beyond what is used of them."""
+    return -(-n.count // LANES) * LANES
+
+
+def _placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexExpr) -> Block:
+    """The block, with `row` as one more index of `arrays`; in `flat` rows of so many elements follow one
+    another."""
+
+    def placed(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        if name in arrays:
+            return (row, *indices)
+        if name in flat:
+            (place,) = indices
+            assert not isinstance(place, EXPR_TYPES)
+            return (binary("+", binary("*", row, flat[name]), place),)
+        return indices
+
+    def expr(e: Expr) -> Expr:
+        return replace(e, indices=placed(e.tensor, e.indices)) if isinstance(e, Read) else e
+
+    def node(n: Node) -> Node:
+        if isinstance(n, (Store, Update)):
+            return replace(n, indices=placed(n.buffer, n.indices))
+        return n
+
+    return map_nodes(map_values(block, expr, lambda i: i), node)
+
+
+# --- phases -------------------------------------------------------------------------------------------
+
+
+def _phases(body: Block, scalars: Mapping[str, Declare], rows: int) -> Iterator[Node]:
+    """A loop over rows for each loop of a row, and one for all that is between two of them."""
+    run: list[Node] = []
+    for n in body:
+        if not any(isinstance(x, For) for x in nodes_of((n,))):
+            run.append(n)
+            continue
+        yield from _scalars(tuple(run), scalars, rows)
+        run = []
+        yield _rows(_loop(n, scalars), rows, lanes=_joint(n))
+    yield from _scalars(tuple(run), scalars, rows)
+
+
+def _rows(
+    body: Block, rows: int, coordinate: Coordinate = Coordinate.SEQ, lanes: tuple[str, ...] = ()
+) -> For:
+    return For(ROW, IConst(0), IConst(rows), 1, body, coordinate, lanes, joint=True)
+
+
+def _joint(n: Node) -> tuple[str, ...]:
+    return tuple(u.buffer for u in joint_totals(n)) if isinstance(n, For) else ()
+
+
+def _scalars(run: Block, scalars: Mapping[str, Declare], rows: int) -> Iterator[Node]:
+    """What is between two loops, for all rows: scalars are elements of their arrays."""
+    place = (IVar(ROW),)
+
+    def expr(e: Expr) -> Expr:
+        return Read(of_all(e.tensor), place, e.dtype) if isinstance(e, Read) and e.tensor in scalars else e
+
+    def node(n: Node) -> Node | Block:
+        match n:
+            case Declare(name, _, value) if name in scalars:
+                return () if value is None else Store(of_all(name), place, value)
+            case Declare() if n.count:
+                return ()
+            case Store(name) | Update(name) if name in scalars:
+                return replace(n, buffer=of_all(name), indices=place)
+            case Comment():
+                return ()
+            case _:
+                return n
+
+    body = map_nodes(map_values(run, expr, lambda i: i), node)
+    if body:
+        yield _rows(body, rows, Coordinate.VECTOR)
+
+
+def _loop(n: Node, scalars: Mapping[str, Declare]) -> Block:
+    """A loop of one of the rows: the scalars that it reads are copies, those that it changes go back."""
+    joint = _joint(n)
+    changed = {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update)) and x.buffer in scalars}
+    changed -= set(joint)
+    used = [
+        d for d in scalars.values() if d.name in {x for m in nodes_of((n,)) for x in _names(m)} - {*joint}
+    ]
+    place = (IVar(ROW),)
+    return (
+        *(Declare(d.name, d.dtype, Read(of_all(d.name), place, d.dtype)) for d in used),
+        n,
+        *(Store(of_all(d.name), place, Read(d.name, (), d.dtype)) for d in used if d.name in changed),
+    )
+
+
+def _names(n: Node) -> set[str]:
+    """What a node itself reads, and stores to."""
+    match n:
+        case Declare(_, _, value):
+            return set(read_names(value, ())) if value is not None else set()
+        case Store(buffer, indices, value) | Update(buffer, indices, _, value):
+            return {buffer, *read_names(value, indices)}
+        case If(cond):
+            return set(read_names(cond, ()))
+        case _:
+            return set()

@@ -1,0 +1,77 @@
+"""Totals of several rows at once: as many vectors of lanes as a vector has lanes become one, in log2 steps.
+
+    a = a0 a1 a2 a3         a0+a2 b0+b2 a1+a3 b1+b3 ┐
+    b = b0 b1 b2 b3   ->                            ├ ->  a b c d, all totals
+    c, d alike              c0+c2 d0+d2 c1+c3 d1+d3 ┘
+
+Each step puts parts of two vectors into two others and combines these: for each row there are two
+instructions that move lanes, and one that computes.  Of one row alone (`codegen.vector_folds`) each step
+waits for the one before, and works on half as many lanes.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+from polyfuse.codegen.vector_folds import COMBINED, DTYPES, OPS, WRAPPING
+from polyfuse.codegen.vector_math_cuda import blocks, read
+from polyfuse.ir.dtypes import DType
+
+_WIDTHS = (64, 32, 16)
+# Lanes move within pieces of so many bytes at less cost than between them.
+_PIECE = 16
+
+
+def part_name(op: str, dtype: DType) -> str:
+    return f"pf_part_{op}_{dtype.name}"
+
+
+def join_name(op: str, dtype: DType) -> str:
+    return f"pf_join_{op}_{dtype.name}"
+
+
+def joins(op: str, dtype: DType) -> bool:
+    """Are there functions for totals of several rows?"""
+    return op in OPS and dtype in DTYPES
+
+
+def joint_functions() -> dict[str, str]:
+    """The text of every function, by name."""
+    return dict(blocks("\n".join(_text(op, t) for op in OPS for t in DTYPES)))
+
+
+def _text(op: str, t: DType) -> str:
+    element = WRAPPING.get(t, t.c_name) if op in ("sum", "prod") else t.c_name
+    steps = {f"STEPS{w}": _steps(COMBINED[op], w // t.bytes, _PIECE // t.bytes) for w in _WIDTHS}
+    return Template(read("vector_joins.h")).substitute(
+        T=t.c_name, N=t.name, O=op, E=element, C=COMBINED[op], **steps
+    )
+
+
+def _steps(both: str, lanes: int, piece: int) -> str:
+    """All of them, as loops that the compiler unrolls; `both` is the reduction of a and b."""
+    lines: list[str] = []
+    size = 1
+    while size < lanes:
+        first, second = (", ".join(map(str, moved)) for moved in _moved(lanes, piece, size))
+        size *= 2
+        lines += [
+            f"    for (int i = 0; i < {lanes // size}; ++i) {{",
+            f"      const V a = __builtin_shufflevector(x[2 * i], x[2 * i + 1], {first});",
+            f"      const V b = __builtin_shufflevector(x[2 * i], x[2 * i + 1], {second});",
+            f"      x[i] = {both};",
+            "    }",
+        ]
+    return "\n".join(lines)
+
+
+def _moved(lanes: int, piece: int, size: int) -> tuple[list[int], list[int]]:
+    """Lanes of two vectors, one after the other, for both operands of a step, where `size` neighbours are of
+    as many rows: inside of pieces the low and the high halves by turns, then whole pieces."""
+    if size < piece:
+        low = [start + k for start in range(0, lanes, piece) for k in range(piece // 2)]
+        groups = [low[k : k + size] for k in range(0, len(low), size)]
+        first = [lane for g in groups for lane in (*g, *(x + lanes for x in g))]
+        return first, [x + piece // 2 for x in first]
+    even = [start + k for start in range(0, 2 * lanes, 2 * piece) for k in range(piece)]
+    return even, [x + piece for x in even]
