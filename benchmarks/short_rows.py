@@ -1,6 +1,6 @@
 """Short rows one by one and several at a time: `python -m benchmarks.short_rows [--seconds S] [--write]`.
 
-The same operator with `CpuKnobs(rows=..., jointly=...)`, all variants in one process, one thread, in turns; a table of
+The same operator with other `CpuKnobs`, all variants in one process, one thread, in turns; a table of
 nanoseconds for each row, of the fastest of many calls.
 """
 

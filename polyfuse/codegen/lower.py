@@ -14,7 +14,7 @@ turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
-              once, or some that take turns
+              once, also in sequential loops, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
 """
@@ -30,6 +30,7 @@ from polyfuse.codegen.decided import decided
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
+from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.owners import owned
@@ -77,6 +78,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
     kernel, tasks = rows_jointly(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
+    kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
     kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs.skew)
     low = LoweredKernel(kernel, tasks)

@@ -124,8 +124,8 @@ def tail_of(loop: For, along: Callable[[Element, str], bool], roomy: Container[s
 
 def tail_lanes(rest: int | None, lanes: int, least: int, in_rows: bool = False) -> int | None:
     """How many lanes the rest is computed in, of accumulators of at least so many bytes; None where these are
-    too few for a mask.  The rest is None where it is not known before.  In rows that are computed at once half
-    as many will do."""
+    too few for a mask.  The rest is None where it is not known before.  In rows that are computed at once
+    half as many will do."""
     fewest = max(FEWEST_LANES // 2 if in_rows else FEWEST_LANES, _BYTES // least)
     if lanes < fewest:
         return None

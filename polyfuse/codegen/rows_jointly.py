@@ -20,7 +20,7 @@ too, if these use them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
@@ -66,31 +66,43 @@ def of_all(scalar: str) -> str:
 def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
     """The tasks of a kernel, with rows at once where that can be and pays (or wherever it can be, or nowhere,
     if the knobs say so), and the kernel with the arrays that they need."""
-    wanted = False if knobs.rows and knobs.jointly is None else knobs.jointly
+    asked = wanted(knobs)
     made: list[Task] = []
     places: dict[str, int] = {}
     for t in tasks:
-        found = None
-        if wanted is not False and possible(kernel, t, tasks) and (wanted or _worth(kernel, t, knobs)):
-            found = _jointly(kernel, t)
-        if found is not None:
-            t, own = found
-            assert t.together is not None
-            places |= dict.fromkeys(own, t.together.rows)
+        if asked is not False and possible(kernel, t, tasks) and (asked or _known(t.loops)):
+            own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
+            found = at_once(kernel, t.body, own, knobs)
+            if found is not None:
+                places |= dict.fromkeys(found.own, found.rows)
+                t = replace(t, body=found.one, together=Together((t.loops,), found.body, found.rows))
         made.append(t)
-    buffers = [with_rows(b, places[b.tensor]) if b.tensor in places else b for b in kernel.buffers]
-    return replace(kernel, buffers=tuple(buffers)), tuple(made)
+    return with_places(kernel, places), tuple(made)
 
 
-def _worth(kernel: Kernel, task: Task, knobs: CpuKnobs) -> bool:
-    """Are all rows short, and their loops plain vector loops?"""
-    loops = [n for n in task.body if isinstance(n, For)]
+def wanted(knobs: CpuKnobs) -> bool | None:
+    """Do the knobs say so, or leave it to what pays?"""
+    return False if knobs.rows and knobs.jointly is None else knobs.jointly
+
+
+def with_places(kernel: Kernel, places: Mapping[str, int]) -> Kernel:
+    """The kernel with places for so many rows in arrays of the worker."""
+    buffers = (with_rows(b, places[b.tensor]) if b.tensor in places else b for b in kernel.buffers)
+    return replace(kernel, buffers=tuple(buffers))
+
+
+def _known(loops: Sequence[For]) -> bool:
+    """Are places in a nest found without quotients of numbers that are not known?"""
+    return all(trip_of(x) is not None for x in loops[1:])
+
+
+def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs) -> bool:
+    """Are all loops of a row plain vector loops, and short?"""
+    loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return False
-    if any(trip_of(x) is None for x in task.loops[1:]):
-        return False
     row = max((LONG if (trip := trip_of(n)) is None else trip * _widest(n) for n in loops), default=LONG)
-    return row <= _longest(task.body)[touched_bytes(kernel) > knobs.on.l2]
+    return row <= _longest(body)[touched_bytes(kernel) > knobs.on.l2]
 
 
 def _longest(body: Block) -> tuple[int, int]:
@@ -122,31 +134,49 @@ def _widest(loop: For) -> int:
     return max(computed, default=1)
 
 
-def _jointly(kernel: Kernel, task: Task) -> tuple[Task, frozenset[str]] | None:
-    """The task with rows at once, and the arrays of the worker that it has for each of them; None if no row
-    has a total that can be combined with others, or arrays would be large."""
-    widths = {u.value.dtype.bytes for n in task.body if isinstance(n, For) for u in joint_totals(n)}
-    if not widths:
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What is done for so many rows at once, and for one; the arrays of the worker in `own` have a place for
+    each row."""
+
+    rows: int
+    body: Block
+    one: Block
+    own: frozenset[str]
+
+
+def at_once(
+    kernel: Kernel, row: Block, own: Set[str], knobs: CpuKnobs, common: Set[str] = frozenset()
+) -> AtOnce | None:
+    """Rows at once, if that pays or is wanted; each has arrays of its own for those of the worker in `own`,
+    and all add to what is in `common`.  None if no total joins others, or arrays would be large."""
+    scalars = {n.name: n for n in row if isinstance(n, Declare) and not n.count}
+    totals = [u for n in row if isinstance(n, For) for u in joint_totals(n) if u.buffer in scalars]
+    widths = {u.value.dtype.bytes for u in totals}
+    if not widths or not (wanted(knobs) or _worth(kernel, row, knobs)):
         return None
     rows = _VECTOR_BYTES // min(widths)
-    touched = {x for n in nodes_of(task.body) for x in _names(n)}
-    own = [b for b in kernel.buffers if b.scope is Scope.LOCAL and b.tensor in touched]
-    arrays = [n for n in task.body if isinstance(n, Declare) and n.count]
+    touched = names_of(row)
+    mine = [b for b in kernel.buffers if b.tensor in touched & own]
+    arrays = [n for n in row if isinstance(n, Declare) and n.count]
     on_stack = sum(_row_places(n) * n.dtype.bytes for n in arrays)
-    if any(sizes(b.elements) for b in own) or rows * on_stack > MOST_STACK:
+    if any(sizes(b.elements) for b in mine) or rows * on_stack > MOST_STACK:
         return None
-    if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in own) > MOST_BYTES:
+    if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > MOST_BYTES:
         return None
-    names = frozenset(b.tensor for b in own)
-    one = _placed(task.body, names, {}, IConst(0))
-    scalars = {n.name: n for n in task.body if isinstance(n, Declare) and not n.count}
-    all_rows = _placed(task.body, names, {n.name: _row_places(n) for n in arrays}, IVar(ROW))
+    names = frozenset(b.tensor for b in mine)
+    all_rows = placed(row, names, {n.name: _row_places(n) for n in arrays}, IVar(ROW))
     body = (
         *(Declare(of_all(n.name), n.dtype, None, rows) for n in scalars.values()),
         *(replace(n, count=rows * _row_places(n)) for n in arrays),
-        *_phases(all_rows, scalars, rows),
+        *_phases(all_rows, scalars, rows, common),
     )
-    return replace(task, body=one, together=Together((task.loops,), body, rows)), names
+    return AtOnce(rows, body, placed(row, names, {}, IConst(0)), names)
+
+
+def names_of(block: Block) -> set[str]:
+    """What a block reads, and stores to."""
+    return {x for n in nodes_of(block) for x in _names(n)}
 
 
 def with_rows(buffer: Buffer, rows: int) -> Buffer:
@@ -169,11 +199,11 @@ def _row_places(n: Declare) -> int:
     return -(-n.count // LANES) * LANES
 
 
-def _placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexExpr) -> Block:
+def placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexExpr) -> Block:
     """The block, with `row` as one more index of `arrays`; in `flat` rows of so many elements follow one
     another."""
 
-    def placed(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+    def at(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
         if name in arrays:
             return (row, *indices)
         if name in flat:
@@ -183,11 +213,11 @@ def _placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexE
         return indices
 
     def expr(e: Expr) -> Expr:
-        return replace(e, indices=placed(e.tensor, e.indices)) if isinstance(e, Read) else e
+        return replace(e, indices=at(e.tensor, e.indices)) if isinstance(e, Read) else e
 
     def node(n: Node) -> Node:
         if isinstance(n, (Store, Update)):
-            return replace(n, indices=placed(n.buffer, n.indices))
+            return replace(n, indices=at(n.buffer, n.indices))
         return n
 
     return map_nodes(map_values(block, expr, lambda i: i), node)
@@ -196,17 +226,17 @@ def _placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexE
 # --- phases -------------------------------------------------------------------------------------------
 
 
-def _phases(body: Block, scalars: Mapping[str, Declare], rows: int) -> Iterator[Node]:
+def _phases(body: Block, scalars: Mapping[str, Declare], rows: int, common: Set[str]) -> Iterator[Node]:
     """A loop over rows for each loop of a row, and one for all that is between two of them."""
     run: list[Node] = []
     for n in body:
         if not any(isinstance(x, For) for x in nodes_of((n,))):
             run.append(n)
             continue
-        yield from _scalars(tuple(run), scalars, rows)
+        yield from _scalars(tuple(run), scalars, rows, common)
         run = []
-        yield _rows(_loop(n, scalars), rows, lanes=_joint(n))
-    yield from _scalars(tuple(run), scalars, rows)
+        yield _rows(_loop(n, scalars), rows, lanes=_joint(n, scalars))
+    yield from _scalars(tuple(run), scalars, rows, common)
 
 
 def _rows(
@@ -215,12 +245,14 @@ def _rows(
     return For(ROW, IConst(0), IConst(rows), 1, body, coordinate, lanes, joint=True)
 
 
-def _joint(n: Node) -> tuple[str, ...]:
-    return tuple(u.buffer for u in joint_totals(n)) if isinstance(n, For) else ()
+def _joint(n: Node, scalars: Mapping[str, Declare]) -> tuple[str, ...]:
+    found = joint_totals(n) if isinstance(n, For) else []
+    return tuple(u.buffer for u in found if u.buffer in scalars)
 
 
-def _scalars(run: Block, scalars: Mapping[str, Declare], rows: int) -> Iterator[Node]:
-    """What is between two loops, for all rows: scalars are elements of their arrays."""
+def _scalars(run: Block, scalars: Mapping[str, Declare], rows: int, common: Set[str]) -> Iterator[Node]:
+    """What is between two loops, for all rows: scalars are elements of their arrays.  Where rows add to the
+    same elements they do so in order."""
     place = (IVar(ROW),)
 
     def expr(e: Expr) -> Expr:
@@ -241,17 +273,15 @@ def _scalars(run: Block, scalars: Mapping[str, Declare], rows: int) -> Iterator[
 
     body = map_nodes(map_values(run, expr, lambda i: i), node)
     if body:
-        yield _rows(body, rows, Coordinate.VECTOR)
+        yield _rows(body, rows, Coordinate.SEQ if names_of(body) & common else Coordinate.VECTOR)
 
 
 def _loop(n: Node, scalars: Mapping[str, Declare]) -> Block:
     """A loop of one of the rows: the scalars that it reads are copies, those that it changes go back."""
-    joint = _joint(n)
+    joint = _joint(n, scalars)
     changed = {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update)) and x.buffer in scalars}
     changed -= set(joint)
-    used = [
-        d for d in scalars.values() if d.name in {x for m in nodes_of((n,)) for x in _names(m)} - {*joint}
-    ]
+    used = [d for d in scalars.values() if d.name in names_of((n,)) - {*joint}]
     place = (IVar(ROW),)
     return (
         *(Declare(d.name, d.dtype, Read(of_all(d.name), place, d.dtype)) for d in used),
