@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
 from polyfuse.codegen.hoist import CHEAP, is_square
-from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes
+from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.vector_joins import joins
@@ -48,6 +48,8 @@ MOST_STACK = 64 << 10
 # Rows of so many bytes pay, where all that a kernel touches fits L2, and else: there memory has nothing to do
 # while the later phases of sixteen rows are computed.
 LONGEST = (256, 192)
+# Rows in which one reduction waits for another.
+LONGEST_THAT_WAIT = (1024, 192)
 # With functions of elements that take long, rows have no time to wait.
 LONGEST_OF_FUNCTIONS = (128, 128)
 # Functions of totals that take long are computed for all rows at once.
@@ -113,7 +115,9 @@ def _longest(body: Block) -> tuple[int, int]:
         return LONGEST_OF_HALVES
     if _long(single):
         return LONGEST_OF_TOTALS
-    return LONGEST_OF_FUNCTIONS if _long(nodes) else LONGEST
+    if _long(nodes):
+        return LONGEST_OF_FUNCTIONS
+    return LONGEST_THAT_WAIT if waits(body) > 1 else LONGEST
 
 
 def _long(nodes: Sequence[Node]) -> bool:

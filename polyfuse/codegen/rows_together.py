@@ -85,7 +85,7 @@ def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return 1
     row = max((_bytes(n) for n in loops), default=0)
-    return next((n for n, room in most[_waits(body)].items() if n * row <= room), 1)
+    return next((n for n, room in most[waits(body)].items() if n * row <= room), 1)
 
 
 def touched_bytes(kernel: Kernel) -> int:
@@ -96,15 +96,15 @@ def touched_bytes(kernel: Kernel) -> int:
     )
 
 
-def _waits(body: Block) -> int:
+def waits(body: Block) -> int:
     """2 where a loop that reduces needs what another one found, 1 where any loop does, else 0."""
-    waits = 0
+    found = 0
     totals: set[str] = set()  # what depends on the total of a loop
     for n in body:
         depends = bool(totals & _names((n,)))
         match n:
             case For(lanes=lanes):
-                waits = max(waits, depends + (depends and bool(lanes)))
+                found = max(found, depends + (depends and bool(lanes)))
                 totals |= set(lanes)
             case Declare(name) if depends:
                 totals.add(name)
@@ -114,7 +114,7 @@ def _waits(body: Block) -> int:
                 totals |= {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update))}
             case _:
                 pass
-    return waits
+    return found
 
 
 def _bytes(loop: For) -> int:
