@@ -26,6 +26,7 @@ from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, at_once, placed, wanted, with_places
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.vector_folds import DTYPES
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
@@ -137,7 +138,7 @@ class _Sums:
         if last != IVar(loop.var) or loop.var in depends_on(*outer) or self.row in depends_on(*outer):
             return n
         dtype = n.value.dtype
-        if trip * dtype.bytes > MOST_SUMS:
+        if dtype not in DTYPES or trip * dtype.bytes > MOST_SUMS:
             return n
         name = f"%sums{next(self.numbers)}"
         place = (binary("-", IVar(loop.var), loop.lower),)

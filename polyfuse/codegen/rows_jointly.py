@@ -104,7 +104,10 @@ def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs) -> bool:
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
         return False
     row = max((LONG if (trip := trip_of(n)) is None else trip * _widest(n) for n in loops), default=LONG)
-    return row <= _longest(body)[touched_bytes(kernel) > knobs.on.l2]
+    far = touched_bytes(kernel) > knobs.on.l2
+    if far and row < _VECTOR_BYTES and waits(body) == 1:
+        return False  # a row that hardly waits gains less than masks cost that cross lines
+    return row <= _longest(body)[far]
 
 
 def _longest(body: Block) -> tuple[int, int]:

@@ -82,6 +82,7 @@ def run(kernels: KernelGraph, inputs: dict[str, Array], strided: bool = False) -
      (NORM.format("f64"), 40960, 24, 8), (NORM.format("f64"), 40960, 25, 1),
      (NORM.format("f32"), 256, 256, 16), (NORM.format("f32"), 256, 257, 1),
      (ROOT_MEAN, 1024, 64, 16), (ROOT_MEAN, 1024, 65, 1),
+     (ROOT_MEAN, 400960, 16, 16), (ROOT_MEAN, 400960, 15, 1),
      (SOFTMAX.format("f32"), 1024, 32, 16), (SOFTMAX.format("f32"), 1024, 33, 1),
      (NORM.format("f16"), 40960, 256, 16), (NORM.format("f16"), 40960, 257, 1),
      (LOG_SUM, 512, 256, 16), (LOG_SUM, 40960, 64, 16), (LOG_SUM, 40960, 65, 1),
