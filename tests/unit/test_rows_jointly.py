@@ -63,9 +63,11 @@ def rows_of(low: LoweredKernel) -> int:
     return together.rows if together and len(together.loops) == 1 else 1
 
 
-def run(kernels: KernelGraph, inputs: dict[str, Array], strided: bool = False) -> dict[str, Array]:
+def run(
+    kernels: KernelGraph, inputs: dict[str, Array], strided: bool = False, knobs: CpuKnobs = ONCE
+) -> dict[str, Array]:
     names = frozenset(inputs) if strided else frozenset()
-    (code,) = emit_together([Request(kernels, strided=names, knobs=ONCE)])
+    (code,) = emit_together([Request(kernels, strided=names, knobs=knobs)])
     memory = {n: a if strided else a.copy() for n, a in inputs.items()}
     for t in results_of(kernels.graph):
         memory[t.name] = memory[t.alias] if t.alias else np.full(shape_of(t), 77).astype(t.dtype.numpy)
@@ -197,6 +199,14 @@ def test_equal_kernels_share_code_and_have_arrays_for_all_rows(parallel: None) -
     assert code.plan.scratch_bytes % (16 * 128) == 0 and code.source.count("pf_k0_0_body(") == 3
     inputs = seeded_inputs(kernels.graph)
     assert_right(kernels.graph, run(kernels, inputs), inputs)
+
+
+def test_equal_kernels_with_rows_that_overlap_have_arrays_for_two(parallel: None) -> None:
+    kernels = made(TWICE, T=35, H=200)
+    knobs = CpuKnobs(rows=1, skew=True)
+    assert all(t.skew for k in kernels.kernels for t in lower(k, knobs).tasks)
+    inputs = seeded_inputs(kernels.graph)
+    assert_right(kernels.graph, run(kernels, inputs, knobs=knobs), inputs)
 
 
 def test_checked_builds_have_rows_one_by_one() -> None:
