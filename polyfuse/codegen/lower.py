@@ -1,5 +1,6 @@
 """Kernel IR -> loop IR.
 
+short         functions whose results are kept in 16 bits are as exact as that takes
 instances     Exec nodes become stores and updates of buffers
 conditions    that loops decide are resolved; those that are the same for all lanes become branches
 accumulators  updates of one element over inner loops go through a scalar
@@ -40,6 +41,7 @@ from polyfuse.codegen.roundings import rounded_once
 from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
+from polyfuse.codegen.short_functions import with_short_functions
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.transposed import turn_tiles
@@ -68,6 +70,7 @@ class LoweredKernel:
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     """The kernel's functions as loop IR."""
     numbers = itertools.count()
+    kernel = with_short_functions(kernel)
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)

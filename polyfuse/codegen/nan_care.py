@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Node, Update, map_nodes
@@ -25,7 +26,7 @@ from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, Role, Statement, m
 # What is NaN if an operand is.
 _STRICT = (
     "add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf",
-    "sin", "cos", "floor", "ceil", "round", "min", "max",
+    "sin", "cos", "floor", "ceil", "round", "min", "max", *SHORT.values(),
 )  # fmt: skip
 Names = tuple[str, ...]
 

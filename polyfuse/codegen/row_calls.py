@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load, guards_index, scalar_name
+from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.dtypes import BF16, F16, F32, F64, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
@@ -82,7 +83,7 @@ def _values(body: Iterable[Node]) -> Iterator[Expr]:
 def _function(e: Expr) -> str | None:
     """The function of rows that computes an expression from its only operand."""
     match e:
-        case Apply(op) if op in OPS and e.dtype in _DTYPES:
+        case Apply(op) if e.dtype in _DTYPES and (op in OPS or op in SHORT.values()):
             return row_name(op, e.dtype)
         case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in _HALVES:
             return row_name("round", half)

@@ -28,6 +28,7 @@ from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.row_calls import OPS, row_name
 from polyfuse.codegen.scaled_functions import OPS as SCALED
 from polyfuse.codegen.scaled_functions import scaled_name
+from polyfuse.codegen.short_functions import SHORT
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_joins import joint_functions
 from polyfuse.codegen.vector_math_cuda import blocks, read
@@ -74,7 +75,7 @@ TAKES_TURNS = (
     "// needs -fschedule-insns", "// needs -fsched-pressure", "// needs -fno-schedule-insns2",
 )  # fmt: skip
 _CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "pow")
-_LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS)
+_LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS) | {"pf_short_power_f32"}
 
 _TYPES = """\
 typedef __INT64_TYPE__ pf_i64;
@@ -220,11 +221,11 @@ def _texts(target: Target) -> dict[str, str]:
 
 
 def _rows() -> dict[str, str]:
-    """The text of the functions of rows, by name."""
+    """The text of the functions of rows, and of short functions, by name."""
     text = read("vector_rows.h")
     suffix = {F32: "ps", F64: "pd"}
     each = [Template(text).substitute(_FLOAT_PARAMETERS[t], S=suffix[t]) for t in COMPUTE_FLOATS]
-    return dict(blocks("\n".join(each)))
+    return dict(blocks("\n".join([*each, read("vector_short.h")])))
 
 
 @cache
@@ -260,12 +261,22 @@ FUNCTIONS: dict[str, float] = _max_ulp()
 """Every function that `prelude` offers, with its largest error in ulp (0: exact, 0.5: one rounding)."""
 
 
-ROW_FUNCTIONS: tuple[str, ...] = tuple(row_name(op, t) for op in OPS for t in COMPUTE_FLOATS)
+SHORT_FUNCTIONS: tuple[str, ...] = tuple(f"pf_{op}_f32" for op in SHORT.values())
+"""Those for results of 16 bits, within `short_functions.UNIT` of the value."""
+
+
+ROW_FUNCTIONS: tuple[str, ...] = (
+    *(row_name(op, t) for op in OPS for t in COMPUTE_FLOATS),
+    *(row_name(op, F32) for op in SHORT.values()),
+)
 """Those that work on many elements in place, a multiple of 16."""
 
 
 CPU_FUNCTIONS: frozenset[str] = frozenset(
-    [*FUNCTIONS, *folds(), *joint_functions(), *conversions(), *ROW_FUNCTIONS, *map(scaled_name, SCALED)]
+    [
+        *FUNCTIONS, *folds(), *joint_functions(), *conversions(),
+        *ROW_FUNCTIONS, *SHORT_FUNCTIONS, *map(scaled_name, SCALED),
+    ]  # fmt: skip
 )
 """Every function that `prelude` offers for the CPU."""
 

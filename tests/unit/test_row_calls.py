@@ -13,6 +13,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen.row_calls import OPS, calls_rows, in_parts, row_name
+from polyfuse.codegen.short_functions import SHORT
 from polyfuse.codegen.vector_math import CPU_FUNCTIONS, ROW_FUNCTIONS, prelude
 from polyfuse.ir.dtypes import BY_NAME, F32, F64, I64, DType
 from polyfuse.ir.index_expr import IConst, IVar
@@ -22,6 +23,7 @@ from polyfuse.ir.tensor_graph import Apply, Const, IndexValue, Read, Select
 GXX = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-march=native", "-mprefer-vector-width=512"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-nostdlib", "-Wall", "-Werror"]
+EVERY = [*((op, t) for op in OPS for t in (F32, F64)), *((op, F32) for op in SHORT.values())]
 PAIR = """
 extern "C" void rows_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; k += 64) pf_row_{0}_{1}(x + k, 64); }}
 extern "C" void ones_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; ++k) x[k] = pf_{0}_{1}(x[k]); }}
@@ -46,8 +48,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if GXX is None:
         pytest.skip("no g++")
     folder = tmp_path_factory.mktemp("rows")
-    names = [*ROW_FUNCTIONS, *(f"pf_{op}_{t.name}" for op in OPS for t in (F32, F64))]
-    pairs = [PAIR.format(op, t.name, t.c_name) for op in OPS for t in (F32, F64)]
+    names = [*ROW_FUNCTIONS, *(f"pf_{op}_{t.name}" for op, t in EVERY)]
+    pairs = [PAIR.format(op, t.name, t.c_name) for op, t in EVERY]
     (folder / "rows.cpp").write_text(prelude(names) + "".join(pairs) + FLUSH)
     command = [GXX, *FLAGS, str(folder / "rows.cpp"), "-o", str(folder / "rows.so")]
     subprocess.run(command, check=True)
@@ -69,8 +71,7 @@ def points(t: DType) -> Any:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-@pytest.mark.parametrize("t", [F32, F64], ids=str)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("op", "t"), EVERY, ids=str)
 def test_rows_have_the_bits_of_single_elements(
     op: str, t: DType, flushed: bool, library: ctypes.CDLL
 ) -> None:
@@ -162,4 +163,4 @@ def test_loops_that_stay_whole() -> None:
 
 
 def test_the_functions_are_of_the_prelude() -> None:
-    assert set(ROW_FUNCTIONS) == {f"pf_row_{op}_{t}" for op in OPS for t in ("f32", "f64")} <= CPU_FUNCTIONS
+    assert set(ROW_FUNCTIONS) == {f"pf_row_{op}_{t.name}" for op, t in EVERY} <= CPU_FUNCTIONS
