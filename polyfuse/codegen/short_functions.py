@@ -5,10 +5,11 @@
     y[k] = f16(e[k] / d)                     y[k] = f16(e[k] / d)
 
 An f16 has 11 bits of a mantissa, a bf16 8; f32 functions have 24, and a polynomial of twice the length that
-needs.  A short function is within `UNIT` of the value.  It is taken where no more than `MOST` such errors meet in
-a value before that is rounded to 16 bits, and where nothing on the way makes a relative error larger: products,
-quotients, roots, extremes, sums of what is not negative.  A difference (`1 + erf(x)` far to the left) or another
-function would.  The result is then the next f16 or bf16 but for at most 0.57 units in its last place.
+needs.  A short function is within `UNIT` of the value.  It is taken where no more than `MOST` such errors
+meet in a value before that is rounded to 16 bits, and where nothing on the way makes a relative error
+larger: products, quotients, roots, extremes, sums of what is not negative.  A difference (`1 + erf(x)` far to
+the left) or another function would.  The result is then the next f16 or bf16 but for at most 0.57 units in
+its last place.
 
 Values that others may see in full, results in f32 and what another kernel reads, stay exact.
 """
@@ -140,9 +141,7 @@ class _Shortened:
         """Is the error of what a statement makes no larger than that of its terms?"""
         if s.reduction is None:
             return True
-        return s.reduction in ("max", "min") or (
-            s.reduction == "sum" and _is_positive(s.expr, self.positive)
-        )
+        return s.reduction in ("max", "min") or (s.reduction == "sum" and _is_positive(s.expr, self.positive))
 
     def _of(self, e: Expr, rough: bool) -> Expr:
         """An expression of which a little error does not matter, if `rough`."""

@@ -129,3 +129,31 @@ def test_what_an_operator_changes_is_not_widened() -> None:
     y = f(x, g)
     np.testing.assert_array_equal(g, 2 * np.arange(96))
     np.testing.assert_array_equal(y, np.tile(3 * np.arange(96, dtype=np.float16), (64, 1)))
+
+
+BATCHED = """op f(x: {0}[N, A, T, H], g: {0}[N, A, H], b: {0}[N, 1, H]) -> (y: {0}[N, A, T, H]) {{
+  m[n, a, t] = max[h](x[n, a, t, h])
+  y[n, a, t, h] = (x[n, a, t, h] - m[n, a, t]) * g[n, a, h] + b[n, 0, h]
+}}"""
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 40, 260), (2, 1, 17, 300), (5, 2, 16, 1), (0, 2, 20, 40)], ids=str)
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_of_a_batch(kind: str, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    n, a, _, h = shape
+    rng = np.random.default_rng(h)
+    x, g, b = (rng.standard_normal(s).astype(TYPES[kind]) for s in (shape, (n, a, h), (n, 1, h)))
+    y = pf.compile(BATCHED.format(kind))(x, g, b).astype("f8")
+    xd, gd, bd = (v.astype("f8") for v in (x, g, b))
+    want = (xd - xd.max(-1, keepdims=True)) * gd[:, :, None] + bd[:, :, None]
+    np.testing.assert_allclose(y, want, rtol=TOLERANCE[kind], atol=TOLERANCE[kind])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_of_a_batch_become_f32_when_it_begins(kind: str) -> None:
+    text = source(BATCHED.format(kind), N=4, A=3, T=64, H=768)
+    assert "wide0_m[768]" in text and "wide1_m[768]" in text
+    assert re.search(r"if \(\(wide\d_at0 != c0\) \| \(wide\d_at1 != c1\)\) \{", text), "g, by both"
+    assert re.search(r"if \(wide\d_at0 != c0\) \{", text), "b, by the first"
+    few = source(BATCHED.format(kind), N=64, A=4, T=8, H=768)
+    assert re.search(r"wide0_at0 != c0", few) and "wide1" not in few, "8 rows of g do not make up for it"
