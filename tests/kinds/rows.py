@@ -43,6 +43,9 @@ class _Rows(Writer):
             self.define("v_c", ["c"], "f32(h_c[c])", over(["C"]))
             other = cast(self.compute, self.element("w"), self.dtype)
             forms += [f"{x} + {other}", f"{x} * v_c[c] + {other}", f"max({x}, {other}) + v_c[c]"]
+            if "B" in self.axes:  # a row for all rows of a batch
+                self.argument("h_bc", self.dtype, ["B", "C"])
+                forms += [f"{x} * {cast(self.compute, 'h_bc[b, c]', self.dtype)}"] * 4
         else:
             self.numbers_of(self.compute, "C", "B", "R")
         form = self.pick(*forms)
@@ -52,6 +55,7 @@ class _Rows(Writer):
             self.softmax, self.norm, self.argument_of, self.scan, self.neighbours, self.tests,
             self.root, self.log_sum, self.total, self.columns, self.span, self.product,
         ]  # fmt: skip
+        steps += [self.gate] * self.halves
         for k, step in enumerate(self.dice.sample(steps, self.pick(1, 2, 3))):
             step(f"y{k}")
         return self.call()
@@ -137,6 +141,11 @@ class _Rows(Writer):
 
     def span(self, name: str) -> None:
         self.one_for_each(name, f"max[c]({self.source}) - min[c]({self.source})")
+
+    def gate(self, name: str) -> None:
+        """Functions that are short where this is rounded at once."""
+        gate = self.pick("sigmoid({0})", "{0} * sigmoid({0} * 0.5)", "exp(-abs({0})) / (1.0 + exp(-abs({0})))")
+        self.whole(name, gate.format(self.source), go_on=True)
 
     def product(self, name: str) -> None:
         self.one_for_each(name, f"prod[c](1.0 + 0.01 * tanh({self.source}))")
