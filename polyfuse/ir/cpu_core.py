@@ -13,7 +13,7 @@ class Core:
 
     vector_bytes, registers   of one vector register, and how many there are
     units, latency, loads     fused multiply-adds begun in a cycle, cycles that one takes, loads in a cycle
-    l1, l2                    bytes of its own data caches
+    l1, l2, line              bytes of its own data caches, and of a line of them
     """
 
     vector_bytes: int = 64
@@ -23,3 +23,4 @@ class Core:
     loads: int = 2
     l1: int = 48 * KIB
     l2: int = 1024 * KIB
+    line: int = 64

@@ -5,7 +5,8 @@
 The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
 What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
 and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
-worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.
+worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Nor
+is it done where a row does not stay in L1 and the last phase computes little.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Read, Statement, TensorGraph, statement_reads, walk
 from polyfuse.layers.nest import has_band
-from polyfuse.layers.rematerialise import tensor_bytes
+from polyfuse.layers.rematerialise import EXPENSIVE, tensor_bytes
 
 # Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
 LEAST_ROW_BYTES = 1024
 # Of L2, what both the row and the next one may take each.
 SHARE_OF_L2 = 1 / 4
+# Of L1, what a row may take if its last phase computes little: longer ones come as fast by themselves.
+SHARE_OF_L1 = 1 / 2
 REASON = "the next row is fetched ahead"
 
 
@@ -52,15 +55,18 @@ def fetched_ahead(
     levels = table_cpu(threads).levels
     row = sum(_row_bytes(graph, t) for t in found)
     whole = sum(tensor_bytes(graph, t) for t in found)
+    last = _last(graph, nest)
     why = None
     if wanted is not None:
         pass
     elif row > levels[1].capacity * SHARE_OF_L2:
         why = f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
-    elif kept := [t for t in found if t not in _read_last(graph, nest)]:
+    elif kept := [t for t in found if t not in _reads(graph, last)]:
         why = f"the last phase reads {', '.join(kept)} no more"
     elif row < LEAST_ROW_BYTES:
         why = f"rows of {format_bytes(row)} are too short"
+    elif row > levels[0].capacity * SHARE_OF_L1 and not _computes(graph, last):
+        why = f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
     elif whole <= levels[1].capacity:
         why = f"{format_bytes(whole)} in all stay in L2 from call to call"
     if why is not None:
@@ -94,11 +100,17 @@ def _reads(graph: TensorGraph, phase: Tree) -> set[str]:
     return {r.tensor for n in statements(phase) for r in statement_reads(graph.statement(n))}
 
 
-def _read_last(graph: TensorGraph, nest: Tree) -> set[str]:
-    """What the last phase of a row reads."""
+def _last(graph: TensorGraph, nest: Tree) -> Tree:
+    """The last phase of a row."""
     children = nest.child.children if isinstance(nest, Band) and isinstance(nest.child, Sequence) else ()
     phases = [c for c in children if has_band(c) and _reads(graph, c)]
-    return _read_last(graph, phases[-1]) if phases else _reads(graph, nest)
+    return _last(graph, phases[-1]) if phases else nest
+
+
+def _computes(graph: TensorGraph, phase: Tree) -> bool:
+    """Does a phase take longer than its memory does?"""
+    values = (graph.statement(n).expr for n in statements(phase))
+    return any(isinstance(e, Apply) and e.op in EXPENSIVE for v in values for e in walk(v))
 
 
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyfuse.ir.index_expr import IConst, IVar, binary
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph
 from polyfuse.layers.fresh import fresh_name
@@ -76,11 +77,22 @@ def _split(
     target = graph.tensor(s.target)
     name = fresh_name(graph, f"{s.name}__part")
     part = replace(s, name=name, target=name, dims=tuple(dims), write=(IVar(number), *s.write))
-    tensor = Tensor(name, target.dtype, (IConst(chunks), *target.shape), Role.TEMP, target.span)
+    shape = (IConst(chunks), *_to_lines(target))
+    tensor = Tensor(name, target.dtype, shape, Role.TEMP, target.span)
     kept = tuple(d for d in s.dims if not d.reduce)
     value = Read(name, (IVar(number), *s.write), target.dtype, s.span)
     final = replace(s, dims=(*kept, replace(block, reduce=True)), expr=value)
     return part, tensor, final
+
+
+def _to_lines(target: Tensor) -> tuple[IndexExpr, ...]:
+    """The shape of a tensor with rows that end where a cache line does, if they are longer than one: so that
+    the rows of all chunks begin where one does. Vectors that cross lines take twice as long to be stored."""
+    *outer, last = target.shape or (IConst(1),)
+    line = Core().line // target.dtype.bytes
+    if not target.shape or not isinstance(last, IConst) or last.value <= line:
+        return target.shape
+    return (*outer, IConst(-(-last.value // line) * line))
 
 
 def _combine_nests(finals: list[Statement]) -> list[Tree]:

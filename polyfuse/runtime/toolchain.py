@@ -44,6 +44,8 @@ OPTIMISE = (
     # turn our loops into calls of memset or memcpy either. Splitting loops is layer I's business.
     "-fno-tree-loop-distribution",
     "-fno-tree-loop-distribute-patterns",
+    # gcc 12 puts two rounds of a reduction's lanes together, and then keeps the accumulators in memory.
+    "-fno-loop-unroll-and-jam",
     "-ffp-contract=fast",
 )
 SHARED = ("-std=c++17", "-fPIC", "-shared")

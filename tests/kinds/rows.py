@@ -144,7 +144,9 @@ class _Rows(Writer):
 
     def gate(self, name: str) -> None:
         """Functions that are short where this is rounded at once."""
-        gate = self.pick("sigmoid({0})", "{0} * sigmoid({0} * 0.5)", "exp(-abs({0})) / (1.0 + exp(-abs({0})))")
+        gate = self.pick(
+            "sigmoid({0})", "{0} * sigmoid({0} * 0.5)", "exp(-abs({0})) / (1.0 + exp(-abs({0})))"
+        )
         self.whole(name, gate.format(self.source), go_on=True)
 
     def product(self, name: str) -> None:

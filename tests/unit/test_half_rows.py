@@ -139,7 +139,9 @@ BATCHED = """op f(x: {0}[N, A, T, H], g: {0}[N, A, H], b: {0}[N, 1, H]) -> (y: {
 
 @pytest.mark.parametrize("shape", [(3, 4, 40, 260), (2, 1, 17, 300), (5, 2, 16, 1), (0, 2, 20, 40)], ids=str)
 @pytest.mark.parametrize("kind", TYPES)
-def test_rows_of_a_batch(kind: str, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_batch(
+    kind: str, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     n, a, _, h = shape
     rng = np.random.default_rng(h)
     x, g, b = (rng.standard_normal(s).astype(TYPES[kind]) for s in (shape, (n, a, h), (n, 1, h)))

@@ -78,7 +78,7 @@ def test_short_rows_are_fetched_as_one() -> None:
 
 def test_long_rows_are_fetched_in_pieces() -> None:
     """The last loop goes on in strips of whole vectors; the pieces together are the row, of any length."""
-    kernels, _ = made(NORM, T=512, H=30522)
+    kernels, _ = made(NORM.replace("y[t, h] = ", "y[t, h] = exp(x[t, h]) + "), T=512, H=30522)
     (task,) = lower(kernels.kernels[0]).tasks
     pieces = task.body[-1]
     assert format_block((pieces,)).splitlines()[:5] == [
@@ -98,7 +98,8 @@ def test_rows_of_a_loop_inside_chunks() -> None:
 
 
 @pytest.mark.parametrize("width", [4096, 4097, 5000, 12345])
-def test_pieces_cover_a_row(width: int) -> None:
+def test_pieces_cover_a_row(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "SHARE_OF_L1", 9)
     kernels, _ = made(HALVES, T=512, H=width)
     (task,) = lower(kernels.kernels[0]).tasks
     loop = task.body[-1]
@@ -114,7 +115,8 @@ def test_pieces_cover_a_row(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "why"), [(65536, 96, "short"), (64, 768, "stay in L2"), (64, 1 << 20, "do not fit")]
+    ("rows", "width", "why"),
+    [(65536, 96, "short"), (64, 768, "stay in L2"), (64, 1 << 20, "do not fit"), (512, 30522, "stay in L1")],
 )
 def test_other_rows_say_why_not(rows: int, width: int, why: str) -> None:
     kernels, (decision,) = made(NORM, T=rows, H=width)
