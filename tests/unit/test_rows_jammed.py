@@ -22,7 +22,7 @@ from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Declare, For, If, Node, Prefetch, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers import cpu_mapping, prefetch
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -130,8 +130,11 @@ def loops_over_rows(low: LoweredKernel) -> list[For]:
     ]
 
 
-def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(parallel: None) -> None:
+def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
+    parallel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """67 rows in shares of eight: the last one has three."""
+    monkeypatch.setattr(prefetch, "SHARE_OF_L1", 99)
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)
