@@ -104,6 +104,8 @@ CHANGES: Mapping[str, Change] = {
     "4 rows at a time": _knobs(rows=4),
     "16 rows at a time": _knobs(jointly=True),
     "not 16 rows at a time": _knobs(jointly=False),
+    "rows overlap": _knobs(skew=True),
+    "rows do not overlap": _knobs(skew=False),
     "128 bytes of accumulators": _knobs(lane_bytes=128),
     "512 bytes of accumulators": _knobs(lane_bytes=512),
     "1 chunk a thread": _knobs(chunks=1),
@@ -150,6 +152,8 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
         if (name.startswith("stores ") and results <= near) or (name == "1 thread" and not small):
             continue
         if "rows ahead" in name and (small or not one_pass):
+            continue
+        if "overlap" in name and not (reduces and one_pass):
             continue
         if "at a time" in name and not (short and one_pass) and not long:
             continue
