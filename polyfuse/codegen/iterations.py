@@ -76,7 +76,7 @@ def _skewed(task: Task, skew: Skew, printer: SoonPrinter) -> list[str]:
         *decoded,
     ]
     printer.has_read(skew.first)
-    if any(isinstance(n, Prefetch) for n in nodes_of(skew.last)):
+    if any(isinstance(n, Prefetch) for n in nodes_of((*skew.start, *skew.last))):
         printer.has_read(skew.ahead)
     return [
         *lines,

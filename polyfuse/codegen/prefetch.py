@@ -14,6 +14,8 @@ A core has only so many requests under way: long rows are asked for in pieces, a
                                         for p in 0..H by 512:
                                           if t + 1 < T:  for l in p..p+512 by 16:  fetch x[t + 1, l]
                                           for h in p..min(p+512, H): y[t, h] = x[t, h] ...
+
+`taken_out` undoes that, for rows that ask elsewhere (`codegen.skewed`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, Update, map_nodes
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
@@ -62,6 +64,30 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
     else:
         return rows
     return replace(rows, body=(*rows.body[: phases[-1]], *fetched, *rows.body[phases[-1] + 1 :]))
+
+
+def taken_out(block: Block) -> tuple[Block, tuple[For, ...]]:
+    """A row's phases without requests, and a loop over lines for each tensor that was asked for."""
+    found: dict[str, For] = {}
+    rest: list[Node] = []
+    for node in block:
+        match node:
+            case If(_, then) if lines := _requests(then):
+                found |= lines
+            case For(body=(If(_, then), For(upper=IBin("min", _, upper)) as last)) if lines := _requests(
+                then
+            ):
+                found |= lines
+                rest.append(replace(last, lower=START, upper=upper))
+            case _:
+                rest.append(node)
+    return tuple(rest), tuple(found.values())
+
+
+def _requests(nodes: Block) -> dict[str, For]:
+    """The loops over lines that nodes are, if they are nothing else."""
+    asked = {n.body[0].buffer: n for n in nodes if isinstance(n, For) and isinstance(n.body[0], Prefetch)}
+    return asked if len(asked) == len(nodes) else {}
 
 
 def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:

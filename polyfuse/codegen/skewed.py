@@ -8,7 +8,8 @@
 
 A phase waits until the lanes of the phase before have become one number, and until roots and quotients of it
 are there: together as long as the vectors of a row of some kilobytes take.  Now there is always a loop that
-needs none of these numbers.  Lines that are asked for ahead are those of one row later.
+needs none of these numbers.  Lines that are asked for ahead are those of two rows later, and asked for by a
+loop in between, which has its row in L1 while memory is idle; without one by the last loop, of one row later.
 
 Iterations of a parallel nest may run in any order, so also in this one.  What the first phase finds goes on
 in scalars, and in arrays of the worker that have room for two rows.  Rows that take turns already
@@ -24,6 +25,7 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import guarded_load, scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
 from polyfuse.codegen.hoist import CHEAP, is_square
+from polyfuse.codegen.prefetch import taken_out
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
@@ -65,6 +67,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
         if wanted is not False and t.loops and not t.together and t.jammed == 1:
             found = _cut(t.body, local)
         if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
+            found = _asking(found, t.loops[-1])
             own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
             doubled |= own
             t = replace(t, skew=_skew(t, found, own))
@@ -239,6 +242,31 @@ def _in_turns(block: Block, arrays: Set[str], sizes: Mapping[str, int]) -> Block
         return n
 
     return map_nodes(map_values(block, expr, lambda i: i), node)
+
+
+def _asking(parts: tuple[Block, Block, Block], rows: For) -> tuple[Block, Block, Block]:
+    """The parts, with requests of the last one in a vector loop of the middle one, if there is one."""
+    first, middle, last = parts
+    plain, lines = taken_out(last)
+    place = next((k for k, n in enumerate(middle) if isinstance(n, For) and _is_vector(n)), None)
+    if not lines or place is None:
+        return parts
+    asked: list[Node] = []
+    for n in lines:
+        (request,) = substituted(n.body, {rows.var: binary("+", IVar(rows.var), 2)})
+        assert isinstance(request, Prefetch)
+        *lead, row, line = request.indices
+        assert not isinstance(row, EXPR_TYPES)
+        there = binary("min", row, binary("-", rows.upper, 1))
+        asked.append(replace(n, body=(replace(request, indices=(*lead, there, line)),)))
+    loop = middle[place]
+    assert isinstance(loop, For)
+    asking = replace(loop, body=(*asked, *loop.body))
+    return first, (*middle[:place], asking, *middle[place + 1 :]), plain
+
+
+def _is_vector(loop: For) -> bool:
+    return loop.coordinate is Coordinate.VECTOR and loop.step == 1
 
 
 def _later(block: Block, var: str) -> Block:

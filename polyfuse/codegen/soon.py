@@ -4,7 +4,9 @@
       for l in 0..64:                         fetch the lines of x[c1 + 32] to x[c1 + 96] into L2
         y[c1 + l] = f(x[c1 + l])              for l in 0..64:  y[c1 + l] = f(x[c1 + l])
 
-What an earlier loop of the same iteration has read is in a cache already, and is not asked for again.
+Requests of a loop's own (loops over lines of another row in its body, `codegen.skewed`) are made there as
+well, as far as the lanes have come.  What an earlier loop of the same iteration has read is in a cache
+already, and is not asked for again.
 
 Measured, it pays in loops that compute for long between two lines, and beside stores past the caches where
 vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
@@ -13,7 +15,7 @@ vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.halves import LANES, trip_of
@@ -21,7 +23,8 @@ from polyfuse.codegen.streaming import LINE, StreamPrinter, along
 from polyfuse.codegen.transposed import turned_text
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
-from polyfuse.ir.loop_ir import Block, Declare, For, Store, TurnedTile, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, TurnedTile, Update
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 
 # How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
@@ -42,6 +45,14 @@ class SoonPrinter(StreamPrinter):
     soon: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     inout: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     near: frozenset[_Row] = field(default_factory=frozenset, kw_only=True)
+    asked: tuple[For, ...] = field(default=(), kw_only=True)
+
+    def loop(self, loop: For, indent: str) -> list[str]:
+        asked = tuple(n for n in loop.body if isinstance(n, For) and isinstance(n.body[0], Prefetch))
+        if loop.coordinate is not Coordinate.VECTOR or not asked:
+            return StreamPrinter.loop(self, loop, indent)
+        plain = replace(loop, body=tuple(n for n in loop.body if n not in asked))
+        return StreamPrinter.loop(replace(self, asked=asked), plain, indent)
 
     def has_read(self, nodes: Block) -> None:
         """Rows that these loops read are near from now on."""
@@ -65,6 +76,11 @@ class SoonPrinter(StreamPrinter):
         fetches = [
             line for r in self._fetched(loop) for line in self._fetch(r, loop.var, start, lanes, indent)
         ]
+        for lines in self.asked:
+            each = f"for (int l = 0; l < {lanes}; l += {lines.step})"
+            here = f"const pf_i64 {lines.var} = {start} + l;"
+            (request,) = self.block(lines.body, "")
+            fetches.append(f"{indent}{each} {{ {here} {request} }}")
         return [*fetches, *StreamPrinter.lanes_of(self, loop, start, lanes, indent)]
 
     def in_place(self, loop: For) -> Store | Update | None:
@@ -80,7 +96,7 @@ class SoonPrinter(StreamPrinter):
     def _worth(self, loop: For) -> bool:
         trip = trip_of(loop)
         long = trip is None or trip >= LANES
-        return StreamPrinter._worth(self, loop) or (long and bool(self._fetched(loop)))
+        return StreamPrinter._worth(self, loop) or (long and bool(self.asked or self._fetched(loop)))
 
     def _fetch(self, r: Read, var: str, start: str, lanes: int, indent: str) -> list[str]:
         size = r.dtype.bytes

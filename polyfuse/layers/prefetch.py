@@ -5,8 +5,10 @@
 The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
 What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
 and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
-worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Nor
-is it done where a row does not stay in L1 and the last phase computes little.
+worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Rows
+that overlap ask in a loop of which memory knows nothing, so there it pays for what is far from all in L3.
+It is not done where a row does not stay in L1 and the last phase computes little, nor for rows in order
+in L3.
 """
 
 from __future__ import annotations
@@ -18,8 +20,19 @@ from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Read, Statement, TensorGraph, statement_reads, walk
+from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Const,
+    Expr,
+    Read,
+    Statement,
+    TensorGraph,
+    depends_on,
+    statement_reads,
+    walk,
+)
 from polyfuse.layers.nest import has_band
 from polyfuse.layers.rematerialise import EXPENSIVE, tensor_bytes
 
@@ -29,6 +42,12 @@ LEAST_ROW_BYTES = 1024
 SHARE_OF_L2 = 1 / 4
 # Of L1, what a row may take if its last phase computes little: longer ones come as fast by themselves.
 SHARE_OF_L1 = 1 / 2
+# Of L3, what rows in order may take that come from there; results need the rest.
+SHARE_IN_L3 = 0.8
+# Of L1, what rows may take that overlap; and of L3, what all of them take at least where it pays to ask for
+# rows that the last phase reads no more.
+SHARE_OF_OVERLAP = 1 / 6
+SHARE_OF_L3 = 1 / 2
 REASON = "the next row is fetched ahead"
 
 
@@ -52,23 +71,8 @@ def fetched_ahead(
     found = [t for t in sorted(outside - written) if _row_by_row(graph, t, rows)]
     if not found:
         return buffers
-    levels = table_cpu(threads).levels
     row = sum(_row_bytes(graph, t) for t in found)
-    whole = sum(tensor_bytes(graph, t) for t in found)
-    last = _last(graph, nest)
-    why = None
-    if wanted is not None:
-        pass
-    elif row > levels[1].capacity * SHARE_OF_L2:
-        why = f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
-    elif kept := [t for t in found if t not in _reads(graph, last)]:
-        why = f"the last phase reads {', '.join(kept)} no more"
-    elif row < LEAST_ROW_BYTES:
-        why = f"rows of {format_bytes(row)} are too short"
-    elif row > levels[0].capacity * SHARE_OF_L1 and not _computes(graph, last):
-        why = f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
-    elif whole <= levels[1].capacity:
-        why = f"{format_bytes(whole)} in all stay in L2 from call to call"
+    why = _refusal(graph, nest, rows, found, threads) if wanted is None else None
     if why is not None:
         decisions.append(Decision("prefetch", ", ".join(found), False, why))
         return buffers
@@ -77,6 +81,33 @@ def fetched_ahead(
     why = f"{which}, {format_bytes(row)}, comes to the caches while the last phase computes"
     decisions.append(Decision("prefetch", ", ".join(found), True, why))
     return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
+
+
+def _refusal(
+    graph: TensorGraph, nest: Tree, rows: Many[Member], found: list[str], threads: int
+) -> str | None:
+    """Why it does not pay to ask for rows of these tensors, if it does not."""
+    l1, l2, l3, *_ = table_cpu(threads).levels
+    row = sum(_row_bytes(graph, t) for t in found)
+    whole = sum(tensor_bytes(graph, t) for t in found)
+    last = _last(graph, nest)
+    overlap = row <= l1.capacity * SHARE_OF_OVERLAP and _overlap(graph, nest, rows)
+    kept = [t for t in found if t not in _reads(graph, last)]
+    if row > l2.capacity * SHARE_OF_L2:
+        return f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
+    if kept and not (overlap and whole > l3.capacity * SHARE_OF_L3):
+        return f"the last phase reads {', '.join(kept)} no more"
+    if row < LEAST_ROW_BYTES:
+        return f"rows of {format_bytes(row)} are too short"
+    if whole <= l2.capacity:
+        return f"{format_bytes(whole)} in all stay in L2 from call to call"
+    if _computes(graph, last, rows):
+        return None
+    if row > l1.capacity * SHARE_OF_L1:
+        return f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
+    if whole <= l3.capacity * SHARE_IN_L3 and not _are_parallel(rows):
+        return f"{format_bytes(whole)} in all stay in L3, and rows in order follow one another fast enough"
+    return None
 
 
 def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
@@ -102,15 +133,42 @@ def _reads(graph: TensorGraph, phase: Tree) -> set[str]:
 
 def _last(graph: TensorGraph, nest: Tree) -> Tree:
     """The last phase of a row."""
-    children = nest.child.children if isinstance(nest, Band) and isinstance(nest.child, Sequence) else ()
-    phases = [c for c in children if has_band(c) and _reads(graph, c)]
+    phases = _phases(graph, nest)
     return _last(graph, phases[-1]) if phases else nest
 
 
-def _computes(graph: TensorGraph, phase: Tree) -> bool:
-    """Does a phase take longer than its memory does?"""
-    values = (graph.statement(n).expr for n in statements(phase))
-    return any(isinstance(e, Apply) and e.op in EXPENSIVE for v in values for e in walk(v))
+def _phases(graph: TensorGraph, nest: Tree) -> list[Tree]:
+    """The loops over a row, one after the other."""
+    children = nest.child.children if isinstance(nest, Band) and isinstance(nest.child, Sequence) else ()
+    return [c for c in children if has_band(c) and _reads(graph, c)]
+
+
+def _are_parallel(rows: Many[Member]) -> bool:
+    return rows[-1].coordinate is Coordinate.BLK
+
+
+def _overlap(graph: TensorGraph, nest: Tree, rows: Many[Member]) -> bool:
+    """Will rows overlap, if they are short (`codegen.skewed`), with a loop in between that asks for lines?"""
+    return len(_phases(graph, nest)) > 2 and _are_parallel(rows) and not _computes(graph, nest, rows)
+
+
+def _computes(graph: TensorGraph, phase: Tree, rows: Many[Member]) -> bool:
+    """Does a phase take longer for its elements than memory does?"""
+    return any(
+        _takes_long(e) and depends_on(e) - set(variables(rows[-1].of(n)))
+        for n in statements(phase)
+        for e in walk(graph.statement(n).expr)
+    )
+
+
+def _takes_long(e: Expr) -> bool:
+    match e:
+        case Apply("pow", (_, Const(exponent))):
+            return exponent not in (2, -1, 0.5, -0.5)
+        case Apply(op):
+            return op in EXPENSIVE
+        case _:
+            return False
 
 
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:

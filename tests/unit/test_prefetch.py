@@ -131,6 +131,29 @@ def test_rows_that_the_last_phase_does_not_read_are_not_fetched_ahead() -> None:
     assert not any(b.ahead for k in kernels.kernels for b in k.buffers)
 
 
+@pytest.mark.parametrize(("rows", "taken"), [(1024, False), (4096, True)])
+def test_rows_that_overlap_ask_for_what_the_last_phase_does_not_read(rows: int, taken: bool) -> None:
+    """Where it is far from all in L3; in a loop that waits for no memory, and never beyond the last row."""
+    kernels, (decision,) = made(RESIDUAL, T=rows, H=768)
+    assert decision.taken == taken
+    (task,) = lower(kernels.kernels[0]).tasks
+    assert task.skew is not None
+    found = set(fetches(task.skew.start))
+    assert found == ({f"fetch {t}[min(c0 + 3, 4095), c0_l]" for t in "xr"} if taken else set())
+
+
+def test_rows_in_order_are_not_asked_for_in_l3() -> None:
+    """Each adds to the sums of all rows."""
+    text = """op f(x: f32[T, H], g: f32[T, H]) -> (y: f32[T, H], c: f32[H]) {
+      s[t] = sum[h](x[t, h] * g[t, h]); c[h] = sum[t](x[t, h] * g[t, h])
+      y[t, h] = x[t, h] - s[t] * g[t, h]
+    }"""
+    for rows, taken in ((4096, False), (40960, True)):
+        _, (decision,) = made(text, T=rows, H=768)
+        assert decision.taken == taken
+        assert taken or "stay in L3" in decision.reason
+
+
 def test_what_is_read_for_a_value_that_is_kept_is_fetched() -> None:
     """Such reads are in declarations of scalars."""
     scheduled = LoopFusion().schedule(fixed_graph_of(RESIDUAL, T=4096, H=768))

@@ -8,11 +8,12 @@ from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
+from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.skewed import ROOM
 from polyfuse.codegen.tasks import Skew
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
-from polyfuse.ir.loop_ir import If, Prefetch
+from polyfuse.ir.loop_ir import Block, Prefetch
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -122,26 +123,26 @@ def test_rows_of_arrays_have_room_for_two() -> None:
         assert str(array.extents[0]) == str(room)
 
 
-def test_rows_that_are_asked_for_are_one_later() -> None:
-    skew, (plain,) = skew_of(lowered(NORM, T=40960, H=768)), lowered(NORM, False, T=40960, H=768).tasks
+ROOT = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  s[t] = sum[h](x[t, h] * x[t, h]); y[t, h] = x[t, h] * rsqrt(s[t])
+}"""
+
+
+def asked(block: Block) -> set[str]:
+    """The rows whose lines are asked for."""
+    return {str(n.indices[0]) for n in nodes_of(block) if isinstance(n, Prefetch)}
+
+
+def test_rows_that_are_asked_for_are_later_ones() -> None:
+    """Two rows later by a loop that is between those of two rows, or one later by the last one."""
+    (plain,) = lowered(NORM, False, T=40960, H=768).tasks
+    assert asked(plain.body) == {"c0 + 1"}
+    skew = skew_of(lowered(NORM, T=40960, H=768))
     assert skew is not None
-
-    def asked(block: object) -> list[str]:
-        found: list[str] = []
-
-        def walk(nodes: object) -> None:
-            for n in nodes:  # type: ignore[attr-defined]
-                if isinstance(n, Prefetch):
-                    found.append(str(n.indices[0]))
-                elif isinstance(n, If):
-                    walk(n.then)
-                elif hasattr(n, "body"):
-                    walk(n.body)
-
-        walk(block)
-        return found
-
-    assert set(asked(plain.body)) == {"c0 + 1"} and set(asked(skew.last)) == {"c0 + 2"}
+    assert asked(skew.start) == {"min(c0 + 3, 40959)"} and not asked((*skew.ahead, *skew.last))
+    skew = skew_of(lowered(ROOT, T=40960, H=768))
+    assert skew is not None
+    assert asked(skew.last) == {"c0 + 2"} and not asked((*skew.start, *skew.ahead))
 
 
 def test_where_it_pays() -> None:
