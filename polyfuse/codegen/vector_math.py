@@ -274,9 +274,14 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 
 CPU_FUNCTIONS: frozenset[str] = frozenset(
     [
-        *FUNCTIONS, *folds(), *joint_functions(), *conversions(),
-        *ROW_FUNCTIONS, *SHORT_FUNCTIONS, *map(scaled_name, SCALED),
-    ]  # fmt: skip
+        *FUNCTIONS,
+        *folds(),
+        *joint_functions(),
+        *conversions(),
+        *ROW_FUNCTIONS,
+        *SHORT_FUNCTIONS,
+        *map(scaled_name, SCALED),
+    ]
 )
 """Every function that `prelude` offers for the CPU."""
 
