@@ -135,6 +135,7 @@ def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
 ) -> None:
     """67 rows in shares of eight: the last one has three."""
     monkeypatch.setattr(prefetch, "SHARE_OF_L1", 99)
+    monkeypatch.setattr(prefetch, "SHARE_IN_L3", 0)
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)
