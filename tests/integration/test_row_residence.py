@@ -212,7 +212,8 @@ def test_rows_and_columns_are_summed_in_one_pass(rows: int, length: int, barrier
     found = stitched(GRADIENT, rows, length, GpuTarget(sms=4), barriers=barriers)
     assert found.kernels == (1 if barriers else 2)
     assert found.loads_of("x") == found.loads_of("dy") == {1}
-    assert found.loads_of("dgamma__part") == {1}
+    beyond = {0} if length % 16 else set()  # rows of partial sums end where a line does
+    assert found.loads_of("dgamma__part") == {1} | beyond
 
 
 # --- ten rows at once ---------------------------------------------------------------------------------
