@@ -8,8 +8,8 @@
 
 A phase waits until the lanes of the phase before have become one number, and until roots and quotients of it
 are there: together as long as the vectors of a row of some kilobytes take.  Now there is always a loop that
-needs none of these numbers.  Lines that are asked for ahead are those of two rows later, and asked for by a
-loop in between, which has its row in L1 while memory is idle; without one by the last loop, of one row later.
+needs none of these numbers.  Lines that are asked for ahead are those of one row later, and asked for by
+a loop in between, which has its row in L1 while memory is idle, or else by the last loop.
 
 Iterations of a parallel nest may run in any order, so also in this one.  What the first phase finds goes on
 in scalars, and in arrays of the worker that have room for two rows.  Rows that take turns already
@@ -253,7 +253,7 @@ def _asking(parts: tuple[Block, Block, Block], rows: For) -> tuple[Block, Block,
         return parts
     asked: list[Node] = []
     for n in lines:
-        (request,) = substituted(n.body, {rows.var: binary("+", IVar(rows.var), 2)})
+        (request,) = substituted(n.body, {rows.var: binary("+", IVar(rows.var), 1)})
         assert isinstance(request, Prefetch)
         *lead, row, line = request.indices
         assert not isinstance(row, EXPR_TYPES)

@@ -6,7 +6,7 @@ The first phase of a row waits for memory, the others compute from the cache, an
 What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
 and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
 worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Rows
-that overlap ask in a loop of which memory knows nothing, so there it pays for what is far from all in L3.
+that overlap ask in a loop of which memory knows nothing, so there it pays for what is about as large as L3.
 It is not done where a row does not stay in L1 and the last phase computes little, nor for rows in order
 in L3.
 """
@@ -44,10 +44,10 @@ SHARE_OF_L2 = 1 / 4
 SHARE_OF_L1 = 1 / 2
 # Of L3, what rows in order may take that come from there; results need the rest.
 SHARE_IN_L3 = 0.8
-# Of L1, what rows may take that overlap; and of L3, what all of them take at least where it pays to ask for
-# rows that the last phase reads no more.
+# Of L1, what rows may take that overlap; and of L3, what all of them take at least and at most where it pays
+# to ask for rows that the last phase reads no more.
 SHARE_OF_OVERLAP = 1 / 6
-SHARE_OF_L3 = 1 / 2
+SHARES_OF_L3 = (1 / 2, 2)
 REASON = "the next row is fetched ahead"
 
 
@@ -95,7 +95,8 @@ def _refusal(
     kept = [t for t in found if t not in _reads(graph, last)]
     if row > l2.capacity * SHARE_OF_L2:
         return f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
-    if kept and not (overlap and whole > l3.capacity * SHARE_OF_L3):
+    near, far = (l3.capacity * share for share in SHARES_OF_L3)
+    if kept and not (overlap and near < whole <= far):
         return f"the last phase reads {', '.join(kept)} no more"
     if row < LEAST_ROW_BYTES:
         return f"rows of {format_bytes(row)} are too short"

@@ -134,12 +134,12 @@ def asked(block: Block) -> set[str]:
 
 
 def test_rows_that_are_asked_for_are_later_ones() -> None:
-    """Two rows later by a loop that is between those of two rows, or one later by the last one."""
+    """Those after the next: by a loop that is between those of two rows, or by the last one."""
     (plain,) = lowered(NORM, False, T=40960, H=768).tasks
     assert asked(plain.body) == {"c0 + 1"}
     skew = skew_of(lowered(NORM, T=40960, H=768))
     assert skew is not None
-    assert asked(skew.start) == {"min(c0 + 3, 40959)"} and not asked((*skew.ahead, *skew.last))
+    assert asked(skew.start) == {"min(c0 + 2, 40959)"} and not asked((*skew.ahead, *skew.last))
     skew = skew_of(lowered(ROOT, T=40960, H=768))
     assert skew is not None
     assert asked(skew.last) == {"c0 + 2"} and not asked((*skew.start, *skew.ahead))
