@@ -23,8 +23,10 @@ from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, load
 from polyfuse import lowering, pipeline
-from polyfuse.codegen import cpu, halves, lower, masked_tails, vector_math
+from polyfuse.codegen import cpu, halves, lower, masked_tails, skewed, vector_math
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers import rfactor
+from polyfuse.runtime import toolchain
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
 SERIES, SECONDS = 9, 6.0
@@ -82,6 +84,12 @@ def unchanged(kernel: Any, block: Any, *_: Any) -> Any:
     return block
 
 
+def _with_unroll_and_jam(source: str, compiler: toolchain.Compiler) -> tuple[str, ...]:
+    """The flags of a source, without the one that keeps gcc from it."""
+    return tuple(f for f in _FLAGS_FOR(source, compiler) if f != "-fno-loop-unroll-and-jam")
+
+
+_FLAGS_FOR = toolchain.flags_for
 CHOICES = (
     Choice(
         "accumulators of four vectors, not of eight",
@@ -140,6 +148,16 @@ CHOICES = (
         knobs=CpuKnobs(skew=False),
     ),
     Choice(
+        "rows that overlap ask for lines in a loop that waits for none",
+        (Case("ln_fwd"), Case("res_ln", {"T": 4096, "H": 768}), Case("astitch_768")),
+        ((skewed, "_asking", lambda parts, rows: parts),),
+    ),
+    Choice(
+        "sixteen short rows at once",
+        tuple(Case(name, {"T": 100_000, "H": 16}) for name in ("ln_fwd", "softmax", "res_ln", "ln_bwd")),
+        knobs=CpuKnobs(jointly=False),
+    ),
+    Choice(
         "rows that add to the same long sums, four at a time",
         (
             Case("ln_bwd", {"T": 64, "H": 30_000}),
@@ -152,6 +170,26 @@ CHOICES = (
         "the next row asked for ahead",
         (Case("ln_fwd"), Case("rms_swiglu"), Case("xent_fwd")),
         knobs=CpuKnobs(ahead=0),
+    ),
+    Choice(
+        "rows beyond L1, and rows in order in L3, not asked for ahead",
+        (Case("ln_fwd", {"T": 64, "H": 30_000}), Case("ln_fwd", {"T": 512, "H": 8192}), Case("ln_bwd")),
+        knobs=CpuKnobs(ahead=1),
+    ),
+    Choice(
+        "partial sums that begin at lines",
+        (Case("ln_bwd", {"T": 300, "H": 1023}),),
+        ((rfactor, "_to_lines", lambda target: target.shape),),
+    ),
+    Choice(
+        "no unroll-and-jam",
+        (
+            Case("ln_fwd", {"T": 300, "H": 1024}),
+            Case("ln_fwd", {"T": 777, "H": 1023}),
+            Case("res_ln"),
+            Case("rms_swiglu", {"T": 200, "H": 1000}),
+        ),
+        ((toolchain, "flags_for", _with_unroll_and_jam),),
     ),
     Choice(
         "lines asked for shortly before use",
@@ -182,17 +220,17 @@ CHOICES = (
 )
 
 
-def compiled(workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[], Any], str]:
-    """A call, and the source that it runs."""
+def compiled(workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[], Any], object]:
+    """A call, and the source that it runs with the flags of its compiler."""
     f = pf.compile(workload.parse(), workload.name, options=pf.Options(verify=True, progress=False))
     f(*arguments)
     code = f.built(*arguments).code
     assert code is not None
-    return (lambda: f(*arguments)), code.source
+    return (lambda: f(*arguments)), (code.source, toolchain.flags_for(code.source, toolchain.find_compiler()))
 
 
 def both(choice: Choice, case: Case) -> tuple[Calls, bool]:
-    """Calls with and without the choice, on the same arrays, and whether their sources differ."""
+    """Calls with and without the choice, on the same arrays, and whether their code differs."""
     workload = load(case.workload)
     given = workload.inputs(case.of(workload))
     arguments = [given[n] for n in workload.graph.inputs if n in given]

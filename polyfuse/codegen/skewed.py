@@ -51,6 +51,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depen
 
 # What is read of a row, at most: two rows and one that is asked for shall stay in L1.
 ROOM = Core().l1 // 6
+# The same where lines are asked for between the loops of two rows: that is three rows.
+ROOM_BETWEEN = Core().l1 // 8
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
@@ -67,7 +69,8 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
         if wanted is not False and t.loops and not t.together and t.jammed == 1:
             found = _cut(t.body, local)
         if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
-            found = _asking(found, t.loops[-1])
+            if _row_bytes(t.body) <= ROOM_BETWEEN:
+                found = _asking(found, t.loops[-1])
             own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
             doubled |= own
             t = replace(t, skew=_skew(t, found, own))

@@ -46,7 +46,7 @@ SHARE_OF_L1 = 1 / 2
 SHARE_IN_L3 = 0.8
 # Of L1, what rows may take that overlap; and of L3, what all of them take at least and at most where it pays
 # to ask for rows that the last phase reads no more.
-SHARE_OF_OVERLAP = 1 / 6
+SHARE_OF_OVERLAP = 1 / 8
 SHARES_OF_L3 = (1 / 2, 2)
 REASON = "the next row is fetched ahead"
 

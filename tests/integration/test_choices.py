@@ -14,6 +14,7 @@ from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.pipeline import Compilation, Watch, emitted
+from polyfuse.runtime import toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
@@ -23,7 +24,8 @@ from benchmarks.pages import BEGIN, END, write_measured  # noqa: E402
 from benchmarks.workload import load  # noqa: E402
 
 
-def source(case: Case, knobs: CpuKnobs) -> str:
+def code(case: Case, knobs: CpuKnobs) -> tuple[str, tuple[str, ...]]:
+    """The source, and the flags of its compiler."""
     workload = load(case.workload)
     layers = {"fusion": LoopFusion(), "stitching": Stitching(), "packing": Packing()}
     options = Options(threads=2, verify=True, progress=False)
@@ -31,15 +33,16 @@ def source(case: Case, knobs: CpuKnobs) -> str:
         workload.graph, case.of(workload), options=options, knobs=CpuKnobs(core=this_core()), **layers
     )
     chosen = Compilation(**{**vars(compilation), "knobs": knobs})
-    return emitted(Watch(options), chosen)[1].source
+    source = emitted(Watch(options), chosen)[1].source
+    return source, toolchain.flags_for(source, toolchain.find_compiler())
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name)
 def test_leaving_it_out_changes_the_code(choice: Choice) -> None:
     def differs(case: Case) -> bool:
-        usual = source(case, CpuKnobs())
+        usual = code(case, CpuKnobs())
         with choice.left_out():
-            return source(case, choice.knobs) != usual
+            return code(case, choice.knobs) != usual
 
     assert any(map(differs, choice.cases))
 

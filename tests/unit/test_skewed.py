@@ -9,7 +9,7 @@ from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.codegen.skewed import ROOM
+from polyfuse.codegen.skewed import ROOM, ROOM_BETWEEN
 from polyfuse.codegen.tasks import Skew
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
@@ -140,6 +140,11 @@ def test_rows_that_are_asked_for_are_later_ones() -> None:
     skew = skew_of(lowered(NORM, T=40960, H=768))
     assert skew is not None
     assert asked(skew.start) == {"min(c0 + 2, 40959)"} and not asked((*skew.ahead, *skew.last))
+    longest = ROOM_BETWEEN // 4
+    skew = skew_of(lowered(NORM, T=40960, H=longest))
+    assert skew is not None and asked(skew.start) and not asked(skew.last)
+    skew = skew_of(lowered(NORM, T=40960, H=longest + 1))
+    assert skew is not None and asked(skew.last) == {"c0 + 2"} and not asked(skew.start), "L1 has no room"
     skew = skew_of(lowered(ROOT, T=40960, H=768))
     assert skew is not None
     assert asked(skew.last) == {"c0 + 2"} and not asked((*skew.start, *skew.ahead))
