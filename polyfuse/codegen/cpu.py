@@ -8,6 +8,7 @@ failed check there); `num` holds the sizes that are still open, then the strides
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +40,10 @@ CACHE_LINE = 64
 # stay in registers where the loop computes something (docs/targets.md).
 LANE_BYTES = 256
 
+# gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
+BACKWARDS = "// needs -fno-ivopts\n"
+# In an index, a number or a size less a variable.
+_FALLS = re.compile(r"\[(?:[^][]*\()?(?:\d+|N_\w+|\(N_\w+ - \d+\)) - \(*(?:\d+ \* )?(?:\w+_)?c\d")
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
@@ -91,7 +96,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURN if any("pf_turn<" in text for text in functions) else ""
-    source = prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
+    back = BACKWARDS * any(map(_FALLS.search, functions))
+    source = back + prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 
