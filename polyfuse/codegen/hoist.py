@@ -181,6 +181,11 @@ class _Moved:
         return True
 
 
+def computes_little(e: Apply, *besides: str) -> bool:
+    """Is an operation cheap, or one of those?"""
+    return e.op in CHEAP or e.op in besides or is_square(e)
+
+
 def is_square(e: Apply) -> bool:
     """A power that is a product."""
     match e:

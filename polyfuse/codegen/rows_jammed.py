@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import steps
 from polyfuse.codegen.halves import trip_of
-from polyfuse.codegen.hoist import CHEAP, is_square
+from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.windows import at_most, strip_of
@@ -183,7 +183,7 @@ def _worth(merged: Sequence[For], common: frozenset[str], core: Core) -> int:
 def _light(loop: For) -> bool:
     """Does a loop compute nothing that takes longer than to load and store a sum?"""
     values = [n.value for n in loop.body if isinstance(n, (Declare, Store, Update)) and n.value is not None]
-    return all(x.op in CHEAP or is_square(x) for v in values for x in walk(v) if isinstance(x, Apply))
+    return all(computes_little(x) for v in values for x in walk(v) if isinstance(x, Apply))
 
 
 def _most(loop: For) -> int:

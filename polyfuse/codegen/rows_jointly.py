@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
-from polyfuse.codegen.hoist import CHEAP, is_square
+from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
@@ -34,7 +34,19 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import BF16, F16
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+    map_places,
+    map_values,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, reads, walk
 
@@ -126,7 +138,7 @@ def _longest(body: Block) -> tuple[int, int]:
 def _long(nodes: Sequence[Node]) -> bool:
     """Is there a function that takes longer than a root?"""
     every = (e for v in _values(nodes) for e in walk(v) if isinstance(e, Apply))
-    return not all(e.op in CHEAP or e.op in _ROOTS or is_square(e) for e in every)
+    return not all(computes_little(e, *_ROOTS) for e in every)
 
 
 def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
@@ -166,16 +178,16 @@ def at_once(
     touched = names_of(row)
     mine = [b for b in kernel.buffers if b.tensor in touched & own]
     arrays = [n for n in row if isinstance(n, Declare) and n.count]
-    on_stack = sum(_row_places(n) * n.dtype.bytes for n in arrays)
+    on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
     if any(sizes(b.elements) for b in mine) or rows * on_stack > MOST_STACK:
         return None
     if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > MOST_BYTES:
         return None
     names = frozenset(b.tensor for b in mine)
-    all_rows = placed(row, names, {n.name: _row_places(n) for n in arrays}, IVar(ROW))
+    all_rows = placed(row, names, {n.name: row_places(n) for n in arrays}, IVar(ROW))
     body = (
         *(Declare(of_all(n.name), n.dtype, None, rows) for n in scalars.values()),
-        *(replace(n, count=rows * _row_places(n)) for n in arrays),
+        *(replace(n, count=rows * row_places(n)) for n in arrays),
         *_phases(all_rows, scalars, rows, common),
     )
     return AtOnce(rows, body, placed(row, names, {}, IConst(0)), names)
@@ -201,7 +213,7 @@ def joint_totals(loop: For) -> list[Update]:
     return [u for u in found.values() if joins(u.op, u.value.dtype)]
 
 
-def _row_places(n: Declare) -> int:
+def row_places(n: Declare) -> int:
     """Elements of a row of an array: the last step of lanes may go beyond what is used of them."""
     return -(-n.count // LANES) * LANES
 
@@ -219,15 +231,7 @@ def placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexEx
             return (binary("+", binary("*", row, flat[name]), place),)
         return indices
 
-    def expr(e: Expr) -> Expr:
-        return replace(e, indices=at(e.tensor, e.indices)) if isinstance(e, Read) else e
-
-    def node(n: Node) -> Node:
-        if isinstance(n, (Store, Update)):
-            return replace(n, indices=at(n.buffer, n.indices))
-        return n
-
-    return map_nodes(map_values(block, expr, lambda i: i), node)
+    return map_places(block, at)
 
 
 # --- phases -------------------------------------------------------------------------------------------

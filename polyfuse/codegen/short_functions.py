@@ -16,7 +16,6 @@ Values that others may see in full, results in f32 and what another kernel reads
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
@@ -196,10 +195,10 @@ def _errors(graph: TensorGraph, values: list[Expr]) -> int:
                 return max(map(count, args))
             case Apply(op, args):
                 own = op in SHORT.values()
-                return own + sum(itertools.chain(map(count, args)))
+                return own + sum(map(count, args))
             case _:
                 return 0
 
     for s, value in zip(graph.statements, values, strict=True):
         of[s.target] = max(of.get(s.target, 0), count(value))
-    return max(most, *of.values()) if of else most
+    return max(most, *of.values(), 0)

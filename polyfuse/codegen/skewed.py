@@ -24,8 +24,9 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load, scalar_name
 from polyfuse.codegen.halves import LANES, trip_of
-from polyfuse.codegen.hoist import CHEAP, is_square
+from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.prefetch import taken_out
+from polyfuse.codegen.rows_jointly import row_places
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
@@ -43,7 +44,7 @@ from polyfuse.ir.loop_ir import (
     Store,
     Update,
     map_nodes,
-    map_values,
+    map_places,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
@@ -84,7 +85,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
 def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
     """Of the parts of a task's body; rows of `own`, a worker's arrays, are doubled."""
     rows = [n for n in parts[0] if isinstance(n, Declare) and n.count]
-    sizes = {n.name: -(-n.count // LANES) * LANES for n in rows}
+    sizes = {n.name: row_places(n) for n in rows}
     alone = tuple(n for n in parts[0] if n not in rows)
     first, middle, last = (_in_turns(part, own, sizes) for part in (alone, *parts[1:]))
     known = {n.name: n for n in first if isinstance(n, Declare)}
@@ -123,7 +124,7 @@ def _long(body: Block) -> bool:
     """Is there a function of elements that takes long?"""
     loops = [n for n in nodes_of(body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
     every = (e for x in loops for v in _values(x) for e in walk(v) if isinstance(e, Apply))
-    return not all(e.op in CHEAP or e.op == "div" or is_square(e) for e in every)
+    return not all(computes_little(e, "div") for e in every)
 
 
 def _values(loop: For) -> list[Expr]:
@@ -236,15 +237,7 @@ def _in_turns(block: Block, arrays: Set[str], sizes: Mapping[str, int]) -> Block
             case _:
                 return indices
 
-    def expr(e: Expr) -> Expr:
-        return replace(e, indices=placed(e.tensor, e.indices)) if isinstance(e, Read) else e
-
-    def node(n: Node) -> Node:
-        if isinstance(n, (Store, Update)):
-            return replace(n, indices=placed(n.buffer, n.indices))
-        return n
-
-    return map_nodes(map_values(block, expr, lambda i: i), node)
+    return map_places(block, placed)
 
 
 def _asking(parts: tuple[Block, Block, Block], rows: For) -> tuple[Block, Block, Block]:

@@ -273,6 +273,18 @@ def map_outermost(block: Block, change: Callable[[For], Iterable[Node] | None]) 
     return tuple(result)
 
 
+def map_places(block: Block, at: Callable[[str, tuple[Index, ...]], tuple[Index, ...]]) -> Block:
+    """The block with every element that is read, stored or updated at another place of its buffer."""
+
+    def expr(e: Expr) -> Expr:
+        return replace(e, indices=at(e.tensor, e.indices)) if isinstance(e, Read) else e
+
+    def node(n: Node) -> Node:
+        return replace(n, indices=at(n.buffer, n.indices)) if isinstance(n, (Store, Update)) else n
+
+    return map_nodes(map_values(block, expr, lambda i: i), node)
+
+
 def map_values(
     block: Block, on_expr: Callable[[Expr], Expr], on_index: Callable[[IndexExpr], IndexExpr]
 ) -> Block:
