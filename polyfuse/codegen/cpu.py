@@ -22,6 +22,7 @@ from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -35,15 +36,15 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.source import Span
 
-CACHE_LINE = 64
+CACHE_LINE = Core().line
 # Lanes of one accumulator cover this many bytes: four vectors hide most of the latency of an addition, and
 # stay in registers where the loop computes something (docs/targets.md).
 LANE_BYTES = 256
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts\n"
-# In an index, a number or a size less a variable.
-_FALLS = re.compile(r"\[(?:[^][]*\()?(?:\d+|N_\w+|\(N_\w+ - \d+\)) - \(*(?:\d+ \* )?(?:\w+_)?c\d")
+# In an index, numbers and sizes less a variable.
+_FALLS = re.compile(r"\[(?:[^][]*\()?(?:N_\w+|[\d+*() -])+ - \(*(?:\d+ \* )?(?:\w+_)?c\d")
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")

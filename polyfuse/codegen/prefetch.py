@@ -23,13 +23,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, Update, map_nodes
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
-LINE_BYTES = 64
+LINE_BYTES = Core().line
 # A quarter of a row is asked for at once, of short and of long rows this much.
 AS_ONE_BYTES = 1024
 PIECE_BYTES = 2048
@@ -74,11 +75,9 @@ def taken_out(block: Block) -> tuple[Block, tuple[For, ...]]:
         match node:
             case If(_, then) if lines := _requests(then):
                 found |= lines
-            case For(body=(If(_, then), For(upper=IBin("min", _, upper)) as last)) if lines := _requests(
-                then
-            ):
-                found |= lines
-                rest.append(replace(last, lower=START, upper=upper))
+            case For(body=(If(_, then), For(upper=IBin("min", _, end)) as last)) if _requests(then):
+                found |= _requests(then)
+                rest.append(replace(last, lower=START, upper=end))
             case _:
                 rest.append(node)
     return tuple(rest), tuple(found.values())

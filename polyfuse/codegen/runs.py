@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -31,7 +32,7 @@ LANE_BYTES = 256
 AHEAD = 12
 AHEAD_BYTES = 8 * 1024
 ROW_LINES = 16
-LINE = 64
+LINE = Core().line
 # Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers: two to six
 # times as slow where runs are long.
 NOT_VECTORISED = '__asm__ volatile("");'

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import Printer, guarded_load
 from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.lanes import LanePrinter
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
 
-LINE = 64
+LINE = Core().line
 # Bytes that are stored together: single lines lose.
 TOGETHER = 4 * LINE
 # Shorter loops would mostly be beginnings and rests.

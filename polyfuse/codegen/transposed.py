@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import Printer, guards_index, scalar_name
 from polyfuse.codegen.streaming import along
 from polyfuse.codegen.windows import strip_of
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
@@ -30,7 +31,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read,
 
 # The arrays of a loop together: they are on the stack, and stay in L2.
 MOST_BYTES = 80 * 1024
-LINE = 64
+LINE = Core().line
 # Rows so many bytes apart are in few sets of a cache: squares that are stored to them throw each other out.
 CROWDED = 2048
 

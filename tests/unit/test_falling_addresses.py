@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.cpu import BACKWARDS
+from polyfuse.codegen.cpu import _FALLS, BACKWARDS
 from polyfuse.runtime import cpu as runtime_cpu
 
 FLIP = """op f(x: f64[N, M]) -> (t: f64[N, M]) where N >= 6, M >= 5 {
@@ -37,3 +37,19 @@ def test_rows_that_are_read_backwards(shape: tuple[int, int], monkeypatch: pytes
     want[n - 2 :, :3] = x[n - 2 :, :3] - 1
     want[n - 2 :, 3] = x[1::-1, 3] + 1
     np.testing.assert_array_equal(f(x), want)
+
+
+@pytest.mark.parametrize(
+    ("text", "falls"),
+    [
+        ("b_x[((16 - c0) * 34) + 3]", True),
+        ("b_x[16 - (2 * c0)]", True),
+        ("b_x[((N_N - 1) - c0) * N_M]", True),
+        ("b_x[((2 * N_N) - 1) - row1_c0]", True),
+        ("b_x[c0 - 1] - c1", False),
+        ("b_x[((c4 - (13 * c3)) * 32) + (c5 - (32 * c2))]", False),
+        ("b_x[(c0 * 34) + c1] - h2", False),
+    ],
+)
+def test_what_falls(text: str, falls: bool) -> None:
+    assert bool(_FALLS.search(text)) == falls
