@@ -8,12 +8,12 @@ failed check there); `num` holds the sizes that are still open, then the strides
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
+from polyfuse.codegen.falling import falls
 from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
@@ -24,7 +24,7 @@ from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
@@ -42,9 +42,7 @@ CACHE_LINE = Core().line
 LANE_BYTES = 256
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
-BACKWARDS = "// needs -fno-ivopts\n"
-# In an index, numbers and sizes less a variable.
-_FALLS = re.compile(r"\[(?:[^][]*\()?(?:N_\w+|[\d+*() -])+ - \(*(?:\d+ \* )?(?:\w+_)?c\d")
+BACKWARDS = "// needs -fno-ivopts"
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
@@ -97,8 +95,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURN if any("pf_turn<" in text for text in functions) else ""
-    back = BACKWARDS * any(map(_FALLS.search, functions))
-    source = back + prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
+    source = prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 
@@ -311,7 +308,8 @@ class _Emitter:
             body.append("  PF_STREAM_END;")
         declared = ",\n    ".join(p for p, _ in parameters)
         head = f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{"
-        return "\n".join([head, *body, "}"])
+        backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
+        return "\n".join([*[BACKWARDS] * backwards, head, *body, "}"])
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
         """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""

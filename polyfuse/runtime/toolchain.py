@@ -115,7 +115,8 @@ def flags_for(source: str, compiler: Compiler) -> tuple[str, ...]:
     Only gcc can be told when to choose an order of instructions, and needs `-fno-ivopts`.
     """
     of_gcc = ("sched", "ivopts")
-    asked = [f for f in _NEEDS.findall(source) if compiler.kind == "gcc" or not any(w in f for w in of_gcc)]
+    needs = dict.fromkeys(_NEEDS.findall(source))
+    asked = [f for f in needs if compiler.kind == "gcc" or not any(w in f for w in of_gcc)]
     return (*compiler.flags, *asked)
 
 
