@@ -1,7 +1,8 @@
 """Graphs of 50, 200 and 1,000 statements: from text to C++ (not through the compiler), in time.
 
-The bars are those of the project: 2, 8 and 60 seconds, here of the processor, so that a machine under load
-does not fail them; helpers work beside this process, which works all the time. Memory is that of all.
+The bars are those of the project: 2, 8 and 60 seconds, here of the processor and at the pace of the machine
+that they were set on, so that neither load nor a slower one fails them; helpers work beside this process,
+which works all the time. Memory is that of all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from polyfuse.options import Options
 from polyfuse.pipeline import Compilation, Watch, fixed_graph
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # neither is part of the package
+
+from pace import pace  # noqa: E402
 
 from benchmarks.compile_jobs import layers_text, random_text  # noqa: E402
 
@@ -56,20 +59,22 @@ def compiled(graph: TensorGraph) -> tuple[float, int]:
 
 def measured(kind: str, statements: int) -> tuple[float, int]:
     """Seconds of the processor from text to C++, and the peak memory in bytes, of the process doing this."""
+    slower = pace()
     text = layers_text(statements) if kind == "layers" else random_graph(statements, 1)
     start = time.process_time()
     graph = instantiate(parse_text(text), "f")
     seconds = time.process_time() - start
     assert statements - 1 <= len(graph.statements) <= statements + 1
-    return seconds + compiled(graph)[0], peak_bytes()
+    seconds += compiled(graph)[0]
+    return seconds / max(slower, pace()), peak_bytes()
 
 
-@pytest.mark.parametrize("statements", BARS)
+@pytest.mark.parametrize("statements", [50, 200, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["layers", "random"])
 def test_compile_time(statements: int, kind: str, record_property: Callable[[str, object], None]) -> None:
     # A process of its own: the memory of this one is that of all tests before.
     command = [sys.executable, __file__, kind, str(statements)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     seconds, peak = json.loads(done.stdout)
     record_property("peak_MiB", round(peak / 2**20))
@@ -104,7 +109,7 @@ def test_searching_grows_hardly_faster_than_the_graph() -> None:
         clusters = search.clusters(graph, [])
         seconds.append(time.process_time() - start)
         assert sum(map(len, clusters)) == len(graph.statements)
-    assert seconds[1] < 10
+    assert seconds[1] < 10 * pace()
     assert seconds[1] < 12 * seconds[0]
 
 
