@@ -30,9 +30,9 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## compile, check and time an example against NumPy
 	$(RUN) examples/demo.py
 
-test: lint types tests tutorials ## what every change must pass: lint, types, tests, tutorials
+test: lint types tests ## what every change must pass: lint, types, tests, the tutorials among them
 
-test-all: lint types all-tests tutorials ## the same with the slow tests
+test-all: lint types all-tests ## the same with the slow tests
 
 tests: $(VENV)/dev.stamp
 	$(PYTEST)

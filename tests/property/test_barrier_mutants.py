@@ -20,6 +20,7 @@ from row_chains import chain, random_chain
 from targets import Call
 from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
+from thinned import thinned
 
 from polyfuse.codegen import device_tasks
 from polyfuse.codegen.cuda import CudaCode, emit_cuda_together
@@ -205,18 +206,18 @@ def operators(*dtypes: str) -> list[list[Call]]:
     return [calls[k : k + TOGETHER] for k in range(0, len(calls), TOGETHER)]
 
 
-@each_device
+@pytest.mark.parametrize("device", thinned(DEVICES, 2))
 def test_long_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [long_call(op, 2, n) for op in (*FLOATS, *PLAIN) for n in (260, 1023)]
     assert check_mutants(calls, [DEVICES[device]], monkeypatch).barriers >= 24
 
 
-@pytest.mark.parametrize("group", range(len(operators("f32"))))
+@pytest.mark.parametrize("group", thinned(range(len(operators("f32"))), 2))
 def test_operators(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_mutants(operators("f32")[group], [WARPS], monkeypatch)
 
 
-@pytest.mark.parametrize("device", ("warps", "grids"))
+@pytest.mark.parametrize("device", thinned(("grids", "warps"), 2))
 def test_several_reductions(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = check_mutants([stitching_call(k) for k in range(12)], [DEVICES[device]], monkeypatch)
     assert found.barriers > found.of_the_grid > 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 from stitching_programs import stitching_program
 from targets import DEVICES, Call
+from thinned import thinned
 from ways import check
 
 from polyfuse.codegen.cpu import Request
@@ -96,7 +97,7 @@ def test_programs_are_varied() -> None:
     assert stitching_program(3).text == stitching_program(3).text
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", thinned(GROUPS, 3))
 def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if group % 2:  # blocks, strips and partial sums of a few iterations each, as large programs have
         for name, value in (

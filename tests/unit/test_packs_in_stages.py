@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from models import script
 from targets import Call, compare_results
+from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen import device_packs
@@ -97,7 +98,7 @@ def resident(code: CudaCode) -> int:
     return max(int(x.blocks.value) for x in code.plan.launches)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", thinned(DEVICES, 2))
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_tensors_of_all_sizes_agree_with_the_reference(kind: str, device: str) -> None:
     call = call_of(kind, SHAPES)
@@ -134,7 +135,7 @@ def test_stages_hold_what_does_not_wait_for_each_other() -> None:
     assert source.count("  pf_grid_barrier(grid_state);") == len(kernel.parts) - 1
 
 
-@pytest.mark.parametrize("most", [512, 8])
+@pytest.mark.parametrize("most", thinned([8, 512], 2))
 def test_the_order_of_packing_does_not_matter(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of a stage in another order, with arguments passed and in a table: the same bits."""
     monkeypatch.setattr(device_packs, "MOST_PASSED", most)
@@ -355,17 +356,18 @@ def launches_of(kind: str, count: int, target: str, device: str | None = None) -
     return len(made.lowered(Watch(options)).kernels.kernels)
 
 
-TARGETS = [("cpu", None), ("cuda", "H200"), ("cuda", "V100")]
+V100 = pytest.param("cuda", "V100", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize(("target", "device"), [("cpu", None), ("cuda", "H200"), V100])
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_a_step_for_fifty_tensors_is_one_launch(kind: str, target: str, device: str | None) -> None:
     assert launches_of(kind, 50, target, device) == 1
 
 
-@pytest.mark.parametrize(("kind", "target", "device"), [("lamb", *TARGETS[1]), ("adamw", *TARGETS[2])])
-def test_a_step_for_two_hundred_tensors_is_one_launch(kind: str, target: str, device: str | None) -> None:
+@pytest.mark.parametrize(("target", "device"), [("cuda", "H200"), V100])
+@pytest.mark.parametrize("kind", thinned(["lamb", "adamw"], 2))
+def test_a_step_for_two_hundred_tensors_is_one_launch(kind: str, target: str, device: str) -> None:
     assert launches_of(kind, 200, target, device) == 1
 
 
