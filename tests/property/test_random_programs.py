@@ -1,6 +1,6 @@
 """Random programs, fused and unfused, compiled and interpreted, against the float64 reference.
 
-300 programs in a run; `make test-all` runs many more.  A failure names its seed and shows the program.
+100 programs in a run; `make test-all` runs many more.  A failure names its seed and shows the program.
 """
 
 from __future__ import annotations
