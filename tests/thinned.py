@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 
-def thinned(values: Iterable[Any], every: int) -> list[Any]:
-    """The first of so many, and of those that follow; the others are marked slow."""
-    return [v if k % every == 0 else pytest.param(v, marks=pytest.mark.slow) for k, v in enumerate(values)]
+def thinned(values: Iterable[Any], every: int, several: bool = False) -> list[Any]:
+    """The first of so many, and of those that follow; the others are marked slow. With `several` each is a
+    tuple of values, for as many names."""
+    parts = [v if several else (v,) for v in values]
+    return [pytest.param(*p, marks=[pytest.mark.slow] * (k % every > 0)) for k, p in enumerate(parts)]

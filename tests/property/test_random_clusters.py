@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from targets import Call, compare_results
 from test_random_programs import call_of
+from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
@@ -45,7 +46,7 @@ def request(low: Lowered) -> Request:
     return Request(low.kernels, copied=low.copied)
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", thinned(GROUPS, 3))
 def test_clusters_of_any_size_agree(group: int) -> None:
     calls = [call_of(7000 + group * TOGETHER + k) for k in range(TOGETHER)]
     sizes = [1 + k % 3 for k in range(TOGETHER)]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from stitching_programs import stitching_program
 from targets import Call, compare_results
+from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
@@ -50,7 +51,7 @@ def requests(call: Call, taken: Counter[tuple[str, bool]]) -> list[Request]:
     return made
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", thinned(GROUPS, 2))
 def test_decisions_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 4)
     monkeypatch.setattr(cpu_mapping, "FEWEST_FACTORED", 3)

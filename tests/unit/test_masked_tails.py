@@ -45,7 +45,7 @@ TOTALS = """op f(x: {0}[T, H], keep: bool[T, H])
 LENGTHS = [1, 2, 15, 16, 17, 31, 33, 48, 63, 65, 100, 127, 130, 257, 600, 1000]
 
 
-@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16"])
+@pytest.mark.parametrize("kind", thinned(["f32", "f64", "bf16", "f16"], 2))
 def test_a_softmax_of_every_length(kind: str) -> None:
     f: Any = pf.compile(NORM.format(kind))
     rng = np.random.default_rng(1)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
+from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
@@ -306,7 +307,9 @@ def values_of(case: str) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("count", "columns"), [(1, 70), (2, 1), (3, 17), (5, 130), (67, 70)])
+@pytest.mark.parametrize(
+    ("count", "columns"), thinned([(3, 17), (1, 70), (67, 70), (2, 1), (5, 130)], 2, several=True)
+)
 def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, parallel: None) -> None:
     kernels = made(CASES[case], T=count, H=columns)
     inputs = few_digits(seeded_inputs(kernels.graph))
