@@ -37,9 +37,9 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.source import Span
 
 CACHE_LINE = Core().line
-# Lanes of one accumulator cover this many bytes: four vectors hide most of the latency of an addition, and
-# stay in registers where the loop computes something (docs/targets.md).
-LANE_BYTES = 256
+# Lanes of one accumulator fill so many vectors: they hide most of the latency of an addition, and stay in
+# registers where the loop computes something (docs/targets.md).
+LANE_VECTORS = 4
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts"
@@ -290,7 +290,7 @@ class _Emitter:
             places.element,
             self.functions,
             lazy=self.checked,
-            lane_bytes=self.knobs.lane_bytes or LANE_BYTES,
+            lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
             streamed=self._streamed(places),
             soon=self._soon(places, task),
             strided=strided,

@@ -37,7 +37,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 # Of the shorter one of memory and core, what the longer one does not hide.
 SHARED = 0.2
-LANE_BYTES = 256
+LANE_VECTORS = 4
 # Of the last cache, what is there for one program's data.
 L3_PART = 0.75
 CHUNKS = 8
@@ -277,7 +277,7 @@ class _Kernel:
 
     def _accumulators(self, trip: float) -> float:
         """Lanes of one sum, as `codegen.lanes` has them."""
-        lanes = (self.knobs.lane_bytes or LANE_BYTES) / 4
+        lanes = self.knobs.lane_bytes / 4 if self.knobs.lane_bytes else LANE_VECTORS * self.machine.lanes
         while lanes > 32 and lanes * 4 > trip:
             lanes /= 2
         return lanes
@@ -288,7 +288,9 @@ class _Kernel:
 
     def _combined(self, trip: float) -> float:
         """Seconds to set up one sum's lanes, and to add them up."""
-        return COMBINED * self._accumulators(trip) / (LANE_BYTES / 4) * self.rates.of("plain")
+        return (
+            COMBINED * self._accumulators(trip) / (LANE_VECTORS * self.machine.lanes) * self.rates.of("plain")
+        )
 
 
 def _overlapped(memory: float, core: float) -> float:
