@@ -67,6 +67,7 @@ class Facts:
         self._floor: dict[str, int] = {}
         self._nonneg: list[Poly] = []
         self._divides: set[tuple[IndexExpr, IndexExpr]] = set()
+        self._asked: set[IndexExpr] = set()
         for c in constraints:
             self.learn(c)
 
@@ -202,6 +203,15 @@ class Facts:
         return all(c > 0 for c in shifted.values())
 
     def _atom_nonneg(self, atom: IndexExpr) -> bool:
+        if atom in self._asked:  # by way of a constraint that has it: no proof may rest on itself
+            return False
+        self._asked.add(atom)
+        try:
+            return self._nonneg_by_parts(atom)
+        finally:
+            self._asked.remove(atom)
+
+    def _nonneg_by_parts(self, atom: IndexExpr) -> bool:
         match atom:
             case IBin("%", _, _):
                 return True
