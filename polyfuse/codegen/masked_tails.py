@@ -10,8 +10,8 @@ stored under a mask; and the accumulators of empty lanes get back what they had.
 accumulators would go through memory in pieces, and whoever combines the lanes would wait until the pieces are
 there: longer than several steps take.  Numbers of 16 bits would be converted one by one (`codegen.halves`).
 
-Only elements that lie side by side, or that all lanes share, are read so.  Other machines than those with
-masks for bytes (AVX-512BW) keep the loop.
+Only elements that lie side by side, or that all lanes share, are read so.  AVX-512BW has masks for bytes,
+AVX2 has masks for words that are loaded, and stores in pieces.  Other machines keep the loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from polyfuse.codegen.c_family import Printer, guarded_load
+from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import F16, DType
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
@@ -30,47 +31,7 @@ Element = tuple[str, tuple[Index, ...]]
 FEWEST_LANES = 32
 _BYTES = 64
 
-MASKS = """\
-// The first bytes of `room`, up to 64 at a time under a mask: what is read has zeros behind them, what is
-// stored ends there, and a total is as it was before behind them.
-#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
-#define PF_MASKS 1
-typedef char pf_bytes __attribute__((vector_size(64), may_alias));
-PF_INLINE unsigned long long pf_first(int bytes) {
-  return bytes >= 64 ? ~0ull : bytes <= 0 ? 0ull : (1ull << bytes) - 1;
-}
-PF_INLINE void pf_take(void* to, const void* from, int bytes, int room) {
-  for (int k = 0; k < room; k += 64)
-    *(pf_bytes*)((char*)to + k) =
-        __builtin_ia32_loaddquqi512_mask((const char*)from + k, (pf_bytes){}, pf_first(bytes - k));
-}
-PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
-  for (int k = 0; k < room; k += 64)
-    __builtin_ia32_storedquqi512_mask(
-        (char*)to + k, *(const pf_bytes*)((const char*)from + k), pf_first(bytes - k));
-}
-// The same 32 bytes at a time: what is stored in such pieces and loaded whole would wait for all of them.
-PF_INLINE void pf_take_f16(void* to, const void* from, int bytes, int room) {
-  typedef char piece __attribute__((vector_size(32), may_alias));
-  for (int k = 0; k < room; k += 32)
-    *(piece*)((char*)to + k) =
-        __builtin_ia32_loaddquqi256_mask((const char*)from + k, (piece){}, (unsigned)pf_first(bytes - k));
-}
-PF_INLINE void pf_put_f16(void* to, const void* from, int bytes, int room) {
-  typedef char piece __attribute__((vector_size(32), may_alias));
-  for (int k = 0; k < room; k += 32)
-    __builtin_ia32_storedquqi256_mask(
-        (char*)to + k, *(const piece*)((const char*)from + k), (unsigned)pf_first(bytes - k));
-}
-PF_INLINE void pf_keep(void* total, const void* before, int bytes, int room) {
-  for (int k = 0; k < room; k += 64) {
-    pf_bytes* at = (pf_bytes*)((char*)total + k);
-    const pf_bytes old = *(const pf_bytes*)((const char*)before + k);
-    *at = __builtin_ia32_movdquqi512_mask(*at, old, pf_first(bytes - k));
-  }
-}
-#endif
-"""
+MASKS = read("vector_masks.h")
 
 
 @dataclass(frozen=True, slots=True)
