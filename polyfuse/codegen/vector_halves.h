@@ -77,6 +77,11 @@ PF_INLINE void pf_widen_bf16(float* to, const pf_bf16* from, int n) {
     typedef short Q __attribute__((vector_size(32)));
     *(F*)(to + k) = (F)(__builtin_ia32_pmovzxwd512_mask((Q) * (const H*)(from + k), (V){}, -1) << 16);
   }
+#elif defined(__AVX2__) && !defined(__clang__)
+  typedef short G __attribute__((vector_size(16)));
+  typedef int W __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef short H __attribute__((vector_size(16), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 8) *(W*)(to + k) = __builtin_ia32_pmovzxwd256((G) * (const H*)(from + k)) << 16;
 #else
   for (int k = 0; k < n; ++k) to[k] = pf_f32_from_bf16(from[k]);
 #endif
@@ -106,6 +111,22 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
     const V r = b + 0x7fffu + ((b >> 16) & 1u);
     const V h = ((b & 0x7fffffffu) > 0x7f800000u ? b | 0x400000u : r) >> 16;
     *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)h, (G){}, -1);
+  }
+#elif defined(__AVX2__) && !defined(__clang__)
+  typedef unsigned V __attribute__((vector_size(32)));
+  typedef int S __attribute__((vector_size(32)));
+  typedef float F __attribute__((vector_size(32)));
+  typedef long long Q __attribute__((vector_size(32)));
+  typedef unsigned W __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef long long H __attribute__((vector_size(32), aligned(2), may_alias));
+  for (int k = 0; k < n; k += 16) {
+    S half[2];
+    for (int j = 0; j < 2; ++j) {
+      const V b = *(const W*)(from + k + 8 * j);
+      const V r = b + 0x7fffu + ((b >> 16) & 1u);
+      half[j] = (S)(((F)b != (F)b ? b | 0x400000u : r) >> 16);
+    }
+    *(H*)(to + k) = __builtin_ia32_permdi256((Q)__builtin_ia32_packusdw256(half[0], half[1]), 0xd8);
   }
 #else
   for (int k = 0; k < n; ++k) to[k] = pf_bf16_from_f32(from[k]);
@@ -142,5 +163,8 @@ PF_INLINE void pf_row_round_bf16(float* x, int n) {
     pf_widen_bf16(x + k, h, 32);
   }
 #endif
-  for (; k < n; ++k) x[k] = pf_f32_from_bf16(pf_bf16_from_f32(x[k]));
+  for (; k < n; ++k) {
+    const unsigned b = pf_bits_f32(x[k]), r = b + 0x7fffu + ((b >> 16) & 1u);
+    x[k] = pf_from_bits_f32((x[k] != x[k] ? b | 0x400000u : r) & 0xffff0000u);
+  }
 }
