@@ -78,12 +78,15 @@ class CallMemory:
         for t in instance.inputs:
             self.arrays[t.name] = self._argument(t, given.values[t.name])
         self._separate()
+        taken = {t.name: self.arrays[t.name] for t in instance.inputs if t.role is Role.INOUT}
         for t, shape in instance.outputs:
             given_out = self._given_output(t.name)
             if given_out is None:
                 self.arrays[t.name] = self._fresh(t, shape)
             else:
                 self.arrays[t.name] = self._output(t, shape, given_out)
+                require_apart(t, given_out, taken)
+                taken[t.name] = given_out
         for written, parameter in instance.in_place:
             self.arrays[written] = self.arrays[parameter]
 
@@ -128,7 +131,7 @@ class CallMemory:
         return array
 
     def _output(self, t: Tensor, shape: tuple[int, ...], given: Any) -> Any:
-        require_output(t, shape, given, given.flags.writeable)
+        require_output(t, shape, given, given.flags.writeable, given)
         if dense(given) and usable(given) and not any(overlaps(given, a) for a in self._on_host().values()):
             return given
         fresh = Arena.get().empty(shape, t.dtype.numpy)
@@ -176,14 +179,27 @@ def require_writable(t: Tensor, writable: bool, memory: Array) -> None:
         raise ArgumentError(f"elements of the inout argument '{t.name}' share memory", code="PF418")
 
 
-def require_output(t: Tensor, shape: tuple[int, ...], given: Any, writable: bool) -> None:
-    """Raises ArgumentError PF418 unless memory given as `out=` fits its result."""
+def require_output(t: Tensor, shape: tuple[int, ...], given: Any, writable: bool, memory: Array) -> None:
+    """Raises ArgumentError PF418 unless memory given as `out=` fits its result, each element once."""
     if given.shape != shape or given.dtype != t.dtype.numpy or not writable:
         raise ArgumentError(
             f"out= for '{t.name}' must be a writable array of shape {shape} and dtype {t.dtype}, "
             f"not {given.dtype}{list(given.shape)}",
             code="PF418",
         )
+    if meets_itself(memory):
+        raise ArgumentError(f"elements of out= for '{t.name}' share memory", code="PF418")
+
+
+def require_apart(t: Tensor, given: Any, written: Mapping[str, Any]) -> None:
+    """Raises ArgumentError PF418 for an `out=` on the host in memory that another name is written to as well.
+
+    What lies on a GPU is looked at where it is launched.
+    """
+    for name, memory in written.items():
+        both = isinstance(given, np.ndarray) and isinstance(memory, np.ndarray)
+        if both and overlaps(given, memory) and share_elements(given, memory):
+            raise ArgumentError(f"out= for '{t.name}' and '{name}' share memory", code="PF418")
 
 
 def named_outputs(out: object, outputs: list[Tensor]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class GpuCallMemory(CallMemory):
     def _output(self, t: Tensor, shape: tuple[int, ...], given: Any) -> Any:
         if not isinstance(given, DeviceView):
             return super()._output(t, shape, given)
-        require_output(t, shape, given, given.writeable)
+        require_output(t, shape, given, given.writeable, shadow(given))
         return given
 
     def _fresh(self, t: Tensor, shape: tuple[int, ...]) -> Any:
