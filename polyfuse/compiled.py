@@ -6,7 +6,6 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from polyfuse.calls import CallMemory, Given, Instance, given_on_host
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.forks import ForkLock
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
@@ -77,7 +77,7 @@ class Compiled:
         self._clustering = clustering
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._names = tuple(p.name for p in signature.params)
         self._short = ShortWay(tuple(p.default for p in signature.params))
 

@@ -147,9 +147,12 @@ class Compilation:
         """What kernels are mapped for."""
         return mapped_for(self.target, self.options)
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """Its name in the cache of plans."""
+        """Its name in the cache of plans.
+
+        No cached property: Python 3.11 computes those under a lock, which stays closed in a forked child.
+        """
         return plan_key(
             [
                 ("source", self.graph.span.source.text),
@@ -312,12 +315,13 @@ def run(compilation: Compilation) -> Built:
         seconds = step.seconds
         return Built(compilation, None, machine, low.decisions, seconds, low, peak_bytes=peak_bytes())
     made: Lowered | None = None
-    kept = load_plan(compilation.key, graph.span.source) if compilation.kept else None
+    key = compilation.key if compilation.kept else None
+    kept = load_plan(key, graph.span.source) if key else None
     if kept is None:
         made, code = emitted(step, compilation)
         kept = code, made.decisions
-        if compilation.kept:
-            keep_plan(compilation.key, *kept, graph.name)
+        if key:
+            keep_plan(key, *kept, graph.name)
     code, decisions = kept
     # C++ or CUDA C++ -> loaded kernels
     executable = step("build", lambda: load(code, target, options))

@@ -7,11 +7,11 @@ allows ``[A-Za-z_][A-Za-z0-9_]*`` only.)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import islpy as isl
 
+from polyfuse.forks import ForkLock
 from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
 from polyfuse.ir.linear import linear
@@ -23,7 +23,8 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "e
 # isl counts operations, not time; a model that needs more than this is given up, never waited for.
 MAX_OPERATIONS = 50_000_000
 
-isl_lock = threading.RLock()
+isl_lock = ForkLock()
+"""Held while isl computes. A call of isl is one step of the interpreter: no fork comes in between."""
 
 
 class NotAffine(Exception):

@@ -7,7 +7,6 @@ comes from the arena at each call, so that calls from several threads do not mee
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.forks import ForkLock
 from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
@@ -49,7 +49,7 @@ class CpuExecutable:
         self.sizes = dict(sizes)
         self._flush = flush_denormals
         self._library = load_shared(code.source)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
         # Static offsets of workspace buffers (entry copies included).
         self.layout = layout(self.plan.buffers, self.plan.copied, sizes, LINE)

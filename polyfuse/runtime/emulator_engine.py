@@ -6,10 +6,9 @@ There is one engine in a process, and one run at a time.
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from functools import lru_cache
 
+from polyfuse.forks import ForkLock
 from polyfuse.runtime import emulator_source
 from polyfuse.runtime.toolchain import load_shared
 
@@ -83,12 +82,10 @@ class Engine:
     """The process's only engine, compiled and loaded at the first use. Hold `lock` during a run."""
 
     _instance: Engine | None = None
-    _making = threading.Lock()
+    _making = ForkLock()
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
-            os.register_at_fork(after_in_child=self._new_lock)
+        self.lock = ForkLock()
         self._library = library
         library.pf_emu_start.restype = ctypes.c_void_p
         library.pf_emu_run_launch.restype = ctypes.c_int64
@@ -100,9 +97,6 @@ class Engine:
             if cls._instance is None:
                 cls._instance = cls(load_shared(emulator_source.engine(), extra_flags=ENGINE_FLAGS))
             return cls._instance
-
-    def _new_lock(self) -> None:
-        self.lock = threading.Lock()
 
     def kernels(self, source: str, *, check: bool) -> ctypes.CDLL:
         """The library of an emitted source, attached to this engine."""

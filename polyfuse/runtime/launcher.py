@@ -16,7 +16,6 @@ import os
 import struct
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.forks import ForkLock
 from polyfuse.runtime.toolchain import load_shared
 
 ENV_LAUNCHER = "POLYFUSE_LAUNCHER"
@@ -210,7 +210,7 @@ class Front:
 class Launcher:
     """The process's launcher, if its interpreter is one that `launcher.cpp` knows."""
 
-    _lock = threading.Lock()
+    _lock = ForkLock()
     _tried = False
     _instance: Launcher | None = None
 
@@ -255,14 +255,6 @@ def _source() -> str:
     folder = importlib.resources.files("polyfuse.runtime")
     head, body = (folder.joinpath(n).read_text("utf-8") for n in ("launcher.h", "launcher.cpp"))
     return head.replace("#pragma once\n", "") + body.replace('#include "launcher.h"\n', "")
-
-
-def _new_lock() -> None:
-    Launcher._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 def trusted() -> bool:

@@ -15,7 +15,6 @@ import os
 import platform
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import cache as memoised
 from pathlib import Path
 
+from polyfuse.forks import ForkLock
 from polyfuse.runtime.arena import Arena, usable_memory
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
@@ -180,16 +180,7 @@ _TWO_ARRAYS = ("copy", "map", "map_nt")
 RATES = (*_ONE_ARRAY, *_TWO_ARRAYS, "fma_gflops")
 """The rates of a BandwidthReport."""
 _known: dict[tuple[int, int], BandwidthReport] = {}
-_lock = threading.Lock()
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
-    os.register_at_fork(after_in_child=_new_lock)
+_lock = ForkLock()
 
 
 def measure(nbytes: int, *, refresh: bool = False) -> BandwidthReport:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import importlib.resources
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.forks import ForkLock
 from polyfuse.runtime.toolchain import load_shared
 
 ENV_THREADS = "POLYFUSE_NUM_THREADS"
@@ -86,7 +86,7 @@ class Pool:
     """The process's only thread pool."""
 
     _instance: Pool | None = None
-    _lock = threading.Lock()
+    _lock = ForkLock()
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -180,14 +180,6 @@ class Pool:
             ctypes.c_int64(flags),
         )
         return PreparedCall(call, addresses, values, steps, scratch_bytes, flags)
-
-
-def _new_lock() -> None:
-    Pool._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 def available_cores() -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from polyfuse.forks import ForkLock
 from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
@@ -255,7 +256,7 @@ class QuickCall:
         plan = executable.plan
         place = {b.name: k for k, b in enumerate(plan.buffers)}
         aliases = {b.alias: place[b.name] for b in plan.buffers if b.alias is not None}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._call = executable.prepare()
         self._cells = np.zeros(max(1, len(args)), np.int64)
         self._raw = self._cells.data.cast("B")

@@ -18,7 +18,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from typing import Any
 from polyfuse.children import jobs
 from polyfuse.codegen.units import units_of
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.forks import ForkLock
 from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 
@@ -84,16 +84,7 @@ class Compiler:
 
 
 _found: dict[tuple[str | None, str | None], Compiler] = {}
-_found_lock = threading.RLock()
-
-
-def _new_lock() -> None:
-    global _found_lock
-    _found_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment, and has no heir
-    os.register_at_fork(after_in_child=_new_lock)
+_found_lock = ForkLock()
 
 
 def find_compiler() -> Compiler:

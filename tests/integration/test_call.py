@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.ir.dtypes import ALL, FLOATS, DType
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.runtime.cpu import CpuExecutable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -424,6 +427,35 @@ def test_a_forked_child_can_call() -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     np.testing.assert_array_equal(DOUBLE(x), x * 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_was_forked_while_another_thread_compiles_can_call() -> None:
+    x = grid(3, 5)
+    DOUBLE(x)
+    inside, end = threading.Event(), threading.Event()
+
+    def compile_for_long() -> None:
+        machine = DOUBLE.built(x).executable
+        assert isinstance(machine, CpuExecutable)
+        with DOUBLE._lock, isl_lock, machine._lock:
+            inside.set()
+            end.wait()
+
+    other = threading.Thread(target=compile_for_long)
+    other.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        y = np.empty_like(x)
+        ok = (DOUBLE(x, out=y) == x * 2).all() and (DOUBLE(grid(4, 7)) == grid(4, 7) * 2).all()
+        os._exit(0 if ok else 1)
+    _, status = os.waitpid(child, 0)
+    end.set()
+    other.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 # --- dtypes -----------------------------------------------------------------------------------------------
