@@ -7,7 +7,8 @@ operator's constraints; answers are conservative: False means "cannot be shown".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, leaves
 from polyfuse.ir.tensor_graph import Constraint
@@ -67,7 +68,8 @@ class Facts:
         self._floor: dict[str, int] = {}
         self._nonneg: list[Poly] = []
         self._divides: set[tuple[IndexExpr, IndexExpr]] = set()
-        self._asked: set[IndexExpr] = set()
+        self._asked: dict[IndexExpr, bool] = {}
+        self._extremes: dict[IndexExpr, Poly] = {}
         for c in constraints:
             self.learn(c)
 
@@ -78,6 +80,7 @@ class Facts:
         match c:
             case Constraint("==", IBin("%", a, b), IConst(0)):
                 self._divides.add((to_index(self.canon(a)), to_index(self.canon(b))))
+                self._extremes.clear()
             case Constraint("==", left, right):
                 self._learn_equal(add(self.canon(left), self.canon(right), -1))
             case Constraint(">=", left, right):
@@ -96,11 +99,13 @@ class Facts:
                 name = str(m[0])
                 rest = {n: -c * d for n, d in p.items() if n != m}
                 self._equal[name] = rest
+                self._extremes.clear()
                 self._equal = {n: self.canon(to_index(q)) for n, q in self._equal.items()}
                 return
 
     def _learn_nonneg(self, p: Poly) -> None:
         self._nonneg.append(p)
+        self._extremes.clear()
         free = [m for m in p if m]
         if len(free) == 1 and len(free[0]) == 1 and isinstance(free[0][0], ISize) and p[free[0]] > 0:
             name, least = str(free[0][0]), -(p.get((), 0) // p[free[0]])
@@ -123,7 +128,9 @@ class Facts:
             case IBin("//" | "%", left, right):
                 return self._division(e.op, self.canon(left), self.canon(right))
             case IBin(op, left, right):
-                return self._extreme(op, left, right)
+                if e not in self._extremes:
+                    self._extremes[e] = self._extreme(op, left, right)
+                return self._extremes[e]
 
     def _undivided(self, p: Poly) -> Poly:
         """(H // G) * G is H where G divides H."""
@@ -157,13 +164,24 @@ class Facts:
         return {(e,): 1} if isinstance(e, IBin) else self.canon(e)
 
     def _extreme(self, op: str, left: IndexExpr, right: IndexExpr) -> Poly:
-        a, b = self.canon(left), self.canon(right)
-        if self._not_negative(add(a, b, -1)):
-            return a if op == "max" else b
-        if self._not_negative(add(b, a, -1)):
-            return b if op == "max" else a
-        first, second = sorted((to_index(a), to_index(b)), key=_key)
-        return {(binary(op, first, second),): 1}
+        """One extreme of all operands of those inside, without the ones that another goes beyond."""
+        kept: list[Poly] = []
+        for p in (*self._operands(op, left), *self._operands(op, right)):
+            if not any(self._beyond(op, q, p) for q in kept):
+                kept = [*(q for q in kept if not self._beyond(op, p, q)), p]
+        first, *others = sorted(map(to_index, kept), key=_key)
+        return {(reduce(partial(binary, op), others, first),): 1} if others else kept[0]
+
+    def _operands(self, op: str, e: IndexExpr) -> list[Poly]:
+        p = self.canon(e)
+        match [*p.items()]:
+            case [((IBin(inner) as atom,), 1)] if inner == op:
+                return [self.canon(x) for x in _flat(op, atom)]
+            case _:
+                return [p]
+
+    def _beyond(self, op: str, p: Poly, q: Poly) -> bool:
+        return self._not_negative(add(p, q, -1) if op == "max" else add(q, p, -1))
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -203,13 +221,18 @@ class Facts:
         return all(c > 0 for c in shifted.values())
 
     def _atom_nonneg(self, atom: IndexExpr) -> bool:
-        if atom in self._asked:  # by way of a constraint that has it: no proof may rest on itself
-            return False
-        self._asked.add(atom)
+        if atom in self._asked:
+            return self._asked[atom]
+        first = not self._asked
+        known = dict(self._extremes) if first else {}
+        self._asked[atom] = False  # by way of a constraint that has it: no proof may rest on itself
         try:
-            return self._nonneg_by_parts(atom)
+            self._asked[atom] = self._nonneg_by_parts(atom)
+            return self._asked[atom]
         finally:
-            self._asked.remove(atom)
+            if first:  # what was not found in the midst of another proof may be found alone
+                self._asked.clear()
+                self._extremes = known
 
     def _nonneg_by_parts(self, atom: IndexExpr) -> bool:
         match atom:
@@ -226,6 +249,15 @@ class Facts:
 def simplify(e: IndexExpr) -> IndexExpr:
     """The normal form as an expression. Knows no constraints: ``H == G*K`` would make H non-affine."""
     return to_index(Facts().canon(e))
+
+
+def _flat(op: str, e: IndexExpr) -> Iterator[IndexExpr]:
+    """The operands of nested extremes of one kind."""
+    if isinstance(e, IBin) and e.op == op:
+        yield from _flat(op, e.left)
+        yield from _flat(op, e.right)
+    else:
+        yield e
 
 
 def _mentions(m: Monomial, atom: IndexExpr) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.size_algebra import Facts
 from polyfuse.ir.index_expr import ISize, as_index, binary
 from polyfuse.ir.tensor_graph import Constraint
@@ -24,6 +28,41 @@ def test_no_proof_rests_on_itself(least: object) -> None:
     assert not facts.at_least(INNER, OUTER)
     assert not facts.at_least(M, as_index(6))
     assert facts.at_least(M, as_index(5))
+
+
+def test_extremes_of_many_operands_keep_those_that_count() -> None:
+    facts = Facts([Constraint(">=", M, as_index(5))])
+    for op, want in (("max", M), ("min", binary("min", M - 2, as_index(4)))):
+        inside = M - 2
+        for k in range(60):
+            inside = binary(op, inside, (as_index(4), M, M - 2)[k % 3])
+        assert facts.equal(inside, want)
+
+
+def test_questions_about_nested_extremes_come_to_an_end() -> None:
+    """Each is about others, by way of two constraints: without what was found before, they multiply."""
+    n, m = ISize("N"), M
+    for k in range(5):
+        n, m = (binary("max", as_index(k), binary("min", a, b + k)) for a, b in ((n, M), (m, ISize("N"))))
+    facts = Facts([Constraint(">=", n, as_index(3)), Constraint(">=", m, as_index(2))])
+    assert facts.at_least(n, as_index(0)) and facts.equal(n, n + 0)
+    assert not facts.at_least(n, m)
+
+
+@pytest.mark.parametrize("rows", [3, 12])
+def test_many_pieces_are_taken_in_a_moment(rows: int) -> None:
+    """The columns end at the greatest of three bounds for each block of rows. They fit together for M = 5."""
+    cuts = [*map(str, range(rows)), "N"]
+    pieces = [
+        f"a[i, j] = x[i, j] * {k}.0 for i in {low}..{high}, j in {columns}"
+        for k, (low, high) in enumerate(pairwise(cuts))
+        for columns in ("0..M - 2", "M - 2..4", "4..M")
+    ]
+    text = "\n".join(pieces)
+    head = f"op p(x: f32[N, M]) -> (t: f32[N, M]) where N >= {rows}, M >= 5"
+    rest = "m[i] = max[j](a[i, j])\nt[i, j] = a[i, j] / sum[k](a[i, k]) if j < M - 2 else m[i]"
+    graph = instantiate(parse_text(f"{head} {{\n{text}\n{rest}\n}}"), "p")
+    assert graph.tensor("a").shape == (ISize("N"), ISize("M"))
 
 
 def test_pieces_whose_ends_pass_each_other() -> None:
