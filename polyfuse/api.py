@@ -169,8 +169,10 @@ class Program:
             for op in p.ops:
                 if op.name == chosen:
                     return Operator(self, op)
-        hint = did_you_mean(name or "", self.ops)
-        raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=hint)
+        if chosen is None:
+            raise ArgumentError("the program has no operator", code="PF411")
+        hint = did_you_mean(chosen, self.ops)
+        raise ArgumentError(f"there is no operator '{chosen}'", code="PF411", hint=hint)
 
     def __repr__(self) -> str:
         return f"<polyfuse program: {', '.join(self.ops)}>"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import Diagnostics, DslError, ScheduleError
+from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.estimates import this_core
 from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, without_doubts
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -86,10 +86,15 @@ class Watch:
         return result
 
     def _dump(self, step: str, result: object) -> None:
-        assert self.options.dump is not None
-        self.options.dump.mkdir(parents=True, exist_ok=True)
+        folder = self.options.dump
+        assert folder is not None
         name = f"{len(self.seconds) - 1:02d}_{step}.{_suffix(result)}"
-        (self.options.dump / name).write_text(_text(result) + "\n", encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(_text(result) + "\n", encoding="utf-8")
+        except OSError as e:
+            message = f"the folder of dumps cannot be written: {e}"
+            raise ArgumentError(message, code="PF490", hint="it is that of dump= or POLYFUSE_DUMP") from None
 
 
 def _suffix(result: object) -> str:

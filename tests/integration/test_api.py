@@ -141,6 +141,7 @@ def test_a_tree_that_does_not_tell_instances_apart() -> None:
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "operator": (lambda: PROGRAM.op("center"), "(?s)PF411.*'center'.*centre"),
     "operator of compile": (lambda: pf.compile(PROGRAM, "sof"), "(?s)PF411.*soft"),
+    "operator of nothing": (lambda: pf.compile("# later"), "PF411: the program has no operator"),
     "size": (lambda: PROGRAM.op("centre").specialize(M=3), "(?s)PF412.*'M'.*T, H"),
     "negative size": (lambda: PROGRAM.op("centre").specialize(T=-1), "PF412.*-1"),
     "a size that is no integer": (lambda: PROGRAM.op("centre").specialize(T=1.5), "PF412.*1.5"),  # type: ignore[arg-type]
@@ -291,3 +292,8 @@ def test_dump(tmp_path: Any) -> None:
     names = sorted(p.name for p in (tmp_path / "steps").iterdir())
     assert [n.split("_", 1)[1] for n in names][:4] == ["source.txt", "graph.txt", "clean.txt", "clusters.txt"]
     assert any(n.endswith(".cpp") for n in names)
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        pf.ArgumentError, match=r"(?s)PF490: the folder of dumps cannot be written: .*POLYFUSE_DUMP"
+    ):
+        pf.compile(PROGRAM, "centre", dump=tmp_path / "file" / "steps")(X)
