@@ -183,6 +183,10 @@ def _infer_ranks(sig: Signature, given: Mapping[str, int], diags: Diagnostics) -
         if len(open_) == 1 and rest >= 0 and rest % p.rank_variables.count(open_[0]) == 0:
             found[open_[0]] = rest // p.rank_variables.count(open_[0])
             because[open_[0]] = p.name
+        elif len(open_) > 1:
+            names = " and ".join(f"{v}..." for v in open_)
+            message = f"of the axes of {names} only the sum follows from the arguments of {sig.name}"
+            diags.error("PF401", message, p.span, "give each a parameter of its own")
         elif open_:
             _rank_problem(sig, p, rank, diags)
         elif rest != 0:

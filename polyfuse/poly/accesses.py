@@ -39,7 +39,11 @@ class Element:
     span: Span = field(compare=False)
 
     def __str__(self) -> str:
-        return f"{self.tensor}[{', '.join(map(format_index, self.indices))}]"
+        return self.named(self.tensor)
+
+    def named(self, tensor: str) -> str:
+        """Its text, for a tensor that the program calls so."""
+        return f"{tensor}[{', '.join(map(format_index, self.indices))}]"
 
 
 def outer_dims(s: Statement) -> tuple[IterDim, ...]:

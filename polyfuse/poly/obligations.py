@@ -74,6 +74,10 @@ class Proofs:
     def wanted(self, o: Obligation) -> bool:
         return self.only is None or o in self.only
 
+    def called(self, tensor: str) -> str:
+        """A tensor's name in the program: that of its parameter for what is written in place."""
+        return self.graph.tensor(tensor).alias or tensor
+
     def settle(
         self,
         o: Obligation,

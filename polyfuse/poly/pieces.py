@@ -46,7 +46,7 @@ def _once(proofs: Proofs, s: Statement) -> None:
     dims = outer_dims(s)
     if all(d.name in plain for d in dims):
         return
-    o = Obligation("PF352", s.name, f"each element of {s.target} is defined once", s.span)
+    o = Obligation("PF352", s.name, f"each element of {proofs.called(s.target)} is defined once", s.span)
     outs = _outs(len(s.write))
 
     def find() -> Bad:
@@ -60,7 +60,8 @@ def _once(proofs: Proofs, s: Statement) -> None:
         return Bad(points, names, say)
 
     def say(x: Example) -> str:
-        return f"{s.target}[{_shown(x, outs)}] is defined more than once: {proofs.place(dims, x)}, and again"
+        element = f"{proofs.called(s.target)}[{_shown(x, outs)}]"
+        return f"{element} is defined more than once: {proofs.place(dims, x)}, and again"
 
     if not proofs.settle(
         o, find, "use every variable of the right side as an index on the left, or reduce it"
@@ -81,7 +82,7 @@ def _apart(proofs: Proofs, s: Statement, other: Statement) -> None:
 
     def say(x: Example) -> str:
         where = f" (the other definition is in line {other.span.line})"
-        return f"{s.target}[{_shown(x, outs)}] is defined twice{proofs.given(x)}{where}"
+        return f"{proofs.called(s.target)}[{_shown(x, outs)}] is defined twice{proofs.given(x)}{where}"
 
     def hint(bad: Bad, _: Example) -> str:
         apart = "give the definitions ranges that do not meet (`... for i in 1..N`)"

@@ -65,9 +65,10 @@ def _prove_in_range(proofs: Proofs, s: Statement, a: Element) -> None:
     ):
         if isinstance(index, EXPR_TYPES) or _plainly_inside(index, extent, a.dims):
             continue
-        o = Obligation(code, s.name, f"{a} is in range on axis {axis}", a.span)
+        text = a.named(proofs.called(a.tensor))
+        o = Obligation(code, s.name, f"{text} is in range on axis {axis}", a.span)
 
-        def find(index: IndexExpr = index, extent: IndexExpr = extent) -> Bad:
+        def find(index: IndexExpr = index, extent: IndexExpr = extent, text: str = text) -> Bad:
             scope = proofs.scope(a.dims)
             at, end = proofs.text.index(index, scope), proofs.text.index(extent, {})
             inside = proofs.inside(a, scope)
@@ -75,7 +76,8 @@ def _prove_in_range(proofs: Proofs, s: Statement, a: Element) -> None:
 
             def say(x: Example) -> str:
                 value, top = proofs.value(index, x), proofs.value(extent, x)
-                return f"{verb} {a} out of range: {proofs.place(a.dims, x)}, index {value} is not in 0..{top}"
+                place = proofs.place(a.dims, x)
+                return f"{verb} {text} out of range: {place}, index {value} is not in 0..{top}"
 
             return Bad(points, tuple(d.name for d in a.dims), say)
 

@@ -88,6 +88,14 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
         {"M": 11, "B": 3, "S": 4}, "PF350", 2, 13,
         "reads x[b*S + s] out of range: for b = 2, s = 3 (M = 11, B = 3, S = 4), index 11 is not in 0..11",
     ),
+    "definition in place too long": (
+        "op f(inout x: f32[N]) {\n  x[i] = 1.0 for i in 0..N + 1\n}", None, "PF351", 2, 3,
+        "writes x[i] out of range: for i = 4 (N = 4), index 4 is not in 0..4",
+    ),
+    "defined twice in place": (
+        "op f(inout x: f32[N]) where N >= 2 {\n  x[i] = 1.0\n  x[0] = 2.0\n}", None, "PF352", 3, 3,
+        "x[0] is defined twice (N = 4)",
+    ),
     "definition too long": (
         body(X, "y[i] = x[0] for i in 0..N + 1"), None, "PF351", 2, 3,
         "writes y[i] out of range: for i = 4 (N = 4), index 4 is not in 0..4",

@@ -67,6 +67,7 @@ BAD: list[tuple[Signature, dict[str, DType], dict[str, int], str, str]] = [
     (NORM, {}, {"w": 2}, "PF401", "argument 'w' of norm has 2 axes, expected 1 axis: F[H]"),
     (NORM, {}, {"x": 3, "k": 1}, "PF404", "because 'x' has 3 axes; then 'k': I[B...] has 2, not 1"),
     (PAIR, {}, {"a": 3, "b": 2}, "PF401", "argument 'b' of pair has 2 axes"),
+    (PAIR, {}, {"b": 2}, "PF401", "of the axes of A... and B... only the sum follows"),
 ]  # fmt: skip
 
 
