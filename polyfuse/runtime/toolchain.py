@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache as memoised
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ _PROBE_SOURCE = 'extern "C" int pf_probe(int x) { return x + 1; }\n'
 # Characters of a source for each process of the compiler: such a part takes it 0.1 to 0.2 s, its start and
 # the linking of the parts 0.03 s (measured: docs/reference/long_compilations.md).
 UNIT_CHARS = 16_000
+_SOURCES_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,29 @@ def flags_for(source: str, compiler: Compiler) -> tuple[str, ...]:
     Only gcc can be told when to choose an order of instructions, and needs `-fno-ivopts`.
     """
     of_gcc = ("sched", "ivopts")
-    needs = dict.fromkeys(_NEEDS.findall(source))
-    asked = [f for f in needs if compiler.kind == "gcc" or not any(w in f for w in of_gcc)]
+    asked = [f for f in _needs(source) if compiler.kind == "gcc" or not any(w in f for w in of_gcc)]
     return (*compiler.flags, *asked)
+
+
+@lru_cache(maxsize=_SOURCES_KEPT)
+def _needs(source: str) -> tuple[str, ...]:
+    """The flags that a source asks for."""
+    return tuple(dict.fromkeys(_NEEDS.findall(source)))
+
+
+@lru_cache(maxsize=_SOURCES_KEPT)
+def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
+    """The key of a shared object; each of several operators in one source asks for it."""
+    return cache_key(
+        [
+            ("what", "shared object"),
+            ("source", source),
+            ("compiler", compiler.identity),
+            ("flags", shlex.join(flags)),
+            ("cpu", cpu_identity()),
+            ("polyfuse", package_version()),
+        ]
+    )
 
 
 def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
@@ -127,17 +149,7 @@ def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequenc
         data = build_shared(compiler.command, flags, units, timeout_s)
         return Built({"kernel.so": data, "kernel.cpp": source.encode()}, {"what": "shared object"})
 
-    key = cache_key(
-        [
-            ("what", "shared object"),
-            ("source", source),
-            ("compiler", compiler.identity),
-            ("flags", shlex.join(flags)),
-            ("cpu", cpu_identity()),
-            ("polyfuse", package_version()),
-        ]
-    )
-    return Cache.open_default().get_or_build(key, build) / "kernel.so"
+    return Cache.open_default().get_or_build(_key(source, compiler, flags), build) / "kernel.so"
 
 
 def load_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
