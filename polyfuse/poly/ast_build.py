@@ -8,6 +8,7 @@ expressions over the loops.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import islpy as isl
 
@@ -285,7 +286,11 @@ def condition(e: isl.AstExpr) -> Expr:
     raise InternalError(f"unexpected condition {e.to_C_str()}", code="PF902")
 
 
+@lru_cache(maxsize=512)
 def loops_of(graph: TensorGraph, tree: Tree) -> Block:
-    """`build_loops` for a graph: the entry for code generators and the interpreter."""
+    """`build_loops` for a graph: the entry for code generators and the interpreter.
+
+    Variants of a program that are tried one after the other have many loops in common.
+    """
     with isl_lock:
         return build_loops(build_model(graph), tree)
