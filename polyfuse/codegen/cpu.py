@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
@@ -64,6 +65,10 @@ class CpuCode:
     checks: tuple[tuple[Span, str], ...]
 
 
+# The form of a kernel -> how the first of this form is launched, and as it was lowered.
+_Printed: TypeAlias = dict[object, tuple[tuple[Launch, ...], Kernel]]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Kernels to print. `strided` names inputs whose strides come at run time, `copied` inout parameters
@@ -90,7 +95,11 @@ def emit(
 def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     """C++ for several operators in one translation unit: each result has the whole source."""
     used: set[str] = set()
-    parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
+    printed: dict[CpuKnobs, _Printed] = {}
+    parts = [
+        _print(r, f"pf_{k}_" if k else "pf_", used, printed.setdefault(r.knobs, {}))
+        for k, r in enumerate(requests)
+    ]
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
@@ -100,9 +109,10 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
 
 
 def _print(
-    request: Request, prefix: str, used: set[str]
+    request: Request, prefix: str, used: set[str], printed: _Printed
 ) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...]]:
-    """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
+    """(functions, plan, checks); adds to `used` the prelude's functions that are called, and to `printed` the
+    kernels that others may call."""
     kernels = request.kernels
     steps = [p for k in kernels.kernels for p in k.parts or (k,)]
     buffers = plan_buffers(kernels, request.strided, request.copied, steps)
@@ -113,6 +123,7 @@ def _print(
         request.checked,
         request.copied,
         request.knobs,
+        {} if request.checked else printed,
     )
     functions: list[str] = []
     launches: list[Launch] = []
@@ -156,6 +167,7 @@ def _functions(
         emitter.printed[form] = made, low.kernel
         return made
     printed, lowered = emitter.printed[form]
+    emitter.scratch = max(emitter.scratch, _scratch_bytes(lowered))
     places = emitter.places(_with_arrays_of(kernel, lowered))
     again = [replace(x, function=f"{prefix}{kernel.name}_{k}", kernel=whole) for k, x in enumerate(printed)]
     functions += [
@@ -246,6 +258,7 @@ class _Emitter:
         checked: bool,
         copied: frozenset[str],
         knobs: CpuKnobs,
+        printed: _Printed,
     ) -> None:
         self.graph = graph
         self.knobs = knobs
@@ -255,7 +268,7 @@ class _Emitter:
         self.checked = checked
         self.copied = copied
         self.functions: set[str] = set()
-        self.printed: dict[object, tuple[tuple[Launch, ...], Kernel]] = {}
+        self.printed = printed
         self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
 

@@ -29,7 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias, Union
+from operator import is_
+from typing import Any, TypeAlias, TypeVar, Union
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, substitute
@@ -239,6 +240,7 @@ Node: TypeAlias = Union[  # noqa: UP007
     Comment,
 ]
 Block: TypeAlias = tuple[Node, ...]
+Made = TypeVar("Made", bound=Node)
 
 
 def map_nodes(block: Block, change: Callable[[Node], Node | Block]) -> Block:
@@ -247,14 +249,26 @@ def map_nodes(block: Block, change: Callable[[Node], Node | Block]) -> Block:
     for node in block:
         match node:
             case For():
-                node = replace(node, body=map_nodes(node.body, change))
+                node = _with(node, body=map_nodes(node.body, change))
             case If():
-                node = replace(node, then=map_nodes(node.then, change), other=map_nodes(node.other, change))
+                node = _with(node, then=map_nodes(node.then, change), other=map_nodes(node.other, change))
             case _:
                 pass
         changed = change(node)
         result.extend(changed if isinstance(changed, tuple) else (changed,))
     return tuple(result)
+
+
+def _with(node: Made, **parts: Any) -> Made:
+    """The node with other parts; itself where they are what it has, so that what it belongs to stays too."""
+    kept = all(_same(getattr(node, name), part) for name, part in parts.items())
+    return node if kept else replace(node, **parts)
+
+
+def _same(old: object, new: object) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(is_, old, new))
+    return old is new
 
 
 def map_outermost(block: Block, change: Callable[[For], Iterable[Node] | None]) -> Block:
@@ -264,10 +278,10 @@ def map_outermost(block: Block, change: Callable[[For], Iterable[Node] | None]) 
         match node:
             case For():
                 made = change(node)
-                result += [replace(node, body=map_outermost(node.body, change))] if made is None else made
+                result += [_with(node, body=map_outermost(node.body, change))] if made is None else made
             case If():
                 then, other = (map_outermost(b, change) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
+                result.append(_with(node, then=then, other=other))
             case _:
                 result.append(node)
     return tuple(result)
@@ -299,15 +313,15 @@ def map_values(
     def change(node: Node) -> Node:
         match node:
             case For():
-                return replace(node, lower=on_index(node.lower), upper=on_index(node.upper))
+                return _with(node, lower=on_index(node.lower), upper=on_index(node.upper))
             case If():
-                return replace(node, cond=expr(node.cond))
+                return _with(node, cond=expr(node.cond))
             case Store() | Update():
-                return replace(node, indices=places(node.indices), value=expr(node.value))
+                return _with(node, indices=places(node.indices), value=expr(node.value))
             case Declare(_, _, value) if value is not None:
-                return replace(node, value=expr(value))
+                return _with(node, value=expr(value))
             case VectorLoad() | VectorStore() | Prefetch():
-                return replace(node, indices=places(node.indices))
+                return _with(node, indices=places(node.indices))
             case _:
                 return node
 

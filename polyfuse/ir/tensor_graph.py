@@ -282,9 +282,11 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """The expression and everything below it, parents first, left to right."""
-    yield e
-    for c in children(e):
-        yield from walk(c)
+    left = [e]
+    while left:
+        x = left.pop()
+        yield x
+        left += reversed(children(x))
 
 
 def reads(e: Expr) -> tuple[Read, ...]:
