@@ -6,7 +6,7 @@ Many graphs share a translation unit, so that a test run compiles few sources.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Call:
     sizes: dict[str, int]
     inputs: dict[str, Array]
     scheduler: Scheduler = "auto"
+    _scheduled: dict[bool, ScheduledGraph] = field(default_factory=dict, init=False, repr=False)
 
     def memory(self) -> dict[str, Array]:
         """Arrays for every argument and result; results hold garbage."""
@@ -57,10 +58,9 @@ class Call:
 
     def requests(self) -> list[Request]:
         """Kernels with each choice of layers."""
-        fixed = fixed_graph(self.graph, self.sizes)
         made = []
         for fusion, stitching in self.ways():
-            kernels, _ = form_kernels(self._schedule(fixed, fusion), 2, stitching)
+            kernels, _ = form_kernels(self._schedule(fusion), 2, stitching)
             copied, _ = entry_copies(kernels)
             made.append(Request(kernels, copied=copied))
         return made
@@ -74,23 +74,39 @@ class Call:
         self, device: GpuTarget, fused: bool = True, stitched: bool = False, barriers: bool | None = False
     ) -> Request:
         """Kernels for a GPU."""
-        fixed = fixed_graph(self.graph, self.sizes)
         fusion = LoopFusion(scheduler=self.scheduler) if fused else None
         stitching = Stitching(rows=1, barriers=barriers) if stitched else None
-        kernels, _ = form_kernels(self._schedule(fixed, fusion), device, stitching)
+        kernels, _ = form_kernels(self._schedule(fusion), device, stitching)
         request = Request(kernels, copied=entry_copies(kernels)[0])
-        if stitched and barriers is not False:
+        if any(k.resident for k in kernels.kernels):
             try:
                 emit_cuda_together([request])
             except ScheduleError:  # as in the pipeline: what cannot be kept in order stays apart
                 return self.device_request(device, fused, stitched)
         return request
 
-    def _schedule(self, fixed: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
-        try:
-            return schedule(fixed, fusion)
-        except ScheduleTimeout:  # isl alone may be too slow on a busy machine, and says so
-            return schedule(fixed, LoopFusion())
+    def _schedule(self, fusion: LoopFusion | None) -> ScheduledGraph:
+        """What layer I makes; once, whatever follows it."""
+        key = fusion is not None
+        if key not in self._scheduled:
+            fixed = fixed_graph(self.graph, self.sizes)
+            try:
+                self._scheduled[key] = schedule(fixed, fusion)
+            except ScheduleTimeout:  # isl alone may be too slow on a busy machine, and says so
+                self._scheduled[key] = schedule(fixed, LoopFusion())
+        return self._scheduled[key]
+
+
+def told_apart(requests: Sequence[Request]) -> list[tuple[int, Request]]:
+    """The requests that differ in anything they say, each the first of those like it, with its place.
+
+    Layers often have nothing to do: then what they make is the same, and its code is run once.
+    """
+    found: dict[str, tuple[int, Request]] = {}
+    for k, r in enumerate(requests):
+        # As text: numbers that are equal are not the same (0.0 and -0.0, 1 and true).
+        found.setdefault(repr((r.kernels, sorted(r.strided), sorted(r.copied), r.checked, r.knobs)), (k, r))
+    return list(found.values())
 
 
 # Devices of different shapes: one that fills blocks as a real one does, but splits small reductions; one of
@@ -117,12 +133,16 @@ def check_emulated(
     """Assert that every call agrees with the reference in the emulator, without a race, on several devices
     and in several orders of threads."""
     ways = [(d, f, s) for d in devices for f in fused for s in stitched]
-    requests = [[call.device_request(DEVICES[d], f, s, barriers) for d, f, s in ways] for call in calls]
-    codes = iter(emit_cuda_together([r for mine in requests for r in mine]))
-    for call in calls:
+    requests = [
+        told_apart([call.device_request(DEVICES[d], f, s, barriers) for d, f, s in ways]) for call in calls
+    ]
+    codes = iter(emit_cuda_together([r for mine in requests for _, r in mine]))
+    for call, mine in zip(calls, requests, strict=True):
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
         want = evaluate(call.graph, call.sizes, inputs)
-        for (device, loops, phases), code in [(way, next(codes)) for way in ways]:
+        for way, _ in mine:
+            device, loops, phases = ways[way]
+            code = next(codes)
             for order in orders:
                 arrays = call.memory()
                 layers = WAYS[(0 if loops else 1) + (2 if phases else 0)]
@@ -136,20 +156,19 @@ def check_emulated(
 
 def check_everywhere(calls: Sequence[Call], *, interpret: bool = True) -> None:
     """Assert that every call agrees with the reference: fused and unfused, compiled and interpreted."""
-    requests = [call.requests() for call in calls]
-    codes = emit_together([r for both in requests for r in both])
-    for k, call in enumerate(calls):
+    requests = [told_apart(call.requests()) for call in calls]
+    codes = iter(emit_together([r for mine in requests for _, r in mine]))
+    for call, mine in zip(calls, requests, strict=True):
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}
         want = evaluate(call.graph, call.sizes, inputs)
-        for way, name in enumerate(WAYS):
-            request, code = requests[k][way], codes[len(WAYS) * k + way]
-            machines: list[Any] = [CpuExecutable(code, {})]
+        for way, request in mine:
+            machines: list[Any] = [CpuExecutable(next(codes), {})]
             if interpret:
                 machines.append(InterpretedKernels(request.kernels, checked=True, copied=request.copied))
             for machine in machines:
                 arrays = call.memory()
                 machine.run(arrays)
-                compare_results(call, arrays, want, f"{name}, {type(machine).__name__}")
+                compare_results(call, arrays, want, f"{WAYS[way]}, {type(machine).__name__}")
 
 
 def compare_results(call: Call, arrays: dict[str, Array], want: Any, how: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from targets import Array, Call
+from targets import Array, Call, told_apart
 from thinned import thinned
 
 import polyfuse as pf
@@ -91,12 +91,12 @@ def check(
     calls: Sequence[Call], devices: Sequence[str] = tuple(AWKWARD), stitched: bool = False
 ) -> set[tuple[int, int]]:
     """The emulator has the results of the reference and finds nothing wrong. Returns the shapes of blocks."""
-    requests = [c.device_request(AWKWARD[d], True, stitched) for c in calls for d in devices]
-    emitted = emit_cuda_together(requests)
+    requests = [told_apart([c.device_request(AWKWARD[d], True, stitched) for d in devices]) for c in calls]
+    emitted = emit_cuda_together([r for mine in requests for _, r in mine])
     codes = iter(emitted)
-    for call in calls:
+    for call, mine in zip(calls, requests, strict=True):
         want = evaluate(call.graph, call.sizes, call.inputs)
-        for device in devices:
+        for device in (devices[k] for k, _ in mine):
             arrays = call.memory()
             try:
                 EmulatedKernels(next(codes)).run(arrays)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from row_chains import chain, random_chain
-from targets import Call
+from targets import Call, told_apart
 from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
 from thinned import thinned
@@ -122,12 +122,15 @@ def emitted(
         return made
 
     layers = ((False, False), (True, False), (True, True))
-    ways = [(call, d, layer) for call in calls for d in devices for layer in layers]
-    requests = [call.device_request(d, True, *layer) for call, d, layer in ways]
+    requests = [
+        (call, request)
+        for call in calls
+        for _, request in told_apart([call.device_request(d, True, *x) for d in devices for x in layers])
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(device_tasks, "_with_barriers", watched)
-        codes = emit_cuda_together(requests)
-    return [(call, code) for (call, _, _), code in zip(ways, codes, strict=True)], inserted
+        codes = emit_cuda_together([r for _, r in requests])
+    return [(call, code) for (call, _), code in zip(requests, codes, strict=True)], inserted
 
 
 def check_mutants(
