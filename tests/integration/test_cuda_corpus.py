@@ -1,7 +1,8 @@
-"""Every standard operator through the CUDA compiler, for three architectures: nothing spills, nothing is
-indexed at run time in a thread's own memory, and shared memory is what the plan says.
+"""Every standard operator through the CUDA compiler: nothing spills, nothing is indexed at run time in a
+thread's own memory, and shared memory is what the plan says.
 
-No GPU is needed, only NVRTC or nvcc.
+In a usual run an operator is compiled for one of three architectures, in `make test-all` for all. No GPU is
+needed, only NVRTC or nvcc.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 
 import pytest
 from stdlib_cases import CASES, StdlibCase
-from targets import DEVICES
+from targets import DEVICES, told_apart
 from test_emulated import calls
 from test_stdlib_targets import chosen, groups
 from thinned import thinned
@@ -58,16 +59,21 @@ def check_compiles(
     stitched: bool = False,
     barriers: bool | None = None,
     spilt: int = 0,
+    archs: tuple[str, ...] = ARCHITECTURES,
 ) -> None:
     """`spilt`: bytes that a kernel may spill, each stored once and loaded once."""
-    requests = [c.device_request(d, fused, stitched, barriers) for c in calls(cases) for d in devices]
-    codes = emit_cuda_together(requests)
+    requests = [
+        (case, request)
+        for case, call in zip(cases, calls(cases), strict=True)
+        for _, request in told_apart([call.device_request(d, fused, stitched, barriers) for d in devices])
+    ]
+    codes = emit_cuda_together([r for _, r in requests])
     launches = [
         (f"{case} ({launch.kernel})", launch)
-        for case, code in zip((c for c in cases for _ in devices), codes, strict=True)
+        for (case, _), code in zip(requests, codes, strict=True)
         for launch in code.plan.launches
     ]
-    for arch in ARCHITECTURES:
+    for arch in archs:
         found = compile_cuda(codes[0].source, arch, timeout_s=120).resources
         for name, launch in launches:
             taken = found[launch.function]
@@ -76,14 +82,27 @@ def check_compiles(
             assert taken.shared == launch.shared_bytes - launch.dynamic_bytes, f"{name}, {arch}: {taken}"
 
 
-@pytest.mark.parametrize("cases", groups(chosen()), ids=lambda g: f"{g[0].op}..{g[-1].op}")
-def test_operators_compile(cases: list[StdlibCase]) -> None:
-    check_compiles(cases)
+def one_and_others() -> list[tuple[list[StdlibCase], tuple[str, ...]]]:
+    """Each group of operators with one architecture, which the groups take in turn, and with the others."""
+    found = []
+    for k, group in enumerate(groups(chosen())):
+        one = ARCHITECTURES[k % len(ARCHITECTURES)]
+        found += [(group, (one,)), (group, tuple(a for a in ARCHITECTURES if a != one))]
+    return found
 
 
-@pytest.mark.parametrize("cases", thinned(groups(chosen()), 2), ids=lambda g: f"{g[0].op}..{g[-1].op}")
-def test_stitched_operators_compile(cases: list[StdlibCase]) -> None:
-    check_compiles(cases, (H200,), stitched=True)
+def named(part: list[StdlibCase] | tuple[str, ...]) -> str:
+    return "+".join(part) if isinstance(part, tuple) else f"{part[0].op}..{part[-1].op}"
+
+
+@pytest.mark.parametrize(("cases", "archs"), thinned(one_and_others(), 2, several=True), ids=named)
+def test_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
+    check_compiles(cases, archs=archs)
+
+
+@pytest.mark.parametrize(("cases", "archs"), thinned(one_and_others(), 4, several=True), ids=named)
+def test_stitched_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
+    check_compiles(cases, (H200,), stitched=True, archs=archs)
 
 
 CROSS_ENTROPY = """

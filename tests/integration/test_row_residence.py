@@ -6,6 +6,7 @@ block, is read once; one that fits neither is read again in each phase, and `exp
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -236,9 +237,10 @@ def ten_rows(form: str) -> str:
     return f"op f({given}) -> (y: f32[T, H]) {{\n{body}\n}}"
 
 
-@pytest.mark.parametrize("fused", (True, False))
-@pytest.mark.parametrize("length", thinned((100, 1024, 4095), 2))
-@pytest.mark.parametrize("form", ("inputs", "temporaries"))
+@pytest.mark.parametrize(
+    ("form", "length", "fused"),
+    thinned(itertools.product(("inputs", "temporaries"), (100, 1024, 4095), (True, False)), 5, several=True),
+)
 def test_ten_live_rows(form: str, length: int, fused: bool) -> None:
     gpu = GpuTarget(sms=2, longest=256)
     found = stitched(ten_rows(form), 2, length, gpu, fused)

@@ -1,6 +1,6 @@
 """Random graphs of the shape of models, cut, fused, stitched and packed in every way, on a CPU and emulated.
 
-Each of the 60 programs of a run is compiled in two of the sixteen ways that there are (eight subsets of the
+Each of the 40 programs of a run is compiled in two of the sixteen ways that there are (eight subsets of the
 layers, two targets), drawn by its seed; a run has all of them.  `make test-all` runs more, in all ways.
 """
 
@@ -23,14 +23,14 @@ def drawn(seed: int) -> list[Way]:
     return [WAYS[seed % 16], random.Random(f"way {seed}").choice(WAYS)]
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 2))
+@pytest.mark.parametrize("group", thinned(GROUPS, 3))
 def test_random_graphs_agree(group: int) -> None:
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(graph_call(s), way) for s in seeds for way in drawn(s)])
 
 
 def test_all_ways_are_drawn() -> None:
-    assert {w for g in GROUPS[::2] for s in range(g * TOGETHER, (g + 1) * TOGETHER) for w in drawn(s)} == set(
+    assert {w for g in GROUPS[::3] for s in range(g * TOGETHER, (g + 1) * TOGETHER) for w in drawn(s)} == set(
         WAYS
     )
 

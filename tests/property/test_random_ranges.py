@@ -96,14 +96,14 @@ def check(seeds: range) -> Counter[tuple[str, str]]:
 
 
 def test_what_is_proved_runs() -> None:
-    counts = check(range(400))
-    assert sum(n for (proofs, _), n in counts.items() if proofs) > 60, counts
+    counts = check(range(200))
+    assert sum(n for (proofs, _), n in counts.items() if proofs) > 30, counts
     seen_at_run = ("PF350", "PF351", "PF354", "PF355", "PF359")
     unseen = sum(n for (proofs, run), n in counts.items() if proofs in seen_at_run and not run)
     assert unseen <= 2, counts  # a guard by data may hide a read that the proofs must refuse
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(400, 8400, 400))
+@pytest.mark.parametrize("start", range(200, 8200, 400))
 def test_what_is_proved_runs_many(start: int) -> None:
     check(range(start, start + 400))
