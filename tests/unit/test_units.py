@@ -121,12 +121,12 @@ def kept(folder: Path) -> list[list[str]]:
 
 
 def test_a_part_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail = 'case "$*" in *kernel_0.cpp*) echo "no space"; exit 3;; *kernel_1.cpp*) sleep 60;; esac'
+    fail = 'case "$*" in *kernel_0.cpp*) echo "no space"; exit 3;; *kernel_1.cpp*) sleep 300;; esac'
     compiler(tmp_path, fail, monkeypatch)
     start = time.monotonic()
     with pytest.raises(ToolchainError, match=r"(?s)status 3.*no space") as refused:
         toolchain.compile_shared(block_source())
-    assert refused.value.code == "PF702" and time.monotonic() - start < 20
+    assert refused.value.code == "PF702" and time.monotonic() - start < 120
     assert kept(tmp_path) == [["manifest.json", "probe.json"]]
     assert not list(tmp_path.glob("polyfuse-build-*"))
 
@@ -157,7 +157,7 @@ toolchain.compile_shared(source)
 
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    body = f'case "$*" in *kernel_*.cpp*) echo $$ >> {pids}; sleep 60;; esac'
+    body = f'case "$*" in *kernel_*.cpp*) echo $$ >> {pids}; sleep 300;; esac'
     env = {
         **os.environ,
         "CXX": compiler(tmp_path, body, None),
@@ -178,7 +178,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     assert process.stdout.readline() == "going\n", process.stderr.read()
     assert eventually(lambda: pids.is_file() and len(pids.read_text().split()) > 1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode != 0 and "KeyboardInterrupt" in errors
     started = {int(word) for word in pids.read_text().split()}
     assert eventually(lambda: not alive(started))
