@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from pace import pace
 from package_sources import ROOT, Import, Module, imports, modules
 
 LOW = {"source", "diagnostics", "options", "decisions", "forks"}
@@ -203,4 +204,4 @@ def test_import_time() -> None:
     """Processor time, the best of five: what the machine does besides must not count."""
     code = "import time, numpy; t = time.process_time(); import polyfuse; print(time.process_time() - t)"
     best = min(float(_python(code)) for _ in range(5))
-    assert best < IMPORT_LIMIT_S, f"import polyfuse takes {best * 1e3:.0f} ms beyond numpy"
+    assert best < IMPORT_LIMIT_S * pace(), f"import polyfuse takes {best * 1e3:.0f} ms beyond numpy"

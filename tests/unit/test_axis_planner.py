@@ -9,6 +9,7 @@ import graphs
 import pytest
 from brute_force import Enumeration
 from graphs import graph
+from pace import pace
 from random_graphs import random_graph
 
 from polyfuse.diagnostics import ScheduleError
@@ -89,10 +90,10 @@ def test_time_per_statement(record_property: Callable[[str, object], None]) -> N
         best = min(_timed(g) for _ in range(3))
         record_property(f"seconds for {len(g.statements)} statements", best)
         print(f"{len(g.statements)} statements: {1e3 * best:.1f} ms")
-        assert best < limit
+        assert best < limit * pace()
 
 
 def _timed(g: TensorGraph) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     plan(g)
-    return time.perf_counter() - start
+    return time.process_time() - start

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from pace import pace
 
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.options import Options
@@ -139,9 +140,9 @@ def test_found_again_without_compiling(compiler: str, monkeypatch: pytest.Monkey
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(cuda_compile, "_answer", refuse)
-    start = time.perf_counter()
+    start = time.process_time()
     assert compile_cuda(SOURCE) == made
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.05 * pace()
     for other in ({"arch": "sm_80"}, {"options": Options(denormals="keep")}):
         with pytest.raises(AssertionError, match="compiled again"):
             compile_cuda(SOURCE, **other)  # type: ignore[arg-type]
@@ -190,7 +191,7 @@ def test_too_long(compiler: str) -> None:
     start = time.perf_counter()
     with pytest.raises(ToolchainError, match=r"PF723.*after 0\.2 s"):
         compile_cuda(many, timeout_s=0.2)
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 30
     assert "scale" in compile_cuda(SOURCE).resources
 
 

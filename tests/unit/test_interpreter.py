@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace import pace
 
 from polyfuse.diagnostics import ArgumentError, InternalError
 from polyfuse.frontend_dsl.bind import bind_sizes
@@ -733,7 +734,7 @@ def test_layer_norm_is_fast() -> None:
     arrays = outputs(graph, given)
     start = time.process_time()
     machine.run(arrays)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 2.0 * pace()
     check(graph, given, arrays)
 
 

@@ -40,11 +40,12 @@ BLOCK = """  m{k}[i, j] = sum[l]({a}[i, l] * w[l, j]) + {k}.0
 LIMIT = 1.5
 # isl's helper, which hangs where it is asked for both statements of the recurrence.
 HANGS = """
-import time
+import os, time
 from polyfuse.poly import worker
 real = worker.compute
 def compute(job, *limit):
     if "S_u0[" in job.domain and "S_u0__2[" in job.domain:
+        open(os.environ["HUNG"], "a").write("x")
         time.sleep(60)
     return real(job, *limit)
 worker.compute = compute
@@ -167,7 +168,7 @@ def test_helpers_that_fail_change_nothing(
     replaced(helped, script)
     start = time.monotonic()
     low = lowered(text)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
     assert source(low) == source(by_one(text))
     assert not any(h.process for h in helped)
 
@@ -202,7 +203,9 @@ def test_no_helper_for_small_graphs(helped: list[Child], monkeypatch: pytest.Mon
     assert not any(h.starts for h in helped)
 
 
-def test_a_hang_of_isl_costs_its_limit_once(helped: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_of_isl_costs_its_limit_once(
+    helped: list[Child], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """isl is asked for every cluster, and hangs on a form that occurs six times: it is asked for that once,
     and all other clusters are what they are without the hang."""
     text = recurrences(6)
@@ -211,6 +214,7 @@ def test_a_hang_of_isl_costs_its_limit_once(helped: list[Child], monkeypatch: py
     for h in helped:
         h.kill()
     helped.clear()
+    monkeypatch.setenv("HUNG", str(tmp_path / "hung"))
     hanging = (sys.executable, "-c", HANGS)
     helped += [Child("", GREETING, (sys.executable, "-c", HELPED)) for _ in range(2)]
     monkeypatch.setattr(worker, "_helper", worker.Helper(command=hanging))
@@ -220,7 +224,7 @@ def test_a_hang_of_isl_costs_its_limit_once(helped: list[Child], monkeypatch: py
     low = lowered(text, fusion)
     seconds = time.monotonic() - start
     worker.helper().kill()
-    assert LIMIT < seconds < 5 * LIMIT
+    assert seconds > LIMIT and (tmp_path / "hung").read_text() == "x"
     late = [d.subject for d in low.decisions if d.kind == "feedback"]
     assert late == ["u0, u0__2"]
     assert [d for d in low.decisions if d.kind == "same"] == [d for d in want.decisions if d.kind == "same"]
@@ -302,6 +306,6 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
         assert line.startswith("going"), process.stderr.read()
         pids |= {int(word) for word in line.split()[1:]}
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode != 0 and "KeyboardInterrupt" in errors
     assert eventually(lambda: not alive(pids)), alive(pids)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pace import pace
 
 from polyfuse.runtime import machine
 from polyfuse.runtime.arena import Arena
@@ -59,9 +60,9 @@ def test_measure_is_sane_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(machine, "_measure", again)
     assert machine.measure(SIZE - 5) is report, "same class, same process"
     monkeypatch.setattr(machine, "_known", {})
-    start = time.perf_counter()
+    start = time.process_time()
     assert machine.measure(SIZE) == report, "from the cache folder"
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1 * pace()
     with pytest.raises(AssertionError, match="twice"):
         machine.measure(SIZE, refresh=True)
 

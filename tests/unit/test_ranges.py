@@ -24,6 +24,7 @@ from graph_helpers import (
     t,
     temp,
 )
+from pace import pace
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.index_expr import ISize, IVar, as_index
@@ -155,6 +156,6 @@ def test_layer_norm_is_fast() -> None:
         ],
     )
     assert prove(g) == ([], [])
-    start = time.perf_counter()
+    start = time.process_time()
     prove(g)
-    assert time.perf_counter() - start < 0.02
+    assert time.process_time() - start < 0.02 * pace()

@@ -85,7 +85,7 @@ def test_a_time_out_kills_and_the_next_job_restarts(helper: Helper) -> None:
     start = time.monotonic()
     with pytest.raises(OverBudget):
         helper.call(slow_job(), 0.5)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 20
     assert not running(pid)
     assert "schedule" in helper.call(EASY, 5.0)
     assert helper.starts == 2
@@ -264,7 +264,7 @@ def test_here_the_limit_is_on_operations(monkeypatch: pytest.MonkeyPatch) -> Non
     start = time.monotonic()
     with pytest.raises(OverBudget):
         worker.solve(slow_job(), 0.5)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
     with pytest.raises(Infeasible):
         worker.solve(IMPOSSIBLE, 1.0)
 
