@@ -8,12 +8,13 @@ needed, only NVRTC or nvcc.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from stdlib_cases import CASES, StdlibCase
 from targets import DEVICES, told_apart
 from test_emulated import calls
-from test_stdlib_targets import chosen, groups
+from test_stdlib_targets import chosen, groups, on_devices
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request
@@ -82,25 +83,29 @@ def check_compiles(
             assert taken.shared == launch.shared_bytes - launch.dynamic_bytes, f"{name}, {arch}: {taken}"
 
 
-def one_and_others() -> list[tuple[list[StdlibCase], tuple[str, ...]]]:
-    """Each group of operators with one architecture, which the groups take in turn, and with the others."""
-    found = []
-    for k, group in enumerate(groups(chosen())):
+def with_architectures(every: int) -> list[Any]:
+    """Each group of operators with one architecture, which the groups take in turn, and with the others.
+
+    Of these a usual run has the first and those that follow it after so many; it has not all dtypes.
+    """
+    found: list[Any] = []
+    for k, group in enumerate(groups(on_devices())):
         one = ARCHITECTURES[k % len(ARCHITECTURES)]
         found += [(group, (one,)), (group, tuple(a for a in ARCHITECTURES if a != one))]
-    return found
+    rest = [pytest.param(g, ARCHITECTURES, marks=pytest.mark.slow) for g in groups(on_devices(usual=False))]
+    return [*thinned(found, every, several=True), *rest]
 
 
 def named(part: list[StdlibCase] | tuple[str, ...]) -> str:
     return "+".join(part) if isinstance(part, tuple) else f"{part[0].op}..{part[-1].op}"
 
 
-@pytest.mark.parametrize(("cases", "archs"), thinned(one_and_others(), 2, several=True), ids=named)
+@pytest.mark.parametrize(("cases", "archs"), with_architectures(2), ids=named)
 def test_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
     check_compiles(cases, archs=archs)
 
 
-@pytest.mark.parametrize(("cases", "archs"), thinned(one_and_others(), 4, several=True), ids=named)
+@pytest.mark.parametrize(("cases", "archs"), with_architectures(4), ids=named)
 def test_stitched_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
     check_compiles(cases, (H200,), stitched=True, archs=archs)
 

@@ -22,6 +22,13 @@ def chosen() -> list[StdlibCase]:
     return list(found.values())
 
 
+def on_devices(usual: bool = True) -> list[StdlibCase]:
+    """Of the chosen those that a usual run compiles for GPUs: f32, and of every third operator the other
+    dtypes. Or else the rest."""
+    places = {op: k for k, op in enumerate(dict.fromkeys(case.op for case in CASES))}
+    return [c for c in chosen() if usual == (c.dtype == "f32" or places[c.op] % 3 == 0)]
+
+
 def groups(cases: list[StdlibCase]) -> list[list[StdlibCase]]:
     return [cases[k : k + TOGETHER] for k in range(0, len(cases), TOGETHER)]
 
