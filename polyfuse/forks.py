@@ -26,7 +26,12 @@ class ForkLock:
         self._lock.release()
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()
+        if self._lock.acquire(
+            blocking=False
+        ):  # open, or held by the thread that forked, which opens it itself
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
 
 
 _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
