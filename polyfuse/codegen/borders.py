@@ -56,7 +56,10 @@ class BorderPrinter(SoonPrinter):
 
 
 def strip_of(task: Task) -> Strip | None:
-    """The only loop of a task whose iterations are strips of it."""
+    """The only loop of a task whose iterations are strips of it, one by one: those that run together have
+    loops of their own, which would begin elsewhere."""
+    if task.together is not None or task.skew is not None:
+        return None
     loops = [n for n in task.body if isinstance(n, For)]
     if not task.loops or len(loops) != 1 or not all(_is_scalar(n) for n in task.body if n != loops[0]):
         return None

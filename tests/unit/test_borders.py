@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equivalence import fixed_graph_of
 
 import polyfuse as pf
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.runtime.cpu import CpuExecutable
 
 STEP = """op step(inout p: {T}[N], g: {T}[N], inout m: {T}[N], a: f32 = 0.5) {{
   m_new[i] = m[i] * {T}(a) + g[i]
@@ -52,6 +58,20 @@ def test_all_elements_once(steps: dict[str, Any], dtype: str, n: int, offsets: t
         guards = array.base
         outside = guards.size - array.size
         assert np.count_nonzero(guards == 7) >= outside
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_strips_in_turns_cover_it_too(rows: int) -> None:
+    """Those that run together begin where they did: all of them, or none."""
+    n = 60_003
+    graph = fixed_graph_of(STEP.format(T="f32"), N=n)
+    kernels, _ = form_kernels(LoopFusion().schedule(graph), 2)
+    (code,) = emit_together([Request(kernels, knobs=CpuKnobs(rows=rows))])
+    p, g, m = (np.arange(n, dtype=np.float32) % k for k in (7, 5, 3))
+    mine = {"p": placed(p, 4), "g": g, "m": placed(m, 1), "a": np.asarray(np.float32(0.5))}
+    CpuExecutable(code, {}).run({**mine, "p__out": mine["p"], "m__out": mine["m"]})
+    np.testing.assert_array_equal(mine["m"], m * np.float32(0.5) + g)
+    np.testing.assert_array_equal(mine["p"], p - (m * np.float32(0.5) + g) * np.float32(0.25))
 
 
 def test_only_strips_in_place_are_shifted() -> None:
