@@ -14,6 +14,7 @@ tiles, jams   sums of products stay in vector registers; a row of totals gets se
 turns         tiles that are read across their rows are turned around
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
+dots          sums along memory of a few rows and columns are computed together
 rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
               once, also in sequential loops, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
@@ -28,6 +29,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.decided import decided
+from polyfuse.codegen.dots_jammed import dots_jammed
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
@@ -80,7 +82,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
-    kernel, tasks = rows_jointly(kernel, rows_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
+    jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
+    kernel, tasks = rows_jointly(kernel, jammed, knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
     kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs.skew)

@@ -206,7 +206,12 @@ def _jammed(rows: For, merged: Sequence[For], count: int, core: Core) -> list[No
     for phase in zip(*bodies, strict=True):
         loops = [n for n in phase if isinstance(n, For)]
         body += [_merged(loops)] if phase[0] in narrow else phase
-    main = replace(rows, upper=binary("-", rows.upper, count - 1), step=count, body=tuple(body))
+    return in_steps(rows, tuple(body), count)
+
+
+def in_steps(rows: For, body: Block, count: int) -> list[Node]:
+    """A loop with the body for so many iterations at a time, and one for what is left."""
+    main = replace(rows, upper=binary("-", rows.upper, count - 1), step=count, body=body)
     known = trip_of(rows) is not None or (strip_of(rows) is not None and len(at_most(rows.upper)) == 1)
     if known and _most(rows) % count == 0:
         return [main]

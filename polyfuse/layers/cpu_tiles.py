@@ -49,7 +49,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
     statement_reads,
 )
-from polyfuse.layers.products import Product, contiguous, plain, product_of
+from polyfuse.layers.products import Product, along, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.strides import address, stride
 from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, lies_along, loop
@@ -85,7 +85,9 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column) or _crowded(graph, s, p.right)
     turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
-    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned)
+    dim = along(graph, p)
+    length = 0 if dim is None else of[dim]
+    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned, length)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
@@ -147,11 +149,10 @@ def map_product(
     s = graph.statement(p.statement)
     shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []
-    factors: list[Expr] = []
+    factors = {"left": p.left, "right": p.right}
     copied: dict[str, str] = {}
     inside: Copy | None = None
     for side in _sides(graph, s, p, shape):
-        read = side.factor
         if _copied(graph, s, side):
             copy = Copy.of(graph, s, p, side)
             graph, read = copy.added(graph, s)
@@ -160,14 +161,17 @@ def map_product(
             else:
                 trees.append(copy.tree())
             copied[side.name] = "by the worker that needs it" if side.near else "into their order"
-        factors.append(read)
-    tiled = replace(s, expr=Apply("mul", tuple(factors), s.expr.dtype, s.expr.span))
+            factors[side.name] = read
+    tiled = replace(s, expr=Apply("mul", tuple(factors.values()), s.expr.dtype, s.expr.span))
     graph = replace(graph, statements=tuple(tiled if x is s else x for x in graph.statements))
     decisions.append(_decision(s, p, shape, copied))
     return graph, [*trees, _nest(graph, p, s, shape, inside)]
 
 
-def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[Side, Side]:
+def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[Side, ...]:
+    """The factors that may be copied: none where both are read along what is summed."""
+    if shape.dots:
+        return ()
     x = measures(graph, s, p)
     near = x.columns >= shape.columns  # else a worker's array would be narrower
     readers = shape.group if near else -(-x.rows // shape.rows)
@@ -181,6 +185,7 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
 def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
     products = prod(extents_of(s).values())
     why = f"{products / 1e6:.3g} M products in tiles of {shape.rows} rows and {shape.columns} columns"
+    why += " along what is summed" if shape.dots else ""
     why += "".join(f", {side} factor copied {how}" for side, how in copied.items())
     if p.followers:
         why += f"; then {', '.join(f.statement for f in p.followers)} of each tile"
@@ -237,6 +242,8 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
         loops.append(loop(f"{p.row}_block", *rows, *of_rows, at=Coordinate.BLK))
     across = values(p.column, shape.columns * shape.across, of)
     loops.append(loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
+    if shape.dots:
+        return band(loops, _dots(p, s, shape, along(graph, p), values), True)
     cut, parts = _panels(p, extents_of(s), shape.panel)
     for d, size, last in cut:
         found = [*values(d, size, (s.name,)), *((n, binary("//", IVar(d), size)) for n in copies)]
@@ -245,6 +252,24 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
     if inside is not None:
         tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
     return band(loops, tile, True)
+
+
+def _dots(p: Product, s: Statement, shape: TileShape, along: str | None, values: _Values) -> Tree:
+    """Sums along memory of a few rows and columns, for all of a block; then what follows its elements."""
+    mine, later = (s.name,), tuple(f.statement for f in p.followers)
+    others = [d for d in p.over if d != along]
+    loops = [loop(f"{p.column}_tile", *values(p.column, shape.columns, mine))]
+    loops.append(loop(f"{p.row}_tile", *values(p.row, shape.rows, mine)))
+    loops += [loop(d, *values(d, 1, mine)) for d in (p.row, p.column, *others)]
+    loops.append(loop(along or "", *values(along or "", 1, mine), at=Coordinate.VECTOR))
+    sums = band(loops, Leaf(s.name), True)
+    if not later:
+        return sums
+    after = [
+        loop(p.row, *values(p.row, 1, later)),
+        loop(p.column, *values(p.column, 1, later), at=Coordinate.VECTOR),
+    ]
+    return sequence([sums, band(after, sequence([Leaf(n) for n in later]), True)])
 
 
 def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int]], values: _Values) -> Tree:

@@ -29,6 +29,7 @@ from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
+    Cast,
     Expr,
     IterDim,
     Read,
@@ -39,10 +40,9 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.strides import address, stride
 
-# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows
-# than `FEWEST_TURNED`, not if both factors lie along what is summed, so that vectors do.
+# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end.
 FEWEST_PRODUCTS = 64 * 1024
-FEWEST_ROWS, FEWEST_TURNED = 2, 4
+FEWEST_ROWS = 2
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
 
@@ -134,7 +134,6 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
-    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or not _summed_along(graph, x)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -160,9 +159,10 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
     )
 
 
-def _summed_along(graph: TensorGraph, x: Product) -> bool:
-    """Do both factors lie along a dim that is summed?"""
-    return any(contiguous(graph, x.left, d) and contiguous(graph, x.right, d) for d in x.over)
+def along(graph: TensorGraph, x: Product) -> str | None:
+    """A dim that is summed along which both factors lie, elements of memory or their conversions."""
+    left, right = (e.arg if isinstance(e, Cast) else e for e in (x.left, x.right))
+    return next((d for d in x.over if contiguous(graph, left, d) and contiguous(graph, right, d)), None)
 
 
 def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:

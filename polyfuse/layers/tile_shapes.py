@@ -17,6 +17,7 @@ from math import ceil
 
 from polyfuse.cost.core_tiles import Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
+from polyfuse.layers.dot_shapes import dot_shape
 
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
 MOST_VECTORS = 6
@@ -30,6 +31,8 @@ MOST_STEPS = 480
 FEWEST_NEAR = 16
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
 MOST_PIECES, WAIT = 8, 0.02
+# Rows of the smaller factor up to which both are read along what is summed.
+MOST_DOT_ROWS = 32
 # Bytes of a row that a worker reads or writes at one place.
 SEGMENT = 512
 # Cycles to copy a vector, to turn one around, and those for a byte of a factor from L3 that computing does
@@ -42,6 +45,7 @@ class Extents:
     """A contraction in numbers: rows, columns and steps, how often there are these, bytes of an element.
 
     copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
+    along: both factors lie along what is summed, for so many steps (0: they do not).
     """
 
     rows: int
@@ -51,12 +55,15 @@ class Extents:
     itemsize: int
     copied: bool = False
     turned: bool = False
+    along: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
     """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, those of rows
-    that a worker goes through at a time; `cycles` of one core."""
+    that a worker goes through at a time; `cycles` of one core.
+
+    dots: vectors go along what is summed (`layers.dot_shapes`), else along columns."""
 
     rows: int
     columns: int
@@ -65,6 +72,7 @@ class TileShape:
     across: int
     kept: int
     cycles: float
+    dots: bool = False
 
     def blocks(self, x: Extents) -> int:
         """Blocks of rows."""
@@ -74,6 +82,30 @@ class TileShape:
 @lru_cache(maxsize=1024)
 def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     """The best tile of a contraction for a core, and blocks for so many of them."""
+    tiles = _across(x, core, threads)
+    dots = _dots(x, core, threads) if x.along and x.rows <= MOST_DOT_ROWS else None
+    return dots if dots is not None and dots.cycles < _with_copy(x, tiles, core) else tiles
+
+
+def _dots(x: Extents, core: Core, threads: int) -> TileShape:
+    """Sums along memory, all rows in each of the pieces into which the columns are cut."""
+    found = dot_shape(x.rows, x.columns, x.steps, x.itemsize, core)
+    tiles = max(1, ceil(x.columns / found.columns))
+    most = max(1, min(tiles, ceil(MOST_PIECES * threads / x.outer)))
+    pieces = min(range(most, 0, -1), key=lambda p: (ceil(x.outer * p / threads) + WAIT) * ceil(tiles / p))
+    group = max(1, ceil(x.rows / found.rows))
+    cycles = x.outer * found.cycles
+    return TileShape(found.rows, found.columns, x.steps, group, ceil(tiles / pieces), group, cycles, True)
+
+
+def _with_copy(x: Extents, tiles: TileShape, core: Core) -> float:
+    """Cycles of tiles, whose right factor each block of rows turns around."""
+    copies = x.outer * tiles.blocks(x) * x.steps * x.columns / lanes_of(core, x.itemsize)
+    return tiles.cycles + copies * TURN_CYCLES
+
+
+def _across(x: Extents, core: Core, threads: int) -> TileShape:
+    """Tiles with columns in vectors."""
     lanes = lanes_of(core, x.itemsize)
     cycles, _, rows, vectors = min(
         (_cycles(x, r, v, lanes, core), -r * v, r, v) for r, v in _candidates(x, lanes, core)

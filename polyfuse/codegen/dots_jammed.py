@@ -1,0 +1,124 @@
+"""Sums along memory for a few rows and columns are computed together: each factor is loaded once for all.
+
+    for m in 0..3:                               for n in 4*c..4*c+4: ...
+      for n in 4*c..4*c+4:                       a0 = 0; a1 = 0; ...; a11 = 0
+        a = 0                                    for k @vec:
+        for k @vec: a += x[m, k] * w[n, k]   ->    a0 += x[0, k] * w[4*c, k];  a1 += x[0, k] * w[4*c + 1, k]
+        y[m, n] += a                               ...;  a11 += x[2, k] * w[4*c + 3, k]
+                                                 y[0, 4*c] += a0;  y[0, 4*c + 1] += a1;  ...
+
+One product takes two loads, twelve take seven, and each row of the larger factor comes from memory once for
+all rows of the other.  The lanes of each sum are one vector (or eight elements), so that all sums stay in
+registers; so are those of what is left of rows and columns, which a sum therefore does not depend on.
+
+Layer II makes such loops (`layers.dot_shapes`): short strips of rows and of columns, with nothing in them but
+the sum, whose factors depend on a row or on a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polyfuse.codegen.rows_jammed import in_common, in_steps
+from polyfuse.codegen.rows_together import nodes_of, renamed
+from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.windows import strip_of
+from polyfuse.cost.core_tiles import dots_fit
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Update, map_nodes, map_outermost, substituted
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, depends_on
+
+
+def dots_jammed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> list[Task]:
+    """The tasks with such sums together, but where the knobs want rows one by one."""
+    return [*tasks] if knobs.rows == 1 else [_jam(kernel, t, knobs.on) for t in tasks]
+
+
+def _jam(kernel: Kernel, task: Task, core: Core) -> Task:
+    counts = [1]
+
+    def change(loop: For) -> Sequence[Node] | None:
+        shape = _shape(kernel, loop, core)
+        if shape is None:
+            return None
+        counts.append(shape[0] * shape[1])
+        (columns,) = map_nodes(loop.body, lambda n: _one_vector(n, core))
+        assert isinstance(columns, For)
+        return _together(replace(loop, body=tuple(_together(columns, shape[1]))), shape[0])
+
+    body = map_outermost(task.body, change)
+    return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
+
+
+def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
+    """How many rows and columns the sums of a nest have, if it is one of these and registers hold them."""
+    (columns, *others) = rows.body or (None,)
+    if not isinstance(columns, For) or others:
+        return None
+    strips = strip_of(rows), strip_of(columns)
+    sums = [n for n in nodes_of(columns.body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
+    if strips[0] is None or strips[1] is None or len(sums) != 1 or not _multiplies(sums[0], rows, columns):
+        return None
+    inner = [n for n in nodes_of(columns.body) if isinstance(n, For)]
+    bounds = {v for n in (columns, *inner) for e in (n.lower, n.upper) for v in variables(e)}
+    if {rows.var, columns.var} & bounds - {columns.var} or columns.var in _bounds(inner):
+        return None
+    if any(in_common(kernel, x) != frozenset() for x in (rows, columns)):
+        return None
+    shape = strips[0].length, strips[1].length
+    (update,) = sums[0].body
+    assert isinstance(update, Update)
+    return shape if max(shape) > 1 and dots_fit(*shape, core, update.value.dtype.bytes) else None
+
+
+def _bounds(loops: Sequence[For]) -> set[str]:
+    return {v for n in loops for e in (n.lower, n.upper) for v in variables(e)}
+
+
+def _multiplies(loop: For, rows: For, columns: For) -> bool:
+    """Does a loop only add products of what a row and what a column has to one scalar, in lanes?"""
+    match loop.body:
+        case (Update(buffer, (), "sum", Apply("mul", (left, right))),) if loop.lanes == (buffer,):
+            known = [depends_on(e) & {rows.var, columns.var} for e in (left, right)]
+            return known in ([{rows.var}, {columns.var}], [{columns.var}, {rows.var}])
+        case _:
+            return False
+
+
+def _one_vector(n: Node, core: Core) -> Node:
+    return replace(n, lane_bytes=core.vector_bytes) if isinstance(n, For) and n.lanes else n
+
+
+def _together(loop: For, count: int) -> list[Node]:
+    """So many iterations of a loop at a time, then what is left one by one."""
+    return in_steps(loop, _woven([_at(loop, k) for k in range(count)]), count)
+
+
+def _at(loop: For, k: int) -> Block:
+    """The body as it is k iterations later, in names of its own."""
+    if k == 0:
+        return loop.body
+    names = {
+        n.name: f"%{loop.var}_{k}_{n.name.removeprefix('%')}"
+        for n in nodes_of(loop.body)
+        if isinstance(n, Declare)
+    }
+    return renamed(substituted(loop.body, {loop.var: IVar(loop.var) + k}), names)
+
+
+def _woven(bodies: Sequence[Block]) -> Block:
+    """The phases of all bodies in turns, with one loop for those of a phase."""
+    body: list[Node] = []
+    for phase in zip(*bodies, strict=True):
+        loops = [n for n in phase if isinstance(n, For)]
+        if not loops:
+            body += phase
+            continue
+        lanes = tuple(x for n in loops for x in n.lanes)
+        body.append(replace(loops[0], body=_woven([n.body for n in loops]), lanes=lanes))
+    return tuple(body)
