@@ -83,11 +83,12 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     """A contraction in numbers."""
     of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
-    copied = not contiguous(graph, p.right, p.column) or _crowded(graph, s, p.right)
+    copied = not contiguous(graph, p.right, p.column)
+    crowded = not copied and _crowded(graph, s, p.right)
     turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
     dim = along(graph, p)
     length = 0 if dim is None else of[dim]
-    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned, length)
+    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned, crowded, length)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
@@ -169,17 +170,17 @@ def map_product(
 
 
 def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[Side, ...]:
-    """The factors that may be copied: none where both are read along what is summed."""
+    """The factors that may be copied: none where both are read along what is summed, not the right one where
+    memory brings it in order."""
     if shape.dots:
         return ()
     x = measures(graph, s, p)
     near = x.columns >= shape.columns  # else a worker's array would be narrower
     readers = shape.group if near else -(-x.rows // shape.rows)
     again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
-    return (
-        Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns)),
-        Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0),
-    )
+    left = Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns))
+    right = Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0)
+    return (left,) if shape.streamed else (left, right)
 
 
 def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
@@ -244,7 +245,7 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
     loops.append(loop(f"{p.column}_block", *across, *tiles, at=Coordinate.BLK))
     if shape.dots:
         return band(loops, _dots(p, s, shape, along(graph, p), values), True)
-    cut, parts = _panels(p, extents_of(s), shape.panel)
+    cut, parts = _panels(p, extents_of(s), shape)
     for d, size, last in cut:
         found = [*values(d, size, (s.name,)), *((n, binary("//", IVar(d), size)) for n in copies)]
         loops.append(loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
@@ -295,13 +296,16 @@ def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int
 
 
 def _panels(
-    p: Product, extents: dict[str, int], panel: int
+    p: Product, extents: dict[str, int], shape: TileShape
 ) -> tuple[list[tuple[str, int, int]], list[tuple[str, int]]]:
     """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
     number of the last; and how much of it one accumulator takes."""
     steps = prod(extents[d] for d in p.over)
     longest = max(p.over, key=lambda d: extents[d])
     length, others = extents[longest], steps // extents[longest]
+    if shape.streamed and length > (size := max(1, shape.panel // others)):
+        return [(longest, size, -(-length // size) - 1)], []
+    panel = shape.panel
     part = _even(length, max(1, MOST_STEPS // others), 1) if 2 * steps > 3 * MOST_STEPS else length
     size = _even(length, max(1, panel // others), part) if 2 * steps > 3 * panel else length
     cut = [(longest, size, -(-length // size) - 1)] if size < length else []

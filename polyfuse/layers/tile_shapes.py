@@ -11,11 +11,11 @@ a factor is read, and copied, less often.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from polyfuse.cost.core_tiles import Tiles, lanes_of
+from polyfuse.cost.core_tiles import TILE_CYCLES, Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.layers.dot_shapes import dot_shape
 
@@ -33,6 +33,16 @@ FEWEST_NEAR = 16
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.
 MOST_DOT_ROWS = 32
+# Bytes of a right factor that will not all be in the caches from call to call, beside what else a program has:
+# of one of 4 MB, tiles read short pieces about as fast as long ones, of one of 8 MB at a fifth of that.
+STREAMED_FACTOR = 6 << 20
+# Steps of a panel in which memory brings the right factor for few rows: so many of its rows are streams that
+# are followed together.  Strips of these are so many bytes long at least; and so many panels are added to an
+# element at most, else panels are longer.
+STREAMED_STEPS, STREAMED_BYTES, MOST_ADDED = 8, 2048, 1024
+# Cycles to add a vector of a tile to the result, and to wait for a short piece of a row of the right factor
+# that memory brings.
+VISIT_CYCLES, PIECE_CYCLES = 6, 30
 # Bytes of a row that a worker reads or writes at one place.
 SEGMENT = 512
 # Cycles to copy a vector, to turn one around, and those for a byte of a factor from L3 that computing does
@@ -45,6 +55,7 @@ class Extents:
     """A contraction in numbers: rows, columns and steps, how often there are these, bytes of an element.
 
     copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
+    crowded: its rows share few sets of L2.
     along: both factors lie along what is summed, for so many steps (0: they do not).
     """
 
@@ -55,6 +66,7 @@ class Extents:
     itemsize: int
     copied: bool = False
     turned: bool = False
+    crowded: bool = False
     along: int = 0
 
 
@@ -63,7 +75,8 @@ class TileShape:
     """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, those of rows
     that a worker goes through at a time; `cycles` of one core.
 
-    dots: vectors go along what is summed (`layers.dot_shapes`), else along columns."""
+    dots: vectors go along what is summed (`layers.dot_shapes`), else along columns.  streamed: panels are
+    short, and strips of columns long."""
 
     rows: int
     columns: int
@@ -73,6 +86,7 @@ class TileShape:
     kept: int
     cycles: float
     dots: bool = False
+    streamed: bool = False
 
     def blocks(self, x: Extents) -> int:
         """Blocks of rows."""
@@ -82,7 +96,7 @@ class TileShape:
 @lru_cache(maxsize=1024)
 def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     """The best tile of a contraction for a core, and blocks for so many of them."""
-    tiles = _across(x, core, threads)
+    tiles = _streamed(x, _across(x, core, threads), core, threads)
     dots = _dots(x, core, threads) if x.along and x.rows <= MOST_DOT_ROWS else None
     return dots if dots is not None and dots.cycles < _with_copy(x, tiles, core) else tiles
 
@@ -96,6 +110,35 @@ def _dots(x: Extents, core: Core, threads: int) -> TileShape:
     group = max(1, ceil(x.rows / found.rows))
     cycles = x.outer * found.cycles
     return TileShape(found.rows, found.columns, x.steps, group, ceil(tiles / pieces), group, cycles, True)
+
+
+def _streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileShape:
+    """The same tiles in short panels of long strips of columns, where that is faster: where memory brings the
+    right factor for few rows.
+
+    A tile in a long panel reads a short piece of each row of the factor, in another page each time, which
+    takes as long as several tiles of rows.  In a short panel the tiles of a strip read rows that memory
+    brings in order, and the strip of the result stays in L1; but they begin and end more often."""
+    right = x.outer * x.steps * x.columns * x.itemsize
+    rows, wide = max(1, ceil(x.rows / tiles.rows)), max(1, ceil(x.columns / tiles.columns))
+    panel = max(STREAMED_STEPS, STREAMED_STEPS * ceil(x.steps / (STREAMED_STEPS * MOST_ADDED)))
+    if x.copied or right <= STREAMED_FACTOR or x.steps < 2 * panel or tiles.blocks(x) > 1:
+        return tiles
+    vectors = rows * tiles.rows * tiles.columns / lanes_of(core, x.itemsize)
+    visits = x.outer * wide * ceil(x.steps / panel)
+    cycles = tiles.cycles + visits * (rows * TILE_CYCLES + vectors * VISIT_CYCLES)
+    if cycles >= tiles.cycles + x.outer * wide * x.steps * PIECE_CYCLES:
+        return tiles
+    row = wide * tiles.columns * x.itemsize
+    longest = max(STREAMED_BYTES, core.l1 // 2 // max(1, x.rows))
+    fewest = ceil(row / longest)
+    most = min(wide, max(fewest, ceil(threads / x.outer), min(MOST_PIECES * threads, row // STREAMED_BYTES)))
+    pieces = min(
+        range(most, fewest - 1, -1), key=lambda p: (ceil(x.outer * p / threads) + WAIT) * ceil(wide / p)
+    )
+    return replace(
+        tiles, panel=panel, across=ceil(wide / pieces), group=rows, kept=rows, cycles=cycles, streamed=True
+    )
 
 
 def _with_copy(x: Extents, tiles: TileShape, core: Core) -> float:
@@ -117,7 +160,11 @@ def _across(x: Extents, core: Core, threads: int) -> TileShape:
     ways = [(b, a) for b in range(1, min(tiles, MOST_PIECES * threads) + 1) for a in range(most, 0, -1)]
     blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, lanes))
     group, across = ceil(tiles / blocks), ceil(wide / ceil(wide / across))
-    held = core.l2 // TILE_PART if group < FEWEST_NEAR and not x.copied else core.l2 // COPY_PART // across
+    held = (
+        core.l2 // TILE_PART
+        if group < FEWEST_NEAR and not (x.copied or x.crowded)
+        else core.l2 // COPY_PART // across
+    )
     panel = max(1, held // (columns * x.itemsize))
     kept = max(1, core.l2 // KEPT_PART // (rows * max(1, min(panel, x.steps)) * x.itemsize))
     visits = ceil(group / kept)
@@ -135,7 +182,7 @@ def _longest(
     pieces = x.outer * blocks * ceil(wide / across)
     read = (group * rows + across * columns) * x.steps * x.itemsize
     piece = group * min(across, wide) * each + read * FAR_CYCLES
-    if group >= FEWEST_NEAR or x.copied:
+    if group >= FEWEST_NEAR or x.copied or x.crowded:
         piece += x.steps * across * columns / lanes * (TURN_CYCLES if x.turned else COPY_CYCLES)
     return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece
 
