@@ -8,8 +8,8 @@
                                                  y[0, 4*c] += a0;  y[0, 4*c + 1] += a1;  ...
 
 One product takes two loads, twelve take seven, and each row of the larger factor comes from memory once for
-all rows of the other.  The lanes of each sum are one vector (or eight elements), so that all sums stay in
-registers; so are those of what is left of rows and columns, which a sum therefore does not depend on.
+all rows of the other.  The lanes of each sum are one vector (eight elements at least, of f16 sixteen), so that
+all sums stay in registers.  What is left of rows and columns has as many: a sum does not depend on its place.
 
 Layer II makes such loops (`layers.dot_shapes`): short strips of rows and of columns, with nothing in them but
 the sum, whose factors depend on a row or on a column.
@@ -24,14 +24,14 @@ from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_together import nodes_of, renamed
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.windows import strip_of
-from polyfuse.cost.core_tiles import dots_fit
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, dots_fit, vectors_of_sum
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Update, map_nodes, map_outermost, substituted
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, depends_on
+from polyfuse.ir.tensor_graph import Apply, depends_on, reads
 
 
 def dots_jammed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> list[Task]:
@@ -47,7 +47,7 @@ def _jam(kernel: Kernel, task: Task, core: Core) -> Task:
         if shape is None:
             return None
         counts.append(shape[0] * shape[1])
-        (columns,) = map_nodes(loop.body, lambda n: _one_vector(n, core))
+        (columns,) = map_nodes(loop.body, lambda n: _few_lanes(n, core))
         assert isinstance(columns, For)
         return _together(replace(loop, body=tuple(_together(columns, shape[1]))), shape[0])
 
@@ -73,7 +73,8 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     shape = strips[0].length, strips[1].length
     (update,) = sums[0].body
     assert isinstance(update, Update)
-    return shape if max(shape) > 1 and dots_fit(*shape, core, update.value.dtype.bytes) else None
+    fits = dots_fit(*shape, core, update.value.dtype.bytes, _halves(update))
+    return shape if max(shape) > 1 and fits else None
 
 
 def _bounds(loops: Sequence[For]) -> set[str]:
@@ -90,8 +91,19 @@ def _multiplies(loop: For, rows: For, columns: For) -> bool:
             return False
 
 
-def _one_vector(n: Node, core: Core) -> Node:
-    return replace(n, lane_bytes=core.vector_bytes) if isinstance(n, For) and n.lanes else n
+def _halves(update: Update) -> bool:
+    """Are factors converted from f16?"""
+    return any(r.dtype == F16 for r in reads(update.value))
+
+
+def _few_lanes(n: Node, core: Core) -> Node:
+    """A loop with as few lanes as a sum can have."""
+    if not isinstance(n, For) or not n.lanes:
+        return n
+    (update,) = n.body
+    assert isinstance(update, Update)
+    vectors = vectors_of_sum(core, update.value.dtype.bytes, _halves(update))
+    return replace(n, lane_bytes=vectors * core.vector_bytes)
 
 
 def _together(loop: For, count: int) -> list[Node]:

@@ -16,15 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, vectors_of_sum
 
 # Bytes that L2 gives in a cycle, and the part of their time that computing does not hide.
 L2_BYTES = 32
 SHOWN = 0.125
 # Cycles of a tile besides its steps, and of each of its vectors: to begin, and to go to memory.
 TILE_CYCLES, VECTOR_CYCLES = 30, 2
-# Cycles to add up the lanes of a sum, beside others, and the fewest lanes of one (`codegen.lanes`).
-FOLD_CYCLES, FEWEST_LANES = 8, 8
+# Cycles to add up the lanes of a sum, beside others.
+FOLD_CYCLES = 8
 # The part of the peak that a library reaches on large products, and what it takes to call it: from the pool
 # through the interpreter, with its threads to be woken.
 LIBRARY_PART = 0.9
@@ -59,7 +59,7 @@ def lanes_of(core: Core, itemsize: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Dots:
     """Sums of products along memory, of so many rows and columns together, of `steps` elements each, and how
-    often that is done; `near`: the rows stay in L1."""
+    often that is done; `near`: the rows stay in L1; `halves`: factors are f16."""
 
     rows: int
     columns: int
@@ -67,10 +67,11 @@ class Dots:
     visits: float
     itemsize: int
     near: bool
+    halves: bool = False
 
     def cycles(self, core: Core) -> float:
         """Of one core for all of them."""
-        wide = vectors_of_sum(core, self.itemsize)
+        wide = vectors_of_sum(core, self.itemsize, self.halves)
         sums = self.rows * self.columns
         come = self.columns + (0 if self.near else self.rows)
         l2 = come * wide * core.vector_bytes / L2_BYTES
@@ -78,14 +79,3 @@ class Dots:
         step = max(sums * wide / core.units, loads, core.latency, l2) + SHOWN * l2
         rounds = self.steps / (wide * lanes_of(core, self.itemsize))
         return self.visits * (rounds * step + TILE_CYCLES + FOLD_CYCLES * sums)
-
-
-def vectors_of_sum(core: Core, itemsize: int) -> int:
-    """Vectors that the lanes of a sum fill."""
-    return max(1, ceil(FEWEST_LANES / lanes_of(core, itemsize)))
-
-
-def dots_fit(rows: int, columns: int, core: Core, itemsize: int) -> bool:
-    """Do registers hold sums of so many rows and columns, and those factors that there are fewer of? The
-    others are operands from memory."""
-    return (rows * columns + min(rows, columns)) * vectors_of_sum(core, itemsize) <= core.registers

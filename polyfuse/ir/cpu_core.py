@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KIB = 1 << 10
+# Lanes of a sum at least (`codegen.lanes`), and of one of f16, which is converted so many at a time
+# (`codegen.halves`).
+FEWEST_LANES, FEWEST_OF_F16 = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +27,15 @@ class Core:
     l1: int = 48 * KIB
     l2: int = 1024 * KIB
     line: int = 64
+
+
+def vectors_of_sum(core: Core, itemsize: int, halves: bool) -> int:
+    """Vectors that the fewest lanes of a sum fill; `halves`: of products of f16."""
+    lanes = FEWEST_OF_F16 if halves else FEWEST_LANES
+    return max(1, -(-lanes * itemsize // core.vector_bytes))
+
+
+def dots_fit(rows: int, columns: int, core: Core, itemsize: int, halves: bool) -> bool:
+    """Do registers hold sums of so many rows and columns, and those factors that there are fewer of? The
+    others are operands from memory."""
+    return (rows * columns + min(rows, columns)) * vectors_of_sum(core, itemsize, halves) <= core.registers

@@ -29,6 +29,7 @@ from typing import TypeAlias
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import (
     Coordinate,
@@ -88,7 +89,9 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
     dim = along(graph, p)
     length = 0 if dim is None else of[dim]
-    return Extents(of[p.row], of[p.column], steps, outer, s.expr.dtype.bytes, copied, turned, crowded, length)
+    halves = any(r.dtype == F16 for e in (p.left, p.right) for r in reads(e))
+    size = s.expr.dtype.bytes
+    return Extents(of[p.row], of[p.column], steps, outer, size, copied, turned, crowded, length, halves)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyfuse.cost.core_tiles import Dots, dots_fit
-from polyfuse.ir.cpu_core import Core
+from polyfuse.cost.core_tiles import Dots
+from polyfuse.ir.cpu_core import Core, dots_fit
 
 # Rows of the larger factor at a time at most: each is a stream that memory has to follow.
 MOST_COLUMNS = 6
@@ -34,29 +34,37 @@ class DotShape:
     cycles: float
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Rows, columns and steps of a contraction, and how they are summed: in elements of so many bytes, of
+    factors that are f16 or not."""
+
+    rows: int
+    columns: int
+    steps: int
+    itemsize: int
+    halves: bool
+
+    def cycles(self, rows: int, columns: int, core: Core) -> float:
+        """Of one core with so many rows and columns together; what is left of them goes one by one."""
+        near = self.rows * self.steps * self.itemsize <= core.l1 * SHARE_OF_L1
+        parts = [(r, c) for r in _parts(self.rows, rows) for c in _parts(self.columns, columns)]
+        found = (Dots(r, c, self.steps, a * b, self.itemsize, near, self.halves) for (a, r), (b, c) in parts)
+        return sum(x.cycles(core) for x in found)
+
+
 @lru_cache(maxsize=1024)
-def dot_shape(rows: int, columns: int, steps: int, itemsize: int, core: Core) -> DotShape:
+def dot_shape(x: Sums, core: Core) -> DotShape:
     """The best of those that there are registers for."""
-    near = rows * steps * itemsize <= core.l1 * SHARE_OF_L1
-    found = [
-        (_cycles(rows, columns, r, c, steps, itemsize, near, core), -r * c, r, c)
-        for r, c in _candidates(rows, columns, itemsize, core)
-    ]
-    cycles, _, r, c = min(found)
-    return DotShape(r, c, cycles)
+    cycles, _, rows, columns = min((x.cycles(r, c, core), -r * c, r, c) for r, c in _candidates(x, core))
+    return DotShape(rows, columns, cycles)
 
 
-def _candidates(rows: int, columns: int, itemsize: int, core: Core) -> Iterator[tuple[int, int]]:
-    for c in range(1, min(MOST_COLUMNS, columns) + 1):
-        yield from ((r, c) for r in range(1, rows + 1) if r * c == 1 or dots_fit(r, c, core, itemsize))
-
-
-def _cycles(
-    rows: int, columns: int, r: int, c: int, steps: int, itemsize: int, near: bool, core: Core
-) -> float:
-    """Of one core, with rows and columns that are left one by one."""
-    parts = [(a, x, b, y) for a, x in _parts(rows, r) for b, y in _parts(columns, c)]
-    return sum(Dots(x, y, steps, a * b, itemsize, near).cycles(core) for a, x, b, y in parts)
+def _candidates(x: Sums, core: Core) -> Iterator[tuple[int, int]]:
+    for c in range(1, min(MOST_COLUMNS, max(1, x.columns)) + 1):
+        for r in range(1, max(1, x.rows) + 1):
+            if r * c == 1 or dots_fit(r, c, core, x.itemsize, x.halves):
+                yield r, c
 
 
 def _parts(extent: int, size: int) -> list[tuple[int, int]]:

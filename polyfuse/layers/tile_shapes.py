@@ -17,7 +17,7 @@ from math import ceil
 
 from polyfuse.cost.core_tiles import TILE_CYCLES, Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
-from polyfuse.layers.dot_shapes import dot_shape
+from polyfuse.layers.dot_shapes import Sums, dot_shape
 
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
 MOST_VECTORS = 6
@@ -33,8 +33,8 @@ FEWEST_NEAR = 16
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.
 MOST_DOT_ROWS = 32
-# Bytes of a right factor that will not all be in the caches from call to call, beside what else a program has:
-# of one of 4 MB, tiles read short pieces about as fast as long ones, of one of 8 MB at a fifth of that.
+# A right factor of more bytes will not all be in caches from call to call, beside what else a program has: of
+# one of 4 MB, tiles read short pieces about as fast as long ones, of one of 8 MB at a fifth of that.
 STREAMED_FACTOR = 6 << 20
 # Steps of a panel in which memory brings the right factor for few rows: so many of its rows are streams that
 # are followed together.  Strips of these are so many bytes long at least; and so many panels are added to an
@@ -56,7 +56,8 @@ class Extents:
 
     copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
     crowded: its rows share few sets of L2.
-    along: both factors lie along what is summed, for so many steps (0: they do not).
+    along: both factors lie along what is summed, for so many steps (0: they do not).  halves: one of them is
+    f16.
     """
 
     rows: int
@@ -68,6 +69,7 @@ class Extents:
     turned: bool = False
     crowded: bool = False
     along: int = 0
+    halves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
 
 def _dots(x: Extents, core: Core, threads: int) -> TileShape:
     """Sums along memory, all rows in each of the pieces into which the columns are cut."""
-    found = dot_shape(x.rows, x.columns, x.steps, x.itemsize, core)
+    found = dot_shape(Sums(x.rows, x.columns, x.steps, x.itemsize, x.halves), core)
     tiles = max(1, ceil(x.columns / found.columns))
     most = max(1, min(tiles, ceil(MOST_PIECES * threads / x.outer)))
     pieces = min(range(most, 0, -1), key=lambda p: (ceil(x.outer * p / threads) + WAIT) * ceil(tiles / p))
