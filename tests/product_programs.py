@@ -58,6 +58,18 @@ FORMS = {
       e[m, n] = max(c[m, n], 0.0)
       y[m, k] = sum[n](e[m, n] * d[n, k]) }""",
     "square": "(a: f32[M, K]) -> (c: f32[M, M]) { c[m, n] = sum[k](a[m, k] * a[n, k]) }",
+    "turned wide": "(a: f64[M, K], b: f64[N, K]) -> (c: f64[N, M]) { c[n, m] = sum[k](b[n, k] * a[m, k]) }",
+    "turned halves": """(a: f16[M, K], b: f16[N, K], d: bf16[N, K]) -> (c: f16[M, N], e: bf16[M, N]) {
+      c[m, n] = sum[k](a[m, k] * b[n, k])
+      e[m, n] = bf16(sum[k](f32(a[m, k]) * f32(d[n, k]))) }""",
+    "turned after": """(a: f32[M, K], b: f32[N, K], s: f32[N]) -> (y: f32[M, N], z: f32[N, M]) {
+      c[m, n] = sum[k](a[m, k] * b[n, k])
+      y[m, n] = max(c[m, n] + s[n], 0.0)
+      z[n, m] = y[m, n] * c[m, n] }""",
+    "turned over": """(a: f32[M, Q, K], b: f32[N, Q, K]) -> (c: f32[M, N]) {
+      c[m, n] = sum[q, k](a[m, q, k] * b[n, q, k]) }""",
+    "turned batch": """(a: f32[P, M, K], b: f32[P, N, K]) -> (c: f32[P, M, N]) {
+      c[p, m, n] = sum[k](a[p, m, k] * b[p, n, k]) }""",
     "triangle": """(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) {
       c[m, n] = sum[k in 0..min(K, m + 1)](a[m, k] * b[k, n]) }""",
     "convolution": """(x: f32[P, K, M + 4], w: f32[N, K, 5]) -> (y: f32[P, N, M]) {

@@ -8,8 +8,8 @@
                                                  y[0, 4*c] += a0;  y[0, 4*c + 1] += a1;  ...
 
 One product takes two loads, twelve take seven, and each row of the larger factor comes from memory once for
-all rows of the other.  The lanes of each sum are one vector (eight elements at least, of f16 sixteen), so that
-all sums stay in registers.  What is left of rows and columns has as many: a sum does not depend on its place.
+all rows of the other.  The lanes of each sum are one vector (eight elements at least, of f16 sixteen): so all
+sums stay in registers.  What is left of rows and columns has as many: a sum does not depend on its place.
 
 Layer II makes such loops (`layers.dot_shapes`): short strips of rows and of columns, with nothing in them but
 the sum, whose factors depend on a row or on a column.
