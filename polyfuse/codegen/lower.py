@@ -78,7 +78,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = rounded_once(unswitch(hoist(kernel, block, numbers)))
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
-    block = turn_tiles(kernel, jam(register_tiles(kernel, block, numbers)), numbers)
+    block = turn_tiles(kernel, jam(kernel, register_tiles(kernel, block, numbers)), numbers)
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()

@@ -14,6 +14,7 @@ vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -29,6 +30,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 
 # How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
 AHEAD = 2 * LINE
+# So many rows of a tensor in one loop are as many streams, which the hardware follows.
+STREAMS = 8
 # Rows up to this length are still in L2 when the next loop reads them, beside what else the loops touch.
 KEPT_BYTES = Core().l2 // 4
 
@@ -122,7 +125,8 @@ class SoonPrinter(StreamPrinter):
             memory = self.element(self, r.tensor, r.indices).startswith("b_")  # or an array that L1 has
             if memory and row not in self.near:
                 rows.setdefault(row, r)
-        return list(rows.values())
+        many = Counter(name for name, _ in rows)
+        return [r for r in rows.values() if many[r.tensor] < STREAMS]
 
 
 def _read_whole(loop: For) -> frozenset[_Row]:

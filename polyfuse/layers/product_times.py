@@ -82,7 +82,7 @@ def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -
     pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
     computing = shape.cycles * machine.cycle_s / pieces * ceil(pieces / machine.threads)
     right = x.outer * x.steps * x.columns * s.expr.dtype.bytes
-    fetched = _moved(machine, right * shape.blocks(x)) if shape.blocks(x) > 1 else 0.0
+    fetched = _moved(machine, right * shape.blocks(x))
     copies = cpu_tiles.copied_bytes(graph, s, p, shape)
     return max(computing, fetched) + _moved(machine, 2 * copies), copies
 

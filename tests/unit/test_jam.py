@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.jam import LONGEST, TOGETHER, jam
+from polyfuse.codegen import jam as jam_module
+from polyfuse.codegen.jam import FAR_BYTES, FAR_ROW, FAR_TOGETHER, LONGEST, TOGETHER, jam
 from polyfuse.ir.dtypes import F32, I64
 from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import Declare, For, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Read
+from polyfuse.ir.tensor_graph import Apply, Read, TensorGraph, reads
 
 POOL = """op pool(s: f32[B, T], k: f32[B, T, H]) -> (y: f32[B, H], top: f32[B]) {
   top[b] = max[t](s[b, t])
@@ -21,6 +25,10 @@ POOL = """op pool(s: f32[B, T], k: f32[B, T, H]) -> (y: f32[B, H], top: f32[B]) 
   d[b] = sum[t](e[b, t])
   y[b, h] = sum[t](e[b, t] / d[b] * k[b, t, h])
 }"""
+FAR = """op f(x: f32[K], w: {0}[K, N], b: f32[N]) -> (y: f32[N], s: f32[N]) {{
+  y[n] = sum[k](x[k] * f32(w[k, n])) + b[n]
+  s[n] = sum[k](f32(w[k, n])) }}"""
+NOTHING = Kernel("k", TensorGraph("f", (), (), (), (), (), ()), (), ())
 W, ROW = Read("w", (IVar("t"),), F32), Read("x", (IVar("t"), IVar("c")), F32)
 
 
@@ -39,7 +47,7 @@ def nest(
 
 def test_terms_together_and_the_rest_one_by_one() -> None:
     scalars = (Declare("%h", F32, Apply("exp", (W,), F32)),)
-    main, rest = jam((nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),))
+    main, rest = jam(NOTHING, (nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),))
     assert isinstance(main, For) and isinstance(rest, For)
     assert (main.step, main.upper, rest.lower, rest.step) == (TOGETHER, IConst(10), IConst(10), 1)
     *own, inner = main.body
@@ -47,7 +55,7 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
     value = inner.body[0].value
     assert isinstance(value, Apply) and value.op == "add"
-    assert len(jam((nest(ROW, 10),))) == 1
+    assert len(jam(NOTHING, (nest(ROW, 10),))) == 1
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     ids=["short", "long rows", "no sum", "not the same elements", "needs the total", "integers", "no value"],
 )
 def test_what_stays_as_it_is(other: For) -> None:
-    assert jam((other,)) == (other,)
+    assert jam(NOTHING, (other,)) == (other,)
 
 
 @pytest.mark.parametrize("h", [1, 7, 16, 36, 300])
@@ -78,6 +86,51 @@ def test_pooling(t: int, h: int) -> None:
     want = np.einsum("bt,bth->bh", e / e.sum(1, keepdims=True), k.astype("f8"))
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=2e-6)
     np.testing.assert_array_equal(top, s.max(1))
+
+
+def of_memory(elements: int) -> Kernel:
+    shape = (IConst(elements),)
+    return replace(NOTHING, buffers=(Buffer("x", F32, Scope.ARGUMENT, shape, shape),))
+
+
+def test_long_rows_from_memory_go_eight_at_a_time() -> None:
+    kernel = of_memory(FAR_BYTES // 4)
+    main, rest = jam(kernel, (nest(ROW, 13, columns=FAR_ROW // 4),))
+    assert isinstance(main, For) and isinstance(rest, For) and (main.step, rest.step) == (FAR_TOGETHER, 1)
+    (inner,) = main.body
+    assert isinstance(inner, For) and isinstance(inner.body[0], Update)
+    rows = {r.indices for r in reads(inner.body[0].value)}
+    assert len(rows) == FAR_TOGETHER, "the totals are loaded and stored once for so many rows"
+
+
+@pytest.mark.parametrize(
+    ("elements", "columns", "value"),
+    [
+        (FAR_BYTES // 4 - 1, FAR_ROW // 4, ROW),
+        (FAR_BYTES // 4, FAR_ROW // 4 - 1, ROW),
+        (FAR_BYTES // 4, FAR_ROW // 4, Read("x", (IVar("c"),), F32)),
+        (FAR_BYTES // 4, FAR_ROW // 4, Apply("mul", (ROW, Read("x", (IVar("c"), IVar("t")), F32)), F32)),
+    ],
+    ids=["in a cache", "shorter rows", "the same row", "two reads"],
+)
+def test_rows_that_stay_one_by_one(elements: int, columns: int, value: Any) -> None:
+    other = nest(value, 13, columns=columns)
+    assert jam(of_memory(elements), (other,)) == (other,)
+
+
+@pytest.mark.parametrize(("k", "n"), [(131, 4099), (1, 4100), (7, 4096), (33, 3000)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_totals_of_rows_from_memory(k: int, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jam_module, "FAR_BYTES", 1)
+    rng = np.random.default_rng(k)
+    kind = np.dtype("f4") if dtype == "f32" else np.dtype(ml_dtypes.bfloat16)
+    x, w, b = (rng.standard_normal(s).astype("f4") for s in (k, (k, n + 3), n))
+    wide = w.astype(kind)[:, 3:]  # rows that begin anywhere
+    f: Any = pf.compile(FAR.format(dtype), target="cpu", options=pf.Options(library="never"))
+    y, s = f(x, wide, b)
+    exact = wide.astype("f8")
+    np.testing.assert_allclose(y, x.astype("f8") @ exact + b, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(s, exact.sum(0), rtol=1e-5, atol=1e-4)
 
 
 def test_loops_along_memory_run_innermost() -> None:
