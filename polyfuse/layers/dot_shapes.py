@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 
-from polyfuse.cost.core_tiles import Dots
-from polyfuse.ir.cpu_core import Core, dots_fit
+from polyfuse.cost.core_tiles import Dots, lanes_of
+from polyfuse.ir.cpu_core import Core, dots_fit, vectors_of_sum
 
 # Rows of the larger factor at a time at most: each is a stream that memory has to follow.
 MOST_COLUMNS = 6
@@ -36,21 +37,24 @@ class DotShape:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Rows, columns and steps of a contraction, and how they are summed: in elements of so many bytes, of
-    factors that are f16 or not."""
+    """Rows and columns of a contraction, and what is summed for each: so many runs of so many steps along
+    memory, in elements of so many bytes, of factors that are f16 or not."""
 
     rows: int
     columns: int
+    runs: int
     steps: int
     itemsize: int
     halves: bool
 
     def cycles(self, rows: int, columns: int, core: Core) -> float:
         """Of one core with so many rows and columns together; what is left of them goes one by one."""
-        near = self.rows * self.steps * self.itemsize <= core.l1 * SHARE_OF_L1
+        near = self.rows * self.runs * self.steps * self.itemsize <= core.l1 * SHARE_OF_L1
+        lanes = vectors_of_sum(core, self.itemsize, self.halves) * lanes_of(core, self.itemsize)
+        steps = ceil(self.steps / lanes) * lanes
         parts = [(r, c) for r in _parts(self.rows, rows) for c in _parts(self.columns, columns)]
-        found = (Dots(r, c, self.steps, a * b, self.itemsize, near, self.halves) for (a, r), (b, c) in parts)
-        return sum(x.cycles(core) for x in found)
+        found = (Dots(r, c, steps, a * b, self.itemsize, near, self.halves) for (a, r), (b, c) in parts)
+        return self.runs * sum(x.cycles(core) for x in found)
 
 
 @lru_cache(maxsize=1024)

@@ -40,9 +40,12 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.strides import address, stride
 
-# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end.
+# A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows
+# than `FEWEST_TURNED`, not where both factors lie along a dim that is summed and shorter than `FEWEST_ALONG`:
+# to turn one around takes longer, and so do sums of a few rows together.
 FEWEST_PRODUCTS = 64 * 1024
-FEWEST_ROWS = 2
+FEWEST_ROWS, FEWEST_TURNED = 2, 4
+FEWEST_ALONG = 32
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
 
@@ -134,6 +137,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
+    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or _read_in_place(graph, x, extents)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -157,6 +161,12 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
         extents[x.row],
         extents[x.column],
     )
+
+
+def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> bool:
+    """Do factors that lie along what is summed do so for many steps?"""
+    dim = along(graph, x)
+    return dim is None or extents[dim] >= FEWEST_ALONG
 
 
 def along(graph: TensorGraph, x: Product) -> str | None:

@@ -105,7 +105,8 @@ def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
 
 def _dots(x: Extents, core: Core, threads: int) -> TileShape:
     """Sums along memory, all rows in each of the pieces into which the columns are cut."""
-    found = dot_shape(Sums(x.rows, x.columns, x.steps, x.itemsize, x.halves), core)
+    runs = x.steps // x.along
+    found = dot_shape(Sums(x.rows, x.columns, runs, x.along, x.itemsize, x.halves), core)
     tiles = max(1, ceil(x.columns / found.columns))
     most = max(1, min(tiles, ceil(MOST_PIECES * threads / x.outer)))
     pieces = min(range(most, 0, -1), key=lambda p: (ceil(x.outer * p / threads) + WAIT) * ceil(tiles / p))

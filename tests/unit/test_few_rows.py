@@ -158,12 +158,12 @@ def test_shapes_of_sums_fit_the_registers() -> None:
     for core in (Core(), *CORES):
         for rows in (1, 2, 3, 5, 7, 8, 31):
             for itemsize, halves in ((4, False), (8, False), (4, True)):
-                found = dot_shape(Sums(rows, 1000, 512, itemsize, halves), core)
+                found = dot_shape(Sums(rows, 1000, 1, 512, itemsize, halves), core)
                 one = found.rows == found.columns == 1
                 assert one or dots_fit(found.rows, found.columns, core, itemsize, halves)
                 assert found.rows <= rows
-    assert dot_shape(Sums(3, 1024, 4096, 4, False), AVX2).rows == 3, "no row is read twice"
-    assert dot_shape(Sums(8, 1024, 4096, 4, False), Core()).columns > 1
+    assert dot_shape(Sums(3, 1024, 1, 4096, 4, False), AVX2).rows == 3, "no row is read twice"
+    assert dot_shape(Sums(8, 1024, 1, 4096, 4, False), Core()).columns > 1
 
 
 def test_few_rows_are_not_turned_around() -> None:
@@ -172,6 +172,19 @@ def test_few_rows_are_not_turned_around() -> None:
     for rows in (2, 3, 8, 16):
         x = Extents(rows, 4096, 4096, 1, 4, copied=True, turned=True, along=4096)
         assert tile_shape(x, AVX2, 2).dots and tile_shape(x, Core(), 2).dots, rows
+
+
+def test_short_runs_along_memory_are_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a convolution, whose lanes would be added up after every few steps."""
+    for core in (Core(), AVX2):
+        x = Extents(16, 4096, 3 * 128, 1, 4, copied=True, turned=True, along=3)
+        assert not tile_shape(x, core, 2).dots
+        assert tile_shape(replace(x, along=384), core, 2).dots
+    monkeypatch.setattr(products, "FEWEST_COLUMNS", 8)
+    for rows, steps, tiled in ((3, 31, False), (3, 32, True), (4, 31, True)):
+        graph = fixed_graph_of(ALONG.format("f32"), M=rows, K=steps, N=4096)
+        made = {s.name: products.product_of(graph, s) for s in graph.statements}
+        assert any(made.values()) == tiled, (rows, steps)
 
 
 def test_a_factor_that_memory_brings_is_read_in_long_pieces() -> None:
