@@ -21,12 +21,21 @@ from typing import Any
 import pytest
 from targets import DEVICES, Call
 
-from polyfuse.codegen import halves, kept_rows, lanes, owners, packs, runs, widened
+from polyfuse.codegen import halves, jam, kept_rows, lanes, owners, packs, runs, widened
 from polyfuse.codegen.cpu import Request
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import cpu_mapping, kernels, library_calls, online, prefetch, products, scatters
+from polyfuse.layers import (
+    cpu_mapping,
+    kernels,
+    library_calls,
+    online,
+    prefetch,
+    products,
+    scatters,
+    tile_shapes,
+)
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -177,7 +186,9 @@ def drawn_thresholds(seed: int) -> Iterator[None]:
                 patch.setattr(module, name, dice.choice(choices))
             chunk = dice.choice((1, 3, 7, 16))
             patch.setattr(online, "chunk_elements", lambda row, machine: chunk)
+        tile_shapes.tile_shape.cache_clear()
         yield
+    tile_shapes.tile_shape.cache_clear()
 
 
 THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
@@ -202,4 +213,11 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (runs, "STRETCH", (2, 4, 1024)),
     (runs, "AHEAD", (2, 12)),
     (owners, "LEAST_AHEAD_BYTES", (1, 256 * 1024)),
+    (products, "FEWEST_ALONG", (1, 32)),
+    (tile_shapes, "STREAMED_FACTOR", (0, 0, 1024)),
+    (tile_shapes, "STREAMED_STEPS", (2, 8)),
+    (tile_shapes, "PIECE_CYCLES", (30, 10_000)),
+    (jam, "LONGEST", (4, 128)),
+    (jam, "FAR_ROW", (1, 128)),
+    (jam, "FAR_BYTES", (1, 1024)),
 )
