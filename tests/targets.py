@@ -85,11 +85,15 @@ class Call:
                 return self.device_request(device, fused, stitched)
         return request
 
+    def _fixed(self) -> TensorGraph:
+        """What is scheduled."""
+        return fixed_graph(self.graph, self.sizes)
+
     def _schedule(self, fusion: LoopFusion | None) -> ScheduledGraph:
         """What layer I makes; once, whatever follows it."""
         key = fusion is not None
         if key not in self._scheduled:
-            fixed = fixed_graph(self.graph, self.sizes)
+            fixed = self._fixed()
             try:
                 self._scheduled[key] = schedule(fixed, fusion)
             except ScheduleTimeout:  # isl alone may be too slow on a busy machine, and says so

@@ -15,7 +15,6 @@ from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
-from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers.gpu_rows import GpuTarget
@@ -98,10 +97,10 @@ class OnlineCall(Call):
 
     chunk: int = 4
 
-    def _schedule(self, graph: TensorGraph, fusion: LoopFusion | None) -> ScheduledGraph:
-        made, decisions = formed(graph, self.chunk)
+    def _fixed(self) -> TensorGraph:
+        made, decisions = formed(super()._fixed(), self.chunk)
         assert decisions and all(d.taken for d in decisions), decisions
-        return super()._schedule(made, fusion)
+        return made
 
 
 def call(name: str, length: int, chunk: int, x: Array | None = None, rows: int = 3) -> OnlineCall:
