@@ -23,7 +23,7 @@ from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -38,9 +38,6 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.source import Span
 
 CACHE_LINE = Core().line
-# Lanes of one accumulator fill so many vectors: they hide most of the latency of an addition, and stay in
-# registers where the loop computes something (docs/targets.md).
-LANE_VECTORS = 4
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts"

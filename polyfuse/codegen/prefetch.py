@@ -75,8 +75,8 @@ def taken_out(block: Block) -> tuple[Block, tuple[For, ...]]:
         match node:
             case If(_, then) if lines := _requests(then):
                 found |= lines
-            case For(body=(If(_, then), For(upper=IBin("min", _, end)) as last)) if _requests(then):
-                found |= _requests(then)
+            case For(body=(If(_, then), For(upper=IBin("min", _, end)) as last)) if lines := _requests(then):
+                found |= lines
                 rest.append(replace(last, lower=START, upper=end))
             case _:
                 rest.append(node)

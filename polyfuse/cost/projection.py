@@ -31,13 +31,13 @@ from polyfuse.cost.figures import by_level
 from polyfuse.cost.nests import OUTSIDE, Nest, data_rows, nests
 from polyfuse.cost.operations import counts, cpu_weight
 from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
+from polyfuse.ir.cpu_core import LANE_VECTORS
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import Coordinate
 
 # Of the shorter one of memory and core, what the longer one does not hide.
 SHARED = 0.2
-LANE_VECTORS = 4
 # Of the last cache, what is there for one program's data.
 L3_PART = 0.75
 CHUNKS = 8

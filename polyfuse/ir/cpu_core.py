@@ -8,6 +8,9 @@ KIB = 1 << 10
 # Lanes of a sum at least (`codegen.lanes`), and of one of f16, which is converted so many at a time
 # (`codegen.halves`).
 FEWEST_LANES, FEWEST_OF_F16 = 8, 16
+# Vectors of an accumulator's lanes, where a loop does not say: they hide most of the latency of an addition,
+# and stay in registers where the loop computes something (docs/targets.md).
+LANE_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
