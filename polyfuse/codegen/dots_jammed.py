@@ -65,8 +65,7 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     if strips[0] is None or strips[1] is None or len(sums) != 1 or not _multiplies(sums[0], rows, columns):
         return None
     inner = [n for n in nodes_of(columns.body) if isinstance(n, For)]
-    bounds = {v for n in (columns, *inner) for e in (n.lower, n.upper) for v in variables(e)}
-    if {rows.var, columns.var} & bounds - {columns.var} or columns.var in _bounds(inner):
+    if rows.var in _bounds([columns, *inner]) or columns.var in _bounds(inner):
         return None
     if any(in_common(kernel, x) != frozenset() for x in (rows, columns)):
         return None
