@@ -55,15 +55,9 @@ PF_INLINE void pf_take(void* to, const void* from, int bytes, int room) {
   }
 }
 PF_INLINE void pf_put_last(char* to, const char* from, int bytes, int most) {
+#pragma GCC unroll 5
   for (int n = most; n; n /= 2)
-    if (bytes & n) {
-      const int k = bytes & ~(2 * n - 1);
-      if (n == 16) __builtin_memcpy(to + k, from + k, 16);
-      if (n == 8) __builtin_memcpy(to + k, from + k, 8);
-      if (n == 4) __builtin_memcpy(to + k, from + k, 4);
-      if (n == 2) __builtin_memcpy(to + k, from + k, 2);
-      if (n == 1) to[k] = from[k];
-    }
+    if (bytes & n) __builtin_memcpy(to + (bytes & ~(2 * n - 1)), from + (bytes & ~(2 * n - 1)), n);
 }
 PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
   for (int k = 0; k + 32 <= room; k += 32)
