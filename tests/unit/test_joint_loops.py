@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from equivalence import fixed_graph_of, seeded_inputs
+from equivalence import assert_right, fixed_graph_of, seeded_inputs
 from test_rows_jointly import ALL_CASES, ONCE, lowered, run
-from test_rows_together import NORM, SOFTMAX, assert_right, made
+from test_rows_together import NORM, SOFTMAX, made
 from thinned import thinned
 
 from polyfuse.codegen import joint_loops

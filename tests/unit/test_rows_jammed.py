@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
+from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -27,9 +27,7 @@ from polyfuse.layers import cpu_mapping, prefetch
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
-from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.reference import evaluate
 
 LN = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{
   a[t] = sum[h](dy[t, h] * g[h]); b[t] = sum[h](dy[t, h] * g[h] * x[t, h])
@@ -83,24 +81,9 @@ def compiled(kernels: KernelGraph, rows: Sequence[int]) -> list[CpuExecutable]:
     return [CpuExecutable(code, {}) for code in codes]
 
 
-def results(made: CpuExecutable, kernels: KernelGraph, inputs: dict[str, Array]) -> dict[str, Array]:
-    memory = dict(inputs)
-    for t in results_of(kernels.graph):
-        memory[t.name] = np.full(shape_of(t), 77).astype(t.dtype.numpy)
-    made.run(memory)
-    return {t.name: memory[t.name] for t in results_of(kernels.graph)}
-
-
 def run(kernels: KernelGraph, rows: int, inputs: dict[str, Array]) -> dict[str, Array]:
     (made,) = compiled(kernels, [rows])
-    return results(made, kernels, inputs)
-
-
-def assert_right(kernels: KernelGraph, found: dict[str, Array], inputs: dict[str, Array]) -> None:
-    wanted = evaluate(kernels.graph, {}, inputs)
-    for t in results_of(kernels.graph):
-        outcome = agrees(found[t.name], wanted[t.name], t.dtype)
-        assert outcome, f"{t.name}: {outcome.message}"
+    return run_on(made, kernels.graph, inputs)
 
 
 # --- when ---------------------------------------------------------------------------------------------
@@ -327,10 +310,10 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     single, *several = compiled(kernels, (1, 2, 4))
     for value in values_of(case):
         inputs["x"].flat[inputs["x"].size // 2] = value
-        alone = results(single, kernels, inputs)
-        assert_right(kernels, alone, inputs)
+        alone = run_on(single, kernels.graph, inputs)
+        assert_right(kernels.graph, alone, inputs)
         for rows, made_for in zip((2, 4), several, strict=True):
-            for name, found in results(made_for, kernels, inputs).items():
+            for name, found in run_on(made_for, kernels.graph, inputs).items():
                 np.testing.assert_array_equal(
                     found.astype("f8"), alone[name].astype("f8"), err_msg=f"{rows} rows: {name}"
                 )
@@ -341,7 +324,7 @@ def test_no_rows_and_no_columns(parallel: None) -> None:
         for case in ("relu", "columns"):
             kernels = made(CASES[case], **sizes)
             inputs = seeded_inputs(kernels.graph)
-            assert_right(kernels, run(kernels, 4, inputs), inputs)
+            assert_right(kernels.graph, run(kernels, 4, inputs), inputs)
 
 
 def test_rows_of_a_triangle_begin_after_their_end(parallel: None) -> None:
@@ -350,4 +333,4 @@ def test_rows_of_a_triangle_begin_after_their_end(parallel: None) -> None:
     kernels = made(text, T=9, H=40, B=9)
     inputs = seeded_inputs(kernels.graph)
     for rows in (1, 2, 4):
-        assert_right(kernels, run(kernels, rows, inputs), inputs)
+        assert_right(kernels.graph, run(kernels, rows, inputs), inputs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
-from test_rows_together import CASES, HEADS, NORM, ROOT_MEAN, SOFTMAX, assert_right, made
+from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
+from test_rows_together import CASES, HEADS, NORM, ROOT_MEAN, SOFTMAX, made
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -69,11 +69,8 @@ def run(
 ) -> dict[str, Array]:
     names = frozenset(inputs) if strided else frozenset()
     (code,) = emit_together([Request(kernels, strided=names, knobs=knobs)])
-    memory = {n: a if strided else a.copy() for n, a in inputs.items()}
-    for t in results_of(kernels.graph):
-        memory[t.name] = memory[t.alias] if t.alias else np.full(shape_of(t), 77).astype(t.dtype.numpy)
-    CpuExecutable(code, {}).run(memory)
-    return {t.name: memory[t.name] for t in results_of(kernels.graph)}
+    given = {n: a if strided else a.copy() for n, a in inputs.items()}
+    return run_on(CpuExecutable(code, {}), kernels.graph, given)
 
 
 # --- when ---------------------------------------------------------------------------------------------

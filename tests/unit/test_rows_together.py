@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
+from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -19,14 +19,11 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Declare, For, Prefetch, Store
-from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
-from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.reference import evaluate
 
 SOFTMAX = """op f(x: {0}[T, H]) -> (y: {0}[T, H]) {{
   m[t] = max[h](x[t, h])
@@ -91,19 +88,8 @@ def results(
     names = frozenset(inputs) if strided else frozenset()
     found = []
     for code in emit_together([Request(kernels, strided=names, knobs=CpuKnobs(rows=n)) for n in rows]):
-        memory = dict(inputs)
-        for t in results_of(kernels.graph):
-            memory[t.name] = np.full(shape_of(t), 77).astype(t.dtype.numpy)
-        CpuExecutable(code, {}).run(memory)
-        found.append({t.name: memory[t.name] for t in results_of(kernels.graph)})
+        found.append(run_on(CpuExecutable(code, {}), kernels.graph, inputs))
     return found
-
-
-def assert_right(graph: TensorGraph, found: dict[str, Array], inputs: dict[str, Array]) -> None:
-    wanted = evaluate(graph, {}, inputs)
-    for t in results_of(graph):
-        outcome = agrees(found[t.name], wanted[t.name], t.dtype)
-        assert outcome, f"{t.name}: {outcome.message}"
 
 
 # --- when ---------------------------------------------------------------------------------------------

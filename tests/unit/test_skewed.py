@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equivalence import Array, fixed_graph_of, results_of, seeded_inputs, shape_of
+from equivalence import Array, fixed_graph_of, results_of, run_on, seeded_inputs
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -88,11 +88,7 @@ def results(kernels: KernelGraph, skew: bool, inputs: dict[str, Array]) -> list[
     ):
         parallel = code.source.count("const pf_i64 begin,\n")  # a single row is not
         assert code.source.count("if (it + 1 < end)") == (parallel if skew else 0)
-        memory = dict(inputs)
-        for t in results_of(kernels.graph):
-            memory[t.name] = np.full(shape_of(t), 77).astype(t.dtype.numpy)
-        CpuExecutable(code, {}).run(memory)
-        found.append({t.name: memory[t.name] for t in results_of(kernels.graph)})
+        found.append(run_on(CpuExecutable(code, {}), kernels.graph, inputs))
     return found
 
 
