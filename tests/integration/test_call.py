@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from forked import held_by_another_thread, right_in_child
 
 import polyfuse as pf
 from polyfuse.ir.dtypes import ALL, FLOATS, DType
@@ -420,12 +419,7 @@ def test_several_threads_call_one_function() -> None:
 def test_a_forked_child_can_call() -> None:
     x = grid(300, 400)
     DOUBLE(x)
-    child = os.fork()
-    if child == 0:
-        ok = bool((DOUBLE(x) == x * 2).all() and (DOUBLE(x[:7]) == x[:7] * 2).all())
-        os._exit(0 if ok else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert right_in_child(lambda: bool((DOUBLE(x) == x * 2).all() and (DOUBLE(x[:7]) == x[:7] * 2).all()))
     np.testing.assert_array_equal(DOUBLE(x), x * 2)
 
 
@@ -433,29 +427,15 @@ def test_a_forked_child_can_call() -> None:
 def test_a_child_that_was_forked_while_another_thread_compiles_can_call() -> None:
     x = grid(3, 5)
     DOUBLE(x)
-    inside, end = threading.Event(), threading.Event()
+    machine = DOUBLE.built(x).executable
+    assert isinstance(machine, CpuExecutable)
 
-    def compile_for_long() -> None:
-        machine = DOUBLE.built(x).executable
-        assert isinstance(machine, CpuExecutable)
-        with DOUBLE._lock, isl_lock, machine._lock:
-            inside.set()
-            end.wait()
-
-    other = threading.Thread(target=compile_for_long)
-    other.start()
-    inside.wait()
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
+    def calls() -> bool:
         y = np.empty_like(x)
-        ok = (DOUBLE(x, out=y) == x * 2).all() and (DOUBLE(grid(4, 7)) == grid(4, 7) * 2).all()
-        os._exit(0 if ok else 1)
-    _, status = os.waitpid(child, 0)
-    end.set()
-    other.join()
-    assert os.waitstatus_to_exitcode(status) == 0
+        return bool((DOUBLE(x, out=y) == x * 2).all() and (DOUBLE(grid(4, 7)) == grid(4, 7) * 2).all())
+
+    with held_by_another_thread(DOUBLE._lock, isl_lock, machine._lock):
+        assert right_in_child(calls)
 
 
 # --- dtypes -----------------------------------------------------------------------------------------------
