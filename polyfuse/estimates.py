@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.projection import Rates, table_rates
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.runtime.machine import BandwidthReport, cache_sizes, known, level_sets
 from polyfuse.runtime.op_rates import known_op_rates
 from polyfuse.runtime.pool import default_threads
@@ -14,8 +14,8 @@ from polyfuse.runtime.toolchain import cpu_features
 
 _NAMES = ("L1", "L2", "L3", "memory")
 _LANES = (("avx512f", 16), ("avx2", 8))
-# Bytes of a vector register and how many there are, by what the processor says it has.
-_REGISTERS = (("avx512f", 64, 32), ("avx2", 32, 16), ("asimd", 16, 32))
+# Vector registers, and how tiles get factors from L2, by what the processor says it has.
+_CORES = (("avx512f", Core(64, 32)), ("avx2", AVX2), ("asimd", Core(16, 32)))
 
 
 def this_cpu(threads: int | None = None) -> CpuDevice:
@@ -47,8 +47,8 @@ def this_core() -> Core:
     """A core of this machine, as far as the system tells; nothing is measured."""
     sizes = cache_sizes()
     features = cpu_features()
-    width, count = next(((w, n) for name, w, n in _REGISTERS if name in features), (16, 16))
-    return Core(width, count, l1=sizes.l1, l2=sizes.l2)
+    core = next((core for name, core in _CORES if name in features), Core(16, 16))
+    return replace(core, l1=sizes.l1, l2=sizes.l2)
 
 
 def projected_cpu(threads: int | None = None) -> tuple[CpuDevice, Rates]:

@@ -291,6 +291,27 @@ def trip_of(loop: For) -> int | None:
             return None
 
 
+def most_trips(loop: For) -> int | None:
+    """How often a loop runs at most, if that can be told."""
+
+    def above(e: IndexExpr) -> int | None:
+        if e == loop.lower:
+            return 0
+        match e, loop.lower:
+            case IBin("min", a, b), _:
+                return min((n for n in (above(a), above(b)) if n is not None), default=None)
+            case IBin("+", a, IConst(count)), _:
+                begin = above(a)
+                return None if begin is None else begin + count
+            case IConst(high), IConst(low):
+                return high - low
+            case _:
+                return None
+
+    found = above(loop.upper)
+    return None if found is None else max(0, found)
+
+
 def _follows(e: IndexExpr, var: str) -> bool:
     """Is an index the variable and something that does not depend on it?"""
     match e:

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load
-from polyfuse.codegen.halves import LANES
+from polyfuse.codegen.halves import LANES, most_trips
 from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
@@ -155,10 +155,8 @@ def _fits(loop: For, found: list[Store]) -> bool:
         return False
     if len({s.buffer for s in found}) < len(found) or not all(along(s, loop.var) for s in found):
         return False
-    if isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst):
-        trip = loop.upper.value - loop.lower.value
-        return trip * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
-    return True
+    most = most_trips(loop)
+    return most is None or most * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
 
 
 def along(s: Store | Update, var: str) -> bool:

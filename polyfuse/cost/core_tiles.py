@@ -18,7 +18,7 @@ from math import ceil
 
 from polyfuse.ir.cpu_core import Core, vectors_of_sum
 
-# Bytes that L2 gives in a cycle, and the part of their time that computing does not hide.
+# Bytes in order that L2 gives in a cycle, and the part of their time that computing does not hide.
 L2_BYTES = 32
 SHOWN = 0.125
 # Cycles of a tile besides its steps, and of each of its vectors: to begin, and to go to memory.
@@ -45,7 +45,7 @@ class Tiles:
         """Of one core for all of them."""
         vectors = ceil(self.columns / lanes_of(core, self.itemsize))
         sums = self.rows * vectors
-        l2 = (self.rows * self.itemsize + vectors * core.vector_bytes) / L2_BYTES
+        l2 = self.rows * self.itemsize / L2_BYTES + vectors * core.vector_bytes / core.l2_bytes
         loads = (self.rows + vectors) / core.loads
         step = max(sums / core.units, loads, core.latency, l2) + SHOWN * l2
         return self.visits * (self.steps * step + TILE_CYCLES + VECTOR_CYCLES * sums)

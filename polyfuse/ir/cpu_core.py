@@ -20,16 +20,24 @@ class Core:
     vector_bytes, registers   of one vector register, and how many there are
     units, latency, loads     fused multiply-adds begun in a cycle, cycles that one takes, loads in a cycle
     l1, l2, line              bytes of its own data caches, and of a line of them
+    l2_bytes, apart           bytes of rows of a factor that L2 gives a tile in a cycle; cycles that a tile
+                              waits for a row that does not follow the one before in memory
     """
 
     vector_bytes: int = 64
     registers: int = 32
     units: int = 2
     latency: int = 4
-    loads: int = 2
+    loads: float = 2
     l1: int = 48 * KIB
     l2: int = 1024 * KIB
     line: int = 64
+    l2_bytes: int = 32
+    apart: int = 0
+
+
+# One with vectors of 32 bytes: what loads and L2 give is measured (docs/targets.md).
+AVX2 = Core(32, 16, loads=1.6, l2_bytes=12, apart=3)
 
 
 def vectors_of_sum(core: Core, itemsize: int, halves: bool) -> int:

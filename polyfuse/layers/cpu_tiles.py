@@ -54,14 +54,11 @@ from polyfuse.layers.products import Product, along, contiguous, plain, product_
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.strides import address, stride
 from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, lies_along, loop
-from polyfuse.layers.tile_shapes import FEWEST_NEAR, MOST_STEPS, Extents, TileShape, tile_shape
+from polyfuse.layers.tile_shapes import CROWDED, MOST_STEPS, Extents, TileShape, tile_shape
 
 # A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles
 # read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
 FEWEST_ALONG, FEWEST_READERS = 256, 4
-# Bytes from row to row with which a few rows fill the sets of L2 that they are in, and tiles for which a copy
-# of them pays.
-CROWDED, FEWEST_CROWDED = 8192, 3
 MOST_COPIED = 2
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
@@ -181,8 +178,10 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
     near = x.columns >= shape.columns  # else a worker's array would be narrower
     readers = shape.group if near else -(-x.rows // shape.rows)
     again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
-    left = Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns))
-    right = Side("right", p.right, p.column, shape.columns, readers, shape.rows * shape.group if near else 0)
+    left = Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns), FEWEST_READERS)
+    fewest = shape.fewest_near if near else FEWEST_READERS
+    rows = shape.rows * shape.group if near else 0
+    right = Side("right", p.right, p.column, shape.columns, readers, fewest, rows)
     return (left,) if shape.streamed else (left, right)
 
 
@@ -207,9 +206,7 @@ def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
         along = any(lies_along(graph, side.factor, d) for d in s.reduction_dims)
         if side.name == "left" and along and side.readers < FEWEST_ALONG:
             return False
-        near = FEWEST_CROWDED if _crowded(graph, s, side.factor) else FEWEST_NEAR
-        fewest = near if side.near else FEWEST_READERS
-        return side.readers >= fewest and elements <= MOST_COPIED * source
+        return side.readers >= side.fewest and elements <= MOST_COPIED * source
     return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
 
 

@@ -34,7 +34,8 @@ STRIP = 64
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A factor with its dim of the result; tiles are `size` long, and so many others read each.
+    """A factor with its dim of the result; tiles are `size` long, and so many others read each; a copy pays
+    for `fewest`.
 
     near: a copy is made by the worker that reads it, for each block of so many rows.
     """
@@ -44,6 +45,7 @@ class Side:
     dim: str
     size: int
     readers: int
+    fewest: int
     near: int = 0
 
 

@@ -27,8 +27,11 @@ TILE_PART, COPY_PART, KEPT_PART = 16, 4, 4
 # Steps that one accumulator takes at most: rounding errors grow with them.
 MOST_STEPS = 480
 # Columns of the right factor that so many tiles of rows read are copied first, by the worker that has these
-# rows: fewer read them in place, at less cost.
-FEWEST_NEAR = 16
+# rows: fewer read them in place, at less cost, unless a copy saves so many times what it takes.
+FEWEST_NEAR, COPY_GAIN = 16, 2
+# The same where rows of the factor are so many bytes apart that a few of them fill the sets of L2 that they
+# are in.
+CROWDED, FEWEST_CROWDED = 8192, 3
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.
@@ -75,7 +78,8 @@ class Extents:
 @dataclass(frozen=True, slots=True)
 class TileShape:
     """Rows and columns of a tile, steps of a panel, tiles of rows and of columns in a block, those of rows
-    that a worker goes through at a time; `cycles` of one core.
+    that a worker goes through at a time; `cycles` of one core; from how many tiles of rows on a worker
+    copies the right factor for them.
 
     dots: vectors go along what is summed (`layers.dot_shapes`), else along columns.  streamed: panels are
     short, and strips of columns long."""
@@ -87,6 +91,7 @@ class TileShape:
     across: int
     kept: int
     cycles: float
+    fewest_near: int = FEWEST_NEAR
     dots: bool = False
     streamed: bool = False
 
@@ -112,7 +117,8 @@ def _dots(x: Extents, core: Core, threads: int) -> TileShape:
     pieces = min(range(most, 0, -1), key=lambda p: (ceil(x.outer * p / threads) + WAIT) * ceil(tiles / p))
     group = max(1, ceil(x.rows / found.rows))
     cycles = x.outer * found.cycles
-    return TileShape(found.rows, found.columns, x.steps, group, ceil(tiles / pieces), group, cycles, True)
+    across = ceil(tiles / pieces)
+    return TileShape(found.rows, found.columns, x.steps, group, across, group, cycles, dots=True)
 
 
 def _streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileShape:
@@ -161,22 +167,32 @@ def _across(x: Extents, core: Core, threads: int) -> TileShape:
     most = max(1, min(wide, SEGMENT // (columns * x.itemsize)))
     each = cycles / max(1, tiles * wide * x.outer)
     ways = [(b, a) for b in range(1, min(tiles, MOST_PIECES * threads) + 1) for a in range(most, 0, -1)]
-    blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, lanes))
+    blocks, across = min(ways, key=lambda w: _longest(x, rows, columns, w, each, threads, core))
     group, across = ceil(tiles / blocks), ceil(wide / ceil(wide / across))
-    held = (
-        core.l2 // TILE_PART
-        if group < FEWEST_NEAR and not (x.copied or x.crowded)
-        else core.l2 // COPY_PART // across
-    )
+    near = _copies_near(x, group, vectors, core)
+    held = core.l2 // COPY_PART // across if near else core.l2 // TILE_PART
     panel = max(1, held // (columns * x.itemsize))
     kept = max(1, core.l2 // KEPT_PART // (rows * max(1, min(panel, x.steps)) * x.itemsize))
     visits = ceil(group / kept)
     kept = ceil(group / visits)
-    return TileShape(rows, columns, panel, kept * visits, across, kept, cycles)
+    fewest = _fewest_near(x, vectors, core)
+    return TileShape(rows, columns, panel, kept * visits, across, kept, cycles, fewest)
+
+
+def _fewest_near(x: Extents, vectors: int, core: Core) -> int:
+    """Tiles of rows for which a worker copies the right factor."""
+    if x.crowded:
+        return FEWEST_CROWDED
+    copying = COPY_CYCLES * vectors + core.apart
+    return min(FEWEST_NEAR, ceil(COPY_GAIN * copying / core.apart)) if core.apart else FEWEST_NEAR
+
+
+def _copies_near(x: Extents, group: int, vectors: int, core: Core) -> bool:
+    return x.copied or x.crowded or group >= _fewest_near(x, vectors, core)
 
 
 def _longest(
-    x: Extents, rows: int, columns: int, way: tuple[int, int], each: float, threads: int, lanes: int
+    x: Extents, rows: int, columns: int, way: tuple[int, int], each: float, threads: int, core: Core
 ) -> float:
     """Cycles until the last worker is done, in (blocks of rows, tiles of columns in a piece)."""
     blocks, across = way
@@ -185,8 +201,11 @@ def _longest(
     pieces = x.outer * blocks * ceil(wide / across)
     read = (group * rows + across * columns) * x.steps * x.itemsize
     piece = group * min(across, wide) * each + read * FAR_CYCLES
-    if group >= FEWEST_NEAR or x.copied or x.crowded:
-        piece += x.steps * across * columns / lanes * (TURN_CYCLES if x.turned else COPY_CYCLES)
+    vectors = columns // lanes_of(core, x.itemsize)
+    if _copies_near(x, group, vectors, core):
+        piece += x.steps * across * (vectors * (TURN_CYCLES if x.turned else COPY_CYCLES) + core.apart)
+    else:
+        piece += x.steps * across * group * core.apart
     return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,7 @@ from targets import check_everywhere
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Scope
 from polyfuse.layers import cpu_tiles, products, tile_shapes
@@ -71,7 +72,8 @@ def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(tile_shapes, "COPY_PART", part)
         tile_shape.cache_clear()
         for fewest in (1, 1000):
-            monkeypatch.setattr(cpu_tiles, "FEWEST_NEAR", fewest)
+            monkeypatch.setattr(tile_shapes, "FEWEST_NEAR", fewest)
+            tile_shape.cache_clear()
             forms = ("after", "right turned", "batched")
             check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
 
@@ -85,7 +87,7 @@ def test_many_terms_are_summed_in_parts() -> None:
 
 
 # Vectors of 32 and 16 bytes, and too little of everything.
-CORES = (Core(32, 16, l2=1 << 18), Core(16, 32), Core(16, 8, units=1, latency=1, l2=1 << 10))
+CORES = (replace(AVX2, l2=1 << 18), Core(16, 32), Core(16, 8, units=1, latency=1, l2=1 << 10))
 
 
 @pytest.mark.parametrize("core", thinned(CORES, 2), ids=("avx2", "neon", "small"))
@@ -109,6 +111,18 @@ def test_shapes_fit_the_registers_and_leave_little_idle() -> None:
     assert tile_shape(Extents(1024, 3072, 768, 1, 4), CORES[0], 2).columns == 16
 
 
+def test_short_vectors_wait_for_rows_that_lie_apart() -> None:
+    """A step of a tile of 12 vectors takes 6 cycles, less than to come to another page of the factor."""
+    for rows in (32, 64, 128, 200):
+        x = Extents(rows, 768, 768, 1, 4)
+        shape, wide = tile_shape(x, AVX2, 2), tile_shape(x, Core(), 2)
+        assert (shape.rows, shape.columns) == (6, 16), "two lines of each row take as long as computing"
+        assert shape.group >= shape.fewest_near, "the worker of a block copies its columns"
+        assert wide.group < wide.fewest_near or rows > 128
+    crowded = tile_shape(Extents(128, 2048, 768, 1, 4, crowded=True), AVX2, 2)
+    assert crowded.fewest_near == tile_shapes.FEWEST_CROWDED
+
+
 def test_all_workers_have_tiles() -> None:
     for threads in (1, 2, 16, 64):
         for rows, columns in ((128, 128), (1024, 3072), (64, 4096)):
@@ -123,8 +137,7 @@ def test_all_workers_have_tiles() -> None:
 def test_a_worker_copies_the_right_factor_for_its_rows(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (cpu_tiles, tile_shapes):
-        monkeypatch.setattr(module, "FEWEST_NEAR", 2)
+    monkeypatch.setattr(tile_shapes, "FEWEST_NEAR", 2)
     call = product_call("plain", **sizes)
     kernels, decisions = form_kernels(schedule(fixed_graph(call.graph, call.sizes), LoopFusion()), 2)
     assert any("right factor copied by the worker" in d.reason for d in decisions)
@@ -149,7 +162,7 @@ def test_factors_that_lie_along_what_is_summed_are_turned_around(every_size: Non
 
 def test_factors_read_in_place(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_tiles, "FEWEST_READERS", 1000)
-    monkeypatch.setattr(cpu_tiles, "FEWEST_NEAR", 1000)
+    monkeypatch.setattr(tile_shapes, "FEWEST_NEAR", 1000)
     check_everywhere([product_call(n) for n in (*FEW, "right turned", "left turned", "batched")])
 
 

@@ -15,7 +15,7 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.cpu_core import Core, dots_fit
+from polyfuse.ir.cpu_core import AVX2, Core, dots_fit
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import Kernel
@@ -46,7 +46,6 @@ SIZES = (
     {"M": 13, "N": 22, "K": 3},
     {"M": 2, "N": 8, "K": 0},
 )
-AVX2 = Core(32, 16)
 CORES = (AVX2, Core(16, 32), Core(16, 8, units=1, latency=1, l2=1 << 10))
 PLAIN = "op f(x: f32[M, K], w: f32[K, N]) -> (y: f32[M, N]) { y[m, n] = sum[k](x[m, k] * w[k, n]) }"
 ALONG = (

@@ -9,8 +9,11 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.halves import most_trips
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import IConst, IVar, binary
+from polyfuse.ir.loop_ir import For
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -54,6 +57,30 @@ def test_short_loops_and_checked_builds_keep_plain_stores() -> None:
     assert "pf_stream" in built(TWO, {"T": 4, "H": 512}, True).code.source
     assert "pf_stream" not in built(TWO, {"T": 4, "H": 64}, True).code.source
     assert "pf_stream" not in built(TWO, {"T": 4, "H": 512}, True, checked=True).code.source
+
+
+@pytest.mark.parametrize("n", (1024, 1000))
+def test_rows_of_tiles_keep_plain_stores(n: int) -> None:
+    """They are a few vectors long, so nothing but the ends of streamed loops would run."""
+    dense = "op f(x: f32[M, K], w: f32[K, N], b: f32[N]) -> (y: f32[M, N]) {\n\
+  y[i, j] = sum[k](x[i, k] * w[k, j]) + b[j] }"
+    assert "pf_stream" not in built(dense, {"M": 64, "K": 64, "N": n}, True).code.source
+
+
+def test_how_often_a_loop_runs_at_most() -> None:
+    begin = IVar("a") * 16
+    ends = {
+        begin: 0,
+        begin + 16: 16,
+        binary("min", begin + 15, IVar("n")) + 1: 16,
+        binary("min", IVar("n"), binary("min", begin + 9, begin + 7)): 7,
+        IVar("n"): None,
+        binary("min", IVar("n"), IVar("m")): None,
+    }
+    for upper, most in ends.items():
+        assert most_trips(For("i", begin, upper, 1, ())) == most, upper
+    assert most_trips(For("i", IConst(3), IConst(1), 1, ())) == 0
+    assert most_trips(For("i", IConst(3), binary("min", IConst(40), IVar("n")), 1, ())) == 37
 
 
 def test_results_that_are_read_again_stay_near() -> None:
