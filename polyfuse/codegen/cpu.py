@@ -23,7 +23,7 @@ from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.ir.cpu_core import LANE_VECTORS, Core
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -301,6 +301,7 @@ class _Emitter:
             self.functions,
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
+            lane_room=lane_room(self.knobs.on),
             streamed=self._streamed(places),
             soon=self._soon(places, task),
             strided=strided,

@@ -9,8 +9,8 @@ Reassociation is written out because no compiler flag allows it (Meaning, in the
 
 Minima and maxima of floats take the larger (smaller) of two numbers, one instruction, and a second array
 keeps a NaN that came by: a choice that lets NaN through would be four, one after the other.  That array
-starts as -0, which changes no number that it is added to.  Extremes that need not know of NaN
-(`codegen.nan_care`) have none.
+starts as -0, which changes no number that it is added to.  Extremes of the same terms (`max(x) - min(x)`)
+share one, and those that need not know of NaN (`codegen.nan_care`) have none.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.ir.identity import identity
-from polyfuse.ir.loop_ir import Block, For, If, OwnedLoop, RegisterTile, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Const, Index
+from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
 
+# Of an array of lanes, at least.
+LEAST_BYTES = 64
 # A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
 FEWEST_ROUNDS = 4
 
 
 @dataclass(slots=True)
 class LanePrinter(HalfPrinter):
-    """Accumulators of a loop fill `lane_bytes`; inside the loop `arrays` holds the names of their lanes.
+    """Accumulators of a loop fill `lane_bytes` each, and at most `lane_room` together; inside the loop
+    `arrays` holds the names of their lanes, and `nans` those of another accumulator that keep their NaN.
 
     In one of the rows that are computed at once, lanes of what is in `parts` wait for those of other rows.
     """
 
     lane_bytes: int = field(kw_only=True)
+    lane_room: int = field(kw_only=True)
     arrays: dict[str, str] = field(default_factory=dict, kw_only=True)
+    nans: dict[str, str] = field(default_factory=dict, kw_only=True)
     parts: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def loop(self, loop: For, indent: str) -> list[str]:
@@ -60,7 +65,7 @@ class LanePrinter(HalfPrinter):
             f"{indent}  const {node.value.dtype.c_name} q = {bare(self.expr(node.value))};",
             f"{indent}  {total} = {total} {sign} q ? {total} : q;",
         ]
-        if node.nan:
+        if node.nan and node.buffer not in self.nans:
             kept = f"{_nan_array(self.arrays[node.buffer])}[l]"
             lines.append(f"{indent}  {kept} = q != q ? q : {kept};")
         return [f"{indent}{{", *lines, f"{indent}}}"]
@@ -86,13 +91,15 @@ class LanePrinter(HalfPrinter):
 
     def _lanes(self, loop: For, indent: str) -> list[str]:
         updates = {n.buffer: n for n in _updates(loop.body) if n.buffer in loop.lanes}
-        lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()))
         i1, i2 = indent + "  ", indent + "    "
         arrays = {name: f"{scalar_name(name)}_v" for name in updates}
+        nans = {} if self.in_rows else {a: _nan_array(arrays[b]) for a, b in _same_nan(loop, updates).items()}
+        count = sum(1 + (_keeps_nan(u) and name not in nans) for name, u in updates.items())
+        lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()), count)
+        inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays, nans=nans)
         lines = [f"{indent}{{"]
         for name, u in updates.items():
-            lines += self._start(u, arrays[name], lanes, i1)
-        inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays)
+            lines += inner._start(u, arrays[name], lanes, i1)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -103,7 +110,7 @@ class LanePrinter(HalfPrinter):
             *inner._rest(loop, [*updates.values()], lanes, i1),
         ]
         for name, u in updates.items():
-            lines += self._total(u, arrays[name], lanes, scalar_name(name), i1)
+            lines += replace(self, nans=nans)._total(u, arrays[name], lanes, scalar_name(name), i1)
         return [*lines, f"{indent}}}"]
 
     def _rest(self, loop: For, updates: list[Update], lanes: int, indent: str) -> list[str]:
@@ -122,16 +129,24 @@ class LanePrinter(HalfPrinter):
             *self.block(loop.body, i1),
             f"{indent}}}",
         ]
-        totals = {a: u.value.dtype.bytes for u in updates for a in _arrays_of(u, self.arrays[u.buffer])}
+        totals = {
+            a: u.value.dtype.bytes
+            for u in updates
+            for a in _arrays_of(u, self.arrays[u.buffer])
+            if u.buffer not in self.nans or a == self.arrays[u.buffer]
+        }
         count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
-    def _count(self, loop: For, widest: int) -> int:
-        """How many lanes: short loops have fewer, so that less is left to combine."""
+    def _count(self, loop: For, widest: int, arrays: int) -> int:
+        """How many lanes: short loops have fewer, so that less is left to combine, and so have loops of many
+        arrays, which shall stay in registers."""
         lanes = max(8, min(self.lane_bytes, loop.lane_bytes or self.lane_bytes) // widest)
         trip = trip_of(loop)
         if self.in_rows:
             return _count_in_rows(trip, lanes)
+        while lanes > LEAST_BYTES // widest and lanes * widest * arrays > self.lane_room:
+            lanes //= 2
         while trip is not None and lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
             lanes //= 2
         return lanes
@@ -139,7 +154,7 @@ class LanePrinter(HalfPrinter):
     def _start(self, u: Update, array: str, lanes: int, indent: str) -> list[str]:
         dtype = u.value.dtype
         starts = {array: self.expr(Const(identity(u.op, dtype), dtype))}
-        if _keeps_nan(u):
+        if _keeps_nan(u) and u.buffer not in self.nans:
             starts[_nan_array(array)] = self.expr(Const(-0.0, dtype))
         lines = []
         for name, value in starts.items():
@@ -156,7 +171,8 @@ class LanePrinter(HalfPrinter):
         dtype = u.value.dtype
         found = self._fold(u.op, u, array, lanes, lines, indent)
         if _keeps_nan(u):
-            found = f"({found} + {self._fold('sum', u, _nan_array(array), lanes, lines, indent)})"
+            kept = self.nans.get(u.buffer, _nan_array(array))
+            found = f"({found} + {self._fold('sum', u, kept, lanes, lines, indent)})"
         return [*lines, f"{indent}{total} = {bare(self.combine(u.op, total, found, dtype))};"]
 
     def _fold(self, op: str, u: Update, array: str, lanes: int, lines: list[str], indent: str) -> str:
@@ -183,6 +199,17 @@ def _keeps_nan(u: Update) -> bool:
 def _arrays_of(u: Update, array: str) -> dict[str, str]:
     """The lanes of an accumulator, and those of its NaN: how each are combined."""
     return {array: u.op, _nan_array(array): "sum"} if _keeps_nan(u) else {array: u.op}
+
+
+def _same_nan(loop: For, updates: dict[str, Update]) -> dict[str, str]:
+    """Extremes whose NaN an earlier one of the same terms keeps, and that one."""
+    if not all(isinstance(n, (Update, Declare)) for n in loop.body):
+        return {}
+    first: dict[Expr, str] = {}
+    every = [
+        u for u in updates.values() if _keeps_nan(u) and not {r.tensor for r in reads(u.value)} & set(updates)
+    ]
+    return {u.buffer: first[u.value] for u in every if first.setdefault(u.value, u.buffer) != u.buffer}
 
 
 def _totals(loop: For) -> list[Update]:

@@ -40,6 +40,11 @@ class Core:
 AVX2 = Core(32, 16, loads=1.6, l2_bytes=12, apart=3)
 
 
+def lane_room(core: Core) -> int:
+    """Bytes of registers that accumulators of one loop may take: the rest is for what it computes."""
+    return core.registers * core.vector_bytes * 3 // 4
+
+
 def vectors_of_sum(core: Core, itemsize: int, halves: bool) -> int:
     """Vectors that the fewest lanes of a sum fill; `halves`: of products of f16."""
     lanes = FEWEST_OF_F16 if halves else FEWEST_LANES
