@@ -24,7 +24,7 @@ from targets import DEVICES, Call
 from polyfuse.codegen import halves, jam, kept_rows, lanes, owners, packs, runs, widened
 from polyfuse.codegen.cpu import Request
 from polyfuse.estimates import this_core
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers import (
     cpu_mapping,
@@ -47,7 +47,7 @@ from polyfuse.runtime import cpu
 
 # Cores with few registers, and with caches that small programs do not fit in.
 CORES = (
-    None, None, Core(), Core(32, 16), Core(16, 16), Core(l1=1024, l2=4096), Core(16, 16, l1=512, l2=2048),
+    None, None, Core(), AVX2, Core(16, 16), Core(l1=1024, l2=4096), Core(16, 16, l1=512, l2=2048),
     Core(32, 16, l1=256, l2=1024), Core(64, 32, l1=2048, l2=16384),
 )  # fmt: skip
 

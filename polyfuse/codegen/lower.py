@@ -12,6 +12,7 @@ kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
 turns         tiles that are read across their rows are turned around
+long sums     over several loops are kept in double
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 dots          sums along memory of a few rows and columns are computed together
@@ -35,6 +36,7 @@ from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
 from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
+from polyfuse.codegen.long_sums import long_sums
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
@@ -78,7 +80,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = rounded_once(unswitch(hoist(kernel, block, numbers)))
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
-    block = turn_tiles(kernel, jam(kernel, register_tiles(kernel, block, numbers)), numbers)
+    block = long_sums(turn_tiles(kernel, jam(kernel, register_tiles(kernel, block, numbers)), numbers))
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
