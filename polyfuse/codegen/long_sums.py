@@ -4,8 +4,8 @@
     for n: for h @vec: acc += x[n, h]        ->        for n: acc += total of the lanes of x[n, :]
 
 In single precision the total of many rows loses more than the lanes of a row do: the variance of a channel of
-[32, 64, 56, 56] was off by 2.7e-7 of its value, and is by 0.7e-7 (`tests/unit/test_long_sums.py`).  An addition in
-double for each row costs 2 % of BatchNorm, more where rows are short and few, which do without.
+[32, 64, 56, 56] was off by 2.7e-7 of its value, and is by 0.7e-7 (`tests/unit/test_long_sums.py`).  To add in
+double costs 2 % of BatchNorm, more where rows are short and few, which do without.
 """
 
 from __future__ import annotations
