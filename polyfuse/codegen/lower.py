@@ -88,7 +88,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     kernel, tasks = rows_jointly(kernel, jammed, knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
-    kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs.skew)
+    kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs)
     low = LoweredKernel(kernel, tasks)
     return replace(low, kernel=with_arrays(kernel, low.rows))
 

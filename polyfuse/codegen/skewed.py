@@ -30,7 +30,8 @@ from polyfuse.codegen.rows_jointly import row_places
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, overlap_room
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -52,16 +53,15 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depen
 
 # What is read of a row, at most: two rows and one that is asked for shall stay in L1.
 ROOM = Core().l1 // 6
-# The same where lines are asked for between the loops of two rows: that is three rows.
-ROOM_BETWEEN = Core().l1 // 8
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
-def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[Kernel, tuple[Task, ...]]:
-    """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if that is
-    wanted), and the kernel with the arrays that they need."""
+def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
+    """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
+    `knobs.skew` says so), and the kernel with the arrays that they need."""
+    wanted = knobs.skew
     local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
     made: list[Task] = []
     doubled: set[str] = set()
@@ -70,7 +70,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], wanted: bool | None) -> tuple[
         if wanted is not False and t.loops and not t.together and t.jammed == 1:
             found = _cut(t.body, local)
         if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
-            if _row_bytes(t.body) <= ROOM_BETWEEN:
+            if _row_bytes(t.body) <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
             own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
             doubled |= own

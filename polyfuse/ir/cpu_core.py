@@ -40,6 +40,12 @@ class Core:
 AVX2 = Core(32, 16, loads=1.6, l2_bytes=12, apart=3)
 
 
+def overlap_room(core: Core) -> int:
+    """Bytes that a row may have where rows overlap and lines of a third one are asked for between them: all
+    three shall stay in L1, with what is kept of a row and what rows share."""
+    return core.l1 // 8
+
+
 def lane_room(core: Core) -> int:
     """Bytes of registers that accumulators of one loop may take: the rest is for what it computes."""
     return core.registers * core.vector_bytes * 3 // 4

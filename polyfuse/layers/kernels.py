@@ -249,7 +249,7 @@ def _kernel(
     if isinstance(target, GpuTarget):
         buffers = storage.planned(buffers)
     else:
-        buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs.ahead)
+        buffers = fetched_ahead(graph, nest.tree, buffers, target, decisions, knobs)
     atomic = nest.atomic & inside
     stages = (_stage(nest.tree),)
     return Kernel(f"k{number}", graph, stages, buffers, nest.threads, nest.vector, atomic, owners=nest.owners)

@@ -18,6 +18,8 @@ from dataclasses import replace
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
+from polyfuse.ir.cpu_core import Core, overlap_room
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
@@ -44,9 +46,8 @@ SHARE_OF_L2 = 1 / 4
 SHARE_OF_L1 = 1 / 2
 # Of L3, what rows in order may take that come from there; results need the rest.
 SHARE_IN_L3 = 0.8
-# Of L1, what rows may take that overlap; and of L3, what all of them take at least and at most where it pays
-# to ask for rows that the last phase reads no more.
-SHARE_OF_OVERLAP = 1 / 8
+# Of L3, what all rows take at least and at most where they overlap and it pays to ask for some that the last
+# phase reads no more.
 SHARES_OF_L3 = (1 / 2, 2)
 REASON = "the next row is fetched ahead"
 
@@ -57,12 +58,13 @@ def fetched_ahead(
     buffers: tuple[Buffer, ...],
     threads: int,
     decisions: list[Decision],
-    wanted: int | None = None,
+    knobs: CpuKnobs,
 ) -> tuple[Buffer, ...]:
     """The buffers of one kernel, with `Buffer.ahead` set where it pays.
 
-    wanted: so many rows ahead wherever it can be (None: one row, where it pays).
+    `knobs.ahead`: so many rows ahead wherever it can be (None: one row, where it pays).
     """
+    wanted = knobs.ahead
     rows = _rows(graph, nest)
     if not rows or wanted == 0:
         return buffers
@@ -72,7 +74,7 @@ def fetched_ahead(
     if not found:
         return buffers
     row = sum(_row_bytes(graph, t) for t in found)
-    why = _refusal(graph, nest, rows, found, threads) if wanted is None else None
+    why = _refusal(graph, nest, rows, found, threads, knobs.on) if wanted is None else None
     if why is not None:
         decisions.append(Decision("prefetch", ", ".join(found), False, why))
         return buffers
@@ -84,14 +86,14 @@ def fetched_ahead(
 
 
 def _refusal(
-    graph: TensorGraph, nest: Tree, rows: Many[Member], found: list[str], threads: int
+    graph: TensorGraph, nest: Tree, rows: Many[Member], found: list[str], threads: int, core: Core
 ) -> str | None:
     """Why it does not pay to ask for rows of these tensors, if it does not."""
     l1, l2, l3, *_ = table_cpu(threads).levels
     row = sum(_row_bytes(graph, t) for t in found)
     whole = sum(tensor_bytes(graph, t) for t in found)
     last = _last(graph, nest)
-    overlap = row <= l1.capacity * SHARE_OF_OVERLAP and _overlap(graph, nest, rows)
+    overlap = row <= overlap_room(core) and _overlap(graph, nest, rows)
     kept = [t for t in found if t not in _reads(graph, last)]
     if row > l2.capacity * SHARE_OF_L2:
         return f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"

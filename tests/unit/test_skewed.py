@@ -10,8 +10,9 @@ from thinned import thinned
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.codegen.skewed import ROOM, ROOM_BETWEEN
+from polyfuse.codegen.skewed import ROOM
 from polyfuse.codegen.tasks import Skew
+from polyfuse.ir.cpu_core import Core, overlap_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Block, Prefetch
@@ -142,7 +143,7 @@ def test_rows_that_are_asked_for_are_later_ones() -> None:
     skew = skew_of(lowered(NORM, T=40960, H=768))
     assert skew is not None
     assert asked(skew.start) == {"min(c0 + 2, 40959)"} and not asked((*skew.ahead, *skew.last))
-    longest = ROOM_BETWEEN // 4
+    longest = overlap_room(Core()) // 4
     skew = skew_of(lowered(NORM, T=40960, H=longest))
     assert skew is not None and asked(skew.start) and not asked(skew.last)
     skew = skew_of(lowered(NORM, T=40960, H=longest + 1))
