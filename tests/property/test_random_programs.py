@@ -37,7 +37,7 @@ def check_group(group: int) -> None:
     check_everywhere([call_of(group * TOGETHER + k) for k in range(TOGETHER)])
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 3))
+@pytest.mark.parametrize("group", thinned(GROUPS, 5))
 def test_fused_and_unfused_agree(group: int) -> None:
     check_group(group)
 
