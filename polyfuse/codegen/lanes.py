@@ -94,12 +94,12 @@ class LanePrinter(HalfPrinter):
         i1, i2 = indent + "  ", indent + "    "
         arrays = {name: f"{scalar_name(name)}_v" for name in updates}
         nans = {} if self.in_rows else {a: _nan_array(arrays[b]) for a, b in _same_nan(loop, updates).items()}
-        count = sum(1 + (_keeps_nan(u) and name not in nans) for name, u in updates.items())
-        lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()), count)
         inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays, nans=nans)
+        count = sum(len(inner._own(u)) for u in updates.values())
+        lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()), count)
         lines = [f"{indent}{{"]
-        for name, u in updates.items():
-            lines += inner._start(u, arrays[name], lanes, i1)
+        for u in updates.values():
+            lines += inner._start(u, lanes, i1)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
@@ -109,8 +109,9 @@ class LanePrinter(HalfPrinter):
             f"{i1}}}",
             *inner._rest(loop, [*updates.values()], lanes, i1),
         ]
+        after = replace(self, nans=nans)
         for name, u in updates.items():
-            lines += replace(self, nans=nans)._total(u, arrays[name], lanes, scalar_name(name), i1)
+            lines += after._total(u, arrays[name], lanes, scalar_name(name), i1)
         return [*lines, f"{indent}}}"]
 
     def _rest(self, loop: For, updates: list[Update], lanes: int, indent: str) -> list[str]:
@@ -129,12 +130,7 @@ class LanePrinter(HalfPrinter):
             *self.block(loop.body, i1),
             f"{indent}}}",
         ]
-        totals = {
-            a: u.value.dtype.bytes
-            for u in updates
-            for a in _arrays_of(u, self.arrays[u.buffer])
-            if u.buffer not in self.nans or a == self.arrays[u.buffer]
-        }
+        totals = {a: u.value.dtype.bytes for u in updates for a in self._own(u)}
         count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
@@ -151,13 +147,17 @@ class LanePrinter(HalfPrinter):
             lanes //= 2
         return lanes
 
-    def _start(self, u: Update, array: str, lanes: int, indent: str) -> list[str]:
+    def _own(self, u: Update) -> list[str]:
+        """The arrays of an accumulator: that of its NaN only if no other one keeps it."""
+        lanes, *nan = _arrays_of(u, self.arrays[u.buffer])
+        return [lanes] if u.buffer in self.nans else [lanes, *nan]
+
+    def _start(self, u: Update, lanes: int, indent: str) -> list[str]:
         dtype = u.value.dtype
-        starts = {array: self.expr(Const(identity(u.op, dtype), dtype))}
-        if _keeps_nan(u) and u.buffer not in self.nans:
-            starts[_nan_array(array)] = self.expr(Const(-0.0, dtype))
+        starts = (identity(u.op, dtype), -0.0)
         lines = []
-        for name, value in starts.items():
+        for name, start in zip(self._own(u), starts, strict=False):
+            value = self.expr(Const(start, dtype))
             lines.append(f"{indent}{dtype.c_name} {name}[{lanes}];")
             lines.append(f"{indent}for (int l = 0; l < {lanes}; ++l) {name}[l] = {value};")
         return lines

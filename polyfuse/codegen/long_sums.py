@@ -42,11 +42,7 @@ def _inside(node: Node, found: set[str]) -> Node:
 def _long(block: Block) -> set[str]:
     """Sums of f32 that are declared in a block, and that loops of lanes in its loops add to."""
     declared = {n.name for n in block if isinstance(n, Declare) and n.dtype == F32 and not n.count}
-    return (
-        {name for n in block if isinstance(n, For) for name in _of_rows(n, 1)} & declared
-        if declared
-        else set()
-    )
+    return {name for n in block if isinstance(n, For) for name in _of_rows(n, 1)} & declared
 
 
 def _of_rows(loop: For, rows: int) -> Iterator[str]:
