@@ -20,7 +20,10 @@ from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers.in_place import entry_copies
-from polyfuse.pipeline import fixed_graph
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.pipeline import Compilation, Watch, emitted, fixed_graph
 from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
@@ -34,6 +37,13 @@ def fixed_graph_of(text: str, **sizes: int) -> TensorGraph:
     """The graph of the last operator of a text at the given sizes."""
     program = parse_text(text)
     return fixed_graph(instantiate(program, program.ops[-1].name), sizes)
+
+
+def cpu_source(text: str, **sizes: int) -> str:
+    """The C++ of the operator f of a text at these sizes."""
+    graph = instantiate((parse_text(text),), "f")
+    compilation = Compilation(graph, sizes, LoopFusion(), Options(), stitching=Stitching())
+    return emitted(Watch(Options()), compilation)[1].source
 
 
 def shape_of(t: Tensor) -> tuple[int, ...]:

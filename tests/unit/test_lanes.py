@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import Compilation, Watch, emitted
 
 HEAD = "op f(x: {0}[T, H]) -> (y: {0}[T], z: {0}[T]) where H >= 1 {{ "
 EXTREMES = {
@@ -35,9 +31,7 @@ STATS = "y[t] = sum[h](x[t, h]) + max[h](x[t, h]) - min[h](x[t, h])\n z[t] = sum
 
 
 def source(text: str) -> str:
-    graph = instantiate((parse_text(text),), "f")
-    compilation = Compilation(graph, {"T": 64, "H": 1024}, LoopFusion(), pf.Options(), stitching=Stitching())
-    return emitted(Watch(pf.Options()), compilation)[1].source
+    return cpu_source(text, T=64, H=1024)
 
 
 @pytest.mark.parametrize("case", EXTREMES)

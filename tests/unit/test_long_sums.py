@@ -6,13 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import Compilation, Watch, emitted
 
 STATISTICS = """op f(x: f32[N, C, H, W]) -> (m: f32[C], v: f32[C]) where N * H * W >= 1 {
   m[c] = mean[n, h, w](x[n, c, h, w])
@@ -31,12 +27,7 @@ IN_DOUBLE = {
 
 
 def source(text: str) -> str:
-    graph = instantiate((parse_text(text),), "f")
-    sizes = {"N": 16, "C": 64, "H": 256, "W": 4}
-    compilation = Compilation(
-        graph, {n: sizes[n] for n in graph.sizes}, LoopFusion(), pf.Options(), stitching=Stitching()
-    )
-    return emitted(Watch(pf.Options()), compilation)[1].source
+    return cpu_source(text, N=16, C=64, H=256)
 
 
 @pytest.mark.parametrize("case", IN_DOUBLE)

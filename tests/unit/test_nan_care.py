@@ -6,13 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import Compilation, Watch, emitted
 
 HEAD = "op f(x: f32[T, H], keep: bool[T, H], i: i64[T]) -> "
 SOFTMAX = """{
@@ -61,9 +57,7 @@ CAREFUL = {
 
 
 def source(text: str) -> str:
-    graph = instantiate((parse_text(HEAD + text),), "f")
-    compilation = Compilation(graph, {"T": 64, "H": 256}, LoopFusion(), pf.Options(), stitching=Stitching())
-    return emitted(Watch(pf.Options()), compilation)[1].source
+    return cpu_source(HEAD + text, T=64, H=256)
 
 
 @pytest.mark.parametrize("name", SPARED)

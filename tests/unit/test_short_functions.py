@@ -12,15 +12,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from equivalence import cpu_source
 
 import polyfuse as pf
 from polyfuse.codegen.short_functions import MOST, SHORT, UNIT
 from polyfuse.codegen.vector_math import SHORT_FUNCTIONS, prelude
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import Compilation, Watch, emitted
 
 GXX = shutil.which("g++")
 EXACT: dict[str, Callable[[Any], Any]] = {
@@ -100,9 +96,7 @@ def test_special_arguments(name: str, library: ctypes.CDLL) -> None:
 
 def called(text: str) -> set[str]:
     """The short functions that an operator's code calls."""
-    graph = instantiate((parse_text(text),), "f")
-    compilation = Compilation(graph, {"T": 8, "H": 96}, LoopFusion(), pf.Options(), stitching=Stitching())
-    source = emitted(Watch(pf.Options()), compilation)[1].source
+    source = cpu_source(text, T=8, H=96)
     body = source[source.index("#define PF_EXPORT") :]
     return {name for name in SHORT.values() if name in body}
 

@@ -153,6 +153,16 @@ def test_rows_that_are_asked_for_are_later_ones() -> None:
     assert asked(skew.last) == {"c0 + 2"} and not asked((*skew.start, *skew.ahead))
 
 
+def test_room_for_three_rows_is_that_of_the_core_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 6 kB fit an eighth of 48 kB, not of 32."""
+    monkeypatch.setattr(CpuKnobs, "on", Core(l1=32 << 10))
+    skew = skew_of(lowered(NORM, T=40960, H=1536))
+    assert skew is not None and asked(skew.last) and not asked(skew.start)
+    monkeypatch.setattr(CpuKnobs, "on", Core(l1=48 << 10))
+    skew = skew_of(lowered(NORM, T=40960, H=1536))
+    assert skew is not None and asked(skew.start) and not asked(skew.last)
+
+
 def test_where_it_pays() -> None:
     assert skew_of(lowered(NORM, T=4096, H=768)) is not None
     assert skew_of(lowered(SOFTMAX, T=4096, H=768)) is None, "exp takes longer than what it waits for"
