@@ -16,9 +16,11 @@ from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
 from polyfuse.codegen.falling import falls
 from polyfuse.codegen.iterations import iterations
+from polyfuse.codegen.lanes import many_sums
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.transposed import TURN
@@ -29,6 +31,7 @@ from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, 
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.loop_ir import For
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
@@ -48,6 +51,11 @@ _HEAD = """\
 #else
 #define PF_IVDEP _Pragma("GCC ivdep")
 #define PF_ROLLED _Pragma("GCC unroll 1")
+#endif
+#if defined(__x86_64__) && !defined(__clang__)
+#define PF_SUMS __attribute__((optimize("no-schedule-insns"), target("tune=skylake")))
+#else
+#define PF_SUMS
 #endif
 #define PF_EXPORT extern "C" __attribute__((visibility("default")))
 """
@@ -318,7 +326,11 @@ class _Emitter:
         if printer.used:
             body.append("  PF_STREAM_END;")
         declared = ",\n    ".join(p for p, _ in parameters)
-        head = f"static __attribute__((noinline)) void {name}_body(\n    {declared}) {{"
+        # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
+        # tuned for most processors it loads them again for each sum.
+        every = nodes_of(task.body if task.together is None else task.together.body)
+        sums = "PF_SUMS " if any(isinstance(n, For) and many_sums(n) for n in every) else ""
+        head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
         return "\n".join([*[BACKWARDS] * backwards, head, *body, "}"])
 

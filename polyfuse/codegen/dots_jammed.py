@@ -17,7 +17,7 @@ the sum, whose factors depend on a row or on a column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from polyfuse.codegen.rows_jammed import in_common, in_steps
@@ -47,9 +47,9 @@ def _jam(kernel: Kernel, task: Task, core: Core) -> Task:
         if shape is None:
             return None
         counts.append(shape[0] * shape[1])
-        (columns,) = map_nodes(loop.body, lambda n: _few_lanes(n, core))
+        (columns,) = map_nodes(loop.body, lambda n: few_lanes(n, core))
         assert isinstance(columns, For)
-        return _together(replace(loop, body=tuple(_together(columns, shape[1]))), shape[0])
+        return jammed(replace(loop, body=tuple(jammed(columns, shape[1]))), shape[0])
 
     body = map_outermost(task.body, change)
     return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
@@ -62,7 +62,12 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
         return None
     strips = strip_of(rows), strip_of(columns)
     sums = [n for n in nodes_of(columns.body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
-    if strips[0] is None or strips[1] is None or len(sums) != 1 or not _multiplies(sums[0], rows, columns):
+    if (
+        strips[0] is None
+        or strips[1] is None
+        or len(sums) != 1
+        or not multiplies(sums[0], {rows.var}, {columns.var})
+    ):
         return None
     inner = [n for n in nodes_of(columns.body) if isinstance(n, For)]
     if rows.var in _bounds([columns, *inner]) or columns.var in _bounds(inner):
@@ -72,7 +77,7 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     shape = strips[0].length, strips[1].length
     (update,) = sums[0].body
     assert isinstance(update, Update)
-    fits = dots_fit(*shape, core, update.value.dtype.bytes, _halves(update))
+    fits = sums_fit(*shape, update, core)
     return shape if max(shape) > 1 and fits else None
 
 
@@ -80,14 +85,21 @@ def _bounds(loops: Sequence[For]) -> set[str]:
     return {v for n in loops for e in (n.lower, n.upper) for v in variables(e)}
 
 
-def _multiplies(loop: For, rows: For, columns: For) -> bool:
-    """Does a loop only add products of what a row and what a column has to one scalar, in lanes?"""
+def multiplies(loop: For, rows: Set[str], columns: Set[str]) -> bool:
+    """Does a loop only add products of what a row and what a column has to one scalar, in lanes? These are
+    told by their variables."""
     match loop.body:
         case (Update(buffer, (), "sum", Apply("mul", (left, right))),) if loop.lanes == (buffer,):
-            known = [depends_on(e) & {rows.var, columns.var} for e in (left, right)]
-            return known in ([{rows.var}, {columns.var}], [{columns.var}, {rows.var}])
+            known = [depends_on(e) for e in (left, right)]
+            own = [(bool(k & rows), bool(k & columns)) for k in known]
+            return own in ([(True, False), (False, True)], [(False, True), (True, False)])
         case _:
             return False
+
+
+def sums_fit(rows: int, columns: int, update: Update, core: Core) -> bool:
+    """Do registers hold the sums of so many rows and columns?"""
+    return dots_fit(rows, columns, core, update.value.dtype.bytes, _halves(update))
 
 
 def _halves(update: Update) -> bool:
@@ -95,7 +107,7 @@ def _halves(update: Update) -> bool:
     return any(r.dtype == F16 for r in reads(update.value))
 
 
-def _few_lanes(n: Node, core: Core) -> Node:
+def few_lanes(n: Node, core: Core) -> Node:
     """A loop with as few lanes as a sum can have."""
     if not isinstance(n, For) or not n.lanes:
         return n
@@ -105,7 +117,7 @@ def _few_lanes(n: Node, core: Core) -> Node:
     return replace(n, lane_bytes=vectors * core.vector_bytes)
 
 
-def _together(loop: For, count: int) -> list[Node]:
+def jammed(loop: For, count: int) -> list[Node]:
     """So many iterations of a loop at a time, then what is left one by one."""
     return in_steps(loop, _woven([_at(loop, k) for k in range(count)]), count)
 
@@ -130,6 +142,14 @@ def _woven(bodies: Sequence[Block]) -> Block:
         if not loops:
             body += phase
             continue
-        lanes = tuple(x for n in loops for x in n.lanes)
-        body.append(replace(loops[0], body=_woven([n.body for n in loops]), lanes=lanes))
+        inner = in_turns([n.body for n in loops]) if loops[0].lanes else _woven([n.body for n in loops])
+        body.append(replace(loops[0], body=inner, lanes=tuple(x for n in loops for x in n.lanes)))
     return tuple(body)
+
+
+def in_turns(sums: Sequence[Block]) -> Block:
+    """The sums of a step, so many for each row: in the order in which those factors stay in registers that
+    there are fewer of, and each of the others is needed once."""
+    if len(sums) > len(sums[0]):
+        return tuple(n for row in sums for n in row)
+    return tuple(n for column in zip(*sums, strict=True) for n in column)

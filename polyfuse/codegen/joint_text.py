@@ -52,6 +52,23 @@ def rows_text(
     return [*lines, f"{indent}}}"]
 
 
+def sums_text(
+    printer: Printer, totals: Mapping[str, str], dtype: DType, lanes: int, indent: str
+) -> list[str]:
+    """Sums of one loop join their totals, from so many lanes each, all at once. `totals` has their arrays."""
+    arrays, n = [*totals.values()], f"(PF_VECTOR / {dtype.bytes})"
+    rows = f"({len(arrays)} + {n} - 1) / {n} * {n}"
+    lines = [f"{_aligned(dtype)} sums_p[{rows} * {n}], sums_t[{rows}];"]
+    # Vectors that are not used hold a number that adding does not slow down.
+    lines.append(f"for (int k = {len(arrays)} * {n}; k < {rows} * {n}; ++k) sums_p[k] = 0;")
+    for k, a in enumerate(arrays):
+        lines.append(f"{printer.call(part_name('sum', dtype), [a, str(lanes), f'sums_p + {k} * {n}'])};")
+    lines.append(f"{printer.call(join_name('sum', dtype), ['sums_p', rows, 'sums_t'])};")
+    for k, total in enumerate(totals):
+        lines.append(f"{total} = {bare(printer.combine('sum', total, f'sums_t[{k}]', dtype))};")
+    return [indent + x for x in lines]
+
+
 def part_text(printer: Printer, dtype: DType, arrays: Arrays, lanes: int) -> Iterable[str]:
     """The lanes of a row's total wait for those of other rows."""
     for a, op in arrays.items():

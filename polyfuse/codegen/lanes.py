@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.halves import HalfPrinter, trip_of
-from polyfuse.codegen.joint_text import part_text, rows_text
+from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
+from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.identity import identity
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -35,6 +36,8 @@ from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
 LEAST_BYTES = 64
 # A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
 FEWEST_ROUNDS = 4
+# Lanes of so many sums are combined at once.
+MANY_SUMS = 6
 
 
 @dataclass(slots=True)
@@ -109,6 +112,10 @@ class LanePrinter(HalfPrinter):
             f"{i1}}}",
             *inner._rest(loop, [*updates.values()], lanes, i1),
         ]
+        if many_sums(loop) and not self.parts & {*updates}:
+            totals = {scalar_name(name): array for name, array in arrays.items()}
+            dtype = next(iter(updates.values())).value.dtype
+            return [*lines, *sums_text(self, totals, dtype, lanes, i1), f"{indent}}}"]
         after = replace(self, nans=nans)
         for name, u in updates.items():
             lines += after._total(u, arrays[name], lanes, scalar_name(name), i1)
@@ -186,6 +193,14 @@ class LanePrinter(HalfPrinter):
             lines.append(f"{indent}for (int l = 0; l < {half}; ++l) {array}[l] = {bare(both)};")
             half //= 2
         return f"{array}[0]"
+
+
+def many_sums(loop: For) -> bool:
+    """Are there many sums of one type, whose lanes are combined in steps of all of them?"""
+    kinds = {(u.op, u.value.dtype) for u in _updates(loop.body) if u.buffer in loop.lanes}
+    return (
+        len(loop.lanes) >= MANY_SUMS and all(o == "sum" and joins(o, t) for o, t in kinds) and len(kinds) == 1
+    )
 
 
 def _is_extreme(u: Update) -> bool:

@@ -15,8 +15,8 @@ from polyfuse.ir.dtypes import F32, F64, I32, I64, DType
 
 OPS = ("sum", "prod", "max", "min")
 DTYPES = (F32, F64, I32, I64)
-# Lanes have to fill the widest vector that a machine may have.
-FEWEST_BYTES = 64
+# Lanes have to fill whole vectors of any machine, or one of these bytes.
+FEWEST_BYTES = 32
 
 # The type in which totals wrap, and how two values become one.
 WRAPPING = {I32: "unsigned", I64: "unsigned long long"}

@@ -1,9 +1,14 @@
 // Template of totals of several rows at once: $T the type of a lane, $N its language name, $O the reduction,
 // $E the type of an element in a vector (unsigned where sums wrap), $C the reduction of a and b, $STEPS64,
-// $STEPS32 and $STEPS16 the steps for vectors of so many bytes. PF_VECTOR is the machine's width in bytes.
+// $STEPS32 and $STEPS16 the steps for vectors of so many bytes, $I what changes no total. PF_VECTOR is the
+// machine's width in bytes.
 
-// n lanes, which fill whole vectors, become those of one vector. NaN is not looked for.
+// n lanes, which fill whole vectors or a part of one, become those of one vector. NaN is not looked for.
 PF_INLINE void pf_part_${O}_$N(const $T* v, int n, $T* to) {
+  if (n < PF_VECTOR / (int)sizeof($T)) {
+    for (int l = 0; l < PF_VECTOR / (int)sizeof($T); ++l) to[l] = l < n ? v[l] : $I;
+    return;
+  }
   typedef $E W __attribute__((vector_size(PF_VECTOR), aligned(sizeof($T)), may_alias));
   W w = *(const W*)v;
   for (int k = PF_VECTOR / (int)sizeof($T); k < n; k += PF_VECTOR / (int)sizeof($T)) {

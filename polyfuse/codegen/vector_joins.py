@@ -18,6 +18,8 @@ from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import DType
 
 _WIDTHS = (64, 32, 16)
+# What changes no total: for an extreme any of its terms.
+_NEUTRAL = {"sum": "0", "prod": "1", "max": "v[0]", "min": "v[0]"}
 # Lanes move within pieces of so many bytes at less cost than between them.
 _PIECE = 16
 
@@ -44,7 +46,7 @@ def _text(op: str, t: DType) -> str:
     element = WRAPPING.get(t, t.c_name) if op in ("sum", "prod") else t.c_name
     steps = {f"STEPS{w}": _steps(COMBINED[op], w // t.bytes, _PIECE // t.bytes) for w in _WIDTHS}
     return Template(read("vector_joins.h")).substitute(
-        T=t.c_name, N=t.name, O=op, E=element, C=COMBINED[op], **steps
+        T=t.c_name, N=t.name, O=op, E=element, C=COMBINED[op], I=_NEUTRAL[op], **steps
     )
 
 

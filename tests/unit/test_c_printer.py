@@ -233,7 +233,7 @@ def test_totals_of_lanes(machine: str, tmp_path: Path) -> None:
     """Every function, for every width of vectors that this machine can run."""
     if machine != "native" and not runs(machine):
         pytest.skip(f"not {machine}")
-    cases = [(op, t, n) for op in OPS for t in (F32, F64, I32, I64) for n in (16, 32, 128)]
+    cases = [(op, t, n) for op in OPS for t in (F32, F64, I32, I64) for n in (8, 16, 32, 128)]
     names = {fold_name(op, t) for op, t, _ in cases}
     body = "\n".join(
         f'extern "C" void f{k}(const {t.c_name}* v, {t.c_name}* y) {{ *y = {fold_name(op, t)}(v, {n}); }}'

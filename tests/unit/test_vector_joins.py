@@ -14,12 +14,12 @@ from polyfuse.ir.dtypes import F16, F32, I8
 from polyfuse.runtime.toolchain import load_shared
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-ROWS, LANES = 16, 32
+ROWS = 16
 # The last one is for compilers that have no function for it.
 MACHINES = (("-march=native",), ("-march=x86-64-v3",), ("-march=x86-64-v2",), ("-U__GNUC__", "-D__GNUC__=11"))
 
 
-def source() -> str:
+def source(lanes: int) -> str:
     """Functions that combine the lanes of rows: parts first, then all of them."""
     names = [name(op, t) for op in OPS for t in DTYPES for name in (part_name, join_name)]
     text = [prelude(names)]
@@ -30,19 +30,21 @@ def source() -> str:
                 f'extern "C" void all_{op}_{t.name}(const {c}* x, {c}* to) {{\n'
                 f"  __attribute__((aligned(64))) {c} parts[{ROWS} * (PF_VECTOR / {t.bytes})];\n"
                 f"  for (int r = 0; r < {ROWS}; ++r)\n"
-                f"    {part}(x + r * {LANES}, {LANES}, parts + r * (PF_VECTOR / {t.bytes}));\n"
+                f"    {part}(x + r * {lanes}, {lanes}, parts + r * (PF_VECTOR / {t.bytes}));\n"
                 f"  {join}(parts, {ROWS}, to);\n}}\n"
             )
     return "\n".join(text)
 
 
+@pytest.mark.parametrize("lanes", [32, 4])
 @pytest.mark.parametrize("flags", MACHINES, ids=lambda f: f[-1])
-def test_totals_of_all_rows(flags: tuple[str, ...]) -> None:
-    library = load_shared(source(), extra_flags=flags)
+def test_totals_of_all_rows(flags: tuple[str, ...], lanes: int) -> None:
+    """Of several vectors, and of a part of one on machines with wide ones."""
+    library = load_shared(source(lanes), extra_flags=flags)
     rng = np.random.default_rng(3)
     for op in OPS:
         for t in DTYPES:
-            x = rng.integers(1, 5, (ROWS, LANES)).astype(t.numpy) * (-1) ** rng.integers(0, 2, (ROWS, LANES))
+            x = rng.integers(1, 5, (ROWS, lanes)).astype(t.numpy) * (-1) ** rng.integers(0, 2, (ROWS, lanes))
             x = x.astype(t.numpy)
             found = np.zeros(ROWS, t.numpy)
             call = getattr(library, f"all_{op}_{t.name}")
