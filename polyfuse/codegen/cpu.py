@@ -230,7 +230,8 @@ def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     total: IndexExpr = as_index(0)
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
-    return Launch(name, kernel, count, total, bool(task.loops))
+    together = task.together.rows if task.together is not None else 1
+    return Launch(name, kernel, count, total, bool(task.loops), together=together)
 
 
 def _instances(s: Statement) -> IndexExpr:

@@ -8,6 +8,7 @@ windows       `i % extent` becomes `i - start` where a strip of a loop is the wi
 collisions    a vector loop whose updates may meet in one element runs in order
 invariants    functions of what a loop does not change are computed before it
 roundings     values of 16 bits that a loop reads again stay f32
+carried       what a loop reads of the steps before stays in scalars
 kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
@@ -16,6 +17,7 @@ long sums     over several loops are kept in double
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 dots          sums along memory of a few rows and columns are computed together
+rows in step  rows of a recurrence are computed together, step by step
 rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
               once, also in sequential loops, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
@@ -28,6 +30,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.accumulators import promoted
+from polyfuse.codegen.carried import carried
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.dots_jammed import dots_jammed
@@ -42,6 +45,7 @@ from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
+from polyfuse.codegen.rows_in_step import rows_in_step
 from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
@@ -78,14 +82,14 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    block = rounded_once(unswitch(hoist(kernel, block, numbers)))
+    block = carried(kernel, rounded_once(unswitch(hoist(kernel, block, numbers))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = long_sums(turn_tiles(kernel, jam(kernel, register_tiles(kernel, block, numbers)), numbers))
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
-    kernel, tasks = rows_jointly(kernel, jammed, knobs)
+    kernel, tasks = rows_jointly(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
     kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs)

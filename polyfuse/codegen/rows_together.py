@@ -155,15 +155,22 @@ def _names(block: Block) -> set[str]:
 
 def _together(kernel: Kernel, task: Task, count: int) -> Together:
     rows = range(count)
-    bodies = [task.body, *(_body(kernel, task, k) for k in rows[1:])]
-    loops = [tuple(replace(x, var=row_variable(x.var, k)) for x in task.loops) for k in rows]
-    return Together(tuple(loops), tuple(n for phase in zip(*bodies, strict=True) for n in phase), count)
+    bodies = [body_of_row(kernel, task, k) for k in rows]
+    phases = tuple(n for phase in zip(*bodies, strict=True) for n in phase)
+    return Together(tuple(loops_of_row(task, k) for k in rows), phases, count)
 
 
-def _body(kernel: Kernel, task: Task, row: int) -> Block:
+def loops_of_row(task: Task, row: int) -> tuple[For, ...]:
+    """The loops of a task, in variables of one of several rows."""
+    return tuple(replace(x, var=row_variable(x.var, row)) for x in task.loops)
+
+
+def body_of_row(kernel: Kernel, task: Task, row: int) -> Block:
     """What the task does for one of several rows, in names of that row's own."""
+    if not row:
+        return task.body
     names = {b.tensor: _array(kernel, b.tensor, row) for b in _local(kernel)}
-    names |= {n.name: called(n.name, row) for n in task.body if isinstance(n, Declare)}
+    names |= {n.name: called(n.name, row) for n in nodes_of(task.body) if isinstance(n, Declare)}
     variables: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, row)) for x in task.loops}
     return renamed(substituted(task.body, variables), names)
 

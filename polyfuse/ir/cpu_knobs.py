@@ -21,8 +21,8 @@ class CpuKnobs:
     partials     partial results of a reduction over the outermost loop, for each thread
     local_bytes  a temporary of one worker up to this size is an array of that worker; larger ones are global
     ahead        a stitched kernel fetches the row so many ahead wherever it can (0: nowhere)
-    rows         so many short rows of a parallel loop, or rows of a loop in it that add to the same sums, are
-                 computed at a time (1: one by one)
+    rows         so many short rows or recurrences of a parallel loop, or rows of a loop in it that add to the
+                 same sums, are computed at a time (1: one by one)
     jointly      totals of sixteen short rows are combined at once wherever they can be
     skew         the first phase of the next row runs before the last one of a row
     stream       stores of results pass the caches by (non-temporal)

@@ -54,7 +54,8 @@ class PlanBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`instances` is the number of statement instances, for choosing chunks and for reports.
+    """`instances` is the number of statement instances, for choosing chunks and for reports.  Iterations are
+    computed `together`, so many at a time, where a chunk has so many.
 
     Where a library does the work there is no function.
     """
@@ -65,11 +66,13 @@ class Launch:
     instances: IndexExpr
     parallel: bool
     library: MatrixProduct | None = None
+    together: int = 1
 
     def __str__(self) -> str:
         if self.library is not None:
             return f"library ({self.kernel}): {self.library}, {self.instances} instances"
         how = f"parallel over {self.count}" if self.parallel else "serial"
+        how += f", {self.together} at a time" if self.together > 1 else ""
         return f"{self.function} ({self.kernel}): {how}, {self.instances} instances"
 
 
@@ -140,6 +143,7 @@ class GridLaunch:
     dynamic_bytes: int = 0
     table: tuple[Argument, ...] = ()
     library: MatrixProduct | None = None
+    together: int = 1
 
     def __str__(self) -> str:
         if self.library is not None:

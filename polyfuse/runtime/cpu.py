@@ -31,6 +31,14 @@ CHUNKS_PER_THREAD = 8
 LINE = 64
 
 
+def _chunk(count: int, parts: int, threads: int, together: int) -> int:
+    """Iterations of a chunk: so many parts of `count`, in whole groups of those that are computed together
+    where that leaves a chunk for each thread."""
+    chunk = -(-count // parts)
+    whole = -(-chunk // together) * together
+    return whole if whole * threads <= count else chunk
+
+
 class CpuExecutable:
     """Kernels of one operator at known sizes. `run` is safe to call from several threads."""
 
@@ -85,7 +93,7 @@ class CpuExecutable:
         parallel = launch.parallel and count > 1 and instances >= PARALLEL_INSTANCES and threads > 1
         # As many chunks as threads keep the others out; otherwise more, for balance.
         parts = threads if threads < pool.threads else threads * (self.plan.chunks or CHUNKS_PER_THREAD)
-        chunk = -(-count // parts) if parallel else max(1, count)
+        chunk = _chunk(count, parts, threads, launch.together) if parallel else max(1, count)
         return Step(function, count, chunk, parallel)
 
     def _library_step(self, product: MatrixProduct) -> LibraryStep:

@@ -110,6 +110,7 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
             _value(x.instances),
             x.parallel,
             x.library and asdict(x.library),
+            x.together,
         ]
         for x in plan.launches
     ]
@@ -173,8 +174,8 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(int(count)), IConst(int(n)), bool(parallel), library and _product(library))
-        for f, k, count, n, parallel, library in data["launches"]
+        Launch(f, k, IConst(int(c)), IConst(int(n)), bool(p), library and _product(library), int(together))
+        for f, k, c, n, p, library, together in data["launches"]
     )
     return LaunchPlan(
         _buffers(data),

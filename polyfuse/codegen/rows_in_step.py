@@ -1,0 +1,152 @@
+"""Rows of a recurrence go together, step by step.
+
+    for b in 0..B @blk:                              for b in 0..B by 4 @blk:
+      p = s[b, 0]                                      p = s[b, 0];  q = s[b + 1, 0];  ...
+      for t in 1..T:                                   for t in 1..T:
+        p = a * p + x[b, t]                    ->        p = a * p + x[b, t];  q = a * q + x[b + 1, t];  ...
+        s[b, t] = p                                      s[b, t] = p;  s[b + 1, t] = q;  ...
+                                                     and what is left of a chunk row by row
+
+A step needs what the step before has found, and waits for it as long as its operations take one after the
+other.  The same steps of other rows need not wait.  Where a step multiplies what the row has found by a
+matrix that all rows read, as in an LSTM, sums of all rows are computed together: a row of the matrix is
+loaded once for all of them, and what the rows have found once for several rows of the matrix (as in
+`codegen.dots_jammed`).
+
+Iterations of a parallel nest may run in any order, so also in this one.  Each row has scalars of its own, and
+arrays of the worker of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from polyfuse.codegen.carried import CARRIED
+from polyfuse.codegen.dots_jammed import few_lanes, in_turns, jammed, multiplies, sums_fit
+from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.rows_jammed import in_common
+from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, nodes_of, possible
+from polyfuse.codegen.tasks import Task, Together
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import linear
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, map_outermost
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Read, depends_on, reads
+
+ROWS = 4
+# Columns at most whose sums are computed together: each is a stream that memory has to follow.
+MOST_COLUMNS = 6
+# Vector loops of a step that take longer hide what they wait for.
+SHORT_BYTES = 128
+
+
+def rows_in_step(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
+    """The tasks of a kernel, with rows of recurrences in step: as many as the knobs say, or where it pays."""
+    return tuple(_in_step(kernel, t, tasks, knobs) for t in tasks)
+
+
+def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs) -> Task:
+    rows = {x.var for x in task.loops}
+    steps = [n for n in task.body if isinstance(n, For) and _are_steps(n, rows)]
+    count = knobs.rows or ROWS
+    if count < 2 or not any(_worth(n, rows) for n in steps) or not possible(kernel, task, tasks):
+        return task
+    few = replace(task, body=_columns(kernel, task.body, rows, count, knobs.on))
+    bodies = [body_of_row(kernel, few, k) for k in range(count)]
+    loops = tuple(loops_of_row(task, k) for k in range(count))
+    together = Together(loops, _woven(bodies, rows), count)
+    return replace(task, body=_columns(kernel, task.body, rows, 1, knobs.on), together=together)
+
+
+# --- whether ------------------------------------------------------------------------------------------
+
+
+def _are_steps(loop: For, rows: Set[str]) -> bool:
+    """Are these steps of a recurrence, as many for all rows?"""
+    if loop.coordinate is not Coordinate.SEQ or rows & {*variables(loop.lower), *variables(loop.upper)}:
+        return False
+    nodes = list(nodes_of(loop.body))
+    written = [n for n in nodes if isinstance(n, (Store, Update))]
+    if any(n.buffer.startswith(CARRIED) for n in written):
+        return True
+    read = [r for n in nodes for e in _values(n) for r in reads(e)]
+    return any(_before(r, n, loop.var) for r in read for n in written if r.tensor == n.buffer)
+
+
+def _values(n: Node) -> tuple[Expr, ...]:
+    return (n.value,) if isinstance(n, (Declare, Store, Update)) and n.value is not None else ()
+
+
+def _before(r: Read, at: Store | Update, var: str) -> bool:
+    """Does an index say that what is read is what another step writes?"""
+    pairs = [(i, j) for i, j in zip(r.indices, at.indices, strict=True) if depends_on(j) >= {var}]
+    plain = ((i, j) for i, j in pairs if not isinstance(i, EXPR_TYPES) and not isinstance(j, EXPR_TYPES))
+    apart = [linear(i - j) for i, j in plain]
+    return any(x.constant and not x.terms for x in apart)
+
+
+def _worth(steps: For, rows: Set[str]) -> bool:
+    """Do steps wait longer than they compute, or read what other rows read as well?"""
+    loops = [n for n in nodes_of(steps.body) if isinstance(n, For)]
+    columns = {n.var for n in loops if n.coordinate is Coordinate.SEQ}
+    if any(multiplies(n, rows, columns) for n in loops):
+        return True
+    plain = all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops)
+    return plain and sum(map(_bytes, loops)) <= SHORT_BYTES
+
+
+def _bytes(loop: For) -> int:
+    """Bytes of what a loop stores; much, where that is not known."""
+    trip = trip_of(loop)
+    stored = [n.value.dtype.bytes for n in loop.body if isinstance(n, (Store, Update))]
+    return LONG if trip is None else trip * sum(stored)
+
+
+# --- how ----------------------------------------------------------------------------------------------
+
+
+def _columns(kernel: Kernel, body: Block, rows: Set[str], count: int, core: Core) -> Block:
+    """With sums of several columns together, as many as registers hold for so many rows."""
+
+    def change(loop: For) -> Sequence[Node] | None:
+        sums = [n for n in loop.body if isinstance(n, For)]
+        if loop.coordinate is not Coordinate.SEQ or len(sums) != 1 or in_common(kernel, loop) != frozenset():
+            return None
+        if not multiplies(sums[0], rows, {loop.var}) or loop.var in _bounds(sums[0]):
+            return None
+        (update,) = sums[0].body
+        assert isinstance(update, Update)
+        fits = [c for c in range(1, MOST_COLUMNS + 1) if c == 1 or sums_fit(count, c, update, core)]
+        loop = replace(loop, body=map_nodes(loop.body, lambda n: few_lanes(n, core)))
+        return jammed(loop, min(fits[-1], trip_of(loop) or 1))
+
+    return map_outermost(body, change)
+
+
+def _bounds(loop: For) -> set[str]:
+    return {*variables(loop.lower), *variables(loop.upper)}
+
+
+def _woven(bodies: Sequence[Block], rows: Set[str]) -> Block:
+    """The phases of all rows in turns; loops of steps, and of sums of products, are one loop for all rows."""
+    made: list[Node] = []
+    for phase in zip(*bodies, strict=True):
+        loops = [n for n in phase if isinstance(n, For)]
+        if loops and _joins(loops[0], rows):
+            inner = [n.body for n in loops]
+            body = in_turns(inner) if loops[0].lanes else _woven(inner, rows)
+            made.append(replace(loops[0], body=body, lanes=tuple(x for n in loops for x in n.lanes)))
+        else:
+            made += phase
+    return tuple(made)
+
+
+def _joins(loop: For, rows: Set[str]) -> bool:
+    """Is it one loop for all rows: with the same bounds, and steps or sums of products alone?"""
+    if rows & _bounds(loop):
+        return False
+    return loop.coordinate is Coordinate.SEQ or bool(loop.lane_bytes)
