@@ -106,6 +106,8 @@ class HalfPrinter(Printer):
         ]
 
     def loop(self, loop: For, indent: str) -> list[str]:
+        if loop.window and (trip_of(loop) or LANES + 1) <= LANES:
+            return self._window(loop, indent)
         if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
             return Printer.loop(self, loop, indent)
         i1 = indent + "  "
@@ -114,6 +116,16 @@ class HalfPrinter(Printer):
             f"{i1}pf_i64 {loop.var}_s = {self.index(loop.lower)};",
             f"{i1}const pf_i64 {loop.var}_e = {self.index(loop.upper)};",
             *self.steps(loop, trip_of(loop), f"{loop.var}_e", i1),
+            f"{indent}}}",
+        ]
+
+    def _window(self, loop: For, indent: str) -> list[str]:
+        """A short loop whose start is computed, as one over so many lanes."""
+        start = f"{loop.var}_s"
+        return [
+            f"{indent}{{",
+            f"{indent}  const pf_i64 {start} = {self.index(loop.lower)};",
+            *self.lanes_of(loop, start, trip_of(loop) or 0, indent + "  "),
             f"{indent}}}",
         ]
 

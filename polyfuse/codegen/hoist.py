@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import guards_index
+from polyfuse.codegen.halves import trip_of
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, variables
+from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
 from polyfuse.ir.schedule_tree import Coordinate
@@ -74,7 +75,7 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
 def _runs(loop: For) -> tuple[Expr, ...]:
     """What must hold for a loop to run at all: nothing where its bounds tell."""
     low, high = loop.lower, loop.upper
-    if high == low + 1 or (isinstance(low, IConst) and isinstance(high, IConst) and low.value < high.value):
+    if trip_of(loop):
         return ()
     return (Apply("lt", (IndexValue(low, I64), IndexValue(high, I64)), BOOL),)
 

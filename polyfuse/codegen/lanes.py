@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.digits import by_steps
 from polyfuse.codegen.halves import HalfPrinter, trip_of
 from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
@@ -28,6 +29,7 @@ from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
@@ -104,6 +106,7 @@ class LanePrinter(HalfPrinter):
         for u in updates.values():
             lines += inner._start(u, lanes, i1)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
+        loop = by_steps(loop, lanes, IVar(start))
         lines += [
             f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
             f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",

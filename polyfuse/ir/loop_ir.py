@@ -44,7 +44,8 @@ class For:
     fill at most `lane_bytes` (0: as many as elsewhere).
 
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
-    the loop in its body accumulates (`codegen.rows_jointly`).
+    the loop in its body accumulates (`codegen.rows_jointly`).  Compilers shall see how often a `window`
+    (`codegen.digits`) runs.
     """
 
     var: str
@@ -56,6 +57,7 @@ class For:
     lanes: tuple[str, ...] = ()
     lane_bytes: int = 0
     joint: bool = False
+    window: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,343 @@
+"""Vector loops are split where they read by digits of their variable: `v // K` and `v % K` with a constant K.
+
+A digit of a vector's lanes is a division for each of them, and what is read by it a gather.
+
+    for c in 0..U @vec:  y[c] = x[c // 2]       ->   for c in 0..U//2 @vec:  y[2*c] = x[c];  y[2*c + 1] = x[c]
+                                                     and what is left as it was, at most one iteration
+
+    for c in 0..U @vec:  y[c] = q[c] * s[c // 32]    ->   for d in 0..U//32:
+                                                            for c in 32*d..32*d + 32 @vec:  y[c] = q[c] * s[d]
+                                                          for c in U//32*32..U @vec:  y[c] = q[c] * s[U//32]
+
+    for c in 0..N @vec:  y[c] = x[(c + 3) % N]  ->   for c in 0..N - 3 @vec:  y[c] = x[c + 3]
+                                                     for c in N - 3..N @vec:  y[c] = x[c + 3 - N]
+
+Windows of several lengths are split one after the other, from the longest.  The iterations of a vector loop
+do not meet, so they may run in any order, and copies of its body one by one.
+
+Sums keep their lanes over all windows: `lane_bytes` has so many lanes that a window is whole steps of them,
+and the digits are the same for all lanes of a step (`by_steps`).  A window that is no multiple of a vector
+is a loop of its own, if it is long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from polyfuse.codegen.decided import decided
+from polyfuse.codegen.halves import most_trips
+from polyfuse.codegen.rows_together import nodes_of, renamed
+from polyfuse.ir.dtypes import BF16, F16, F32
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.linear import linear, simplify
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Cast, Expr, depends_on, reads, walk
+
+# From so many iterations on a window is a loop, with vectors along it; a shorter one is that many copies.
+LEAST_WINDOW = 8
+# So many 16-bit floats are converted at once: in shorter windows, one by one.
+LEAST_HALVES = 16
+# From so many on it pays for the lanes of a sum to be joined in each window.
+LEAST_SUM = 32
+# Compilers unroll loops that run so often: then digits are constants.
+UNROLLED = 16
+# Copies have so many statements together, at most.
+MOST_STATEMENTS = 32
+_PLAIN = (If, Declare, Store, Update, Comment)
+_LANE = IVar("%lane")  # the place in a window, while an index is simplified
+
+
+def split_digits(block: Block, numbers: itertools.count[int]) -> Block:
+    """See the module docstring. `numbers` numbers the scalars of copies."""
+
+    def change(node: Node) -> Node | Block:
+        return _changed(node, numbers) if isinstance(node, For) else node
+
+    return map_nodes(block, change)
+
+
+def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
+    if loop.coordinate is not Coordinate.VECTOR or loop.step != 1:
+        return loop
+    if (most_trips(loop) or UNROLLED + 1) <= UNROLLED:
+        return loop
+    if not all(isinstance(n, _PLAIN) for n in nodes_of(loop.body)):
+        return loop
+    found = periods(loop)
+    if not found:
+        return loop
+    totals = [n for n in nodes_of(loop.body) if isinstance(n, Update) and n.buffer.startswith("%")]
+    if totals and _along(loop, max(found)):
+        fewer = _in_steps(loop, totals)
+        if fewer is not None or max(found) < LEAST_SUM:
+            return fewer or loop
+    if not {u.buffer for u in totals} <= set(loop.lanes):
+        return loop
+    made = _split(loop, numbers)
+    return loop if made is None else decided(tuple(made))
+
+
+def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:
+    """The loops that have no digits left; None if there are no such."""
+    found = periods(loop)
+    if not found:
+        return None if found is None else [loop]
+    length = max(found)
+    if any(length % p for p in found):
+        return None
+    if not _along(loop, length):
+        return _copies(loop, length, numbers)
+    every = (_windows(loop, length, base, numbers) for base in _bases(loop, length))
+    return next((made for made in every if made is not None), None)
+
+
+def _along(loop: For, length: int) -> bool:
+    """Are there vectors along a window?  Of elements shorter than f32 there are more in one."""
+    short = any(e.dtype.bytes < F32.bytes for v in _values(loop) for e in (v, *reads(v)))
+    return length > LEAST_WINDOW or (length == LEAST_WINDOW and not short)
+
+
+def _converts(loop: For) -> bool:
+    """Are there conversions of 16-bit floats that differ between iterations?"""
+    casts = [e for v in _values(loop) for e in walk(v) if isinstance(e, Cast) and loop.var in depends_on(e)]
+    return any(x.dtype in (F16, BF16) for e in casts for x in (e, e.arg))
+
+
+def _values(loop: For) -> list[Expr]:
+    found = (n.value for n in nodes_of(loop.body) if isinstance(n, (Declare, Store, Update)))
+    return [v for v in found if v is not None]
+
+
+# --- digits -------------------------------------------------------------------------------------------
+
+
+def periods(loop: For) -> set[int] | None:
+    """After how many iterations the remainders of a loop's digits come again; None if that is not known."""
+    found: set[int] = set()
+    known = True
+    for digit in _digits(loop):
+        period = _period(digit, loop.var)
+        known = known and period is not None
+        if period is not None:
+            found.add(period[0])
+    return found - {1} if known else None
+
+
+def _digits(loop: For) -> Iterator[IBin]:
+    """Divisions by constants that the loop's variable is in, outer ones first."""
+    every: list[IBin] = []
+
+    def look(e: IndexExpr) -> IndexExpr:
+        every.extend(_digits_in(e, loop.var))
+        return e
+
+    map_values(loop.body, lambda e: e, look)
+    yield from dict.fromkeys(every)
+
+
+def _digits_in(e: IndexExpr, var: str) -> Iterator[IBin]:
+    if isinstance(e, IBin):
+        if e.op in ("//", "%") and isinstance(e.right, IConst) and var in variables(e.left):
+            yield e
+        yield from _digits_in(e.left, var)
+        yield from _digits_in(e.right, var)
+
+
+def _period(e: IndexExpr, var: str) -> tuple[int, int] | None:
+    """(p, d): when the variable grows by p, the expression grows by d, wherever it is."""
+    match e:
+        case IBin("//" | "%" as op, left, IConst(by)) if var in variables(left) and by > 0:
+            inner = _period(left, var)
+            if inner is None:
+                return None
+            times = by // math.gcd(by, inner[1])
+            return inner[0] * times, inner[1] * times // by if op == "//" else 0
+        case _:
+            parts = [(_of_atom(a, var), c) for a, c in linear(e).terms if var in variables(a)]
+            every = [(p, c) for p, c in parts if p is not None]
+            length = math.lcm(*(p[0] for p, _ in every))
+            known = len(every) == len(parts)
+            return (length, sum(c * d * (length // p) for (p, d), c in every)) if known else None
+
+
+def _of_atom(atom: IndexExpr, var: str) -> tuple[int, int] | None:
+    match atom:
+        case IVar():
+            return 1, 1
+        case IBin("//" | "%", _, IConst()):
+            return _period(atom, var)
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The iterations `start .. start + length` of a variable, or some of them."""
+
+    var: str
+    start: IndexExpr
+    length: int
+
+    def body(self, block: Block) -> Block:
+        """The loop's body where all that is run lies in the window."""
+        away = {_LANE.name: binary("-", IVar(self.var), self.start)}
+
+        def index(e: IndexExpr) -> IndexExpr:
+            if not any(_digits_in(e, self.var)):
+                return e
+            inside = substitute(e, {self.var: binary("+", self.start, _LANE)})
+            return linear(substitute(simplify(inside, {_LANE.name: (0, self.length - 1)}), away)).expr()
+
+        return map_values(block, lambda e: e, index)
+
+
+# --- loops over windows -------------------------------------------------------------------------------
+
+
+def _bases(loop: For, length: int) -> list[IndexExpr]:
+    """Where windows may begin: with the loop, or where a digit changes."""
+    found: list[IndexExpr] = [loop.lower]
+    for digit in _digits(loop):
+        top = linear(digit.left)
+        if top.factor(IVar(loop.var)) == 1 and _period(digit, loop.var) == (length, digit.op == "//"):
+            found.append(IConst(-(top.constant % length)))
+    return list(dict.fromkeys(found))
+
+
+def _windows(loop: For, length: int, base: IndexExpr, numbers: itertools.count[int]) -> list[Node] | None:
+    """The whole windows from `base` on, each a loop, and what lies before and after them."""
+    first = IConst(0) if base == loop.lower else _up(_from(loop.lower, base), length)
+    last = binary("//", _from(loop.upper, base), length)
+    first, last = simplify(first, {}), simplify(last, {})
+    which = IVar(f"{loop.var}_d{length}")
+    inner = _part(loop, _start(which, length, base), length)
+    inner = replace(inner, upper=linear(inner.lower + length).expr(), window=True)
+    if length in (periods(inner) or ()) or (LEAST_WINDOW < length < LEAST_HALVES and _converts(inner)):
+        return None
+    made = _split(inner, numbers)
+    if made is None:
+        return None
+    begin, end = _start(first, length, base), _start(last, length, base)
+    before = _part(loop, _start(first - 1, length, base), length)
+    until = loop.lower if base == loop.lower else _extreme("min", begin, loop.upper)
+    before = replace(before, lower=loop.lower, upper=until)
+    after = replace(_part(loop, end, length), lower=_extreme("max", begin, end), upper=loop.upper)
+    whole = For(which.name, first, last, 1, tuple(made))
+    return [x for part in (before, whole, after) if _runs(x := part)]
+
+
+def _part(loop: For, start: IndexExpr, length: int) -> For:
+    return replace(loop, lower=start, body=_Window(loop.var, start, length).body(loop.body))
+
+
+def _start(which: IndexExpr, length: int, base: IndexExpr) -> IndexExpr:
+    return linear(binary("+", binary("*", which, length), base)).expr()
+
+
+def _from(e: IndexExpr, base: IndexExpr) -> IndexExpr:
+    return linear(binary("-", e, base)).expr()
+
+
+def _up(e: IndexExpr, length: int) -> IndexExpr:
+    return binary("//", binary("+", e, length - 1), length)
+
+
+def _extreme(op: str, a: IndexExpr, b: IndexExpr) -> IndexExpr:
+    return simplify(binary(op, a, b), {})
+
+
+def _runs(loop: For) -> bool:
+    """May a loop have iterations?"""
+    count = linear(simplify(binary("-", loop.upper, loop.lower), {}))
+    return bool(count.terms) or count.constant > 0
+
+
+# --- copies of the body -------------------------------------------------------------------------------
+
+
+def _copies(loop: For, length: int, numbers: itertools.count[int]) -> list[Node] | None:
+    """A loop over windows with a copy of the body for each iteration of one, and what is left as it was."""
+    if length * sum(1 for _ in nodes_of(loop.body)) > MOST_STATEMENTS:
+        return None
+    count = simplify(binary("//", _from(loop.upper, loop.lower), length), {})
+    window = linear(binary("+", loop.lower, binary("*", IVar(loop.var), length)))
+    body = tuple(
+        x
+        for k in range(length)
+        for x in _copy(loop, {loop.var: binary("+", window.expr(), k)}, numbers if k else None)
+    )
+    whole = replace(loop, lower=IConst(0), upper=count, body=body, window=False)
+    if periods(whole) != set():
+        return None
+    end = _extreme("max", loop.lower, _start(count, length, loop.lower))
+    rest = replace(loop, lower=end, coordinate=Coordinate.SEQ, lanes=(), window=False)
+    return [x for x in (whole, rest) if _runs(x)]
+
+
+def _copy(loop: For, env: Mapping[str, IndexExpr], numbers: itertools.count[int] | None) -> Block:
+    def index(e: IndexExpr) -> IndexExpr:
+        return simplify(linear(substitute(e, env)).expr(), {}) if loop.var in variables(e) else e
+
+    body = map_values(loop.body, lambda e: e, index)
+    if numbers is None:
+        return body
+    own = [n.name for n in nodes_of(body) if isinstance(n, Declare)]
+    return renamed(body, {name: f"%copy{next(numbers)}" for name in own})
+
+
+# --- sums ---------------------------------------------------------------------------------------------
+
+
+def _in_steps(loop: For, totals: list[Update]) -> For | None:
+    """The loop with so few lanes that digits are the same for all of a step; None if there are no such."""
+    widest = max(u.value.dtype.bytes for u in totals)
+    lanes = LEAST_WINDOW
+    if not loop.lanes or by_steps(loop, lanes, IVar(loop.var)) is loop:
+        return None
+    while lanes < 1 << 10 and by_steps(loop, 2 * lanes, IVar(loop.var)) is not loop:
+        lanes *= 2
+    bytes_ = lanes * widest
+    return replace(loop, lane_bytes=min(bytes_, loop.lane_bytes or bytes_))
+
+
+def by_steps(loop: For, lanes: int, start: IndexExpr) -> For:
+    """The loop with the digits of an iteration in a step of so many lanes from `start` on; itself where
+    they may change within a step."""
+    if not linear(loop.lower).divisible(lanes):
+        return loop
+    for digit in _digits(loop):
+        assert isinstance(digit.right, IConst)
+        top = linear(digit.left)
+        var = IVar(loop.var)
+        alone = not any(loop.var in variables(a) for a, _ in top.without(var).terms)
+        if digit.right.value % lanes or top.factor(var) != 1 or not alone:
+            return loop
+        if not top.without(var).divisible(lanes):
+            return loop
+
+    def index(e: IndexExpr) -> IndexExpr:
+        match e:
+            case IBin("//" | "%" as op, left, IConst(by)) if loop.var in variables(left):
+                first = binary(op, substitute(left, {loop.var: start}), by)
+                return first if op == "//" else binary("+", first, binary("-", IVar(loop.var), start))
+            case IBin(op, left, right):
+                return binary(op, index(left), index(right))
+            case _:
+                return e
+
+    return replace(loop, body=map_values(loop.body, lambda e: e, index))
