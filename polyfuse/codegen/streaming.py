@@ -9,6 +9,9 @@
 A plain store reads the line that it writes first, which costs half as much again; a non-temporal one does
 not, if whole lines are written, several together.  The values are made in an array that stays in L1.  Such
 stores are not ordered: the function ends with a fence.
+
+Windows (`codegen.digits`) are neighbours.  Where they are whole lines and the first begins with one, all do,
+and shorter loops than others go past the caches; else none does.
 """
 
 from __future__ import annotations
@@ -83,42 +86,65 @@ class StreamPrinter(LanePrinter):
         if not found or not _fits(loop, found):
             return LanePrinter.loop(self, loop, indent)
         self.used.append(loop.var)
+        if loop.window and (size := together(loop, found)):
+            return self._window_past(loop, found, size, indent)
         return self._streaming(loop, found, indent)
 
     def _streaming(self, loop: For, found: list[Store], indent: str) -> list[str]:
         lanes = TOGETHER // min(s.value.dtype.bytes for s in found)
         plain = replace(self, streamed=frozenset())
-        arrays = {s.buffer: f"{s.buffer}_q" for s in found}
-        part = "p + " if lanes > LANES else ""
-        inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
-        i1, i2 = indent + "  ", indent + "    "
+        i1 = indent + "  "
         at, end, border = f"{loop.var}_s", f"{loop.var}_e", f"{loop.var}_b"
-        here = f"const pf_i64 {loop.var} = {at}"
-        first = found[0]
-        place = self.element(self, first.buffer, first.indices)
-        size = first.value.dtype.bytes
-        lines = [
+        return [
             f"{indent}{{",
             f"{i1}pf_i64 {at} = {self.index(loop.lower)};",
             f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
-            f"{i1}pf_i64 {border} = {at} + {to_border(place, size, loop.var, at)};",
+            f"{i1}pf_i64 {border} = {at} + {self._to_border(loop, found[0])};",
             f"{i1}{border} = {border} < {end} ? {border} : {end};",
             *plain.between(loop, at, border, i1),
             f"{i1}{at} = {border};",
-            f"{i1}for (; {at} + {lanes} <= {end}; {at} += {lanes}) {{",
+            *self._together(loop, found, lanes, i1),
+            *plain.between(loop, at, end, i1),
+            f"{indent}}}",
         ]
+
+    def _window_past(self, loop: For, found: list[Store], size: int, indent: str) -> list[str]:
+        """A window of whole lines goes past the caches where it begins with one: then all of them do."""
+        i1, i2 = indent + "  ", indent + "    "
+        begins = " && ".join(f"{self._to_border(loop, s)} == 0" for s in found)
+        return [
+            f"{indent}{{",
+            f"{i1}pf_i64 {loop.var}_s = {self.index(loop.lower)};",
+            f"{i1}if ({begins}) {{",
+            f"{i2}const pf_i64 {loop.var}_e = {self.index(loop.upper)};",
+            *self._together(loop, found, size // min(s.value.dtype.bytes for s in found), i2),
+            f"{i1}}} else {{",
+            *replace(self, streamed=frozenset()).loop(loop, i2),
+            f"{i1}}}",
+            f"{indent}}}",
+        ]
+
+    def _to_border(self, loop: For, s: Store) -> str:
+        place = self.element(self, s.buffer, s.indices)
+        return to_border(place, s.value.dtype.bytes, loop.var, f"{loop.var}_s")
+
+    def _together(self, loop: For, found: list[Store], lanes: int, indent: str) -> list[str]:
+        """As many iterations as there are whole steps of so many lanes, from a border of lines on."""
+        arrays = {s.buffer: f"{s.buffer}_q" for s in found}
+        part = "p + " if lanes > LANES else ""
+        inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
+        i1, at = indent + "  ", f"{loop.var}_s"
+        lines = [f"{indent}for (; {at} + {lanes} <= {loop.var}_e; {at} += {lanes}) {{"]
         for s in found:
             kind = f"{s.value.dtype.c_name} {arrays[s.buffer]}[{lanes}]"
-            lines.append(f"{i2}__attribute__((aligned({LINE}))) {kind};")
-        lines += [
-            *(_by_parts(inner, loop, at, lanes, i2) if part else inner.lanes_of(loop, at, lanes, i2)),
-            f"{i2}{here};",
-        ]
+            lines.append(f"{i1}__attribute__((aligned({LINE}))) {kind};")
+        lines += _by_parts(inner, loop, at, lanes, i1) if part else inner.lanes_of(loop, at, lanes, i1)
+        lines.append(f"{i1}const pf_i64 {loop.var} = {at};")
         for s in found:
             place = self.element(self, s.buffer, s.indices)
             array = arrays[s.buffer]
-            lines.append(f"{i2}pf_stream(&{place}, {array}, sizeof {array});")
-        return [*lines, f"{i1}}}", *plain.between(loop, at, end, i1), f"{indent}}}"]
+            lines.append(f"{i1}pf_stream(&{place}, {array}, sizeof {array});")
+        return [*lines, f"{indent}}}"]
 
     def between(self, loop: For, at: str, end: str, indent: str) -> list[str]:
         """The iterations from where the loop has come to, up to `end`."""
@@ -156,7 +182,15 @@ def _fits(loop: For, found: list[Store]) -> bool:
     if len({s.buffer for s in found}) < len(found) or not all(along(s, loop.var) for s in found):
         return False
     most = most_trips(loop)
+    if loop.window and together(loop, found):
+        return True
     return most is None or most * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
+
+
+def together(loop: For, found: list[Store]) -> int:
+    """So many bytes of a window are stored together; 0 if its shortest elements are no pairs of lines."""
+    size = (most_trips(loop) or 0) * min(s.value.dtype.bytes for s in found)
+    return next((n for n in (TOGETHER, 2 * LINE) if size and size % n == 0), 0)
 
 
 def along(s: Store | Update, var: str) -> bool:

@@ -83,6 +83,27 @@ def test_how_often_a_loop_runs_at_most() -> None:
     assert most_trips(For("i", IConst(3), binary("min", IConst(40), IVar("n")), 1, ())) == 37
 
 
+GROUPS = "op f(x: f32[T, H], s: f32[T, G]) -> (y: f32[T, H]) where H == {0} * G {{\n\
+  y[t, h] = x[t, h] * s[t, h // {0}] }}"
+
+
+@pytest.mark.parametrize("length", (16, 32, 64, 80, 128, 192))
+@pytest.mark.parametrize("shift", (0, 1, 8))
+def test_windows_go_past_the_caches_where_a_line_begins(length: int, shift: int) -> None:
+    rows, columns = 3, 5 * length
+    run = built(GROUPS.format(length), {"T": rows, "H": columns, "G": 5}, True)
+    assert ("pf_stream(" in run.code.source) == (length % 32 == 0)
+    rng = np.random.default_rng(0)
+    x, s = (rng.standard_normal((rows, n)).astype(np.float32) for n in (columns, 5))
+    memory = np.full(rows * columns + 64, 7, np.float32)
+    first = -memory.ctypes.data // 4 % 16 + shift
+    y = memory[first : first + rows * columns]
+    shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
+    run.run({"x": x.reshape(shapes["x"]), "s": s.reshape(shapes["s"]), "y": y.reshape(shapes["y"])})
+    np.testing.assert_array_equal(y.reshape(x.shape), x * np.repeat(s, length, 1))
+    assert (memory[:first] == 7).all() and (memory[first + y.size :] == 7).all()
+
+
 def test_results_that_are_read_again_stay_near() -> None:
     text = (
         "op norm(x: f32[T, H]) -> (y: f32[T, H], s: f32[T]) {\n"
