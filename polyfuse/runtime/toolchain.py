@@ -41,6 +41,8 @@ OPTIMISE = (
     "-fno-trapping-math",
     # gcc 12 turns comparisons of selected values into control flow that it then cannot vectorise.
     "-fno-tree-pre",
+    # Nor where it lets what follows a comparison jump by another one: a clip before a cast.
+    "-fno-thread-jumps",
     # gcc 12 distributes a loop over rows that depend on one another (stencils in time), wrongly; it may not
     # turn our loops into calls of memset or memcpy either. Splitting loops is layer I's business.
     "-fno-tree-loop-distribution",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 
 from polyfuse import stdlib
 from polyfuse.codegen.vector_math import FUNCTIONS, prelude
@@ -69,6 +70,15 @@ def test_the_baseline_has_every_case_and_the_page_shows_it() -> None:
         for march, rows in marches.items():
             assert set(rows) == set(CASES), f"{compiler}, {march}"
             assert "\n".join(table(rows)) in page
+
+
+@pytest.mark.parametrize("march", MARCHES)
+def test_a_clip_before_a_cast_stays_in_vectors(march: str) -> None:
+    """gcc 12 makes branches of it, element by element, unless it is kept from that."""
+    text = "op f(x: f32[N, M]) -> (y: u8[N, M]) { y[n, m] = u8(min(max(x[n, m] * 0.5, 0.0), 255.0)) }"
+    (loop,) = hot_loops(disassembled(cpu_source(text, N=1000, M=1536), march))
+    now = loop.counts()
+    assert now.scalar == 0 and now.vector + now.packed > now.instructions // 2
 
 
 @pytest.mark.parametrize("march", MARCHES)
