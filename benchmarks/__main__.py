@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from benchmarks.measure import OURS, Outcome, Settings, run
-from benchmarks.processes import Child, ContenderError, Seat
+from benchmarks.processes import Child, Seat
 from benchmarks.report import line, print_table, save
 from benchmarks.surroundings import load_average, slug, surroundings
+from benchmarks.turns import ContenderError
 from benchmarks.workload import PLACES, load, names, select
 
 RESULTS = Path(__file__).parent / "results"

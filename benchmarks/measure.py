@@ -19,9 +19,10 @@ from typing import Any
 
 from benchmarks.check import Truth, Verdict
 from benchmarks.floor import Compulsory, compulsory
-from benchmarks.processes import Child, ContenderError
+from benchmarks.processes import Child
 from benchmarks.quiet import Meter, quiet_rounds
 from benchmarks.surroundings import load_average
+from benchmarks.turns import ContenderError
 from benchmarks.workload import Workload
 from polyfuse.runtime.machine import RATES
 

@@ -7,20 +7,15 @@ request, so that they take turns; those that wait are stopped.  The fastest of m
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = ("polyfuse", "PyTorch", "compiled", "jax.jit")
-# What a process does in its turn, at least.
-TURN_S = 0.03
+from benchmarks.turns import PEERS, Child, environment, fastest, serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,46 +128,15 @@ def _jax_call(case: Case, arrays: list[Any]) -> Callable[[], Any]:
     return lambda: f(*given).block_until_ready()
 
 
-def serve(peer: str, threads: int) -> None:
-    """Seconds of the fastest call in a turn, for each number of a case that comes in."""
-    calls: dict[int, Callable[[], Any]] = {}
-    for line in sys.stdin:
-        k = int(line)
-        if k not in calls:
-            calls[k] = call_of(peer, CASES[k], threads)
-            calls[k]()
-        best, end = float("inf"), time.perf_counter() + TURN_S
-        while time.perf_counter() < end or best == float("inf"):
-            start = time.perf_counter()
-            calls[k]()
-            best = min(best, time.perf_counter() - start)
-        print(best, flush=True)
-
-
 def table(threads: int, seconds: float) -> str:
     """Microseconds of all cases, as Markdown; the turns of a case are spread over the whole time."""
-    limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OPENBLAS", "MKL", "OMP")}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.product_peers", peer, str(threads)],
-            cwd=ROOT,
-            env={**os.environ, **limits, "JAX_PLATFORMS": "cpu"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for peer in PEERS
-    ]
     best = [[float("inf")] * len(PEERS) for _ in CASES]
-    end = time.monotonic() + seconds * len(CASES)
-    try:
+    with ExitStack() as stack:
+        children = [stack.enter_context(_started(peer, threads)) for peer in PEERS]
+        end = time.monotonic() + seconds * len(CASES)
         while time.monotonic() < end or float("inf") in best[-1]:
             for k, row in enumerate(best):
-                row[:] = [min(b, _turn(child, k)) for b, child in zip(row, children, strict=True)]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+                row[:] = [min(b, child.ask(case=k)) for b, child in zip(row, children, strict=True)]
     lines = [
         f"{threads} threads, microseconds; *gain*: the fastest of the others by ours.",
         "",
@@ -185,17 +149,21 @@ def table(threads: int, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _turn(child: subprocess.Popen[str], k: int) -> float:
-    assert child.stdin is not None and child.stdout is not None
-    child.send_signal(signal.SIGCONT)
-    child.stdin.write(f"{k}\n")
-    child.stdin.flush()
-    answer = child.stdout.readline()
-    if not answer:
-        raise RuntimeError(f"the process of {CASES[k].label} ended")
-    child.send_signal(signal.SIGSTOP)
-    return float(answer)
+def _started(peer: str, threads: int) -> Child:
+    return Child(peer, ["benchmarks.product_peers", peer, str(threads)], environment(threads))
+
+
+def main(peer: str, threads: int, inbox: int, outbox: int) -> None:
+    """Seconds of the fastest call in a turn, for each number of a case that comes in."""
+
+    @cache
+    def ready(k: int) -> Callable[[], Any]:
+        call = call_of(peer, CASES[k], threads)
+        call()
+        return call
+
+    serve(inbox, outbox, lambda: ({}, lambda command: fastest(ready(command["case"]))))
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:5]))

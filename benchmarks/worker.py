@@ -7,56 +7,46 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from benchmarks.contenders import Contender, Prepared, make
+from benchmarks.turns import Answer, limit_cores, serve
 from benchmarks.workload import load
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(name: str, threads: int, inbox: int, outbox: int) -> None:
     """Answer commands until the pipe is closed."""
-    _die_with_parent()
-    _limit_cores(threads)
-    with os.fdopen(inbox) as commands, os.fdopen(outbox, "w") as answers:
-        try:
-            contender = make(name, threads)
-        except Exception as error:  # the parent goes on without this one
-            _say(answers, {"error": f"{type(error).__name__}: {error}"})
-            return
-        _say(answers, {"versions": contender.versions()})
-        _serve(contender, commands, answers)
+
+    def begin() -> tuple[dict[str, Any], Answer]:
+        limit_cores(threads)
+        contender = make(name, threads)
+        return {"versions": contender.versions()}, _Answers(contender).to
+
+    serve(inbox, outbox, begin)
 
 
-def _serve(contender: Contender, commands: TextIO, answers: TextIO) -> None:
-    prepared: Prepared | None = None
-    for line in commands:
-        command = json.loads(line)
-        try:
-            match command["do"]:
-                case "prepare":
-                    prepared = None  # frees the last one's memory first
-                    prepared, answer = _prepare(contender, command)
-                case "turn":
-                    assert prepared is not None
-                    answer = _turn(prepared, command)
-                case _:
-                    answer = _rate(command)
-        except Exception as error:  # a contender that fails loses this workload only
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
-        _say(answers, answer)
+class _Answers:
+    """What a contender has prepared, and does with it."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._contender = contender
+        self._prepared: Prepared | None = None
+
+    def to(self, command: dict[str, Any]) -> dict[str, Any]:
+        match command["do"]:
+            case "prepare":
+                self._prepared = None  # frees the last one's memory first
+                self._prepared, answer = _prepare(self._contender, command)
+                return answer
+            case "turn":
+                assert self._prepared is not None
+                return _turn(self._prepared, command)
+        return _rate(command)
 
 
 def _prepare(contender: Contender, command: dict[str, Any]) -> tuple[Prepared, dict[str, Any]]:
@@ -86,22 +76,6 @@ def _rate(command: dict[str, Any]) -> dict[str, Any]:
     from polyfuse.runtime.machine import rate_now
 
     return {"rate": rate_now(command["name"], command["nbytes"], runs=command["runs"])}
-
-
-def _say(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
-
-
-def _die_with_parent() -> None:
-    """A stopped process would not see that its pipe is closed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _limit_cores(threads: int) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
 
 
 if __name__ == "__main__":
