@@ -1,0 +1,28 @@
+"""Ordinary operators that are no workloads, by kinds: what `benchmarks.operator_peers` times."""
+
+from __future__ import annotations
+
+from benchmarks.operators import (
+    columns,
+    functions,
+    images,
+    indices,
+    losses,
+    movement,
+    optimizers,
+    rows,
+    sequences,
+)
+from benchmarks.operators.case import Case as Case
+
+CASES: tuple[Case, ...] = (
+    *functions.CASES,
+    *rows.CASES,
+    *columns.CASES,
+    *movement.CASES,
+    *losses.CASES,
+    *images.CASES,
+    *sequences.CASES,
+    *optimizers.CASES,
+    *indices.CASES,
+)
