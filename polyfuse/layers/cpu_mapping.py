@@ -82,13 +82,36 @@ def map_phase(
     """The phase with coordinates; a factored reduction gives further nests to run after it."""
     phase = without_units(graph, phase)
     if not isinstance(phase, Band):
-        return graph, [phase]
+        return _map_row(graph, phase, threads, decisions, knobs)
     knobs = knobs or CpuKnobs()
     phase = _free_first(graph, phase)
     split = racing(graph, phase.members[0], statements(phase))
     if split:
         return _map_reduction(graph, phase, split, threads, decisions, knobs)
     return graph, [_map_parallel(graph, phase, threads, decisions, knobs)]
+
+
+def _map_row(
+    graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs | None
+) -> tuple[TensorGraph, list[Tree]]:
+    """What a batch of one row does: with no loop over rows left, long loops of it are spread over workers.
+
+    B(t)[B(h)(s); m; B(h)(y)]  with one t     becomes     B(h)(s), m, B(h)(y), or all of it in lanes
+    """
+    parts = phase.children if isinstance(phase, Sequence) else (phase,)
+    if not any(_spreads(graph, p) for p in parts):
+        return graph, [vectorise(graph, phase)]
+    trees: list[Tree] = []
+    for part in parts:
+        graph, mapped = map_phase(graph, part, threads, decisions, knobs)
+        trees += mapped
+    return graph, trees
+
+
+def _spreads(graph: TensorGraph, part: Tree) -> bool:
+    """Is a part of a row a loop that pays on several cores?"""
+    parallel = isinstance(part, Band) and part.members[0].coincident
+    return parallel and volume(graph, statements(part)) >= SMALLEST_PARALLEL
 
 
 def _map_parallel(

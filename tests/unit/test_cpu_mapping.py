@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from equivalence import assert_computes, fixed_graph_of
+from equivalence import assert_computes, assert_right, fixed_graph_of, run_kernels, seeded_inputs
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph, tree
-from polyfuse.ir.schedule_tree import Coordinate, Member, format_tree, path
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, format_tree, path
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -50,6 +50,46 @@ def test_a_long_loop_is_cut_into_blocks() -> None:
 def test_a_reduction_is_split_over_lanes_inside_rows() -> None:
     kernels, _ = mapped(SUMS, T=512, H=512)
     assert coordinates(kernels, "s") == ["t@blk", "h@vec"]
+
+
+SOFTMAX = """op f(x: f32[B, T, H]) -> (y: f32[B, T, H]) {
+  m[b, t] = max[h](x[b, t, h]); e[b, t, h] = exp(x[b, t, h] - m[b, t])
+  d[b, t] = sum[h](e[b, t, h]); y[b, t, h] = e[b, t, h] / d[b, t]
+}"""
+
+
+@pytest.mark.parametrize("known", [{"B": 1, "T": 1, "H": 700}, {"B": 1, "T": 1, "H": 100_000}])
+def test_one_row_runs_in_lanes_and_a_long_one_on_all_cores(known: dict[str, int]) -> None:
+    """No loop over rows is left of it."""
+    graph = fixed_graph_of(SOFTMAX, **known)
+    kernels, _ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1, online=False))
+    loops = [m for k in kernels.kernels for m in _loops(tree(k)) if m.coordinate is not Coordinate.SEQ]
+    lanes = sum(m.coordinate is Coordinate.VECTOR for m in loops)
+    assert lanes >= 3, "of the largest element, of the sum and of the quotients"
+    assert (len(loops) > lanes) == (known["H"] > cpu_mapping.SMALLEST_PARALLEL)
+    assert_computes(graph, kernels, target="cpu")
+
+
+def test_steps_of_one_row_run_in_lanes() -> None:
+    text = """op f(x: f32[B, T, H], u: f32[H, H]) -> (h: f32[B, T, H]) where T >= 1 {
+      h[b, 0, j] = x[b, 0, j]
+      h[b, t, j] = tanh(x[b, t, j] + sum[k](u[j, k] * h[b, t-1, k])) for t in 1..T
+    }"""
+    graph = fixed_graph_of(text, B=1, T=9, H=40)
+    kernels, _ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))
+    inner = [m for k in kernels.kernels for m in _loops(tree(k)) if m.coordinate is Coordinate.VECTOR]
+    assert len(inner) >= 2
+    assert_right(graph, run_kernels(kernels, seeded_inputs(graph), "cpu"), seeded_inputs(graph))
+
+
+def _loops(t: Tree) -> list[Member]:
+    match t:
+        case Band(members, child):
+            return [*members, *_loops(child)]
+        case Sequence(children):
+            return [m for c in children for m in _loops(c)]
+        case Leaf():
+            return []
 
 
 def test_blocks_never_race() -> None:
