@@ -93,11 +93,11 @@ def _sums(loop: For) -> For | None:
         return None
     if not all(isinstance(n, Declare) and n.value is not None and not n.count for n in scalars):
         return None
-    fits = bool(inner.body) and all(isinstance(n, Update) and _adds(n, loop.var, inner) for n in inner.body)
+    fits = bool(inner.body) and all(isinstance(n, Update) and adds(n, loop.var, inner) for n in inner.body)
     return inner if fits else None
 
 
-def _adds(n: Update, var: str, inner: For) -> bool:
+def adds(n: Update, var: str, inner: For) -> bool:
     """Does an update add to the same elements in all iterations of the outer loop, and is nothing it needs
     changed by the inner one?"""
     if n.op not in _COMBINED or n.atomic or not n.value.dtype.is_float or not n.indices:
@@ -125,17 +125,17 @@ def _body(loop: For, count: int) -> Block:
     for n in inner.body:
         assert isinstance(n, Update)
         terms = [_expr(n.value, loop.var, k, scalars) for k in range(count)]
-        updates.append(replace(n, value=_combined(_COMBINED[n.op], terms)))
+        updates.append(replace(n, value=combined(n.op, terms)))
     return (*together, replace(inner, body=tuple(updates)))
 
 
-def _combined(op: str, terms: list[Expr]) -> Expr:
-    """A tree: chains of additions would wait for each other."""
+def combined(op: str, terms: list[Expr]) -> Expr:
+    """The total of terms, as a tree: chains of additions would wait for each other."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2
-    sides = _combined(op, terms[:half]), _combined(op, terms[half:])
-    return Apply(op, sides, terms[0].dtype)
+    sides = combined(op, terms[:half]), combined(op, terms[half:])
+    return Apply(_COMBINED[op], sides, terms[0].dtype)
 
 
 def _at(n: Node, var: str, k: int, scalars: list[Node]) -> Node:

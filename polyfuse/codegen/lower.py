@@ -12,7 +12,8 @@ roundings     values of 16 bits that a loop reads again stay f32
 carried       what a loop reads of the steps before stays in scalars
 kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
-tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time
+tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time, those
+              of a small window all of them
 turns         tiles that are read across their rows are turned around
 long sums     over several loops are kept in double
 scalars       are declared in the smallest block that holds all their uses
@@ -39,6 +40,7 @@ from polyfuse.codegen.dots_jammed import dots_jammed
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
+from polyfuse.codegen.jammed_windows import jammed_windows
 from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.long_sums import long_sums
@@ -87,7 +89,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = split_digits(block, numbers)
     block = carried(kernel, rounded_once(unswitch(hoist(kernel, block, numbers))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
-    block = long_sums(turn_tiles(kernel, jam(kernel, register_tiles(kernel, block, numbers)), numbers))
+    block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))
+    block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
     knobs = knobs or CpuKnobs()

@@ -1,0 +1,90 @@
+"""The terms of a small window are added at once.
+
+    for r in 0..3:                                  for c @vec:
+      for s in 0..3:                                  y[c] sum= (x[0, c] * w[0, 0] + x[0, c + 1] * w[0, 1])
+        for c @vec:                           ->                + ... + x[2, c + 2] * w[2, 2]
+          y[c] sum= x[r, c + s] * w[r, s]
+
+Totals of a row are in memory: each term loads and stores all of them.  Filters, blurs and pools of a few
+elements have a handful of terms, of few rows, which lie side by side in registers and in L1.
+
+Sums may be reassociated (Meaning, in the language), so loops over strips of the row may come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.jam import adds, combined
+from polyfuse.ir.index_expr import IndexExpr, binary, substitute, variables
+from polyfuse.ir.loop_ir import Block, For, Update, map_outermost
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr, Index, map_expr, plain_variables, reads
+
+# So many terms at once at most, and of so many rows: more are more streams than the hardware follows.
+MOST_TERMS, MOST_ROWS = 32, 8
+
+
+def jammed_windows(block: Block) -> Block:
+    """The block with such sums in one loop."""
+    return map_outermost(block, _jammed)
+
+
+def _jammed(loop: For) -> tuple[For] | None:
+    *around, inner = _nest(loop)
+    if inner.coordinate is not Coordinate.VECTOR or inner.lanes or inner.step != 1 or not inner.body:
+        return None
+    updates = [n for n in inner.body if isinstance(n, Update)]
+    if len(updates) < len(inner.body):
+        return None
+    bounds = {v for x in (*around, inner) for e in (x.lower, x.upper) for v in variables(e)}
+    window = [x for x in around if x.var not in bounds and all(adds(n, x.var, inner) for n in updates)]
+    strips = [x for x in around if x not in window]
+    if not _is_window(window, updates, inner):
+        return None
+    places: list[dict[str, IndexExpr]] = [{}]
+    for x in window:
+        places = [{**p, x.var: binary("+", x.lower, k)} for p in places for k in range(trip_of(x) or 0)]
+    made = replace(inner, body=tuple(_together(n, places) for n in updates))
+    for x in reversed(strips):
+        made = replace(x, body=(made,))
+    return (made,)
+
+
+def _nest(loop: For) -> list[For]:
+    """The loops of a perfect nest, up to the first that is no plain one."""
+    found = [loop]
+    while found[-1].coordinate is Coordinate.SEQ and found[-1].step == 1 and len(found[-1].body) == 1:
+        (node,) = found[-1].body
+        if not isinstance(node, For):
+            break
+        found.append(node)
+    return found
+
+
+def _is_window(window: Sequence[For], updates: Sequence[Update], inner: For) -> bool:
+    """Are there few terms, of few rows, some of which lie side by side along the vector loop?"""
+    trips = {x.var: trip_of(x) for x in window}
+    known = [t for t in trips.values() if t is not None and t > 0]
+    if not window or len(known) < len(window) or not 1 < prod(known) <= MOST_TERMS:
+        return False
+    along = {v for n in updates for r in reads(n.value) for i in r.indices for v in _beside(i, inner.var)}
+    rows = prod(t for name, t in trips.items() if t is not None and name not in along)
+    return bool(along & {*trips}) and rows <= MOST_ROWS
+
+
+def _beside(i: Index, var: str) -> set[str]:
+    """The variables of an index that a loop's variable is in as well."""
+    found = plain_variables((i,))
+    return found - {var} if var in found else set()
+
+
+def _together(n: Update, places: Sequence[dict[str, IndexExpr]]) -> Update:
+    return replace(n, value=combined(n.op, [_at(n.value, p) for p in places]))
+
+
+def _at(e: Expr, place: dict[str, IndexExpr]) -> Expr:
+    return map_expr(e, lambda x: x, lambda i: substitute(i, place))
