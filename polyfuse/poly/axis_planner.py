@@ -3,7 +3,8 @@
 One recursive rule (`_plan`).  Of the statements at hand, take the axis along which the most work can
 share a loop: statements that lie on the axis, joined only by edges that carry the element from one
 iteration to the same iteration (or, in a recurrence, to a later one), and with no way out of the group
-and back in.  These become a band over the axis, planned further inside; what they need comes before,
+and back in.  A reduction joins a loop over what it sums up only where that leaves it reading rows
+(`_reduces_across`).  These become a band over the axis, planned further inside; what they need comes before,
 what is left comes after.  Nothing left to share: single statements, each in its own loops.
 
 Deterministic: candidates are compared by work shared, then parallel before ordered, then stride order.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, sequence
-from polyfuse.ir.tensor_graph import Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, offset, plain
 
 
@@ -104,7 +105,7 @@ class _Planner:
         axes = dict.fromkeys(
             a for part in cycles for n in part for a in self.axes.axes_of(n) if a not in used
         )
-        groups = [g for a in axes for g in self._groups(a, cycles, edges)]
+        groups = [g for a in axes for g in self._groups(a, cycles, edges, used)]
         return max(
             groups,
             key=lambda g: (self._work(g), -abs(g.direction), g.distance, g.direction),
@@ -115,16 +116,19 @@ class _Planner:
         """How much work shares the loop: a statement of more dims outweighs any number with fewer."""
         return sum(1000 ** len(self.statement[n].dims) for n in g.statements)
 
-    def _groups(self, axis: Dim, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...]) -> list[_Group]:
+    def _groups(
+        self, axis: Dim, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...], used: frozenset[Dim]
+    ) -> list[_Group]:
         """The statements that can share a loop over `axis`, for each direction that makes a difference."""
         into: dict[str, list[tuple[str, int | None]]] = {}
         for e in edges:
             into.setdefault(e.sink, []).append((e.source, self._distance(e, axis)))
         # A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
         recurrent = {n for p in cycles for n in p if len(p) > 1 or any(m == n for m, _ in into.get(n, ()))}
+        later = frozenset(n for n, *more in cycles if not more and self._reduces_across(n, axis, used))
         groups = []
         for direction in (0, 1, -1) if recurrent else (0,):
-            chosen = self._share(axis, direction, cycles, into)
+            chosen = self._share(axis, direction, cycles, into, later)
             if chosen and (direction == 0 or not recurrent.isdisjoint(chosen)):
                 groups.append(_Group(axis, chosen, direction, self._from_contiguous(axis, chosen)))
         return groups
@@ -135,13 +139,14 @@ class _Planner:
         direction: int,
         cycles: list[tuple[str, ...]],
         into: dict[str, list[tuple[str, int | None]]],
+        later: frozenset[str],
     ) -> tuple[str, ...]:
-        """Statements of one loop over `axis`: no edge may leave the loop and come back."""
+        """Statements of one loop over `axis`, none of `later`: no edge may leave the loop and come back."""
         chosen: dict[str, None] = {}
         blocked: set[str] = set()  # needs a finished loop over the axis
         for part in cycles:
             sources = [x for n in part for x in into.get(n, ())]
-            fits = all(self.axes.dim_of(n, axis) is not None for n in part) and all(
+            fits = all(self.axes.dim_of(n, axis) is not None and n not in later for n in part) and all(
                 _carries(d, direction) for n, d in sources if n in chosen or n in part
             )
             waits = any(n in blocked for n, _ in sources)
@@ -150,6 +155,24 @@ class _Planner:
             elif waits or any(n in chosen for n, _ in sources):
                 blocked.update(part)
         return tuple(chosen)
+
+    def _reduces_across(self, name: str, axis: Dim, used: frozenset[Dim]) -> bool:
+        """Would a loop over `axis` around the others of a reduction walk memory against its order?
+
+        `s[k] = sum[j](x[j] * u[k, j])` with j outside reads `u` down its columns, for the sake of a loop that
+        makes `x[j]` as well; `sum[j](x[j] * u[j, k])` is read along its rows so.
+        """
+        s, dim = self.statement[name], self.axes.dim_of(name, axis)
+        if dim not in s.reduction_dims:
+            return False
+        inside = {d.name for d in s.dims if not d.reduce and self.axes.axis(name, d.name) not in used}
+        down = along = False
+        for r in statement_reads(s):
+            if r.indices and dim in depends_on(*r.indices):
+                last = depends_on(r.indices[-1])
+                along |= not last.isdisjoint(inside)
+                down |= dim in last and not depends_on(*r.indices[:-1]).isdisjoint(inside)
+        return down and not along
 
     def _from_contiguous(self, axis: Dim, chosen: tuple[str, ...]) -> int:
         count = far = 0

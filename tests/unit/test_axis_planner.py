@@ -8,6 +8,7 @@ from collections.abc import Callable
 import graphs
 import pytest
 from brute_force import Enumeration
+from equivalence import assert_computes, fixed_graph_of
 from graphs import graph
 from pace import pace
 from random_graphs import random_graph
@@ -15,6 +16,8 @@ from random_graphs import random_graph
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.schedule_tree import Member, Tree, shape, statements
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.poly.axis_planner import plan, program_order
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import build_model
@@ -69,6 +72,32 @@ def test_a_parallel_loop_is_not_given_up_for_a_fusion() -> None:
 
 def test_layer_norm_backward_keeps_its_rows_parallel() -> None:
     assert shape(plan(graphs.LAYER_NORM_BACKWARD)) == "B1([B1(xh+dg0+s1+s2+dgm+dbt); B1(dx)])"
+
+
+# What the sum reads is made along j; `u` lies in memory with j last, or first.
+BEFORE_A_SUM = """op f(x: f32[T, J], u: f32[{u}], h: f32[J]) -> (s: f32[T, K]) {{
+  a[t, j] = h[j] if t == 0 else x[t, j] * s[t-1, 0] for t in 0..T, j in 0..J
+  s[t, k] = sum[j](a[t, j] * u[{read}]) for t in 0..T, k in 0..K
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("u", "read", "tree"),
+    [("K, J", "k, j", "B0([B1(a); B11(s)])"), ("J, K", "j, k", "B0(B1([a; B1(s)]))")],
+    ids=["rows", "columns"],
+)
+def test_no_shared_loop_turns_a_reduction_against_memory(u: str, read: str, tree: str) -> None:
+    """`a` is not made in a loop over j around `for k: s[k] += a[j] * u[k, j]`, but in a loop of its own."""
+    assert shape(plan(fixed_graph_of(BEFORE_A_SUM.format(u=u, read=read), T=3, J=5, K=7))) == tree
+
+
+@pytest.mark.parametrize("t", [0, 1, 4])
+@pytest.mark.parametrize(("j", "k"), [(0, 3), (1, 1), (37, 5), (64, 33)])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_recurrences_through_sums_compute_the_same(t: int, j: int, k: int, dtype: str) -> None:
+    text = BEFORE_A_SUM.format(u="K, J", read="k, j").replace("f32", dtype)
+    g = fixed_graph_of(text, T=t, J=j, K=k)
+    assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
 
 
 def test_a_recurrence_along_no_axis_is_refused_with_its_place() -> None:
