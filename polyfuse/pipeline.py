@@ -50,6 +50,7 @@ from polyfuse.lowering_pool import lower_all, peak_bytes
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
 from polyfuse.poly.ranges import prove_ranges
+from polyfuse.poly.zero_divisions import without_zero_divisions
 from polyfuse.progress import tell
 from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.lessons import KeptLessons
@@ -388,7 +389,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     found = Diagnostics()
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
-    fixed = specialize(graph, sizes)
+    fixed = without_zero_divisions(specialize(graph, sizes))
     _refuse_empty_gathers(fixed)
     return fixed
 
