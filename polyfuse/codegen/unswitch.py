@@ -5,14 +5,17 @@ becomes
     if t >= k:  for c @vec: s[c] += x[t - k, c] * w[k, c]
     else:       for c @vec: s[c] += 0 * w[k, c]
 
-Loads under a condition are not vectorised (`Printer.fence`).
+Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that both
+sides make are made before the condition (`codegen.shared_loads`).
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
+from polyfuse.codegen.shared_loads import with_shared_loads
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.schedule_tree import Coordinate
@@ -24,14 +27,17 @@ MOST_CONDITIONS = 2
 
 def unswitch(block: Block) -> Block:
     """See the module docstring."""
-    return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS) if isinstance(n, For) else n)
+    numbers = itertools.count()
+    return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS, numbers) if isinstance(n, For) else n)
 
 
-def _branches(loop: For, left: int) -> Node:
-    cond = _same_for_all(loop) if left and loop.coordinate is Coordinate.VECTOR else None
-    if cond is None:
+def _branches(loop: For, left: int, numbers: itertools.count[int]) -> Node:
+    if loop.coordinate is not Coordinate.VECTOR:
         return loop
-    return If(cond, *((_branches(_with(loop, cond, known), left - 1),) for known in (True, False)))
+    cond = _same_for_all(loop) if left else None
+    if cond is None:
+        return with_shared_loads(loop, numbers)
+    return If(cond, *((_branches(_with(loop, cond, known), left - 1, numbers),) for known in (True, False)))
 
 
 def _same_for_all(loop: For) -> Expr | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 from targets import Call, check_everywhere
 
 import polyfuse as pf
@@ -12,7 +13,7 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IVar
-from polyfuse.ir.loop_ir import For, If, Store
+from polyfuse.ir.loop_ir import Declare, For, If, Store
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, Select
 
@@ -88,3 +89,73 @@ def test_short_rows_under_a_condition_are_not_put_side_by_side(columns: int) -> 
     x = np.random.default_rng(columns).standard_normal((3, columns)).astype(np.float32)
     sizes = {"T": 3, "C": columns}
     check_everywhere([Call("shifted", text, instantiate(parse_text(text), "shifted"), sizes, {"x": x})])
+
+
+# Conditions that lanes answer differently: both sides load the same.
+SHARED = {
+    "sides": "y[a, i] = sin(x[a, i]) if i != a else cos(x[a, i])",
+    "one of two": "y[a, i] = -x[a, i] if i < a or i > a + 9 else x[a, i] * x[a, i]",
+    "besides": "y[a, i] = x[a, i] + (x[a, i] * 2.0 if i != a else 0.0)",
+    "nested": "y[a, i] = (x[a, i] if i != a + 3 else -x[a, i]) if i != a else x[a, i] * w[i] - w[i] * 0.5",
+    "data": "y[a, i] = (x[a, k[i]] if i != a else -x[a, k[i]])",
+    "by a remainder": "y[a, i] = x[a, i] if i % 37 == 0 else -x[a, i]",
+}
+KEPT = {
+    "out of range": "y[a, i] = x[a, i - 1] if i >= 1 and i != a + 1 else x[a, i]",
+    "one side": "y[a, i] = x[a, i] if i != a else 1.0",
+}
+HEAD = "op f(x: f32[N, M], w: f32[M], k: i32[M]) -> (y: f32[N, M])"
+
+
+def whole(body: str, dtype: str = "f32") -> str:
+    return f"{HEAD} {{ {body} for a in 0..N, i in 0..M }}".replace("f32", dtype)
+
+
+def test_what_both_sides_load_is_loaded_before_the_condition() -> None:
+    x = Read("x", (T, C), F32)
+    (loop,) = unswitch((lanes(Select(at_least(C, 3), Apply("neg", (x,), F32), x, F32)),))
+    assert isinstance(loop, For)
+    load, store = loop.body
+    assert load == Declare("%u0", F32, x)
+    u = Read("%u0", (), F32)
+    assert store == Store("y", (T, C), Select(at_least(C, 3), Apply("neg", (u,), F32), u, F32))
+
+
+@pytest.mark.parametrize("name", [n for n in SHARED if n != "nested"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_no_load_of_both_sides_is_guarded(name: str, dtype: str) -> None:
+    assert "a guarded load" not in cpu_source(whole(SHARED[name], dtype), N=40, M=200)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_load_of_one_side_stays_guarded(name: str) -> None:
+    assert "a guarded load" in cpu_source(whole(KEPT[name]), N=40, M=200)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize(("n", "m"), [(0, 3), (3, 0), (1, 1), (4, 77), (2, 256)])
+def test_shared_loads_compute_the_same(n: int, m: int, dtype: str) -> None:
+    rng = np.random.default_rng(m)
+    calls = []
+    for name, body in {**SHARED, **KEPT}.items():
+        graph = instantiate(parse_text(whole(body, dtype)), "f")
+        x, w = (rng.standard_normal(s).astype(graph.tensor("x").dtype.numpy) for s in ((n, m), (m,)))
+        x.flat[::7] = np.nan
+        x.flat[3::11] = np.inf
+        k = rng.integers(0, max(1, m), m).astype(np.int32)
+        calls.append(Call(name, body, graph, {"N": n, "M": m}, {"x": x, "w": w, "k": k}))
+    check_everywhere(calls)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_loads_of_strided_and_changed_arrays(name: str) -> None:
+    rng = np.random.default_rng(3)
+    x, w, k = rng.standard_normal((9, 154)).astype("f4"), rng.standard_normal(77).astype("f4"), np.arange(77)
+    f = pf.compile(whole(SHARED[name]))
+    k = k[::-1].astype(np.int32)
+    want = f(np.ascontiguousarray(x[:, ::2]), w, np.ascontiguousarray(k))
+    np.testing.assert_array_equal(f(x[:, ::2], w, k), want)
+    g = pf.compile("op g(inout x: f32[N]) { x[i] = x[i] if i != 5 else -x[i] }")
+    changed = np.arange(40, dtype=np.float32)
+    g(changed)
+    assert changed.tolist() == [-5.0 if i == 5 else float(i) for i in range(40)]
