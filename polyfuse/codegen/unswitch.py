@@ -6,7 +6,8 @@ becomes
     else:       for c @vec: s[c] += 0 * w[k, c]
 
 Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that both
-sides make are made before the condition (`codegen.shared_loads`).
+sides make are made before the condition (`codegen.shared_loads`).  Minima and maxima in indices choose as
+well: loops are cut where they do (`codegen.extremes`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
+from polyfuse.codegen.extremes import cut_at_extremes
 from polyfuse.codegen.shared_loads import with_shared_loads
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_nodes, map_values
@@ -28,6 +30,7 @@ MOST_CONDITIONS = 2
 def unswitch(block: Block) -> Block:
     """See the module docstring."""
     numbers = itertools.count()
+    block = cut_at_extremes(block)
     return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS, numbers) if isinstance(n, For) else n)
 
 

@@ -1,0 +1,128 @@
+"""Loops are cut where minima and maxima in indices change their arms, and compute the same."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from equivalence import cpu_source
+from targets import Call, check_everywhere
+
+import polyfuse as pf
+from polyfuse.codegen.extremes import FEWEST_TRIPS, MOST_PIECES, cut_at_extremes
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.dtypes import F32
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate
+from polyfuse.ir.loop_ir import For, Store
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
+
+C, T = IVar("i"), IVar("t")
+
+
+def copied(at: IndexExpr, low: IndexExpr, high: IndexExpr, coordinate: Coordinate = Coordinate.VECTOR) -> For:
+    return For("i", low, high, 1, (Store("y", (C,), Read("x", (at,), F32)),), coordinate)
+
+
+def extreme(op: str, *arms: IndexExpr) -> IndexExpr:
+    first, *rest = arms
+    for a in rest:
+        first = binary(op, first, a)
+    return first
+
+
+def indices(loop: For) -> IndexExpr:
+    (store,) = loop.body
+    assert isinstance(store, Store) and isinstance(store.value, Read)
+    (at,) = store.value.indices
+    assert not isinstance(at, EXPR_TYPES)
+    return at
+
+
+def test_a_border_of_reflections_is_cut_in_three() -> None:
+    at = extreme("min", extreme("max", C - 1, 1 - C), 111 - C)
+    made = cut_at_extremes((copied(at, as_index(0), as_index(58)),))
+    assert [(str(x.lower), str(x.upper), x.coordinate.name) for x in made if isinstance(x, For)] == [
+        ("0", "1", "SEQ"),
+        ("1", "56", "VECTOR"),
+        ("56", "58", "SEQ"),
+    ]
+
+
+def test_an_arm_of_all_iterations_is_the_index() -> None:
+    (loop,) = _loops(copied(extreme("max", C, as_index(0)), as_index(0), as_index(58)))
+    assert indices(loop) == C
+    at = extreme("min", extreme("max", C, as_index(0)), as_index(50))
+    assert [str(indices(x)) for x in _loops(copied(at, as_index(0), as_index(58)))] == ["i", "50"]
+
+
+def _loops(loop: For) -> list[For]:
+    return [x for x in cut_at_extremes((loop,)) if isinstance(x, For)]
+
+
+@pytest.mark.parametrize(("a", "c"), [*itertools.product((-3, -1, 0, 1, 2), (-40, -7, 0, 5, 61))])
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("low", [0, 3])
+def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> None:
+    at = extreme(op, binary("+", binary("*", C, a), c), C - 2, as_index(17))
+    made = cut_at_extremes((copied(at, as_index(low), as_index(low + 50)),))
+    seen = []
+    for loop in made:
+        assert isinstance(loop, For)
+        for i in range(evaluate(loop.lower, {}), evaluate(loop.upper, {})):
+            assert evaluate(indices(loop), {"i": i}) == evaluate(at, {"i": i})
+            seen.append(i)
+    assert seen == [*range(low, low + 50)] and len(made) <= MOST_PIECES
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        copied(extreme("max", C, T), as_index(0), as_index(99)),
+        copied(extreme("max", C, as_index(5)), T, T + 99),
+        copied(extreme("max", C, as_index(5)), as_index(0), as_index(FEWEST_TRIPS - 1)),
+        copied(extreme("max", C, as_index(5)), as_index(0), as_index(99), Coordinate.SEQ),
+        copied(extreme("max", T, T + 1), as_index(0), as_index(99)),
+        copied(C + 1, as_index(0), as_index(99)),
+    ],
+    ids=["unknown arm", "unknown bounds", "short", "in order", "no variable", "no extreme"],
+)
+def test_other_loops_stay(loop: For) -> None:
+    assert cut_at_extremes((loop,)) == (loop,)
+
+
+BORDERS = {
+    "reflected": "x[a, min(max(i - 3, 3 - i), 2*M + 1 - i)] for a in 0..N, i in 0..M + 6",
+    "repeated": "x[a, min(max(i - 3, 0), M - 1)] for a in 0..N, i in 0..M + 6",
+    "of both": "x[min(max(a - 1, 0), N - 1), min(max(i - 3, 0), M - 1)] * w[min(i, M - 1)] "
+    "for a in 0..N, i in 0..M + 6",
+    "as numbers": "x[a, min(i, M - 1)] * f32(max(i - 20, 7)) for a in 0..N, i in 0..M + 6",
+}
+
+
+def whole(body: str) -> str:
+    return f"op f(x: f32[N, M], w: f32[M]) -> (y: f32[N, M + 6]) where M >= 4 {{ y[a, i] = {body} }}"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize(("n", "m"), [(0, 4), (1, 4), (3, 37), (2, 200)])
+def test_borders_compute_the_same(n: int, m: int, dtype: str) -> None:
+    rng = np.random.default_rng(m)
+    calls = []
+    for name, body in BORDERS.items():
+        text = whole(body).replace("f32", dtype)
+        graph = instantiate(parse_text(text), "f")
+        x, w = (rng.standard_normal(s).astype(graph.tensor("x").dtype.numpy) for s in ((n, m), (m,)))
+        x.flat[::9] = np.nan
+        calls.append(Call(name, text, graph, {"N": n, "M": m}, {"x": x, "w": w}))
+    check_everywhere(calls)
+
+
+def test_what_is_read_along_memory_has_no_arms() -> None:
+    text = whole(BORDERS["reflected"])
+    assert "pf_min_i64" not in cpu_source(text, N=5, M=60).split("pf_k0_0_body")[1]
+    x, w = np.random.default_rng(0).standard_normal((5, 120)).astype("f4"), np.ones(60, "f4")
+    f = pf.compile(text)
+    np.testing.assert_array_equal(f(x[:, ::2], w), np.pad(x[:, ::2], ((0, 0), (3, 3)), mode="reflect"))
