@@ -100,21 +100,23 @@ class _Shares:
         return Apply("min", (Apply("max", (value, Const(0, I64)), I64), last), I64)
 
     def _ahead(self, loop: For) -> tuple[Read, ...]:
-        """Rows of large tensors that the loop finds by data."""
+        """Rows of large tensors, of which each iteration reads its own."""
         found: dict[tuple[str, tuple[Index, ...]], Read] = {}
 
         def look(n: Node) -> Node:
             if isinstance(n, (Store, Update)):
-                found.update({(r.tensor, r.indices): r for r in reads(n.value) if self._far(loop, r)})
+                own = Read(n.buffer, n.indices, n.value.dtype)
+                found.update({(r.tensor, r.indices): r for r in (own, *reads(n.value)) if self._far(loop, r)})
             return n
 
         map_nodes(loop.body, look)
         return tuple(found.values())
 
     def _far(self, loop: For, r: Read) -> bool:
-        if r.tensor.startswith("%") or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
+        *before, last = r.indices or (None,)
+        if r.tensor.startswith("%") or last is None or isinstance(last, EXPR_TYPES):
             return False
-        if isinstance(r.indices[-1], EXPR_TYPES) or loop.var not in depends_on(*r.indices):
+        if loop.var in depends_on(last) or loop.var not in depends_on(*(i for i in before if i is not None)):
             return False
         b = self.kernel.buffer(r.tensor)
         elements = product(b.shape)

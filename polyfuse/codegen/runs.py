@@ -8,6 +8,10 @@
         for e in the run:  acc[l] += ...     while rows some places further in the list are asked for
         y[key, f + l] = acc[l]
 
+What is asked for: rows that data name (x[src[e], f]); where the list has gaps, rows in the order of e
+(x[e, f]), which the hardware would fetch whole, with what other owners need; where the keys of a stretch lie
+too far apart for the caches, rows of the result.  Sorted keys have neither gaps nor such stretches.
+
 Sorted keys make most stretches foreign or wholly own, and runs long; any others only make it slower.
 Additions to an element keep the order of e: the result does not depend on runs, stretches or owners.
 Where indices are checked, each iteration of the list runs as it is.
@@ -18,11 +22,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.codegen.owners import LEAST_AHEAD_BYTES
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
 
 STRETCH = 1024
 # Lanes of a run fill so many bytes of registers.
@@ -84,12 +89,14 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
     key = bare(printer.data_index(node.key, node.extent))
     i1, i2 = indent + "  ", indent + "    "
     lines = [
+        *_until(node, inner, indent),
         f"{indent}for (int {e}_k = 0, {e}_next; {e}_k < {e}_count; {e}_k = {e}_next) {{",
         f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {key};",
         f"{i1}for ({e}_next = {e}_k + 1; {e}_next < {e}_count; ++{e}_next) {{",
         f"{i2}const pf_i64 {e} = {e}_s + {e}_list[{e}_next];",
         f"{i2}if ({key} != {e}_key) break;",
         f"{i1}}}",
+        *_before_run(printer, node, inner, i1),
     ]
     low, high = inner.lower, inner.upper
     assert isinstance(low, IConst) and isinstance(high, IConst)  # `_row` asked
@@ -175,22 +182,66 @@ def _strip(
     ]
 
 
-def _ahead(printer: Printer, node: OwnedLoop, inner: For, start: str, indent: str) -> list[str]:
-    """Ask for rows that the list needs some iterations later; in the first of several strips only."""
-    e, f = node.loop.var, inner.var
-    assert isinstance(inner.lower, IConst) and isinstance(inner.upper, IConst)
-    low, high = inner.lower.value, inner.upper.value
+def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
+    """How much of the list is asked for ahead, by the kind of rows: all or nothing of it, in each stretch."""
+    e = node.loop.var
+    kinds = {_kind(node, r) for r in node.ahead}
+    lines = []
+    if "gaps" in kinds:
+        lines.append(f"{indent}const int {e}_gaps = {e}_count < {e}_n ? {e}_count : 0;")
+    if "far" in kinds:
+        (own,) = {r for r in node.ahead if r.tensor == node.update}
+        rows = LEAST_AHEAD_BYTES // (_length(inner) * own.dtype.bytes)
+        lines.append(f"{indent}const int {e}_far = {e}_most - {e}_least > {rows} ? {e}_count : 0;")
+    return lines
+
+
+def _before_run(printer: Printer, node: OwnedLoop, inner: For, indent: str) -> list[str]:
+    """What is asked for once in a run, so that long ones do not look for it: these are of sorted keys."""
+    e = node.loop.var
     lines: list[str] = []
     for r in node.ahead:
-        each = LINE // r.dtype.bytes
-        rows = max(1, min(AHEAD, AHEAD_BYTES // max(1, (high - low) * r.dtype.bytes)))
-        end = min(high, low + ROW_LINES * each)
-        what = printer.element(printer, r.tensor, r.indices)
-        first = "" if start.isdigit() else f"{start} == {low} && "
-        lines += [
-            f"{indent}if ({first}q + {rows} < {e}_count) {{",
-            f"{indent}  const pf_i64 {e} = {e}_s + {e}_list[q + {rows}];",
-            f"{indent}  for (pf_i64 {f} = {low}; {f} < {end}; {f} += {each}) __builtin_prefetch(&{what});",
-            f"{indent}}}",
-        ]
+        if _kind(node, r) == "far":
+            lines += _asked(printer, node, inner, r, f"{e}_k", indent)
+        elif _kind(node, r) == "gaps":
+            lines.append(f"{indent}if ({e}_gaps) for (int q = {e}_k; q < {e}_next; ++q) {{")
+            lines += [*_asked(printer, node, inner, r, "q", indent + "  "), f"{indent}}}"]
     return lines
+
+
+def _kind(node: OwnedLoop, r: Read) -> str:
+    """The suffix of the variable that says how much of the list is asked for."""
+    if r.tensor == node.update:
+        return "far"
+    return "count" if any(isinstance(i, EXPR_TYPES) for i in r.indices) else "gaps"
+
+
+def _length(inner: For) -> int:
+    assert isinstance(inner.lower, IConst) and isinstance(inner.upper, IConst)  # `_row` asked
+    return inner.upper.value - inner.lower.value
+
+
+def _ahead(printer: Printer, node: OwnedLoop, inner: For, start: str, indent: str) -> list[str]:
+    """Ask for rows that data name; in the first of several strips only."""
+    first = "" if start.isdigit() else f"{start} == {bare(printer.index(inner.lower))} && "
+    named = [r for r in node.ahead if _kind(node, r) == "count"]
+    return [line for r in named for line in _asked(printer, node, inner, r, "q", indent, first)]
+
+
+def _asked(
+    printer: Printer, node: OwnedLoop, inner: For, r: Read, q: str, indent: str, first: str = ""
+) -> list[str]:
+    """Ask for the row that the list needs some iterations after `q`."""
+    e, f = node.loop.var, inner.var
+    assert isinstance(inner.lower, IConst)  # `_row` asked
+    low, high = inner.lower.value, inner.lower.value + _length(inner)
+    each = LINE // r.dtype.bytes
+    rows = max(1, min(AHEAD, AHEAD_BYTES // max(1, (high - low) * r.dtype.bytes)))
+    end = min(high, low + ROW_LINES * each)
+    what = printer.element(printer, r.tensor, r.indices)
+    return [
+        f"{indent}if ({first}{q} + {rows} < {e}_{_kind(node, r)}) {{",
+        f"{indent}  const pf_i64 {e} = {e}_s + {e}_list[{q} + {rows}];",
+        f"{indent}  for (pf_i64 {f} = {low}; {f} < {end}; {f} += {each}) __builtin_prefetch(&{what});",
+        f"{indent}}}",
+    ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from equivalence import cpu_source
 from targets import Call, check_everywhere
 
 import polyfuse as pf
@@ -36,6 +38,7 @@ SEVERAL_LOOPS = """op f(x: f32[E, K, F], dst: i32[E], b: f32[N]) -> (y: f32[N, F
   s[dst[e], f] += x[e, k, f]
   y[n, f] = s[n, f] + b[n]
 }"""
+MANY_ROWS = [(5000, 3000, 64), (3001, 4100, 33), (700, 1025, 300), (2, 3000, 16)]
 
 
 def graph_of(text: str, **sizes: int) -> Any:
@@ -151,3 +154,30 @@ def test_no_elements() -> None:
     f = pf.compile(MESSAGES)
     a = given(20, 0, 32, "sorted")
     np.testing.assert_array_equal(f(**a), np.zeros((20, 32), "f4"))
+
+
+@pytest.mark.parametrize("order", ["sorted", "any", "one", "apart"])
+@pytest.mark.parametrize(("n", "e", "f"), MANY_ROWS)
+def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
+    a = given(n, e, f, order)
+    x = np.random.default_rng(1).standard_normal((e, f), "f4")
+    x[e // 2, 1], x[e // 3, 2] = np.nan, np.inf
+    want, got = a["x"].copy(), a["x"].copy()
+    np.add.at(want, np.clip(a["dst"], 0, n - 1), x)
+    pf.compile(ROWS_ADDED)(got, a["dst"], x)
+    np.testing.assert_array_equal(got, want)
+
+
+def asked_for(text: str, **sizes: int) -> set[str]:
+    """Arrays whose rows the loops over updates ask for."""
+    return set(re.findall(r"__builtin_prefetch\(&b_(\w+?)(?:__out)?\[", cpu_source(text, **sizes)))
+
+
+def test_rows_are_asked_for_ahead_where_caches_do_not_have_them() -> None:
+    assert asked_for(ROWS_ADDED, N=5000, E=9000, F=64) == {"x", "y"}
+    assert asked_for(ROWS_ADDED, N=500, E=9000, F=64) == {"x"}  # the result stays in L2
+    assert asked_for(ROWS_ADDED, N=500, E=700, F=64) == set()
+    assert asked_for(MESSAGES, N=5000, E=9000, F=64) == {"x", "y"}  # w[e] is no row
+    text = cpu_source(ROWS_ADDED, N=5000, E=9000, F=64)
+    assert "_gaps = c0_count < c0_n ? c0_count : 0;" in text  # sorted keys leave x to the hardware
+    assert "_far = c0_most - c0_least > 1024 ? c0_count : 0;" in text
