@@ -60,6 +60,8 @@ from polyfuse.layers.tile_shapes import CROWDED, MOST_STEPS, Extents, TileShape,
 # read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
 FEWEST_ALONG, FEWEST_READERS = 256, 4
 MOST_COPIED = 2
+# A right factor that cannot be read in place is copied once, by all workers, for so many outer points.
+FEWEST_OTHERS = 4
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
 
@@ -175,9 +177,10 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
     if shape.dots:
         return ()
     x = measures(graph, s, p)
-    near = x.columns >= shape.columns  # else a worker's array would be narrower
-    readers = shape.group if near else -(-x.rows // shape.rows)
-    again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
+    again, others = (prod(extents_of(s)[d] for d in set(p.outer) - depends_on(e)) for e in (p.left, p.right))
+    # Else a worker's array would be narrower, or made again for one outer point after the other.
+    near = x.columns >= shape.columns and not (x.copied and others >= FEWEST_OTHERS)
+    readers = shape.group if near else others * -(-x.rows // shape.rows)
     left = Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns), FEWEST_READERS)
     fewest = shape.fewest_near if near else FEWEST_READERS
     rows = shape.rows * shape.group if near else 0

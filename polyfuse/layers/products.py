@@ -48,6 +48,8 @@ FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_ALONG = 32
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
+# So many columns are most of a vector of 64 bytes, or of two of 32.
+FULL_COLUMNS = 12
 
 # Names of contractions, each with those of the statements that may follow its elements.
 Followed: TypeAlias = dict[str, tuple[str, ...]]
@@ -156,7 +158,7 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
     """Columns that fill a vector and lie side by side in the result and in what is read; then the longest."""
     written = stride(address(graph, s.target, s.write), x.column) == 1
     return (
-        extents[x.column] >= 2 * FEWEST_COLUMNS,
+        extents[x.column] >= FULL_COLUMNS,
         written + contiguous(graph, x.right, x.column),
         extents[x.row],
         extents[x.column],

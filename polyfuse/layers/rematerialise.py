@@ -3,21 +3,43 @@
 A temporary that crosses phases is written once and read once per later phase.  Recomputing it there
 reads its operands instead, those that the phase does not read anyway.  The rewrite is taken where it
 moves no more bytes and repeats no expensive function.
+
+What a contraction reads in windows is kept:
+
+    p[c, h] = x[c, h - 1] if 1 <= h < H + 1 else 0;   y[k, q] = sum[c, r](p[c, q + r] * w[k, c, r])
+
+Tiles read the elements of p in place.  An expression in their place would have to be copied for them, and
+computed once for each r.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
-from polyfuse.ir.tensor_graph import Apply, Role, Select, Statement, TensorGraph, reads, walk
+from polyfuse.ir.tensor_graph import (
+    Apply,
+    Read,
+    Role,
+    Select,
+    Statement,
+    TensorGraph,
+    depends_on,
+    reads,
+    walk,
+)
+from polyfuse.layers.products import plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
+from polyfuse.layers.tile_copies import extents_of
 
 EXPENSIVE = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 MOST_OPERATIONS = 16
+# An element that a contraction reads so often is worth its memory.
+FEWEST_AGAIN = 1.5
 
 
 def rematerialise(
@@ -81,6 +103,8 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
         return Decision("rematerialise", tensor, False, f"it would compute {', '.join(costly)} again")
     if repeated > MOST_OPERATIONS:
         return Decision("rematerialise", tensor, False, f"it would repeat {repeated} operations")
+    if (reader := _windows(graph, producer)) is not None:
+        return Decision("rematerialise", tensor, False, f"{reader} reads each element several times")
     stored, recomputed = _traffic(graph, tree, producer)
     if recomputed <= stored:
         reason = "recomputing it in the phases that read it moves fewer bytes than storing it"
@@ -88,6 +112,24 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
     return Decision(
         "rematerialise", tensor, False, "recomputing it would read more bytes than storing it moves"
     )
+
+
+def _windows(graph: TensorGraph, producer: Statement) -> str | None:
+    """The contraction of which several steps read each element of what is computed."""
+    if isinstance(producer.expr, Read):
+        return None  # another element of memory serves as well
+    elements = _count(graph, producer.target)
+    for s in graph.readers(producer.target):
+        found = product_of(graph, s)
+        if found is None:
+            continue
+        extents = extents_of(s)
+        for factor in (found.left, found.right):
+            own = plain(factor) and isinstance(factor, Read) and factor.tensor == producer.target
+            points = prod(n for d, n in extents.items() if d in depends_on(factor))
+            if own and points >= FEWEST_AGAIN * elements:
+                return s.name
+    return None
 
 
 def _traffic(graph: TensorGraph, tree: Tree, producer: Statement) -> tuple[int, int]:
@@ -110,6 +152,9 @@ def _traffic(graph: TensorGraph, tree: Tree, producer: Statement) -> tuple[int, 
 
 def tensor_bytes(graph: TensorGraph, tensor: str) -> int:
     """Bytes of a tensor; a size that is not known counts as 1024."""
-    t = graph.tensor(tensor)
-    elements = product(t.shape)
-    return t.dtype.bytes * max(0, evaluate(elements, dict.fromkeys(sizes_of(elements), 1024)))
+    return graph.tensor(tensor).dtype.bytes * _count(graph, tensor)
+
+
+def _count(graph: TensorGraph, tensor: str) -> int:
+    elements = product(graph.tensor(tensor).shape)
+    return max(0, evaluate(elements, dict.fromkeys(sizes_of(elements), 1024)))
