@@ -57,6 +57,10 @@ FORMS = {
       c[m, n] = sum[k](a[m, k] * b[k, n])
       e[m, n] = max(c[m, n], 0.0)
       y[m, k] = sum[n](e[m, n] * d[n, k]) }""",
+    "distances": """(a: f32[M, K], b: f32[N, K]) -> (c: f32[M, N]) {
+      c[m, n] = sqrt(sum[k]((a[m, k] - b[n, k]) ** 2)) }""",
+    "distances of columns": """(a: f16[K, M], b: f64[P, K, N]) -> (c: f64[P, M, N]) {
+      c[p, m, n] = sum[k]((b[p, k, n] - f64(a[k, m])) ** 2) }""",
     "square": "(a: f32[M, K]) -> (c: f32[M, M]) { c[m, n] = sum[k](a[m, k] * a[n, k]) }",
     "turned wide": "(a: f64[M, K], b: f64[N, K]) -> (c: f64[N, M]) { c[n, m] = sum[k](b[n, k] * a[m, k]) }",
     "turned halves": """(a: f16[M, K], b: f16[N, K], d: bf16[N, K]) -> (c: f16[M, N], e: bf16[M, N]) {

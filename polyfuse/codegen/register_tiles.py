@@ -19,13 +19,14 @@ import itertools
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.windows import strip_of
+from polyfuse.ir.contraction import factors_of, is_difference
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Read, plain_variables
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Read, plain_variables
 
 # Bytes of the accumulators of a tile at most: all registers of a machine with 32 of 64 bytes. A tile that
 # reads its lanes in place has vectors of the longest kind.
@@ -124,11 +125,12 @@ def _bounds(loop: For) -> set[str]:
 def _factors(update: Update, row: str, lane: str) -> tuple[Expr, Expr] | None:
     """What each row and each lane brings to a product."""
     value = update.value
-    if update.op != "sum" or update.atomic or not (isinstance(value, Apply) and value.op == "mul"):
+    factors = factors_of(value)
+    if update.op != "sum" or update.atomic or factors is None:
         return None
     if value.dtype not in (F32, F64) or any(isinstance(i, EXPR_TYPES) for i in update.indices):
         return None
-    for left, right in (value.args, value.args[::-1]):
+    for left, right in (factors, factors[::-1]):
         a, b = element(left), element(right)
         if a is None or b is None or update.buffer in (a.tensor, b.tensor):
             return None
@@ -171,6 +173,7 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         left,
         right,
         _parts(nest),
+        is_difference(nest.update.value),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))

@@ -19,6 +19,7 @@ from dataclasses import replace
 from polyfuse.codegen.accumulators import nonempty
 from polyfuse.codegen.register_tiles import SumNest, span_of, sum_nest
 from polyfuse.codegen.windows import strip_of
+from polyfuse.ir.contraction import joined
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
 from polyfuse.ir.kernel import Kernel
@@ -55,7 +56,7 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
     for r, name in enumerate(names):
         left = _at(nest.left, {row.var: _last(row, as_index(r))})
         right = _at(nest.right, {lane.var: column})
-        sums.append(Update(name, (IVar(lane.var),), "sum", Apply("mul", (left, right), dtype)))
+        sums.append(Update(name, (IVar(lane.var),), "sum", joined(update.value, left, right)))
     inner: Block = (replace(lane, upper=as_index(kernel.vector), body=tuple(sums)),)
     for loop in reversed(nest.over):
         inner = (replace(loop, body=inner),)

@@ -7,11 +7,11 @@ Each of the groups batch, rows, columns and over stands for any number of dims.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.ir.dtypes import BF16, F16, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
-from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Index, IterDim, Read, Statement, TensorGraph
+from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Index, IterDim, Read, Statement, TensorGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,32 @@ def matrix_product(graph: TensorGraph, s: Statement, halves: bool = False) -> Ma
         _operand(s.target, out, batch, rows, columns),
         products,
     )
+
+
+def factors_of(e: Expr) -> tuple[Expr, Expr] | None:
+    """What brings a term to its sum by two: factors of a product, or sides of the square of a difference."""
+    match e:
+        case Apply("mul", (left, right)):
+            return left, right
+        case Apply("pow", (Apply("sub", (left, right)) as difference, Const(2.0))):
+            return (left, right) if difference.dtype == e.dtype else None
+        case _:
+            return None
+
+
+def is_difference(e: Expr) -> bool:
+    """Is a term with two factors the square of their difference?"""
+    return isinstance(e, Apply) and e.op == "pow"
+
+
+def joined(e: Expr, left: Expr, right: Expr) -> Expr:
+    """The term with others in place of its factors."""
+    assert isinstance(e, Apply)
+    if not is_difference(e):
+        return replace(e, args=(left, right))
+    difference, two = e.args
+    assert isinstance(difference, Apply)
+    return replace(e, args=(replace(difference, args=(left, right)), two))
 
 
 def _accesses(s: Statement, a: Read, b: Read) -> tuple[tuple[str, tuple[Index, ...]], ...]:

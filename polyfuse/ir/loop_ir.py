@@ -163,7 +163,8 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places.
+    """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places; with
+    `difference` of (left - right) ** 2.
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
     `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
@@ -181,6 +182,7 @@ class RegisterTile:
     left: Read
     right: Read
     parts: int = 0
+    difference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +379,9 @@ def _format(node: Node, indent: str) -> str:
         case RegisterTile(name, dtype, row, rows, lane, lanes):
             size = f"{dtype} {name}[{rows}, {lanes}]"
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in node.loops)
-            factors = f"{format_expr(node.left)} * {format_expr(node.right)}"
+            sign = "-" if node.difference else "*"
+            factors = f"{format_expr(node.left)} {sign} {format_expr(node.right)}"
+            factors = f"({factors})**2" if node.difference else factors
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
             return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
         case TurnedTile(name, dtype, buffer, indices, row, rows, lane, lanes):

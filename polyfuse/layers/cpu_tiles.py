@@ -28,6 +28,7 @@ from math import prod
 from typing import TypeAlias
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.contraction import is_difference, joined
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -41,7 +42,6 @@ from polyfuse.ir.schedule_tree import (
     statements,
 )
 from polyfuse.ir.tensor_graph import (
-    Apply,
     Expr,
     Read,
     Statement,
@@ -86,7 +86,7 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     copied = not contiguous(graph, p.right, p.column)
     crowded = not copied and _crowded(graph, s, p.right)
     turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
-    dim = along(graph, p)
+    dim = None if is_difference(s.expr) else along(graph, p)  # sums along memory are those of products
     length = 0 if dim is None else of[dim]
     halves = any(r.dtype == F16 for e in (p.left, p.right) for r in reads(e))
     size = s.expr.dtype.bytes
@@ -165,7 +165,7 @@ def map_product(
                 trees.append(copy.tree())
             copied[side.name] = "by the worker that needs it" if side.near else "into their order"
             factors[side.name] = read
-    tiled = replace(s, expr=Apply("mul", tuple(factors.values()), s.expr.dtype, s.expr.span))
+    tiled = replace(s, expr=joined(s.expr, *factors.values()))
     graph = replace(graph, statements=tuple(tiled if x is s else x for x in graph.statements))
     decisions.append(_decision(s, p, shape, copied))
     return graph, [*trees, _nest(graph, p, s, shape, inside)]

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from math import prod
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
@@ -30,7 +31,8 @@ THREADS = 16
 def fits(graph: TensorGraph, p: Product, gpu: GpuTarget) -> bool:
     """Do tiles fill the device, and are both factors elements of memory, or their conversions?"""
     lie = all(plain(e.arg if isinstance(e, Cast) else e) for e in (p.left, p.right))
-    return lie and _rows(graph, p, gpu) is not None
+    product = not is_difference(graph.statement(p.statement).expr)
+    return product and lie and _rows(graph, p, gpu) is not None
 
 
 def _rows(graph: TensorGraph, p: Product, gpu: GpuTarget) -> int | None:

@@ -11,8 +11,9 @@ the tile     the contraction, and statements that only need finished elements of
 after        the rest, in the loops that it had
 
 Found by what is read and written: factors are any expressions, as long as one of them does not depend on
-the columns and the other not on the rows; `over` may be several dims (convolutions), `outer` dims are those
-of a batch, and further rows and columns.
+the columns and the other not on the rows; the square of their difference may stand in place of the product
+(distances); `over` may be several dims (convolutions), `outer` dims are those of a batch, and further rows
+and columns.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from itertools import permutations
 from math import prod
 from typing import TypeAlias
 
+from polyfuse.ir.contraction import factors_of, is_difference
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
-    Apply,
     Cast,
     Expr,
     IterDim,
@@ -48,6 +49,9 @@ FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_ALONG = 32
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
+# Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
+# which are not summed together, no factor is turned around.
+FEWEST_DISTANCES, FEWEST_DISTANT = 1024, 8
 # So many columns are most of a vector of 64 bytes, or of two of 32.
 FULL_COLUMNS = 12
 
@@ -123,7 +127,7 @@ def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
 def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     """A statement as a contraction large enough for tiles, or None. Its bounds are known."""
     e = s.expr
-    if s.reduction != "sum" or s.accumulate or not (isinstance(e, Apply) and e.op == "mul"):
+    if s.reduction != "sum" or s.accumulate or factors_of(e) is None:
         return None
     if e.dtype not in (F32, F64) or len(graph.writers(s.target)) > 1:
         return None
@@ -136,17 +140,21 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     over = s.reduction_dims
     if prod(extents.values()) < FEWEST_PRODUCTS or prod(extents[d] for d in over) < FEWEST_OVER:
         return None
+    if is_difference(e) and prod(extents[d] for d in free) < FEWEST_DISTANCES:
+        return None
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
-    found = [x for x in found if extents[x.row] >= FEWEST_TURNED or _read_in_place(graph, x, extents)]
+    fewest = FEWEST_DISTANT if is_difference(e) else FEWEST_TURNED
+    found = [x for x in found if extents[x.row] >= fewest or _read_in_place(graph, x, extents)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
 def _ways(s: Statement, free: tuple[str, ...], over: tuple[str, ...]) -> Iterator[Product]:
     """Rows and columns that the factors allow."""
-    assert isinstance(s.expr, Apply)
-    for left, right in (s.expr.args, s.expr.args[::-1]):
+    factors = factors_of(s.expr)
+    assert factors is not None  # `product_of` asked
+    for left, right in (factors, factors[::-1]):
         rows, columns = depends_on(left), depends_on(right)
         for m, n in permutations(free, 2):
             if m in rows - columns and n in columns - rows:
@@ -166,9 +174,10 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
 
 
 def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> bool:
-    """Do factors that lie along what is summed do so for many steps?"""
+    """Do factors that lie along what is summed do so for many steps of products?"""
     dim = along(graph, x)
-    return dim is None or extents[dim] >= FEWEST_ALONG
+    difference = is_difference(graph.statement(x.statement).expr)
+    return dim is None or (extents[dim] >= FEWEST_ALONG and not difference)
 
 
 def along(graph: TensorGraph, x: Product) -> str | None:

@@ -32,8 +32,8 @@ SHAPES = (
     {"M": 61, "N": 3, "K": 3},
     {"M": 33, "N": 37, "K": 5},
 )
-FEW = ("plain", "wide", "two over", "after", "chain", "convolution", "plane")
-SMALLEST = ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER")
+FEW = ("plain", "wide", "two over", "after", "chain", "convolution", "plane", "distances")
+SMALLEST = ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER", "FEWEST_DISTANCES")
 
 
 @pytest.fixture(autouse=True)
