@@ -16,7 +16,6 @@ import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
-from polyfuse.codegen.extremes import cut_at_extremes
 from polyfuse.codegen.shared_loads import with_shared_loads
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_nodes, map_values
@@ -30,7 +29,6 @@ MOST_CONDITIONS = 2
 def unswitch(block: Block) -> Block:
     """See the module docstring."""
     numbers = itertools.count()
-    block = cut_at_extremes(block)
     return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS, numbers) if isinstance(n, For) else n)
 
 
