@@ -23,7 +23,7 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, map_values, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, Select, children
 
@@ -70,7 +70,7 @@ def _farthest(loop: For, store: Store) -> int:
 
     The first steps read what was there before the loop, which is loaded there: it has to run often enough.
     """
-    certain = (r for n in loop.body for e in _values(n) for r in _certain(e))
+    certain = (r for e in values_of(loop.body) for r in _certain(e))
     far = max((_distance(loop, store, r) for r in certain), default=0)
     trip = trip_of(loop)
     return far if trip is not None and trip >= far else 0
@@ -154,10 +154,6 @@ def _from_stores(block: Block) -> Block:
 
 def _stored(n: Node) -> set[str]:
     return {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update))}
-
-
-def _values(n: Node) -> tuple[Expr, ...]:
-    return (n.value,) if isinstance(n, (Declare, Store, Update)) and n.value is not None else ()
 
 
 def _certain(e: Expr) -> Iterator[Read]:

@@ -44,6 +44,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_values,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Cast, Expr, depends_on, reads, walk
@@ -119,8 +120,7 @@ def _converts(loop: For) -> bool:
 
 
 def _values(loop: For) -> list[Expr]:
-    found = (n.value for n in nodes_of(loop.body) if isinstance(n, (Declare, Store, Update)))
-    return [v for v in found if v is not None]
+    return [*values_of(nodes_of(loop.body))]
 
 
 # --- digits -------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, map_outermost
+from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Read, depends_on, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, depends_on, reads
 
 ROWS = 4
 # Columns at most whose sums are computed together: each is a stream that memory has to follow.
@@ -73,12 +73,8 @@ def _are_steps(loop: For, rows: Set[str]) -> bool:
     written = [n for n in nodes if isinstance(n, (Store, Update))]
     if any(n.buffer.startswith(CARRIED) for n in written):
         return True
-    read = [r for n in nodes for e in _values(n) for r in reads(e)]
+    read = [r for e in values_of(nodes) for r in reads(e)]
     return any(_before(r, n, loop.var) for r in read for n in written if r.tensor == n.buffer)
-
-
-def _values(n: Node) -> tuple[Expr, ...]:
-    return (n.value,) if isinstance(n, (Declare, Store, Update)) and n.value is not None else ()
 
 
 def _before(r: Read, at: Store | Update, var: str) -> bool:

@@ -46,6 +46,7 @@ from polyfuse.ir.loop_ir import (
     map_outermost,
     map_values,
     substituted,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, walk
@@ -182,8 +183,7 @@ def _worth(merged: Sequence[For], common: frozenset[str], core: Core) -> int:
 
 def _light(loop: For) -> bool:
     """Does a loop compute nothing that takes longer than to load and store a sum?"""
-    values = [n.value for n in loop.body if isinstance(n, (Declare, Store, Update)) and n.value is not None]
-    return all(computes_little(x) for v in values for x in walk(v) if isinstance(x, Apply))
+    return all(computes_little(x) for v in values_of(loop.body) for x in walk(v) if isinstance(x, Apply))
 
 
 def _most(loop: For) -> int:

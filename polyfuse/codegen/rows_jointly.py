@@ -46,6 +46,7 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_places,
     map_values,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, reads, walk
@@ -126,7 +127,7 @@ def _longest(body: Block) -> tuple[int, int]:
     """The length of rows that pay, by what is computed of them."""
     nodes = list(nodes_of(body))
     single = [n for n in body if not isinstance(n, For)]
-    if any(r.dtype in _HALVES and r.indices for n in nodes for v in _values((n,)) for r in reads(v)):
+    if any(r.dtype in _HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
         return LONGEST_OF_HALVES
     if _long(single):
         return LONGEST_OF_TOTALS
@@ -137,14 +138,8 @@ def _longest(body: Block) -> tuple[int, int]:
 
 def _long(nodes: Sequence[Node]) -> bool:
     """Is there a function that takes longer than a root?"""
-    every = (e for v in _values(nodes) for e in walk(v) if isinstance(e, Apply))
+    every = (e for v in values_of(nodes) for e in walk(v) if isinstance(e, Apply))
     return not all(computes_little(e, *_ROOTS) for e in every)
-
-
-def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
-    for n in nodes:
-        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
-            yield n.value
 
 
 def _widest(loop: For) -> int:

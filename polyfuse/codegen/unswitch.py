@@ -6,8 +6,7 @@ becomes
     else:       for c @vec: s[c] += 0 * w[k, c]
 
 Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that both
-sides make are made before the condition (`codegen.shared_loads`).  Minima and maxima in indices choose as
-well: loops are cut where they do (`codegen.extremes`).
+sides make are made before the condition (`codegen.shared_loads`).
 """
 
 from __future__ import annotations

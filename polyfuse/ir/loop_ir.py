@@ -26,7 +26,7 @@ IndexValues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import is_
@@ -330,6 +330,13 @@ def map_values(
                 return node
 
     return map_nodes(block, change)
+
+
+def values_of(nodes: Iterable[Node]) -> Iterator[Expr]:
+    """What nodes compute themselves, without those in them."""
+    for n in nodes:
+        if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+            yield n.value
 
 
 def substituted(block: Block, env: Mapping[str, IndexExpr]) -> Block:
