@@ -12,8 +12,8 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.unit_dims import drop_unit_dims
 
 CHANNELS = """op f(x: f32[N, H, W, C], k: f32[R, S, C]) -> (y: f32[N, H-R+1, W-S+1, C]) where R >= 1, S >= 1 {
-  y[n, h, w, c] = sum[r, s](x[n, h+r, w+s, c] * k[r, s, c])
-      for n in 0..N, h in 0..H-R+1, w in 0..W-S+1, c in 0..C
+  y[n, h, w, c] = sum[r, s](
+    x[n, h+r, w+s, c] * k[r, s, c]) for n in 0..N, h in 0..H-R+1, w in 0..W-S+1, c in 0..C
 }"""
 SERIES = """op f(inout s: f32[B, T, C], a: f32[C]) {
   s[b, t, c] = a[c] * s[b, t, c] + f32(c)
