@@ -83,8 +83,8 @@ def sizes_of(text: str, rows: int, columns: int) -> dict[str, int]:
 def results(
     kernels: KernelGraph, skew: bool, inputs: dict[str, Array], single: bool = False
 ) -> list[dict[str, Array]]:
-    """With memory of the operator's own layout, and with any strides. After a single row there is no next one;
-    its loops are spread over workers."""
+    """With memory of the operator's own layout, and any strides. After a single row there is no next one,
+    and its loops are spread over workers."""
     knobs = CpuKnobs(rows=1, skew=skew)
     found = []
     for code in emit_together(
