@@ -25,13 +25,13 @@ def calls(cases: list[StdlibCase]) -> list[Call]:
     return found
 
 
-@pytest.mark.parametrize("cases", thinned(groups(on_devices()), 2), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+@pytest.mark.parametrize("cases", thinned(groups(on_devices()), 4), ids=lambda g: f"{g[0].op}..{g[-1].op}")
 def test_operators_agree_with_the_reference(cases: list[StdlibCase]) -> None:
     check_emulated(calls(cases))
 
 
 @pytest.mark.parametrize(
-    "cases", thinned(groups(on_devices())[::2], 3), ids=lambda g: f"{g[0].op}..{g[-1].op}"
+    "cases", thinned(groups(on_devices())[::2], 6), ids=lambda g: f"{g[0].op}..{g[-1].op}"
 )
 def test_unfused_operators_agree_with_the_reference(cases: list[StdlibCase]) -> None:
     check_emulated(calls(cases), fused=(False,), devices=("usual",), orders=("random",))

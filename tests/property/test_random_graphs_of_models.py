@@ -23,7 +23,7 @@ def drawn(seed: int) -> list[Way]:
     return [WAYS[seed % 16], random.Random(f"way {seed}").choice(WAYS)]
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 3))
+@pytest.mark.parametrize("group", thinned(GROUPS, 6))
 def test_random_graphs_agree(group: int) -> None:
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(graph_call(s), way) for s in seeds for way in drawn(s)])
