@@ -31,7 +31,6 @@ from polyfuse.layers.packing import Packing
 from polyfuse.layers.soon import fetched_soon
 from polyfuse.layers.stitching import Stitching
 from polyfuse.layers.streams import stores_past_caches
-from polyfuse.layers.unit_dims import drop_unit_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ def lower_clusters(
     decisions: list[Decision] = []
     if passes.fusion is not None and passes.fusion.collapse and not graph.sizes:
         # Clusters must agree on the shapes of what goes between them.
-        graph = drop_unit_dims(graph, decisions, frozenset(passes.fusion.strided))
         graph = collapse(graph, decisions, frozenset(passes.fusion.strided))
         passes = replace(passes, fusion=replace(passes.fusion, collapse=False))
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()

@@ -70,7 +70,7 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     ):
         return None
     inner = [n for n in nodes_of(columns.body) if isinstance(n, For)]
-    if rows.var in _bounds([columns, *inner]) or columns.var in _bounds(inner):
+    if rows.var in bounds_of([columns, *inner]) or columns.var in bounds_of(inner):
         return None
     if any(in_common(kernel, x) != frozenset() for x in (rows, columns)):
         return None
@@ -81,7 +81,7 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     return shape if max(shape) > 1 and fits else None
 
 
-def _bounds(loops: Sequence[For]) -> set[str]:
+def bounds_of(loops: Sequence[For]) -> set[str]:
     return {v for n in loops for e in (n.lower, n.upper) for v in variables(e)}
 
 

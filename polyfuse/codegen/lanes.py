@@ -201,9 +201,8 @@ class LanePrinter(HalfPrinter):
 def many_sums(loop: For) -> bool:
     """Are there many sums of one type, whose lanes are combined in steps of all of them?"""
     kinds = {(u.op, u.value.dtype) for u in _updates(loop.body) if u.buffer in loop.lanes}
-    return (
-        len(loop.lanes) >= MANY_SUMS and all(o == "sum" and joins(o, t) for o, t in kinds) and len(kinds) == 1
-    )
+    one = len(kinds) == 1 and all(op == "sum" and joins(op, dtype) for op, dtype in kinds)
+    return one and len(loop.lanes) >= MANY_SUMS
 
 
 def _is_extreme(u: Update) -> bool:

@@ -23,14 +23,13 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from polyfuse.codegen.carried import CARRIED
-from polyfuse.codegen.dots_jammed import few_lanes, in_turns, jammed, multiplies, sums_fit
+from polyfuse.codegen.dots_jammed import bounds_of, few_lanes, in_turns, jammed, multiplies, sums_fit
 from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, nodes_of, possible
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, values_of
@@ -67,7 +66,7 @@ def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs)
 
 def _are_steps(loop: For, rows: Set[str]) -> bool:
     """Are these steps of a recurrence, as many for all rows?"""
-    if loop.coordinate is not Coordinate.SEQ or rows & {*variables(loop.lower), *variables(loop.upper)}:
+    if loop.coordinate is not Coordinate.SEQ or rows & bounds_of([loop]):
         return False
     nodes = list(nodes_of(loop.body))
     written = [n for n in nodes if isinstance(n, (Store, Update))]
@@ -112,7 +111,7 @@ def _columns(kernel: Kernel, body: Block, rows: Set[str], count: int, core: Core
         sums = [n for n in loop.body if isinstance(n, For)]
         if loop.coordinate is not Coordinate.SEQ or len(sums) != 1 or in_common(kernel, loop) != frozenset():
             return None
-        if not multiplies(sums[0], rows, {loop.var}) or loop.var in _bounds(sums[0]):
+        if not multiplies(sums[0], rows, {loop.var}) or loop.var in bounds_of(sums):
             return None
         (update,) = sums[0].body
         assert isinstance(update, Update)
@@ -121,10 +120,6 @@ def _columns(kernel: Kernel, body: Block, rows: Set[str], count: int, core: Core
         return jammed(loop, min(fits[-1], trip_of(loop) or 1))
 
     return map_outermost(body, change)
-
-
-def _bounds(loop: For) -> set[str]:
-    return {*variables(loop.lower), *variables(loop.upper)}
 
 
 def _woven(bodies: Sequence[Block], rows: Set[str]) -> Block:
@@ -143,6 +138,6 @@ def _woven(bodies: Sequence[Block], rows: Set[str]) -> Block:
 
 def _joins(loop: For, rows: Set[str]) -> bool:
     """Is it one loop for all rows: with the same bounds, and steps or sums of products alone?"""
-    if rows & _bounds(loop):
+    if rows & bounds_of([loop]):
         return False
     return loop.coordinate is Coordinate.SEQ or bool(loop.lane_bytes)

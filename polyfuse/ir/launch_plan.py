@@ -143,7 +143,6 @@ class GridLaunch:
     dynamic_bytes: int = 0
     table: tuple[Argument, ...] = ()
     library: MatrixProduct | None = None
-    together: int = 1
 
     def __str__(self) -> str:
         if self.library is not None:

@@ -28,12 +28,16 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.unit_dims import drop_unit_dims
 
 
 def collapse(
     graph: TensorGraph, decisions: list[Decision], strided: frozenset[str] = frozenset()
 ) -> TensorGraph:
-    """Collapse until no pair is left. `strided` names tensors whose memory is not dense."""
+    """Drop last dims of one element (`layers.unit_dims`), then collapse until no pair is left.
+
+    `strided` names tensors whose memory is not dense."""
+    graph = drop_unit_dims(graph, decisions, strided)
     work = _Work(graph, strided)
     again, changed = True, False
     while again:  # a pair that was none may be one after others have gone

@@ -22,7 +22,6 @@ from polyfuse.layers.collapse import collapse
 from polyfuse.layers.rematerialise import rematerialise
 from polyfuse.layers.rewrites import cache_read, decompose_argmax
 from polyfuse.layers.split_guards import split_guards
-from polyfuse.layers.unit_dims import drop_unit_dims
 from polyfuse.layers.views import compose_views
 from polyfuse.poly.axes import find_axes
 from polyfuse.poly.axis_planner import plan, strongly_connected
@@ -75,7 +74,6 @@ class LoopFusion:
             graph = cache_read(graph, tensor)
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
         if self.collapse and not graph.sizes:
-            graph = drop_unit_dims(graph, decisions, frozenset(self.strided))
             graph = collapse(graph, decisions, frozenset(self.strided))
         graph = compose_views(graph, decisions)
         planner = self._planner(decisions)
