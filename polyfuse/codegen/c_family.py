@@ -47,6 +47,7 @@ from polyfuse.ir.tensor_graph import (
     IndexValue,
     Read,
     Select,
+    children,
     reads,
     walk,
 )
@@ -292,6 +293,14 @@ def guards_index(cond: Expr) -> bool:
         isinstance(x, Apply) and x.op in _COMPARE and all(isinstance(a, (IndexValue, Const)) for a in x.args)
         for x in walk(cond)
     )
+
+
+def certain_reads(e: Expr) -> list[Read]:
+    """Reads that happen whatever conditions on indices say."""
+    if isinstance(e, Select) and guards_index(e.cond):
+        return certain_reads(e.cond)
+    found = [e] if isinstance(e, Read) else []
+    return found + [r for c in children(e) for r in certain_reads(c)]
 
 
 def guarded_load(block: Block) -> bool:

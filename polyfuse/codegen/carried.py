@@ -15,17 +15,19 @@ more is not written.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.touched import read_in
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, map_values, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, Select, children
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 
 # So many steps back at most.
 FARTHEST = 4
@@ -52,7 +54,7 @@ def carried(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bloc
 
     block = _from_stores(map_nodes(block, change))
     own = {b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL}
-    unread = own.intersection(found) - _read(block)
+    unread = own.intersection(found) - read_in(block)
     return map_nodes(block, lambda n: () if isinstance(n, Store) and n.buffer in unread else n)
 
 
@@ -70,7 +72,7 @@ def _farthest(loop: For, store: Store) -> int:
 
     The first steps read what was there before the loop, which is loaded there: it has to run often enough.
     """
-    certain = (r for e in values_of(loop.body) for r in _certain(e))
+    certain = (r for e in values_of(loop.body) for r in certain_reads(e))
     far = max((_distance(loop, store, r) for r in certain), default=0)
     trip = trip_of(loop)
     return far if trip is not None and trip >= far else 0
@@ -154,23 +156,3 @@ def _from_stores(block: Block) -> Block:
 
 def _stored(n: Node) -> set[str]:
     return {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update))}
-
-
-def _certain(e: Expr) -> Iterator[Read]:
-    """Reads that happen whatever conditions say."""
-    if isinstance(e, Read):
-        yield e
-    for part in (e.cond,) if isinstance(e, Select) else children(e):
-        yield from _certain(part)
-
-
-def _read(block: Block) -> set[str]:
-    """The buffers that a block reads."""
-    found: set[str] = set()
-
-    def expr(e: Expr) -> Expr:
-        found.update({e.tensor} if isinstance(e, Read) else ())
-        return e
-
-    map_values(block, expr, lambda i: i)
-    return found

@@ -22,6 +22,7 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.tasks import Task, Together
+from polyfuse.codegen.touched import read_in
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -139,15 +140,7 @@ def nodes_of(block: Block) -> Iterator[Node]:
 
 def _names(block: Block) -> set[str]:
     """What a block reads and stores to."""
-    found: set[str] = set()
-
-    def expr(e: Expr) -> Expr:
-        if isinstance(e, Read):
-            found.add(e.tensor)
-        return e
-
-    map_values(block, expr, lambda i: i)
-    return found | {n.buffer for n in nodes_of(block) if isinstance(n, (Store, Update))}
+    return read_in(block) | {n.buffer for n in nodes_of(block) if isinstance(n, (Store, Update))}
 
 
 # --- how ----------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyfuse.ir.loop_ir import Block, Node, Store, Update, map_nodes
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, reads
+from polyfuse.ir.loop_ir import Block, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 
 def touched_otherwise(block: Block) -> set[str]:
@@ -23,6 +23,18 @@ def touched_otherwise(block: Block) -> set[str]:
 
     map_nodes(block, look)
     return touched
+
+
+def read_in(block: Block) -> set[str]:
+    """What a block reads: values, conditions and indices."""
+    found: set[str] = set()
+
+    def expr(e: Expr) -> Expr:
+        found.update({e.tensor} if isinstance(e, Read) else ())
+        return e
+
+    map_values(block, expr, lambda i: i)
+    return found
 
 
 def read_names(value: Expr, indices: tuple[Index, ...]) -> set[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.c_family import guards_index
+from polyfuse.codegen.c_family import certain_reads
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import flat
@@ -34,8 +34,6 @@ from polyfuse.ir.tensor_graph import (
     Index,
     IndexValue,
     Read,
-    Select,
-    children,
     map_expr,
     reads,
     walk,
@@ -66,7 +64,7 @@ class VectorAccess:
         before: dict[Read, VectorLoad] = {}
         for node in loop.body:
             if isinstance(node, (Store, Update, Declare)) and node.value is not None:
-                for r in _certain(node.value):
+                for r in certain_reads(node.value):
                     if r not in before and r.tensor not in written and self.fits(r.tensor, r.indices, loop):
                         name = f"%w{next(self.numbers)}"
                         first = _at(r.indices, loop.var)
@@ -148,11 +146,3 @@ def _uses(e: Expr, var: str) -> bool:
         ):
             return True
     return False
-
-
-def _certain(e: Expr) -> list[Read]:
-    """Reads that happen whatever conditions on indices say."""
-    if isinstance(e, Select) and guards_index(e.cond):
-        return _certain(e.cond)
-    found = [e] if isinstance(e, Read) else []
-    return found + [r for c in children(e) for r in _certain(c)]
