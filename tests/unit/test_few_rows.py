@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from equivalence import fixed_graph_of
+from equivalence import cpu_source, fixed_graph_of
 from product_programs import FORMS, product_call
 from targets import check_everywhere
 from thinned import thinned
@@ -209,3 +209,12 @@ def test_many_panels_lose_little() -> None:
     f = pf.compile(f"op f{FORMS['plain']}", target="cpu", options=pf.Options(library="never"))
     a, b = np.full((2, 60_000), 0.1, "f4"), np.ones((60_000, 64), "f4")
     assert np.abs(f(a, b) / (np.float64(a[0, 0]) * 60_000) - 1).max() < 2e-5
+
+
+def test_many_sums_keep_their_factors_and_join_their_lanes_at_once() -> None:
+    """How many loads that saves is gcc's: docs/reference/contractions.md."""
+    text = "op f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) { y[m, n] = sum[k](x[m, k] * w[n, k]) }"
+    source = cpu_source(text, M=4, K=512, N=512)
+    assert "PF_SUMS void pf_k0_0_body" in source and "pf_join_sum_f32(sums_p" in source
+    rows = "op f(x: f32[M, K]) -> (y: f32[M]) { y[m] = sum[k](x[m, k]) }"
+    assert "PF_SUMS void" not in cpu_source(rows, M=400, K=512)
