@@ -1,7 +1,7 @@
 """The loop over those iterations of a parallel nest that a worker was given, as C++ for a CPU.
 
-One by one, several at once (`codegen.rows_jointly`) or in turns (`codegen.rows_together`), or each with a
-part of the next one in it (`codegen.skewed`).
+One by one, rows of them in loops, several at once (`codegen.rows_jointly`) or in turns
+(`codegen.rows_together`), or each with a part of the next one in it (`codegen.skewed`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,51 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.soon import SoonPrinter
 from polyfuse.codegen.tasks import Skew, Task, Together
 from polyfuse.ir.index_expr import binary
-from polyfuse.ir.loop_ir import For, Prefetch
+from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store
 
 
 def iterations(task: Task, printer: SoonPrinter) -> list[str]:
     """Those from `begin` to `end`."""
     if task.skew is not None:
         return _skewed(task, task.skew, printer)
-    one = [*_decode(task.loops, printer), *printer.block(task.body, "    "), "  }"]
     if task.together is not None:
-        return _together(task.together, one, printer)
-    return ["  for (pf_i64 it = begin; it < end; ++it) {", *one]
+        return _together(task.together, _each(task, "", printer), printer)
+    if len(task.loops) > 1 and _only_stores(task.body):
+        return _in_rows(task, printer)
+    return _each(task, "pf_i64 it = begin", printer)
+
+
+def _each(task: Task, first: str, printer: SoonPrinter) -> list[str]:
+    """One by one, each found by its number."""
+    head, decoded = f"  for ({first}; it < end; ++it) {{", _decode(task.loops, printer)
+    return [head, *decoded, *printer.block(task.body, "    "), "  }"]
+
+
+def _in_rows(task: Task, printer: SoonPrinter) -> list[str]:
+    """One by one; those in which only the innermost variable differs are a loop, so that the others, and what
+    follows from them, are found once for all of these.
+
+    for (it...) { i = it / J; j = it % J; ... }     becomes     for (it...) { i = it / J; for (j...) ... }
+    """
+    *outer, inner = task.loops
+    var, begin, end = inner.var, f"{inner.var}_begin", f"{inner.var}_end"
+    upper = printer.index(inner.upper)
+    return [
+        "  for (pf_i64 it = begin; it < end;) {",
+        *_decode((*outer, replace(inner, var=begin)), printer),
+        f"    const pf_i64 {end} = {begin} + (end - it) < {upper} ? {begin} + (end - it) : {upper};",
+        f"    it += {end} - {begin};",
+        f"    for (pf_i64 {var} = {begin}; {var} < {end}; ++{var}) {{",
+        *printer.block(task.body, "      "),
+        "    }",
+        "  }",
+    ]
+
+
+def _only_stores(body: Block) -> bool:
+    """Are there only loops of stores? Their rows may be short, beside which finding an iteration takes long.
+    Where there are loops in loops gcc 12 finds worse addresses in deeper nests."""
+    return all(isinstance(n, For) and all(isinstance(x, (Declare, Store)) for x in n.body) for n in body)
 
 
 def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[str]:
@@ -40,7 +74,6 @@ def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[
         *each,
         *printer.block(together.body, "    "),
         "  }",
-        "  for (; it < end; ++it) {",
         *one,
     ]
 
