@@ -17,6 +17,7 @@ from polyfuse.cost.device import DEFAULT, Device
 from polyfuse.cost.extents import Touched, extents, inside, instances, touched, union
 from polyfuse.cost.operations import operations
 from polyfuse.cost.stitching_gain import NestFigures
+from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.schedule_tree import Band, Member, statements
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping
@@ -123,13 +124,16 @@ class Figures:
 
     def _live(self, group: Group) -> tuple[float, float]:
         """Bytes that one iteration of the rows touches in several phases; what later ones touch again, in all
-        iterations.  One element is in a register."""
+        iterations.  One element is in a register, and pieces that nobody reads have none in common."""
         touching: list[Boxes] = []
         for p in group.phases:
             each = [self._boxes(self.graph.statement(n), group.rows) for n in statements(p)]
             touching.append(_merged([b for pair in each for b in pair]))
         live = again = 0.0
-        for t in dict.fromkeys(t for boxes in touching for t in boxes):
+        every = [self.graph.statement(n) for n in group.names]
+        met = {r.tensor for s in every for r in self._reads[s.name]}
+        met |= {s.target for s in every if s.accumulate}
+        for t in dict.fromkeys(t for boxes in touching for t in boxes if t in met):
             sizes = [union(b[t]) for b in touching if t in b]
             if len(sizes) > 1 and max(sizes) > 1:
                 live += max(sizes) * self.graph.tensor(t).dtype.bytes
@@ -138,6 +142,11 @@ class Figures:
 
     def _bytes(self, boxes: Boxes) -> float:
         return sum(union(b) * self.graph.tensor(t).dtype.bytes for t, b in boxes.items())
+
+    def row_bytes(self, tensor: str) -> int:
+        """Bytes of a tensor along its last dim."""
+        found = self.graph.tensor(tensor)
+        return evaluate(found.shape[-1], {}) * found.dtype.bytes
 
     def _boxes(self, s: Statement, rows: tuple[Member, ...]) -> tuple[Boxes, Boxes]:
         """(what a statement reads, what it writes) in one iteration of the rows."""

@@ -7,8 +7,8 @@ What a row reads of a large tensor is asked for a row ahead.  A row goes over th
 and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
 worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Rows
 that overlap ask in a loop of which memory knows nothing, so there it pays for what is about as large as L3.
-It is not done where a row does not stay in L1 and the last phase computes little, nor for rows in order
-in L3.
+It is not done where a row does not stay in L1 and the last phase computes little, for rows in order in L3,
+nor where phases compute pieces of a row, none of which waits for another.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def _refusal(
     graph: TensorGraph, nest: Tree, rows: Many[Member], found: list[str], threads: int, core: Core
 ) -> str | None:
     """Why it does not pay to ask for rows of these tensors, if it does not."""
+    if not _reads(graph, nest) & {s.target for s in graph.statements}:
+        return "no phase of a row waits for another"
     l1, l2, l3, *_ = table_cpu(threads).levels
     row = sum(_row_bytes(graph, t) for t in found)
     whole = sum(tensor_bytes(graph, t) for t in found)

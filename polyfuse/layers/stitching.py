@@ -5,7 +5,8 @@
 Nests join where loops of theirs, the *rows*, agree on every element that goes from one to the other: a
 subset test on relations, no look at operators.  What is between phases of one row then stays with the
 threads of the row (registers, shared memory) or with the worker (L1, L2).  A loop that reduces may be a
-row as well: its partial results are combined afterwards.  Whether it pays says the cost model.
+row as well: its partial results are combined afterwards.  On a CPU nests join that define pieces of the same
+rows of a tensor as well.  Whether it pays says the cost model.
 
 Sources: AStitch (ASPLOS'22) sections 3 and 4, FusionStitching (2020) section 4.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.stitching_gain import StitchingCost, microseconds
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import variables
@@ -27,6 +29,9 @@ from polyfuse.layers.recompute import crossing, saved_seconds, without
 from polyfuse.layers.rewrites import inline
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.placement import Links
+
+# Pieces of longer rows share one line of 32 or more.
+LONGEST_ROW = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Stitcher:
         earlier = list(self.groups)
         self.groups.append(mine)
         for other in reversed(earlier):
-            if not self.links.tied(other.names, mine.names) or self.known_apart(other, mine):
+            if not self.tied(other, mine) or self.known_apart(other, mine):
                 continue
             order = self.around(other, mine)
             joined = self.join(other, mine) if order is not None else None
@@ -115,6 +120,22 @@ class Stitcher:
                 before, after = order
                 self.groups = [*before, joined, *after]
                 mine = joined
+
+    def tied(self, first: Group, second: Group) -> bool:
+        """Does something go from one to the other, do both read one element, or are they pieces of rows?"""
+        return self.links.tied(first.names, second.names) or self.beside(first, second)
+
+    def beside(self, first: Group, second: Group) -> bool:
+        """On a CPU: do they define parts of the same rows, whose lines come and go together then?
+
+        Not so for long rows that no cache holds: they share few lines, and what the next row reads would wait
+        behind what is written."""
+        machine, tensors = self.cost.machine, self.links.pieces(first.names, second.names)
+        if not isinstance(machine, CpuDevice) or not tensors or not self.matched(first, second):
+            return False
+        touched = self.figures(first).nbytes + self.figures(second).nbytes
+        cached = touched <= machine.levels[-2].capacity
+        return cached or max(map(self.figures.row_bytes, tensors)) <= LONGEST_ROW
 
     def known_apart(self, first: Group, second: Group) -> bool:
         """Were parts of these two groups found not to agree?"""
@@ -181,7 +202,12 @@ class Stitcher:
     def matched(self, first: Group, second: Group) -> list[tuple[Member, Member]]:
         """Rows of the two that agree on every element that ties them."""
         ties = first.names, second.names
-        pairs = self.links.flow(*ties).union(self.links.sharing(*ties))
+        if self.links.tied(*ties):
+            pairs = self.links.flow(*ties).union(self.links.sharing(*ties))
+        else:
+            pairs = self.links.beside(*ties)
+            if pairs.is_empty():
+                return []
         found: list[tuple[Member, Member]] = []
         left = list(second.rows)
         for r in first.rows:

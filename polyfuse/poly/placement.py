@@ -14,17 +14,20 @@ import islpy as isl
 
 from polyfuse.ir.schedule_tree import Member
 from polyfuse.poly.dependences import ordering, shared_reads
-from polyfuse.poly.domains import PolyModel
+from polyfuse.poly.domains import Access, PolyModel
 from polyfuse.poly.tree_convert import member_map
 
 
 class Links:
-    """What ties statements of a graph: what goes from one to another, and inputs that two read."""
+    """What ties statements of a graph: what goes from one to another, inputs that two read, and rows of a
+    tensor that two define elements of."""
 
     def __init__(self, model: PolyModel) -> None:
         self.model = model
         self._flow = ordering(model)
         self._sharing = shared_reads(model)
+        plain = (s.name for s in model.graph.statements if s.reduction is None and not s.accumulate)
+        self._pieces = {n: model.writes[n] for n in plain}
         self._leads, self._shares = _statements(self._flow), _statements(self._sharing)
 
     def leads(self, first: Iterable[str], second: Iterable[str]) -> bool:
@@ -47,6 +50,21 @@ class Links:
         """Pairs of instances that read one element of an input."""
         return self._between(self._sharing, first, second)
 
+    def beside(self, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
+        """Pairs of instances that define elements of one row of a tensor: as many of its leading indices are
+        the same as can be, but not the last one, along which rows lie in memory."""
+        here, there = (self._among_pieces(names) for names in (first, second))
+        found = (_in_one_row(a, b) for a in here for b in there)
+        return self.model.union_map([pairs for pairs in found if pairs is not None])
+
+    def pieces(self, first: Iterable[str], second: Iterable[str]) -> set[str]:
+        """Tensors that both define elements of, other than sums and the like."""
+        here, there = ({a.tensor for a in self._among_pieces(names)} for names in (first, second))
+        return here & there
+
+    def _among_pieces(self, names: Iterable[str]) -> list[Access]:
+        return [self._pieces[n] for n in names if n in self._pieces]
+
     def _between(self, relation: isl.UnionMap, first: Iterable[str], second: Iterable[str]) -> isl.UnionMap:
         here, there = self.model.domain(sorted(first)), self.model.domain(sorted(second))
         return relation.intersect_domain(here).intersect_range(there)
@@ -57,6 +75,19 @@ class Links:
         same = there.apply_range(here.reverse())
         ends = pairs.intersect_domain(there.domain()).intersect_range(here.domain())
         return bool(ends.is_subset(same))
+
+
+def _in_one_row(a: Access, b: Access) -> isl.Map | None:
+    """The pairs of `Links.beside` of two statements, if there are any."""
+    if a.tensor != b.tensor:
+        return None
+    rank = a.relation.dim(isl.dim_type.out)
+    for shared in range(rank - 1, 0, -1):
+        one, other = (x.relation.project_out(isl.dim_type.out, shared, rank - shared) for x in (a, b))
+        pairs = one.apply_range(other.reverse())
+        if not pairs.is_empty():
+            return pairs
+    return None
 
 
 def _statements(relation: isl.UnionMap) -> dict[str, frozenset[str]]:
