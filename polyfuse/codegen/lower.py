@@ -7,7 +7,7 @@ accumulators  updates of one element over inner loops go through a scalar
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
 digits        loops that read by `i // K` and `i % K` run over windows of K
-extremes      loops that read by `min` and `max` are cut where these change their arms
+cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
 invariants    functions of what a loop does not change are computed before it
 roundings     values of 16 bits that a loop reads again stay f32
 carried       what a loop reads of the steps before stays in scalars
@@ -35,10 +35,10 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.carried import carried
 from polyfuse.codegen.collisions import order_collisions
+from polyfuse.codegen.cut_loops import cut_loops
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.digits import split_digits
 from polyfuse.codegen.dots_jammed import dots_jammed
-from polyfuse.codegen.extremes import cut_at_extremes
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
@@ -88,7 +88,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    block = cut_at_extremes(split_digits(block, numbers))
+    block = cut_loops(split_digits(block, numbers))
     block = carried(kernel, rounded_once(unswitch(hoist(kernel, block, numbers))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))

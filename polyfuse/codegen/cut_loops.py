@@ -1,4 +1,4 @@
-"""Vector loops are cut where a minimum or maximum in an index goes over from one arm to the other.
+"""Vector loops are cut where an index goes over to another arm, or a guarded load to another choice.
 
     for i in 0..58 @vec: y[i] = x[min(max(i - 1, 1 - i), 111 - i)]
 becomes
@@ -6,8 +6,13 @@ becomes
     for i in 1..56 @vec:  y[i] = x[i - 1]
     for i in 56..58:      y[i] = x[111 - i]
 
+and
+    for i in 0..58 @vec:  y[i] = (x[i - 1] if i >= 1 else 0) + x[i] + (x[i + 1] if i < 57 else 0)
+becomes three loops without conditions.
+
 What lies between the cuts is read along memory; an index with arms is computed for each lane, and what it
-names loaded alone.
+names loaded alone, as is what a condition guards.  Conditions may ask for other loops as well: what is left
+of them is the same for all lanes (`codegen.unswitch`).
 """
 
 from __future__ import annotations
@@ -15,17 +20,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from polyfuse.codegen.c_family import guarded_load
+from polyfuse.codegen.decided import decided
+from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
-from polyfuse.ir.linear import linear, simplify
+from polyfuse.ir.linear import Linear, linear, simplify
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Expr, Select
 
 # So many loops come of one, at most, and none of one with fewer iterations.
 MOST_PIECES = 5
 FEWEST_TRIPS = 16
 
 
-def cut_at_extremes(block: Block) -> Block:
+def cut_loops(block: Block) -> Block:
     """See the module docstring."""
     return map_nodes(block, lambda n: _changed(n) if isinstance(n, For) else n)
 
@@ -50,9 +59,9 @@ def _trips(loop: For) -> int:
 
 
 def _pieces(loop: For, low: int, high: int) -> list[For]:
-    """Loops over `low..high` without an arm that only some of their iterations take."""
+    """Loops over `low..high` without an arm or a guarded load that only some of their iterations take."""
     part = _resolved(replace(loop, lower=IConst(low), upper=IConst(high)), low, high)
-    cut = next((c for e in _indices(part) for c in _cuts(e, loop.var) if low < c < high), None)
+    cut = next((c for c in (*_arms(part), *_choices(part)) if low < c < high), None)
     if cut is None:
         return [part]
     return [*_pieces(part, low, cut), *_pieces(part, cut, high)]
@@ -63,18 +72,44 @@ def _resolved(loop: For, low: int, high: int) -> For:
         chooses = next(_cuts(e, loop.var), None) is not None
         return simplify(e, {loop.var: (low, high - 1)}) if chooses else e
 
-    return replace(loop, body=map_values(loop.body, lambda e: e, index))
+    known = decided(loop.body, (loop,)) if guarded_load(loop.body) else loop.body
+    return replace(loop, body=map_values(known, lambda e: e, index))
 
 
-def _indices(loop: For) -> list[IndexExpr]:
-    found: list[IndexExpr] = []
+def _arms(loop: For) -> list[int]:
+    """Where indices go over to other arms."""
+    found: list[int] = []
 
     def look(e: IndexExpr) -> IndexExpr:
-        found.append(e)
+        found.extend(_cuts(e, loop.var))
         return e
 
     map_values(loop.body, lambda e: e, look)
     return found
+
+
+def _choices(loop: For) -> list[int]:
+    """Where conditions of guarded loads change."""
+    found: list[int] = []
+
+    def look(e: Expr) -> Expr:
+        if isinstance(e, Select):
+            found.extend(_changes(e.cond, loop.var))
+        return e
+
+    if guarded_load(loop.body):
+        map_values(loop.body, look, lambda i: i)
+    return found
+
+
+def _changes(cond: Expr, var: str) -> Iterator[int]:
+    match cond:
+        case Apply("and" | "or" | "not", args):
+            for a in args:
+                yield from _changes(a, var)
+        case _:
+            for e in conjuncts(cond) or ():
+                yield from _turns(linear(e), var)
 
 
 def _cuts(e: IndexExpr, var: str) -> Iterator[int]:
@@ -84,8 +119,11 @@ def _cuts(e: IndexExpr, var: str) -> Iterator[int]:
     yield from _cuts(e.left, var)
     yield from _cuts(e.right, var)
     if e.op in ("min", "max"):
-        apart = linear(e.left - e.right)
-        k = apart.factor(IVar(var))
-        if k and len(apart.terms) == 1:
-            # apart >= 0 from ceil(-constant / k) on, or no longer.
-            yield -(apart.constant // k) if k > 0 else apart.constant // -k + 1
+        yield from _turns(linear(e.left - e.right), var)
+
+
+def _turns(e: Linear, var: str) -> Iterator[int]:
+    """From which value of the variable on it is 0 or more, or no longer: none if it depends on others."""
+    k = e.factor(IVar(var))
+    if k and len(e.terms) == 1:
+        yield -(e.constant // k) if k > 0 else e.constant // -k + 1

@@ -1,8 +1,9 @@
-"""Loops are cut where minima and maxima in indices change their arms, and compute the same."""
+"""Loops are cut where indices change their arms and guarded loads their choice, and compute the same."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from equivalence import cpu_source
 from targets import Call, check_everywhere
 
 import polyfuse as pf
-from polyfuse.codegen.extremes import FEWEST_TRIPS, MOST_PIECES, cut_at_extremes
+from polyfuse.codegen.cut_loops import FEWEST_TRIPS, MOST_PIECES, cut_loops
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.ir.dtypes import F32
+from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate
 from polyfuse.ir.loop_ir import For, Store
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, IndexValue, Read, Select, walk
 
 C, T = IVar("i"), IVar("t")
 
@@ -43,7 +44,7 @@ def indices(loop: For) -> IndexExpr:
 
 def test_a_border_of_reflections_is_cut_in_three() -> None:
     at = extreme("min", extreme("max", C - 1, 1 - C), 111 - C)
-    made = cut_at_extremes((copied(at, as_index(0), as_index(58)),))
+    made = cut_loops((copied(at, as_index(0), as_index(58)),))
     assert [(str(x.lower), str(x.upper), x.coordinate.name) for x in made if isinstance(x, For)] == [
         ("0", "1", "SEQ"),
         ("1", "56", "VECTOR"),
@@ -59,7 +60,7 @@ def test_an_arm_of_all_iterations_is_the_index() -> None:
 
 
 def _loops(loop: For) -> list[For]:
-    return [x for x in cut_at_extremes((loop,)) if isinstance(x, For)]
+    return [x for x in cut_loops((loop,)) if isinstance(x, For)]
 
 
 @pytest.mark.parametrize(("a", "c"), [*itertools.product((-3, -1, 0, 1, 2), (-40, -7, 0, 5, 61))])
@@ -67,7 +68,7 @@ def _loops(loop: For) -> list[For]:
 @pytest.mark.parametrize("low", [0, 3])
 def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> None:
     at = extreme(op, binary("+", binary("*", C, a), c), C - 2, as_index(17))
-    made = cut_at_extremes((copied(at, as_index(low), as_index(low + 50)),))
+    made = cut_loops((copied(at, as_index(low), as_index(low + 50)),))
     seen = []
     for loop in made:
         assert isinstance(loop, For)
@@ -90,7 +91,42 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
     ids=["unknown arm", "unknown bounds", "short", "in order", "no variable", "no extreme"],
 )
 def test_other_loops_stay(loop: For) -> None:
-    assert cut_at_extremes((loop,)) == (loop,)
+    assert cut_loops((loop,)) == (loop,)
+
+
+def test_a_border_of_zeros_is_cut_in_three() -> None:
+    made = cut_loops((For("i", as_index(0), as_index(58), 1, (Store("y", (C,), NEIGHBOURS),), VECTOR),))
+    values = [x.body[0].value for x in made if isinstance(x, For) and isinstance(x.body[0], Store)]
+    assert [sum(isinstance(e, Select) for e in walk(v)) for v in values] == [0, 0, 0]
+    assert [sum(isinstance(e, Read) for e in walk(v)) for v in values] == [1, 2, 1]
+    assert [str(x.upper) for x in made if isinstance(x, For)] == ["1", "57", "58"]
+
+
+def test_conditions_on_other_loops_are_left() -> None:
+    """What the loop decides of a conjunction goes, what is the same for all its iterations stays."""
+    inner = Apply("and", (at_least(T, 2), at_least(C, 5)), BOOL)
+    value = Select(inner, Read("x", (C - 5,), F32), Const(0.0, F32), F32)
+    first, second = _loops(For("i", as_index(0), as_index(58), 1, (Store("y", (C,), value),), VECTOR))
+    assert isinstance(first.body[0], Store) and first.body[0].value == Const(0.0, F32)
+    assert isinstance(second.body[0], Store) and second.body[0].value == replace(value, cond=at_least(T, 2))
+
+
+def test_choices_without_loads_are_vectors_as_they_are() -> None:
+    value = Select(at_least(C, 5), Const(1.0, F32), Const(0.0, F32), F32)
+    loop = For("i", as_index(0), as_index(58), 1, (Store("y", (C,), value),), VECTOR)
+    assert cut_loops((loop,)) == (loop,)
+
+
+def at_least(i: IndexExpr, low: int) -> Apply:
+    return Apply("ge", (IndexValue(i, I64), IndexValue(as_index(low), I64)), BOOL)
+
+
+def either(cond: Apply, i: IndexExpr) -> Select:
+    return Select(cond, Read("x", (i,), F32), Const(0.0, F32), F32)
+
+
+NEIGHBOURS = Apply("add", (either(at_least(C, 1), C - 1), either(at_least(56 - C, 0), C + 1)), F32)
+VECTOR = Coordinate.VECTOR
 
 
 BORDERS = {
@@ -98,6 +134,10 @@ BORDERS = {
     "repeated": "x[a, min(max(i - 3, 0), M - 1)] for a in 0..N, i in 0..M + 6",
     "of both": "x[min(max(a - 1, 0), N - 1), min(max(i - 3, 0), M - 1)] * w[min(i, M - 1)] "
     "for a in 0..N, i in 0..M + 6",
+    "of zeros": "(x[a, i - 3] if 3 <= i < M + 3 else 0.0) + (x[a, i - 2] if 2 <= i < M + 2 else 0.0) * 2.0 "
+    "for a in 0..N, i in 0..M + 6",
+    "of zeros all around": "(x[a - 1, i - 3] if a >= 1 and 3 <= i < M + 3 else 0.0) - "
+    "(x[a, i - 2] if a + 1 < N and not (i < 2 or i >= M + 2) else 1.0) for a in 0..N, i in 0..M + 6",
     "as numbers": "x[a, min(i, M - 1)] * f32(max(i - 20, 7)) for a in 0..N, i in 0..M + 6",
 }
 
