@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.jam import adds, combined
@@ -41,10 +40,10 @@ def _jammed(loop: For) -> tuple[For] | None:
     if len(updates) < len(inner.body):
         return None
     bounds = {v for x in (*around, inner) for e in (x.lower, x.upper) for v in variables(e)}
-    window = [x for x in around if x.var not in bounds and all(adds(n, x.var, inner) for n in updates)]
-    strips = [x for x in around if x not in window]
-    if not _is_window(window, updates, inner):
+    window = _window([x for x in reversed(around) if x.var not in bounds], updates, inner)
+    if not window:
         return None
+    strips = [x for x in around if x not in window]
     places: list[dict[str, IndexExpr]] = [{}]
     for x in window:
         places = [{**p, x.var: binary("+", x.lower, k)} for p in places for k in range(trip_of(x) or 0)]
@@ -65,15 +64,22 @@ def _nest(loop: For) -> list[For]:
     return found
 
 
-def _is_window(window: Sequence[For], updates: Sequence[Update], inner: For) -> bool:
-    """Are there few terms, of few rows, some of which lie side by side along the vector loop?"""
-    trips = {x.var: trip_of(x) for x in window}
-    known = [t for t in trips.values() if t is not None and t > 0]
-    if not window or len(known) < len(window) or not 1 < prod(known) <= MOST_TERMS:
-        return False
+def _window(loops: Sequence[For], updates: Sequence[Update], inner: For) -> list[For]:
+    """The innermost of the loops that add up few terms, of few rows, some of which lie side by side along the
+    vector loop; the outermost first."""
     along = {v for n in updates for r in reads(n.value) for i in r.indices for v in _beside(i, inner.var)}
-    rows = prod(t for name, t in trips.items() if t is not None and name not in along)
-    return bool(along & {*trips}) and rows <= MOST_ROWS
+    found: list[For] = []
+    terms = rows = 1
+    for x in loops:
+        trip = trip_of(x)
+        if not trip or not all(adds(n, x.var, inner) for n in updates):
+            continue
+        more = rows if x.var in along else rows * trip
+        if terms * trip > MOST_TERMS or more > MOST_ROWS:
+            break
+        terms, rows = terms * trip, more
+        found.insert(0, x)
+    return found if terms > 1 and any(x.var in along for x in found) else []
 
 
 def _beside(i: Index, var: str) -> set[str]:

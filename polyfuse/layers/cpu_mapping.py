@@ -11,11 +11,12 @@ single long loop is cut into blocks (strip-mine).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IVar, binary
+from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, binary, variables
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -230,9 +231,9 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     best = max(free, key=lambda m: _contiguity(graph, m, worth), default=None)
     if best is None or best in inner or (perfect and not phase.permutable):
         return phase
-    if _contiguity(graph, best, worth) <= max((_contiguity(graph, m, worth) for m in inner), default=0):
-        return phase
     trip = trip_of(graph, best)
+    if not _better(graph, best, inner, worth):
+        return phase
     if perfect and all(is_free(graph, m, names) for m in phase.members):
         strip = None  # nothing is kept between iterations of the others
     else:
@@ -248,6 +249,16 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
         return replace(phase, members=(*members, best))
     child = push(best, phase.child)
     return Band(members, child, True) if members else child
+
+
+def _better(graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...]) -> bool:
+    """Is a free loop to run innermost in place of others: does it walk more memory element by element, or as
+    much, where they fill no vectors?"""
+    mine = _contiguity(graph, best, names)
+    theirs = max((_contiguity(graph, m, names) for m in inner), default=0)
+    trips = [trip_of(graph, m) for m in (best, *inner)]
+    own, *others = (FEWEST_SUNK if t is None else t for t in trips)
+    return mine > theirs or (mine == theirs > 0 and own >= FEWEST_SUNK > max(others, default=0))
 
 
 def _sunk_strip(trip: int | None, threads: int) -> int:
@@ -273,9 +284,22 @@ def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
             if tensor_bytes(graph, tensor) * 8 < most:
                 continue
             for k, i in enumerate(indices):
-                if not isinstance(i, EXPR_TYPES) and i == e:
+                if not isinstance(i, EXPR_TYPES) and _steps(i, e.name):
                     score += 1 if k == len(indices) - 1 else -1
     return score
+
+
+def _steps(i: IndexExpr, dim: str) -> bool:
+    """Is the next iteration of a dim at the next index?"""
+    match i:
+        case IVar(name):
+            return name == dim
+        case IBin("+", left, right):
+            return _steps(left, dim) != _steps(right, dim)
+        case IBin("-", left, right):
+            return _steps(left, dim) and dim not in variables(right)
+        case _:
+            return False
 
 
 def _strips(m: Member, size: int) -> Member:
@@ -330,11 +354,7 @@ def _along_memory(
     if best is None or last not in inner or is_free(graph, last, names):
         return members
     trip = trip_of(graph, best)
-    if (
-        trip is None
-        or trip < FEWEST_SUNK
-        or _contiguity(graph, best, names) <= _contiguity(graph, last, names)
-    ):
+    if trip is None or trip < FEWEST_SUNK or not _better(graph, best, (last,), names):
         return members
     strip = (_strips(best, SUNK_STRIP),) if trip > LONGEST_SUNK else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

@@ -4,21 +4,21 @@ A temporary that crosses phases is written once and read once per later phase.  
 reads its operands instead, those that the phase does not read anyway.  The rewrite is taken where it
 moves no more bytes and repeats no expensive function.
 
-What a contraction reads in windows is kept:
+What a sum reads in windows is kept:
 
     p[c, h] = x[c, h - 1] if 1 <= h < H + 1 else 0;   y[k, q] = sum[c, r](p[c, q + r] * w[k, c, r])
 
 Tiles read the elements of p in place.  An expression in their place would have to be copied for them, and
-computed once for each r.
+computed once for each r.  Without tiles, the condition would be asked for each r, and there are no vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
@@ -34,7 +34,6 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.products import plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
-from polyfuse.layers.tile_copies import extents_of
 
 EXPENSIVE = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 MOST_OPERATIONS = 16
@@ -115,21 +114,28 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
 
 
 def _windows(graph: TensorGraph, producer: Statement) -> str | None:
-    """The contraction of which several steps read each element of what is computed."""
+    """The sum of which several terms read each element of what is computed: a contraction with tiles, or any,
+    if a condition stood in each of its terms."""
     if isinstance(producer.expr, Read):
         return None  # another element of memory serves as well
-    elements = _count(graph, producer.target)
+    guarded = any(isinstance(e, Select) for e in walk(producer.expr))
+    fewest = FEWEST_AGAIN * _count(graph, producer.target)
     for s in graph.readers(producer.target):
-        found = product_of(graph, s)
-        if found is None:
+        if s.reduction is None:
             continue
-        extents = extents_of(s)
-        for factor in (found.left, found.right):
-            own = plain(factor) and isinstance(factor, Read) and factor.tensor == producer.target
-            points = prod(n for d, n in extents.items() if d in depends_on(factor))
-            if own and points >= FEWEST_AGAIN * elements:
+        trips = {d.name: _known(binary("-", d.upper, d.lower)) for d in s.dims}
+        terms = reads(s.expr) if guarded else _factors(graph, s)
+        for r in terms:
+            if r.tensor == producer.target and prod(trips[d] for d in depends_on(r)) >= fewest:
                 return s.name
     return None
+
+
+def _factors(graph: TensorGraph, s: Statement) -> Iterator[Read]:
+    """The factors of a contraction with tiles that are read in place."""
+    found = product_of(graph, s)
+    if found is not None:
+        yield from (f for f in (found.left, found.right) if isinstance(f, Read) and plain(f))
 
 
 def _traffic(graph: TensorGraph, tree: Tree, producer: Statement) -> tuple[int, int]:
@@ -156,5 +162,9 @@ def tensor_bytes(graph: TensorGraph, tensor: str) -> int:
 
 
 def _count(graph: TensorGraph, tensor: str) -> int:
-    elements = product(graph.tensor(tensor).shape)
-    return max(0, evaluate(elements, dict.fromkeys(sizes_of(elements), 1024)))
+    return _known(product(graph.tensor(tensor).shape))
+
+
+def _known(size: IndexExpr) -> int:
+    """A number of elements, were all sizes that are not known 1024."""
+    return max(0, evaluate(size, dict.fromkeys(sizes_of(size), 1024)))

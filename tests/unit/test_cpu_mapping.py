@@ -159,6 +159,18 @@ def test_loops_of_a_perfect_nest_are_ordered_by_contiguity() -> None:
     assert any(d.kind == "interchange" for d in decisions)
 
 
+WINDOW = """op f(x: f32[N, C, H + 2, W + 2], w: f32[C, 3, 3]) -> (y: f32[N, H, W]) {
+  y[n, p, q] = sum[c, r, s](x[n, c, p + r, q + s] * w[c, r, s])
+}"""
+
+
+@pytest.mark.parametrize(("width", "along"), [(28, "q"), (15, "s")])
+def test_short_windows_leave_the_lanes_to_what_lies_beside(width: int, along: str) -> None:
+    """Both walk along memory; three terms fill no vectors, and neither do fifteen columns."""
+    kernels, _ = mapped(WINDOW, N=4, C=16, H=28, W=width)
+    assert coordinates(kernels, "y")[-1] == f"{along}@vec"
+
+
 PROGRAMS = {
     "rows": ROWS,
     "fields": """op f(v: f32[T, H, K]) -> (dv: f32[T, H, K]) where K == 7 {

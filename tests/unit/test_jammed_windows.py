@@ -23,6 +23,9 @@ DEPTHWISE = """op f(x: f32[N, C, H, W], w: f32[C, 3, 3]) -> (y: f32[N, C, H-2, W
 STEPS = """op f(x: f32[H, W]) -> (y: f32[H, W]) {
   y[h, v] = sum[r in 0..2, s in 0..3](x[2*h+r, 2*v+s] if 2*h+r < H and 2*v+s < W else 0.0)
 }"""
+ONE_FILTER = """op f(x: f32[N, C, H, W], w: f32[C, 3, 3]) -> (y: f32[N, H-2, W-2]) where H >= 2, W >= 2 {
+  y[n, h, v] = sum[c, r in 0..3, s in 0..3](x[n, c, h+r, v+s] * w[c, r, s]) for h in 0..H-2, v in 0..W-2
+}"""
 COLUMNS = "op f(x: f32[T, 8, W]) -> (y: f32[T, W]) { y[t, v] = sum[r in 0..8](x[t, r, v]) }"
 PRODUCT = """op f(x: f32[T, W]) -> (y: f32[T, W-3]) where W >= 3 {
   y[t, v] = prod[s in 0..4](x[t, v+s]) for v in 0..W-3
@@ -42,10 +45,14 @@ def test_all_terms_of_a_small_window_are_added_at_once(rows: int, columns: int) 
     assert terms(BLUR.format("f32"), H=300, W=700, R=rows, S=columns) == {rows * columns}
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(6, 6), (9, 3), (1, 33)])
-def test_larger_windows_stay_loops(rows: int, columns: int) -> None:
+@pytest.mark.parametrize(("rows", "columns", "together"), [(6, 6, 6), (9, 3, 3), (1, 33, 1)])
+def test_larger_windows_are_added_row_by_row(rows: int, columns: int, together: int) -> None:
     """Of more than 32 terms, or more than 8 rows."""
-    assert rows * columns not in terms(BLUR.format("f32"), H=300, W=700, R=rows, S=columns)
+    assert terms(BLUR.format("f32"), H=300, W=700, R=rows, S=columns) == {together}
+
+
+def test_windows_of_many_channels_are_added_channel_by_channel() -> None:
+    assert terms(ONE_FILTER, N=2, C=20, H=30, W=30) == {9}
 
 
 def test_sums_of_rows_that_do_not_overlap_are_no_windows() -> None:
@@ -61,14 +68,19 @@ def test_blurs_are_right(dtype: str, height: int, width: int) -> None:
         check(BLUR.format(dtype), **known)
 
 
-@pytest.mark.parametrize("text", [DEPTHWISE, STEPS, PRODUCT], ids=["depthwise", "steps", "product"])
+WINDOWS = {
+    "depthwise": (DEPTHWISE, {"N": 2, "C": 3, "H": 5}),
+    "one filter": (ONE_FILTER, {"N": 2, "C": 3, "H": 5}),
+    "steps": (STEPS, {"H": 6}),
+    "product": (PRODUCT, {"T": 4}),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize("width", [3, 7, 40, 300])
-def test_windows_of_all_kinds_are_right(text: str, width: int) -> None:
-    check(
-        text,
-        **({"N": 2, "C": 3, "H": 5} if text is DEPTHWISE else {"H": 6} if text is STEPS else {"T": 4}),
-        W=width,
-    )
+def test_windows_of_all_kinds_are_right(kind: str, width: int) -> None:
+    text, sizes = WINDOWS[kind]
+    check(text, **sizes, W=width)
 
 
 def test_what_is_no_number_stays_where_its_window_is() -> None:

@@ -90,3 +90,23 @@ def test_bytes_of_tensors() -> None:
     graph = fixed_graph_of("op f(x: f64[A, B], h: f16[A, A]) -> (y: f32) { y = 1.0 if A > B else 2.0 }", A=3)
     assert tensor_bytes(graph, "h") == 18 and tensor_bytes(graph, "y") == 4
     assert tensor_bytes(graph, "x") == 3 * 1024 * 8  # an open size counts as 1024
+
+
+PADDED = """op f(x: f32[C, H], w: f32[C, 3]) -> (y: f32[H]) {
+  p[c, h] = x[c, h - 1] if 1 <= h < H + 1 else 0.0 for c in 0..C, h in 0..H + 2
+  y[h] = sum[c, r](p[c, h + r] * w[c, r])
+}"""
+
+
+def test_conditions_are_not_asked_in_every_term_of_a_window() -> None:
+    _, decisions, _ = tried(PADDED, C=5, H=40)
+    assert decisions["p"] == "- rematerialise p: y reads each element several times"
+    once = PADDED.replace("sum[c, r](p[c, h + r] * w[c, r])", "sum[c](p[c, h + 1] * w[c, 0])")
+    _, decisions, _ = tried(once, C=5, H=40)
+    assert decisions["p"].startswith("+ rematerialise p: ")
+
+
+def test_what_has_no_condition_is_computed_in_every_term() -> None:
+    text = PADDED.replace("x[c, h - 1] if 1 <= h < H + 1 else 0.0", "max(x[c, h % H], 0.0)")
+    _, decisions, _ = tried(text, C=5, H=40)
+    assert decisions["p"].startswith("+ rematerialise p: ")
