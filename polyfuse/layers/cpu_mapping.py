@@ -252,13 +252,15 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
 
 
 def _better(graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...]) -> bool:
-    """Is a free loop to run innermost in place of others: does it walk more memory element by element, or as
-    much, where they fill no vectors?"""
+    """Is a free loop to run innermost in place of others: does it walk more memory element by element?  Of
+    what stays in cache, or where the others fill no vectors, only a loop that fills some."""
     mine = _contiguity(graph, best, names)
-    theirs = max((_contiguity(graph, m, names) for m in inner), default=0)
+    theirs = max((_contiguity(graph, m, names) for m in inner), default=(0, 0))
     trips = [trip_of(graph, m) for m in (best, *inner)]
     own, *others = (FEWEST_SUNK if t is None else t for t in trips)
-    return mine > theirs or (mine == theirs > 0 and own >= FEWEST_SUNK > max(others, default=0))
+    if mine[0] != theirs[0] or own < FEWEST_SUNK:
+        return mine[0] > theirs[0]
+    return mine > theirs or (mine == theirs > (0, 0) and max(others, default=0) < FEWEST_SUNK)
 
 
 def _sunk_strip(trip: int | None, threads: int) -> int:
@@ -270,10 +272,10 @@ def _sunk_strip(trip: int | None, threads: int) -> int:
     return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
 
 
-def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
-    """Accesses of some statements that walk contiguous memory along a loop, less those that stride; small
-    tensors next to large ones do not count, they stay in cache."""
-    score = 0
+def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[int, int]:
+    """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
+    tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only."""
+    large = every = 0
     for n, e in m.exprs:
         if n not in names or not isinstance(e, IVar):
             continue
@@ -281,12 +283,11 @@ def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
         accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
         most = max(tensor_bytes(graph, t) for t, _ in accesses)
         for tensor, indices in accesses:
-            if tensor_bytes(graph, tensor) * 8 < most:
-                continue
-            for k, i in enumerate(indices):
-                if not isinstance(i, EXPR_TYPES) and _steps(i, e.name):
-                    score += 1 if k == len(indices) - 1 else -1
-    return score
+            walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
+            score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
+            every += score
+            large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
+    return large, every
 
 
 def _steps(i: IndexExpr, dim: str) -> bool:

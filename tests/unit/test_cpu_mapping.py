@@ -171,6 +171,32 @@ def test_short_windows_leave_the_lanes_to_what_lies_beside(width: int, along: st
     assert coordinates(kernels, "y")[-1] == f"{along}@vec"
 
 
+STATES = """op f(x: f32[B, T, K], w: f32[K, K]) -> (y: f32[B, K]) where T >= 1, K >= 1 {
+  s[b, 0, k] = x[b, 0, k]
+  s[b, t, k] = max[j](s[b, t-1, j] + w[j, k]) + x[b, t, k] for t in 1..T
+  y[b, k] = s[b, T-1, k]
+}"""
+
+
+def test_small_factors_decide_between_equals() -> None:
+    """States walk along memory in both loops, and small weights, which stay in cache, only in that over k."""
+    kernels, _ = mapped(STATES, B=16, T=128, K=48)
+    assert coordinates(kernels, "s__max")[-1] == "k@vec"
+    assert (
+        coordinates(mapped(STATES.replace("w[j, k]", "w[k, j]"), B=16, T=128, K=48)[0], "s__max")[-1]
+        == "j@vec"
+    )
+    assert coordinates(mapped(STATES, B=16, T=128, K=15)[0], "s__max")[-1] == "j@vec"
+
+
+def test_a_few_channels_are_no_lanes() -> None:
+    text = """op f(x: u8[N, P, 3], m: f32[3], s: f32[3]) -> (y: f32[N, 3, P]) {
+      y[n, c, p] = (f32(x[n, p, c]) - m[c]) * s[c]
+    }"""
+    kernels, _ = mapped(text, N=8, P=5000)
+    assert coordinates(kernels, "y")[-1] == "p@vec"
+
+
 PROGRAMS = {
     "rows": ROWS,
     "fields": """op f(v: f32[T, H, K]) -> (dv: f32[T, H, K]) where K == 7 {
