@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.contraction import factors_of, is_difference
-from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
@@ -128,7 +128,7 @@ def _factors(update: Update, row: str, lane: str) -> tuple[Expr, Expr] | None:
     factors = factors_of(value)
     if update.op != "sum" or update.atomic or factors is None:
         return None
-    if value.dtype not in (F32, F64) or any(isinstance(i, EXPR_TYPES) for i in update.indices):
+    if value.dtype not in (F32, F64, I32) or any(isinstance(i, EXPR_TYPES) for i in update.indices):
         return None
     for left, right in (factors, factors[::-1]):
         a, b = element(left), element(right)

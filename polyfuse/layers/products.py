@@ -25,7 +25,7 @@ from math import prod
 from typing import TypeAlias
 
 from polyfuse.ir.contraction import factors_of, is_difference
-from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.tensor_graph import (
@@ -52,6 +52,9 @@ FEWEST_OVER = 8
 # Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
 # which are not summed together, no factor is turned around.
 FEWEST_DISTANCES, FEWEST_DISTANT = 1024, 8
+# Of fewer rows or columns of bytes compilers sum products as fast, by instructions for pairs of them: one sum
+# at a time, so that sums along memory of several rows together are no gain.
+FEWEST_WIDENED = 16
 # So many columns are most of a vector of 64 bytes, or of two of 32.
 FULL_COLUMNS = 12
 
@@ -129,7 +132,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     e = s.expr
     if s.reduction != "sum" or s.accumulate or factors_of(e) is None:
         return None
-    if e.dtype not in (F32, F64) or len(graph.writers(s.target)) > 1:
+    if e.dtype not in (F32, F64, I32) or len(graph.writers(s.target)) > 1:
         return None
     extents = {d.name: _extent(d) for d in s.dims}
     free = tuple(d.name for d in s.dims if not d.reduce)
@@ -147,6 +150,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
     fewest = FEWEST_DISTANT if is_difference(e) else FEWEST_TURNED
     found = [x for x in found if extents[x.row] >= fewest or _read_in_place(graph, x, extents)]
+    found = [x for x in found if min(extents[x.row], extents[x.column]) >= FEWEST_WIDENED or not _widens(x)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -180,8 +184,15 @@ def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> b
     return dim is None or (extents[dim] >= FEWEST_ALONG and not difference)
 
 
+def _widens(x: Product) -> bool:
+    """Are factors integers that become larger?"""
+    return any(isinstance(e, Cast) and e.dtype == I32 for e in (x.left, x.right))
+
+
 def along(graph: TensorGraph, x: Product) -> str | None:
-    """A dim that is summed along which both factors lie, elements of memory or their conversions."""
+    """A dim that is summed along which both factors lie, elements of memory or their conversions to floats."""
+    if _widens(x):
+        return None
     left, right = (e.arg if isinstance(e, Cast) else e for e in (x.left, x.right))
     return next((d for d in x.over if contiguous(graph, left, d) and contiguous(graph, right, d)), None)
 
