@@ -190,7 +190,7 @@ def _widens(x: Product) -> bool:
 
 
 def along(graph: TensorGraph, x: Product) -> str | None:
-    """A dim that is summed along which both factors lie, elements of memory or their conversions to floats."""
+    """A dim that is summed along which both factors lie, elements of memory or converted to floats."""
     if _widens(x):
         return None
     left, right = (e.arg if isinstance(e, Cast) else e for e in (x.left, x.right))
