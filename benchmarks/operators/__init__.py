@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from benchmarks.operators import (
     columns,
+    contractions,
     functions,
+    gradients,
     images,
     indices,
     losses,
     movement,
     optimizers,
     rows,
+    science,
     sequences,
 )
 from benchmarks.operators.case import Case as Case
@@ -25,4 +28,7 @@ CASES: tuple[Case, ...] = (
     *sequences.CASES,
     *optimizers.CASES,
     *indices.CASES,
+    *gradients.CASES,
+    *contractions.CASES,
+    *science.CASES,
 )
