@@ -199,10 +199,12 @@ def plan_buffers(
     """
     graph = kernels.graph
     live: dict[str, tuple[int, int]] = {}
+    extents: dict[str, tuple[IndexExpr, ...]] = {}
     for k, step in enumerate(steps):
         for b in step.buffers:
             if b.scope is Scope.GLOBAL:
                 live[b.tensor] = live.get(b.tensor, (k, k))[0], k
+                extents[b.tensor] = b.extents
     found: list[PlanBuffer] = []
     for name in graph.inputs:
         t = graph.tensor(name)
@@ -214,7 +216,7 @@ def plan_buffers(
             found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.OUTPUT, alias in strided, alias))
     for t in graph.tensors:
         if t.role is Role.TEMP and t.name in live:
-            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.WORKSPACE, live=live[t.name]))
+            found.append(PlanBuffer(t.name, t.dtype, extents[t.name], Kind.WORKSPACE, live=live[t.name]))
     return tuple(found)
 
 

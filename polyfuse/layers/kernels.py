@@ -9,15 +9,16 @@ legality          of everything together, and of every parallel loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IConst, evaluate, product, sizes
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Phase, Scope, Stage
 from polyfuse.ir.schedule_tree import (
     Band,
@@ -48,6 +49,7 @@ from polyfuse.layers.scatters import Scatter, around_scatters, map_scatter
 from polyfuse.layers.stitching import Stitching
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
+from polyfuse.poly.folding import folded
 from polyfuse.poly.footprint import Window, private_to_blocks, window
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Illegal, check_schedule, parallel, races
@@ -55,6 +57,7 @@ from polyfuse.poly.legality import Illegal, check_schedule, parallel, races
 # A contracted array of one worker larger than this would not stay in its L2: it is global then.
 LARGEST_LOCAL_BYTES = 256 * 1024
 # Coordinates whose every value updates elements of its own.
+Extents: TypeAlias = tuple[IndexExpr, ...]
 _EXCLUSIVE = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
@@ -98,7 +101,8 @@ def separate_kernels(
         nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
         model = build_model(graph)
         _verify(model, nests)
-        kernels = [_kernel(model, n, k, target, decisions, knobs) for k, n in enumerate(nests)]
+        crossing = {} if isinstance(target, GpuTarget) else _crossing(model, nests, decisions)
+        kernels = [_kernel(model, n, k, target, crossing, decisions, knobs) for k, n in enumerate(nests)]
     return KernelGraph(graph, tuple(kernels)), tuple(decisions)
 
 
@@ -234,6 +238,7 @@ def _kernel(
     nest: Nest,
     number: int,
     target: int | GpuTarget,
+    crossing: Mapping[str, Extents],
     decisions: list[Decision],
     knobs: CpuKnobs,
 ) -> Kernel:
@@ -245,7 +250,7 @@ def _kernel(
     if isinstance(target, GpuTarget):
         storage = GpuStorage(graph, part, t, nest, target.shared_bytes, decisions)
         own = storage.buffer
-    buffers = tuple(_buffer(model.graph, tensor.name, inside, own) for tensor in graph.tensors)
+    buffers = tuple(_buffer(model.graph, tensor.name, inside, own, crossing) for tensor in graph.tensors)
     if isinstance(target, GpuTarget):
         buffers = storage.planned(buffers)
     else:
@@ -283,7 +288,37 @@ def _submodel(model: PolyModel, graph: TensorGraph, inside: frozenset[str]) -> P
     )
 
 
-def _buffer(whole: TensorGraph, name: str, inside: frozenset[str], own: Callable[[str], Buffer]) -> Buffer:
+def _crossing(model: PolyModel, nests: list[Nest], decisions: list[Decision]) -> dict[str, Extents]:
+    """Extents of temporaries that several kernels touch, where few steps of a recurrence live at a time.
+
+    Kernels of which one writes what another touches run in order, whatever elements these are.
+    """
+    order = Sequence(tuple(sequential(n.tree) for n in nests))
+    inside = [set(statements(n.tree)) for n in nests]
+    found: dict[str, Extents] = {}
+    for t in model.graph.tensors:
+        users = {s.name for s in (*model.graph.writers(t.name), *model.graph.readers(t.name))}
+        if t.role is not Role.TEMP or not users or any(users <= names for names in inside):
+            continue
+        extents = folded(model, order, t.name, (), t.shape)
+        if extents != t.shape:
+            decisions.append(Decision("fold", t.name, True, _turns(t.shape, extents)))
+            found[t.name] = extents
+    return found
+
+
+def _turns(shape: Extents, extents: Extents) -> str:
+    steps = " x ".join(str(e) for e, full in zip(extents, shape, strict=True) if e != full)
+    return f"{steps} steps of it live at a time, and take turns in their memory"
+
+
+def _buffer(
+    whole: TensorGraph,
+    name: str,
+    inside: frozenset[str],
+    own: Callable[[str], Buffer],
+    crossing: Mapping[str, Extents],
+) -> Buffer:
     """Storage of a tensor in the kernel of the statements `inside`; `own` chooses for what is its own."""
     tensor = whole.tensor(name)
     if tensor.role is not Role.TEMP:
@@ -291,7 +326,8 @@ def _buffer(whole: TensorGraph, name: str, inside: frozenset[str], own: Callable
     users = {s.name for s in (*whole.writers(name), *whole.readers(name))}
     if not users <= inside:
         reason = "written in one kernel and read in another"
-        return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+        extents = crossing.get(name, tensor.shape)
+        return Buffer(name, tensor.dtype, Scope.GLOBAL, extents, tensor.shape, reason)
     return own(name)
 
 
@@ -301,6 +337,10 @@ def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision]
     found = window(part, t, name)
     one = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))[0]
     if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
+        extents = folded(part, t, name, found.loops, found.extents)
+        if extents != found.extents:
+            decisions.append(Decision("fold", name, True, _turns(found.extents, extents)))
+            found = replace(found, extents=extents)
         return _contracted(part.graph, name, found, decisions, LARGEST_LOCAL_BYTES if most is None else most)
     reason = "shared by the iterations of a parallel loop"
     return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)

@@ -7,6 +7,7 @@ what one iteration of these loops touches.  Along each dim that is a window of s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import islpy as isl
@@ -39,9 +40,9 @@ def window(model: PolyModel, tree: Tree, tensor: str) -> Window:
     accesses = [a for a in (*model.writes.values(), *model.reads) if a.tensor == tensor]
     common = common_loops(tree, list(dict.fromkeys(a.statement for a in accesses)))
     for depth in range(len(common), 0, -1):
-        touched = _touched(model, accesses, common[:depth])
-        if touched.reverse().is_single_valued():
-            return Window(tuple(common[:depth]), _extents(model, tensor, touched))
+        found = touched(model, accesses, common[:depth])
+        if found.reverse().is_single_valued():
+            return Window(tuple(common[:depth]), _extents(model, tensor, found))
     return Window((), model.graph.tensor(tensor).shape)
 
 
@@ -54,10 +55,10 @@ def window_of(model: PolyModel, tensor: str, loops: list[Member]) -> Window | No
     if not loops:
         return Window((), model.graph.tensor(tensor).shape)
     accesses = [a for a in (*model.writes.values(), *model.reads) if a.tensor == tensor]
-    touched = _touched(model, accesses, loops)
-    if not touched.reverse().is_single_valued():
+    found = touched(model, accesses, loops)
+    if not found.reverse().is_single_valued():
         return None
-    return Window(tuple(loops), _extents(model, tensor, touched))
+    return Window(tuple(loops), _extents(model, tensor, found))
 
 
 def private_to_blocks(window_: Window, tree: Tree, statement: str) -> bool:
@@ -78,7 +79,7 @@ def common_loops(tree: Tree, statements: list[str]) -> list[Member]:
     return shared
 
 
-def _touched(model: PolyModel, accesses: list[Access], loops: list[Member]) -> isl.Map:
+def touched(model: PolyModel, accesses: Sequence[Access], loops: Sequence[Member]) -> isl.Map:
     """Values of the loops -> elements touched under them."""
     result: isl.Map | None = None
     for a in accesses:
@@ -96,8 +97,8 @@ def _touched(model: PolyModel, accesses: list[Access], loops: list[Member]) -> i
         )
         if prefix is None:
             continue
-        touched = prefix.reverse().apply_range(a.relation)
-        result = touched if result is None else result.union(touched)
+        found = prefix.reverse().apply_range(a.relation)
+        result = found if result is None else result.union(found)
     if result is None:
         space = accesses[0].relation.get_space().range()
         out = isl.Space.alloc(model.context, len(model.params), len(loops), space.dim(isl.dim_type.set))
@@ -105,9 +106,9 @@ def _touched(model: PolyModel, accesses: list[Access], loops: list[Member]) -> i
     return result
 
 
-def _extents(model: PolyModel, tensor: str, touched: isl.Map) -> tuple[IndexExpr, ...]:
+def _extents(model: PolyModel, tensor: str, found: isl.Map) -> tuple[IndexExpr, ...]:
     shape = model.graph.tensor(tensor).shape
-    spread = touched.reverse().apply_range(touched).intersect_params(model.assumptions).deltas()
+    spread = found.reverse().apply_range(found).intersect_params(model.assumptions).deltas()
     extents: list[IndexExpr] = []
     for k, full in enumerate(shape):
         if spread.is_empty():
