@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute
+from polyfuse.ir.dtypes import BOOL, I32, I64
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -28,7 +28,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.fresh import fresh_name
 
-LARGEST = 2**63 - 1
+LARGEST, LARGEST_SHORT = 2**63 - 1, 2**31 - 1
 
 
 def decompose_argmax(graph: TensorGraph) -> TensorGraph:
@@ -38,52 +38,104 @@ def decompose_argmax(graph: TensorGraph) -> TensorGraph:
     becomes
         v[t, h] = e                                  (kept in storage: both uses must see the same bits)
         m[t]    = max[h](v[t, h])
-        a[t]    = min[h](h if v[t, h] == m[t] or isnan(v[t, h]) else 2**63 - 1)
+        i[t]    = min[h](i32(h) if v[t, h] == m[t] or isnan(v[t, h]) else 2**31 - 1)
+        a[t]    = i64(i[t])
 
-    A NaN makes m a NaN, so that only NaNs are candidates: the first of them, as in NumPy.
+    A NaN makes m a NaN, so that only NaNs are candidates: the first of them, as in NumPy.  An element that is
+    never computed again is read in place of v.  The place is found in 32 bits where values have no more and
+    it fits: vectors hold as many of both, and cores without AVX-512 have no minimum of 64 bits.
     """
     statements: list[Statement] = []
-    tensors = list(graph.tensors)
+    tensors = {t.name: t for t in graph.tensors}
     for s in graph.statements:
         if s.reduction not in ("argmax", "argmin"):
             statements.append(s)
             continue
         new_statements, new_tensors = _argmax_parts(graph, s)
         statements += new_statements
-        tensors += new_tensors
-    return replace(graph, statements=tuple(statements), tensors=tuple(tensors))
+        tensors |= {t.name: t for t in new_tensors}
+    return replace(graph, statements=tuple(statements), tensors=tuple(tensors.values()))
 
 
 def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], list[Tensor]]:
-    outer = tuple(d for d in s.dims if not d.reduce)
+    """The parts, and the tensors that are new or to be stored."""
     (over,) = (d for d in s.dims if d.reduce)
-    dtype = s.expr.dtype
-    value_name, best_name = (fresh_name(graph, f"{s.name}__{part}") for part in ("value", "best"))
-    # Storage starts at 0, wherever the ranges do.
-    ranges = _intervals(s.dims)
-    start = {
-        n: IConst(0) if isinstance(low, IConst) and low.value >= 0 else low for n, (low, _) in ranges.items()
-    }
-    shape = tuple(ranges[d.name][1] + 1 - start[d.name] for d in (*outer, over))
-    place = tuple(IVar(d.name) - start[d.name] for d in (*outer, over))
-    kept = place[:-1]
-    value = Read(value_name, place, dtype, s.span)
-    best = Read(best_name, kept, dtype, s.span)
+    kept = tuple(d for d in s.dims if not d.reduce)
+    stored, dtype, value = _Stored(graph, s), s.expr.dtype, s.expr
+    source = _never_again(graph, value)
+    if source is not None:
+        stored.tensors.append(source)
+    else:
+        plain_dims = tuple(replace(d, reduce=False) for d in s.dims)
+        value = stored.new("value", plain_dims, s.expr, None, _as_read(plain_dims, s.expr))
+    best = stored.new("best", s.dims, value, s.reduction[3:] if s.reduction else None, kept)
     found: Expr = Apply("eq", (value, best), BOOL, s.span)
     if dtype.is_float:
         found = Apply("or", (found, Apply("isnan", (value,), BOOL, s.span)), BOOL, s.span)
-    here = Select(found, IndexValue(IVar(over.name), I64), Const(LARGEST, I64), I64, s.span)
-    plain_dims = tuple(replace(d, reduce=False) for d in s.dims)
-    return [
-        Statement(value_name, value_name, plain_dims, place, s.expr, span=s.span),
-        Statement(
-            best_name, best_name, s.dims, kept, value, s.reduction[3:] if s.reduction else None, span=s.span
-        ),
-        replace(s, expr=here, reduction="min"),
-    ], [
-        Tensor(value_name, dtype, shape, Role.TEMP, s.span, exact=True),
-        Tensor(best_name, dtype, shape[:-1], Role.TEMP, s.span, exact=True),
-    ]
+    narrow = dtype.bytes <= I32.bytes and _fits(_intervals(s.dims)[over.name])
+    number, none = (I32, LARGEST_SHORT) if narrow else (I64, LARGEST)
+    here = Select(found, IndexValue(IVar(over.name), number), Const(none, number), number, s.span)
+    if narrow:
+        at = stored.new("place", s.dims, here, "min", kept)
+        last = replace(s, dims=kept, expr=Cast(at, I64, s.span), reduction=None)
+    else:
+        last = replace(s, expr=here, reduction="min")
+    return [*stored.statements, last], stored.tensors
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What the parts of a statement keep in temporaries."""
+
+    graph: TensorGraph
+    s: Statement
+    statements: list[Statement] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+
+    def new(
+        self, part: str, dims: tuple[IterDim, ...], e: Expr, reduction: str | None, kept: tuple[IterDim, ...]
+    ) -> Read:
+        """An element of a new temporary over the dims `kept`, in their order; storage starts at 0, wherever
+        the ranges do."""
+        name, ranges = fresh_name(self.graph, f"{self.s.name}__{part}"), _intervals(self.s.dims)
+        lows = [ranges[d.name][0] for d in kept]
+        starts = [IConst(0) if isinstance(low, IConst) and low.value >= 0 else low for low in lows]
+        place = tuple(IVar(d.name) - start for d, start in zip(kept, starts, strict=True))
+        shape = tuple(ranges[d.name][1] + 1 - start for d, start in zip(kept, starts, strict=True))
+        self.statements.append(Statement(name, name, dims, place, e, reduction, span=self.s.span))
+        self.tensors.append(Tensor(name, e.dtype, shape, Role.TEMP, self.s.span, exact=True))
+        return Read(name, place, e.dtype, self.s.span)
+
+
+def _never_again(graph: TensorGraph, e: Expr) -> Tensor | None:
+    """The tensor of which an expression is an element, or a cast of one, if it has the same bits wherever it
+    is read: an argument, a result, or a temporary of a reduction, which is stored from now on."""
+    match e:
+        case Cast(arg):
+            return _never_again(graph, arg)
+        case Read(tensor, indices) if not any(isinstance(i, EXPR_TYPES) for i in indices):
+            source = graph.tensor(tensor)
+            if source.role is not Role.TEMP:
+                return source
+            reduced = all(w.reduction for w in graph.writers(tensor))
+            return replace(source, exact=True) if source.exact or reduced else None
+        case _:
+            return None
+
+
+def _as_read(dims: tuple[IterDim, ...], e: Expr) -> tuple[IterDim, ...]:
+    """Dims in the order in which an element that depends on all of them lies in memory: loops that go along
+    one tensor go along the other."""
+    for r in reads(e):
+        order = [v for i in r.indices if not isinstance(i, EXPR_TYPES) for v in variables(i)]
+        if {d.name for d in dims} <= set(order):
+            return tuple(sorted(dims, key=lambda d: order.index(d.name)))
+    return dims
+
+
+def _fits(span: tuple[IndexExpr, IndexExpr]) -> bool:
+    """Are all numbers of a range known to be smaller than the largest of 32 bits?"""
+    return all(isinstance(e, IConst) and -LARGEST_SHORT <= e.value < LARGEST_SHORT for e in span)
 
 
 def _intervals(dims: tuple[IterDim, ...]) -> dict[str, tuple[IndexExpr, IndexExpr]]:

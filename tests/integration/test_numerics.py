@@ -326,6 +326,37 @@ def test_empty_reductions_have_numpys_values() -> None:
     assert (s == 0).all() and (p == 1).all() and not a.any() and l.all() and (t == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "u8", "i64"])
+@pytest.mark.parametrize("shape", [(2, 21, 300), (3, 1, 17), (40, 33, 1), (2, 700, 19)], ids=str)
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_first_extreme_along_a_middle_axis(name: str, shape: tuple[int, int, int], dtype: str) -> None:
+    """The first of equals, and the first NaN before all else."""
+    rng = np.random.default_rng(shape[1])
+    x = rng.integers(0, 7, shape).astype(np.float64)
+    kind = BY_NAME[dtype]
+    if kind.is_float:
+        x[rng.random(shape) < 0.02], x[rng.random(shape) < 0.02], x[0, :, 0] = NAN, INF, -INF
+    given = x.astype(kind.numpy)
+    call = f"op f(x: {dtype}[B, C, P]) -> (y: i64[B, P]) where C >= 1 {{ y[b, p] = {name}[c](VALUE) }}"
+    value = "f32(x[b, c, p])" if dtype in ("f16", "bf16") else "x[b, c, p]"
+    want = getattr(np, name)(x, 1)
+    np.testing.assert_array_equal(pf.compile(call.replace("VALUE", value))(given), want)
+    if kind.is_float:
+        np.testing.assert_array_equal(pf.compile(call.replace("VALUE", f"{value} * 2.0"))(given), want)
+
+
+def test_first_extreme_of_what_is_changed_in_place() -> None:
+    f = pf.compile("""op f(inout x: f32[C, P]) -> (y: i64[P]) where C >= 1 {
+      y[p] = argmax[c](x[c, p])
+      x[c, p] = -x[c, p]
+    }""")
+    x = np.random.default_rng(0).standard_normal((9, 5000)).astype(np.float32)
+    given = x.copy()
+    y = f(given)
+    np.testing.assert_array_equal(y, x.argmax(0))
+    np.testing.assert_array_equal(given, -x)
+
+
 @pytest.mark.parametrize("name", ["max", "min", "mean", "argmax", "argmin"])
 def test_empty_reductions_without_a_value(name: str) -> None:
     kind = "i64" if name.startswith("arg") else "f32"

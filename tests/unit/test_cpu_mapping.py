@@ -52,6 +52,19 @@ def test_a_reduction_is_split_over_lanes_inside_rows() -> None:
     assert coordinates(kernels, "s") == ["t@blk", "h@vec"]
 
 
+@pytest.mark.parametrize("value", ["x[b, c, p]", "x[b, c, p] * w[c]"])
+def test_argmax_over_another_axis_runs_along_memory(value: str) -> None:
+    """Lanes hold neighbours, for each of which one class after the other is looked at."""
+    text = f"""op f(x: f32[B, C, P], w: f32[C]) -> (a: i64[B, P]) where C >= 1 {{
+      a[b, p] = argmax[c]({value})
+    }}"""
+    kernels, _ = mapped(text, B=4, C=5, P=2048)
+    for part in ("a__best", "a__place"):
+        assert coordinates(kernels, part)[-2:] == ["c@seq", "p@vec"]
+    small = fixed_graph_of(text, B=2, C=3, P=37)
+    assert_computes(small, form_kernels(LoopFusion().schedule(small), 2)[0], target="cpu")
+
+
 SOFTMAX = """op f(x: f32[B, T, H]) -> (y: f32[B, T, H]) {
   m[b, t] = max[h](x[b, t, h]); e[b, t, h] = exp(x[b, t, h] - m[b, t])
   d[b, t] = sum[h](e[b, t, h]); y[b, t, h] = e[b, t, h] / d[b, t]

@@ -7,6 +7,7 @@ import pytest
 from equivalence import assert_computes, assert_equivalent, fixed_graph_of
 
 import polyfuse as pf
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.rewrites import cache_read, decompose_argmax, inlinable, inline
@@ -14,23 +15,76 @@ from polyfuse.layers.rewrites import cache_read, decompose_argmax, inlinable, in
 ARGMAX = "op f(x: f32[T, H]) -> (a: i64[T]) { a[t] = argmax[h](x[t, h]) }"
 
 
-def test_argmax_before_and_after() -> None:
-    before = fixed_graph_of(ARGMAX, T=3, H=4)
+def parts(before: TensorGraph) -> list[str]:
+    """The statements that come of an argmax."""
     after = decompose_argmax(before)
-    assert list(map(str, after.statements)) == [
-        "a__value: a__value[t, h] = x[t, h]  for t in 0..3, h in 0..4",
-        "a__best: a__best[t] = max[h in 0..4](a__value[t, h])  for t in 0..3",
-        "a: a[t] = min[h in 0..4]((i64(h) if ((a__value[t, h] == a__best[t]) or isnan(a__value[t, h])) "
-        "else 9223372036854775807))  for t in 0..3",
+    assert_equivalent(before, after)
+    return list(map(str, after.statements))
+
+
+def test_argmax_before_and_after() -> None:
+    assert parts(fixed_graph_of(ARGMAX, T=3, H=4)) == [
+        "a__best: a__best[t] = max[h in 0..4](x[t, h])  for t in 0..3",
+        "a__place: a__place[t] = min[h in 0..4]((i32(h) if ((x[t, h] == a__best[t]) or isnan(x[t, h])) "
+        "else 2147483647))  for t in 0..3",
+        "a: a[t] = i64(a__place[t])  for t in 0..3",
     ]
+
+
+def test_argmin_of_integers_asks_for_no_nan() -> None:
+    assert parts(fixed_graph_of("op f(x: i32[H]) -> (a: i64) { a = argmin[h](x[h]) }", H=7))[:2] == [
+        "a__best: a__best[] = min[h in 0..7](x[h])",
+        "a__place: a__place[] = min[h in 0..7]((i32(h) if (x[h] == a__best[]) else 2147483647))",
+    ]
+
+
+def test_argmax_of_wide_values_counts_as_wide() -> None:
+    made = parts(fixed_graph_of(ARGMAX.replace("f32", "f64"), T=3, H=4))
+    assert made[1:] == [
+        "a: a[t] = min[h in 0..4]((i64(h) if ((x[t, h] == a__best[t]) or isnan(x[t, h])) "
+        "else 9223372036854775807))  for t in 0..3"
+    ]
+
+
+@pytest.mark.parametrize(("start", "narrow"), [(0, True), (2**31 - 6, True), (2**31 - 5, False)])
+def test_argmax_over_large_numbers_counts_as_wide(start: int, narrow: bool) -> None:
+    text = f"op f(x: f32[H]) -> (a: i64) {{ a = argmax[h in {start}..{start + 5}](x[h - {start}]) }}"
+    assert any("i32(h)" in s for s in parts(fixed_graph_of(text, H=5))) == narrow
+
+
+def test_what_argmax_computes_is_kept_in_the_order_of_what_it_reads() -> None:
+    """Both uses see the same bits, and loops go along memory in both."""
+    before = fixed_graph_of(
+        "op f(x: f32[C, P], w: f32[C]) -> (a: i64[P]) { a[p] = argmax[c](w[c] * x[c, p]) }", C=3, P=4
+    )
+    after = decompose_argmax(before)
+    assert str(after.statements[0]) == "a__value: a__value[c, p] = (w[c] * x[c, p])  for p in 0..4, c in 0..3"
     assert after.tensor("a__value").exact and after.tensor("a__best").exact
     assert_equivalent(before, after)
 
 
-def test_argmin_of_integers_asks_for_no_nan() -> None:
-    before = fixed_graph_of("op f(x: i32[H]) -> (a: i64) { a = argmin[h](x[h]) }", H=7)
+@pytest.mark.parametrize(
+    ("value", "kept"), [("max[k](x[t, h] * w[k])", False), ("x[t, h] * 3.0 + 1.0", True)]
+)
+def test_argmax_of_a_temporary_reads_it_where_it_is_never_computed_again(value: str, kept: bool) -> None:
+    text = f"""op f(x: f32[T, H], w: f32[3]) -> (a: i64[T]) {{
+      v[t, h] = {value}
+      a[t] = argmax[h](v[t, h])
+    }}"""
+    before = fixed_graph_of(text, T=3, H=4)
     after = decompose_argmax(before)
-    assert "isnan" not in str(after) and "min[h in 0..7](a__value[h])" in str(after)
+    assert ("a__value" in str(after)) == kept and after.tensor("v").exact == (not kept)
+    assert_equivalent(before, after)
+
+
+@pytest.mark.parametrize("value", ["x[t, i[h]]", "x[t, h - 1] if h >= 1 else 0.0"])
+def test_argmax_of_what_may_leave_a_tensor_reads_it_once(value: str) -> None:
+    text = (
+        f"op f(x: f32[T, H], i: i64[H]) -> (a: i64[T]) where H >= 3 {{ a[t] = argmax[h in 0..H]({value}) }}"
+    )
+    before = fixed_graph_of(text, T=3, H=4)
+    after = decompose_argmax(before)
+    assert "a__value" in str(after)
     assert_equivalent(before, after)
 
 
