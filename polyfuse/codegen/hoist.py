@@ -41,6 +41,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+Key = tuple[Expr, tuple[Expr, ...], tuple[str, ...]]
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 # What compilers move out of loops themselves, or what costs no more than reading it back.
 CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "isnan", "and", "or", "not", *_COMPARE})
@@ -50,8 +51,12 @@ _SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 def hoist(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers the scalars."""
-    alias = {t.name: t.alias for t in kernel.graph.tensors if t.alias is not None}
-    return _block(block, alias, numbers)
+    return _block(block, aliases(kernel), numbers)
+
+
+def aliases(kernel: Kernel) -> dict[str, str]:
+    """What tensors that share the memory of another one share it with."""
+    return {t.name: t.alias for t in kernel.graph.tensors if t.alias is not None}
 
 
 def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]) -> Block:
@@ -61,7 +66,7 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
             case For() if node.coordinate in _SHARED or node.upper == node.lower + 1:
                 result.append(replace(node, body=_block(node.body, alias, numbers)))
             case For():
-                moved = _Moved(_written((node,), alias), alias, numbers)
+                moved = Moved(written((node,), alias), alias, numbers)
                 body = moved.block(node.body, _runs(node))
                 result += [*moved.before, replace(node, body=_block(body, alias, numbers))]
             case If():
@@ -80,15 +85,15 @@ def _runs(loop: For) -> tuple[Expr, ...]:
     return (Apply("lt", (IndexValue(low, I64), IndexValue(high, I64)), BOOL),)
 
 
-def _written(block: Block, alias: Mapping[str, str]) -> set[str]:
+def written(block: Block, alias: Mapping[str, str]) -> set[str]:
     """Loop variables, scalars and memory that a block sets."""
     found: set[str] = set()
     for node in block:
         match node:
             case For():
-                found |= {node.var} | _written(node.body, alias)
+                found |= {node.var} | written(node.body, alias)
             case If():
-                found |= _written(node.then, alias) | _written(node.other, alias)
+                found |= written(node.then, alias) | written(node.other, alias)
             case Store(buffer) | Update(buffer) | VectorStore(buffer):
                 found.add(alias.get(buffer, buffer))
             case Declare(name) | Combine(name) | VectorLoad(name):
@@ -99,7 +104,7 @@ def _written(block: Block, alias: Mapping[str, str]) -> set[str]:
 
 
 @dataclass(slots=True)
-class _Moved:
+class Moved:
     """What is moved out of one loop; `before` comes to stand before it.
 
     `written` holds what the loop sets: all that expressions must not depend on.
@@ -109,7 +114,7 @@ class _Moved:
     alias: Mapping[str, str]
     numbers: itertools.count[int]
     before: list[Node] = field(default_factory=list)
-    known: dict[tuple[Expr, tuple[Expr, ...], tuple[str, ...]], Read] = field(default_factory=dict)
+    known: dict[Key, Read] = field(default_factory=dict)
 
     def block(self, block: Block, runs: tuple[Expr, ...]) -> Block:
         """A block whose instances all run, once or more, if `runs` holds."""
@@ -135,7 +140,7 @@ class _Moved:
     def _expr(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         """The expression with what is invariant in it replaced by scalars."""
         if _costly(e) and self._invariant(e):
-            return self._scalar(e, runs)
+            return self.kept(e, runs)
         match e:
             case Apply(_, args):
                 return replace(e, args=tuple(self._expr(a, runs) for a in args))
@@ -150,9 +155,9 @@ class _Moved:
             case _:
                 return e
 
-    def _scalar(self, e: Expr, runs: tuple[Expr, ...]) -> Read:
-        # Constants by their text: zeros of both signs are equal, and are not the same.
-        key = (e, runs, tuple(repr(x.value) for x in walk(e) if isinstance(x, Const)))
+    def kept(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
+        """Where the value of an invariant expression is found."""
+        key = self.key(e, runs)
         if key not in self.known:
             name = f"%h{next(self.numbers)}"
             self.known[key] = Read(name, (), e.dtype)
@@ -164,6 +169,11 @@ class _Moved:
             else:
                 self.before.append(Declare(name, e.dtype, e))
         return self.known[key]
+
+    def key(self, e: Expr, runs: tuple[Expr, ...]) -> Key:
+        """What is the same for equal values; constants by their text: zeros of both signs are equal, and are
+        not the same."""
+        return e, runs, tuple(repr(x.value) for x in walk(e) if isinstance(x, Const))
 
     def _invariant(self, e: Expr) -> bool:
         for x in walk(e):

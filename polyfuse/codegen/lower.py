@@ -9,6 +9,7 @@ collisions    a vector loop whose updates may meet in one element runs in order
 digits        loops that read by `i // K` and `i % K` run over windows of K
 cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
 invariants    functions of what a loop does not change are computed before it
+columns       those of what stands in a column, before the rows
 roundings     values of 16 bits that a loop reads again stay f32
 carried       what a loop reads of the steps before stays in scalars
 kept rows     what several loops make of 16 bits is kept as f32
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.carried import carried
 from polyfuse.codegen.collisions import order_collisions
+from polyfuse.codegen.column_values import column_values, task_with_column_values
 from polyfuse.codegen.cut_loops import cut_loops
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.digits import split_digits
@@ -89,7 +91,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
     block = cut_loops(split_digits(block, numbers))
-    block = carried(kernel, rounded_once(unswitch(hoist(kernel, block, numbers))), numbers)
+    block = column_values(kernel, hoist(kernel, block, numbers), numbers)
+    block = carried(kernel, rounded_once(unswitch(block)), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))
     block = long_sums(turn_tiles(kernel, block, numbers))
@@ -100,7 +103,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     kernel, tasks = rows_jointly(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
-    kernel, tasks = skewed(kernel, [widened(kernel, t) for t in tasks], knobs)
+    tasks = tuple(task_with_column_values(kernel, widened(kernel, t), numbers) for t in tasks)
+    kernel, tasks = skewed(kernel, tasks, knobs)
     low = LoweredKernel(kernel, tasks)
     return replace(low, kernel=with_arrays(kernel, low.rows))
 

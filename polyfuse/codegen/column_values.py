@@ -1,0 +1,118 @@
+"""Functions and divisions of what stands in a column are computed once, before the rows.
+
+    for t in 0..T:                                      for v in 0..V @vec:  k[v] = rsqrt(s[v])
+      for v in 0..V @vec:                        ->     for t in 0..T:
+        y[t, v] = x[t, v] * rsqrt(s[v])                   for v in 0..V @vec:  y[t, v] = x[t, v] * k[v]
+
+What is the same for all lanes, `codegen.hoist` moves; here each lane has a value of its own, and they are
+kept in an array that stays in L1.  Where rows are shared out, each chunk of them begins with its own array.
+No value changes, and only what every row computes is moved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.codegen.halves import most_trips, trip_of
+from polyfuse.codegen.hoist import Moved, aliases, written
+from polyfuse.codegen.tasks import Task
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import IVar, binary, variables
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr, Read, depends_on
+
+# Bytes of the arrays of a loop: they shall stay in L1, with the rows.
+ROOM = Core().l1 // 3
+# Fewer rows do not make up for what is stored before them; rows that are shared out are in many chunks.
+FEWEST, FEWEST_SHARED = 4, 256
+
+
+def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """See the module docstring. `numbers` numbers the arrays."""
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For() if node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FEWEST:
+                rows = _Rows(aliases(kernel), written((node,), aliases(kernel)), numbers)
+                body = rows.block(node.body)
+                result += [*rows.before, replace(node, body=column_values(kernel, body, numbers))]
+            case For():
+                result.append(replace(node, body=column_values(kernel, node.body, numbers)))
+            case If():
+                then, other = (column_values(kernel, b, numbers) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+    """The same for rows that are handed out."""
+    if task.together or not task.loops or math.prod(trip_of(x) or 0 for x in task.loops) < FEWEST_SHARED:
+        return task
+    changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
+    rows = _Rows(aliases(kernel), changed, numbers)
+    body = rows.block(task.body)
+    return replace(task, body=body, before=(*task.before, *rows.before))
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Loops over rows, which set `changed`; `before` comes to stand before them."""
+
+    alias: Mapping[str, str]
+    changed: set[str]
+    numbers: itertools.count[int]
+    before: list[Node] = field(default_factory=list)
+    room: int = ROOM
+
+    def block(self, block: Block) -> Block:
+        """A block that all rows run."""
+        return tuple(self._node(n) if isinstance(n, For) else n for n in block)
+
+    def _node(self, loop: For) -> For:
+        bounds = {*variables(loop.lower), *variables(loop.upper)}
+        if bounds & self.changed or loop.step != 1:
+            return loop
+        if loop.coordinate is not Coordinate.VECTOR:
+            return replace(loop, body=self.block(loop.body)) if trip_of(loop) else loop
+        count = most_trips(loop)
+        if not count or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
+            return loop
+        columns = _Columns(self.changed - {loop.var}, self.alias, self.numbers, lane=loop, count=count)
+        columns.room = self.room
+        body = columns.block(loop.body, ())
+        self.before += columns.filled()
+        self.room = columns.room
+        return replace(loop, body=body)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Columns(Moved):
+    """What rows of at most `count` lanes do not change, in arrays of all lanes."""
+
+    lane: For
+    count: int
+    room: int = ROOM
+
+    def kept(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
+        key, size = self.key(e, runs), self.count * e.dtype.bytes
+        if key in self.known:
+            return self.known[key]
+        if self.lane.var not in depends_on(e) or size > self.room:
+            return e
+        self.room -= size
+        place = binary("-", IVar(self.lane.var), self.lane.lower)
+        self.known[key] = Read(f"%column{next(self.numbers)}", (place,), e.dtype)
+        return self.known[key]
+
+    def filled(self) -> Block:
+        """The arrays, and the loop that fills them."""
+        arrays = tuple(Declare(r.tensor, r.dtype, None, self.count) for r in self.known.values())
+        stores = tuple(Store(r.tensor, r.indices, e) for (e, *_), r in self.known.items())
+        return (*arrays, replace(self.lane, body=stores, lanes=())) if stores else ()
