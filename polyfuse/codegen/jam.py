@@ -8,28 +8,31 @@
 The totals of a row are in memory, where each addition waits until the one before has been stored; now a
 fourth as often.  In long rows nothing waits, and four rows at a time are more for the caches to bring.  Those
 of a tensor that no cache holds go eight at a time: memory has the lines of others under way while it brings
-those of one row.  Sums may be reassociated (Meaning, in the language).
+those of one row.  Sums may be reassociated (Meaning, in the language).  So may extremes; gcc takes loops over
+a few of them apart into scalars, unless there are several terms.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.halves import most_trips, trip_of
 from polyfuse.codegen.rows_jammed import in_steps
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, sizes, substitute, variables
+from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Read, depends_on, map_expr, reads
 
 TOGETHER = 4
-# Totals of a longer row have been stored when their turn comes again.
-LONGEST = 128
+# Totals of a longer row have been stored when their turn comes again; extremes, which care for NaN in two
+# instructions more each, do not wait for memory in rows of a few vectors.
+LONGEST, LONGEST_EXTREMES = 128, 24
 # Rows of so many bytes, of a tensor of so many: measured, one core reads eight of these at a time from memory
 # up to twice as fast as one after the other, and shorter ones no faster.
 FAR_ROW, FAR_BYTES, FAR_TOGETHER = 8 << 10, 6 << 20, 8
-_COMBINED = {"sum": "add", "prod": "mul"}
+_EXTREMES = {"max": "max", "min": "min"}
+_COMBINED = {"sum": "add", "prod": "mul", **_EXTREMES}
 
 
 def jam(kernel: Kernel, block: Block) -> Block:
@@ -38,7 +41,7 @@ def jam(kernel: Kernel, block: Block) -> Block:
     for node in block:
         match node:
             case For() if _fits(node):
-                result += _jammed(node)
+                result += in_steps(node, _body(node, TOGETHER), TOGETHER)
             case For() if _far(kernel, node):
                 result += in_steps(node, _body(node, FAR_TOGETHER), FAR_TOGETHER)
             case For():
@@ -52,14 +55,13 @@ def jam(kernel: Kernel, block: Block) -> Block:
 
 
 def _fits(loop: For) -> bool:
-    """A loop of known length over nothing but scalars and one vector loop of sums in a short row?"""
-    if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
-        return False
-    if loop.upper.value - loop.lower.value < 2 * TOGETHER:
+    """A loop over nothing but scalars and one vector loop of sums in a short row?"""
+    if (most_trips(loop) or 0) < 2 * TOGETHER:
         return False
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
-    return trip is not None and trip <= LONGEST
+    extremes = inner is not None and any(isinstance(n, Update) and n.op in _EXTREMES for n in inner.body)
+    return trip is not None and trip <= (LONGEST_EXTREMES if extremes else LONGEST)
 
 
 def _far(kernel: Kernel, loop: For) -> bool:
@@ -106,14 +108,6 @@ def adds(n: Update, var: str, inner: For) -> bool:
         return False
     changed = {x.buffer for x in inner.body if isinstance(x, Update)}
     return len(changed) == len(inner.body) and not changed & {r.tensor for r in reads(n.value)}
-
-
-def _jammed(loop: For) -> list[Node]:
-    assert isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
-    low, high = loop.lower.value, loop.upper.value
-    border = high - (high - low) % TOGETHER
-    main = replace(loop, upper=IConst(border), step=TOGETHER, body=_body(loop, TOGETHER))
-    return [main, replace(loop, lower=IConst(border))] if border < high else [main]
 
 
 def _body(loop: For, count: int) -> Block:

@@ -11,9 +11,9 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen import jam as jam_module
-from polyfuse.codegen.jam import FAR_BYTES, FAR_ROW, FAR_TOGETHER, LONGEST, TOGETHER, jam
-from polyfuse.ir.dtypes import F32, I64
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.codegen.jam import FAR_BYTES, FAR_ROW, FAR_TOGETHER, LONGEST, LONGEST_EXTREMES, TOGETHER, jam
+from polyfuse.ir.dtypes import BY_NAME, F32, I64
+from polyfuse.ir.index_expr import IConst, IVar, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import Declare, For, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -63,16 +63,73 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     [
         nest(ROW, 5),
         nest(ROW, columns=LONGEST + 1),
-        nest(ROW, op="max"),
+        nest(ROW, op="max", columns=LONGEST_EXTREMES + 1),
+        nest(ROW, op="any"),
         nest(ROW, at="t"),
         nest(Apply("mul", (Read("y", (IVar("c"),), F32), ROW), F32)),
         nest(Read("x", (IVar("c"),), I64)),
         nest(ROW, scalars=(Declare("%h", F32),)),
     ],
-    ids=["short", "long rows", "no sum", "not the same elements", "needs the total", "integers", "no value"],
+    ids=[
+        "short",
+        "long rows",
+        "long extremes",
+        "no sum",
+        "not the same elements",
+        "needs the total",
+        "integers",
+        "no value",
+    ],
 )
 def test_what_stays_as_it_is(other: For) -> None:
     assert jam(NOTHING, (other,)) == (other,)
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_extremes_of_few_columns_together(op: str) -> None:
+    main, _ = jam(NOTHING, (nest(ROW, op=op, columns=12),))
+    assert isinstance(main, For) and isinstance(main.body[0], For)
+    (update,) = main.body[0].body
+    assert isinstance(update, Update) and isinstance(update.value, Apply)
+    assert (main.step, update.value.op) == (TOGETHER, op)
+
+
+def test_strips_of_rows_that_begin_anywhere() -> None:
+    """Those of partial results, the last of which is shorter."""
+    start = binary("*", IVar("p"), 30)
+    end = binary("min", binary("+", start, 30), 101)
+    main, rest = jam(NOTHING, (replace(nest(ROW), lower=start, upper=end),))
+    assert isinstance(main, For) and isinstance(rest, For) and (main.step, rest.step) == (TOGETHER, 1)
+    for p in range(4):
+        low, high = 30 * p, min(30 * p + 30, 101)
+        done = range(low, evaluate(main.upper, {"p": p}), TOGETHER)
+        assert [t + k for t in done for k in range(TOGETHER)] + [
+            *range(evaluate(rest.lower, {"p": p}), high)
+        ] == [*range(low, high)]
+
+
+FEW = """op f(x: {0}[B, T, V]) -> (high: {1}[B, V], low: {1}[B, V], total: {1}[B, V]) where T >= 1 {{
+  high[b, v] = max[t]({1}(x[b, t, v]))
+  low[b, v] = min[t]({1}(x[b, t, v]))
+  total[b, v] = sum[t]({1}(x[b, t, v])) }}"""
+
+
+@pytest.mark.parametrize("columns", [1, 3, 12, 24, 37])
+@pytest.mark.parametrize("rows", [7, 20, 6001])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i32"])
+def test_columns_of_few_elements(dtype: str, rows: int, columns: int) -> None:
+    """In one piece for each sample, or in parts that workers share."""
+    rng = np.random.default_rng(rows * columns)
+    kind, compute = BY_NAME[dtype], "f32" if dtype == "f16" else dtype
+    values = rng.standard_normal((2 if rows < 100 else 1, rows, columns)) * 100
+    if kind.is_float:
+        values[rng.random(values.shape) < 1 / rows], values[0, 0, 0] = np.nan, -np.inf
+    x = values.astype(kind.numpy)
+    f: Any = pf.compile(FEW.format(dtype, compute))
+    high, low, total = f(x)
+    np.testing.assert_array_equal(high, x.max(1))
+    np.testing.assert_array_equal(low, x.min(1))
+    np.testing.assert_allclose(total, x.astype("f8").sum(1), rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("h", [1, 7, 16, 36, 300])
