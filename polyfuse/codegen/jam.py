@@ -31,8 +31,8 @@ LONGEST, LONGEST_EXTREMES = 128, 24
 # Rows of so many bytes, of a tensor of so many: measured, one core reads eight of these at a time from memory
 # up to twice as fast as one after the other, and shorter ones no faster.
 FAR_ROW, FAR_BYTES, FAR_TOGETHER = 8 << 10, 6 << 20, 8
-_EXTREMES = {"max": "max", "min": "min"}
-_COMBINED = {"sum": "add", "prod": "mul", **_EXTREMES}
+EXTREMES = {"max": "max", "min": "min"}
+_COMBINED = {"sum": "add", "prod": "mul", **EXTREMES}
 
 
 def jam(kernel: Kernel, block: Block) -> Block:
@@ -60,7 +60,7 @@ def _fits(loop: For) -> bool:
         return False
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
-    extremes = inner is not None and any(isinstance(n, Update) and n.op in _EXTREMES for n in inner.body)
+    extremes = inner is not None and any(isinstance(n, Update) and n.op in EXTREMES for n in inner.body)
     return trip is not None and trip <= (LONGEST_EXTREMES if extremes else LONGEST)
 
 

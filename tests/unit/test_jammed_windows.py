@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from equivalence import assert_right, fixed_graph_of, run_kernels, seeded_inputs
 
+import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.loop_ir import For, Update
@@ -30,6 +31,9 @@ COLUMNS = "op f(x: f32[T, 8, W]) -> (y: f32[T, W]) { y[t, v] = sum[r in 0..8](x[
 PRODUCT = """op f(x: f32[T, W]) -> (y: f32[T, W-3]) where W >= 3 {
   y[t, v] = prod[s in 0..4](x[t, v+s]) for v in 0..W-3
 }"""
+HIGHEST = """op f(x: f32[H, W]) -> (y: f32[H-{0}+1, W-{1}+1]) where H >= {0}, W >= {1} {{
+  y[h, v] = max[r in 0..{0}, s in 0..{1}](x[h+r, v+s]) for h in 0..H-{0}+1, v in 0..W-{1}+1
+}}"""
 
 
 def terms(text: str, **sizes: int) -> set[int]:
@@ -53,6 +57,17 @@ def test_larger_windows_are_added_row_by_row(rows: int, columns: int, together: 
 
 def test_windows_of_many_channels_are_added_channel_by_channel() -> None:
     assert terms(ONE_FILTER, N=2, C=20, H=30, W=30) == {9}
+
+
+@pytest.mark.parametrize(("rows", "columns", "together"), [(2, 2, True), (1, 8, True), (3, 3, False)])
+def test_extremes_of_few_terms_go_at_once(rows: int, columns: int, together: bool) -> None:
+    text = HIGHEST.format(rows, columns)
+    assert (rows * columns in terms(text, H=300, W=700)) == together
+    check(text, H=9, W=41)
+    x = np.random.default_rng(0).standard_normal((9, 41)).astype("f4")
+    x[4, 7], x[2], x[5, 30] = np.nan, -np.inf, np.inf
+    windows = np.lib.stride_tricks.sliding_window_view(x, (rows, columns))
+    np.testing.assert_array_equal(pf.compile(text)(x), windows.max((2, 3)))
 
 
 def test_sums_of_rows_that_do_not_overlap_are_no_windows() -> None:
