@@ -73,7 +73,7 @@ def _nest(loop: For) -> list[For]:
 
 
 def _window(loops: Sequence[For], updates: Sequence[Update], inner: For) -> list[For]:
-    """The innermost of the loops that combine few terms, of few rows, some of which lie side by side along the
+    """The innermost of the loops that make few terms, of few rows, some of which lie side by side along the
     vector loop; the outermost first."""
     most = MOST_EXTREMES if _extremes(updates) else MOST_TERMS
     along = {v for n in updates for r in reads(n.value) for i in r.indices for v in _beside(i, inner.var)}
