@@ -11,7 +11,7 @@ single long loop is cut into blocks (strip-mine).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
@@ -26,7 +26,7 @@ from polyfuse.ir.schedule_tree import (
     Tree,
     statements,
 )
-from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.nest import (
     has_band,
     heavy,
@@ -228,11 +228,12 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     perfect = not has_band(phase.child)
     free = [m for m in phase.members if is_free(graph, m, names)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
-    best = max(free, key=lambda m: _contiguity(graph, m, worth), default=None)
+    held = {t for b in innermost(phase) for t in _held(graph, statements(b))}
+    best = max(free, key=lambda m: _contiguity(graph, m, worth, held), default=None)
     if best is None or best in inner or (perfect and not phase.permutable):
         return phase
     trip = trip_of(graph, best)
-    if not _better(graph, best, inner, worth):
+    if not _better(graph, best, inner, worth, held):
         return phase
     if perfect and all(is_free(graph, m, names) for m in phase.members):
         strip = None  # nothing is kept between iterations of the others
@@ -251,11 +252,13 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     return Band(members, child, True) if members else child
 
 
-def _better(graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...]) -> bool:
+def _better(
+    graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...], held: Set[str]
+) -> bool:
     """Is a free loop to run innermost in place of others: does it walk more memory element by element?  Of
     what stays in cache, or where the others fill no vectors, only a loop that fills some."""
-    mine = _contiguity(graph, best, names)
-    theirs = max((_contiguity(graph, m, names) for m in inner), default=(0, 0))
+    mine = _contiguity(graph, best, names, held)
+    theirs = max((_contiguity(graph, m, names, held) for m in inner), default=(0, 0))
     trips = [trip_of(graph, m) for m in (best, *inner)]
     own, *others = (FEWEST_SUNK if t is None else t for t in trips)
     if mine[0] != theirs[0] or own < FEWEST_SUNK:
@@ -272,7 +275,24 @@ def _sunk_strip(trip: int | None, threads: int) -> int:
     return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
 
 
-def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[int, int]:
+def _held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:
+    """The temporaries that statements of one loop body pass to each other, an element in each iteration: they
+    will be registers."""
+    return {
+        t
+        for t in (graph.statement(n).target for n in names)
+        if graph.tensor(t).role is Role.TEMP and all(w.name in names for w in graph.writers(t))
+        if all(u.name in names and _reads_own(u, t) for u in graph.readers(t))
+    }
+
+
+def _reads_own(s: Statement, tensor: str) -> bool:
+    """Does each instance of a statement read another element of a tensor?"""
+    own = {IVar(d.name) for d in s.dims}
+    return all(set(r.indices) == own for r in statement_reads(s) if r.tensor == tensor)
+
+
+def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
     """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
     tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only."""
     large = every = 0
@@ -280,8 +300,9 @@ def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[
         if n not in names or not isinstance(e, IVar):
             continue
         s = graph.statement(n)
-        accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
-        most = max(tensor_bytes(graph, t) for t, _ in accesses)
+        every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+        accesses = [(t, indices) for t, indices in every_access if t not in held]
+        most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
         for tensor, indices in accesses:
             walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
             score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
@@ -351,11 +372,12 @@ def _along_memory(
     last = members[-1]
     inner = [m for m in members if m.coordinate is Coordinate.SEQ]
     free = [m for m in inner[:-1] if is_free(graph, m, names)]
-    best = max(free, key=lambda m: _contiguity(graph, m, names), default=None)
+    held = _held(graph, names)
+    best = max(free, key=lambda m: _contiguity(graph, m, names, held), default=None)
     if best is None or last not in inner or is_free(graph, last, names):
         return members
     trip = trip_of(graph, best)
-    if trip is None or trip < FEWEST_SUNK or not _better(graph, best, (last,), names):
+    if trip is None or trip < FEWEST_SUNK or not _better(graph, best, (last,), names, held):
         return members
     strip = (_strips(best, SUNK_STRIP),) if trip > LONGEST_SUNK else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

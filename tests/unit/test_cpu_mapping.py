@@ -210,6 +210,19 @@ def test_a_few_channels_are_no_lanes() -> None:
     assert coordinates(kernels, "y")[-1] == "p@vec"
 
 
+WEIGHTS = """op f(x: f32[H + 2, W + 2]) -> (y: f32[H, W]) {
+  g[p, q, a, b] = exp(-(x[p+a, q+b] - x[p+1, q+1]) ** 2) for p in 0..H, q in 0..W, a in 0..3, b in 0..3
+  n[p, q] = sum[a, b](g[p, q, a, b])
+  y[p, q] = sum[a, b](g[p, q, a, b] * x[p+a, q+b]) / n[p, q]
+}"""
+
+
+def test_registers_are_no_memory_to_walk_along() -> None:
+    """Weights of neighbours are passed on in registers, however they would lie in memory."""
+    kernels, _ = mapped(WEIGHTS, H=60, W=300)
+    assert coordinates(kernels, "n")[-1] == "q@vec"
+
+
 PROGRAMS = {
     "rows": ROWS,
     "fields": """op f(v: f32[T, H, K]) -> (dv: f32[T, H, K]) where K == 7 {
