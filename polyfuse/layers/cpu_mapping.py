@@ -11,12 +11,11 @@ single long loop is cut into blocks (strip-mine).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, binary, variables
+from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -26,7 +25,9 @@ from polyfuse.ir.schedule_tree import (
     Tree,
     statements,
 )
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers import loop_order
+from polyfuse.layers.loop_order import better, contiguity, held
 from polyfuse.layers.nest import (
     has_band,
     heavy,
@@ -53,9 +54,7 @@ SUNK_STRIP = 256
 # Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
 SHORTEST_STRIP = 128
 WHOLE = 64
-# A loop inside of a row that runs across a reduction: shorter ones fill no vectors, longer ones are cut into
-# strips, whose totals stay in L1.
-FEWEST_SUNK = 16
+# A longer loop inside of a row that runs across a reduction is cut into strips, whose totals stay in L1.
 LONGEST_SUNK = 2048
 CHUNKS_PER_THREAD = 4
 # A sum in few parts is a sum of many numbers one by one, and as inexact as that.
@@ -228,12 +227,12 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     perfect = not has_band(phase.child)
     free = [m for m in phase.members if is_free(graph, m, names)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
-    held = {t for b in innermost(phase) for t in _held(graph, statements(b))}
-    best = max(free, key=lambda m: _contiguity(graph, m, worth, held), default=None)
+    passed = {t for b in innermost(phase) for t in held(graph, statements(b))}
+    best = max(free, key=lambda m: contiguity(graph, m, worth, passed), default=None)
     if best is None or best in inner or (perfect and not phase.permutable):
         return phase
     trip = trip_of(graph, best)
-    if not _better(graph, best, inner, worth, held):
+    if not better(graph, best, inner, worth, passed):
         return phase
     if perfect and all(is_free(graph, m, names) for m in phase.members):
         strip = None  # nothing is kept between iterations of the others
@@ -252,20 +251,6 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     return Band(members, child, True) if members else child
 
 
-def _better(
-    graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...], held: Set[str]
-) -> bool:
-    """Is a free loop to run innermost in place of others: does it walk more memory element by element?  Of
-    what stays in cache, or where the others fill no vectors, only a loop that fills some."""
-    mine = _contiguity(graph, best, names, held)
-    theirs = max((_contiguity(graph, m, names, held) for m in inner), default=(0, 0))
-    trips = [trip_of(graph, m) for m in (best, *inner)]
-    own, *others = (FEWEST_SUNK if t is None else t for t in trips)
-    if mine[0] != theirs[0] or own < FEWEST_SUNK:
-        return mine[0] > theirs[0]
-    return mine > theirs or (mine == theirs > (0, 0) and max(others, default=0) < FEWEST_SUNK)
-
-
 def _sunk_strip(trip: int | None, threads: int) -> int:
     """The length of strips that all threads have equally many of, where each has one at least."""
     if trip is None or trip < threads * SHORTEST_STRIP:
@@ -273,55 +258,6 @@ def _sunk_strip(trip: int | None, threads: int) -> int:
     strips = -(-trip // SUNK_STRIP)
     each = -(-trip // (-(-strips // threads) * threads))
     return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
-
-
-def _held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:
-    """The temporaries that statements of one loop body pass to each other, an element in each iteration: they
-    will be registers."""
-    return {
-        t
-        for t in (graph.statement(n).target for n in names)
-        if graph.tensor(t).role is Role.TEMP and all(w.name in names for w in graph.writers(t))
-        if all(u.name in names and _reads_own(u, t) for u in graph.readers(t))
-    }
-
-
-def _reads_own(s: Statement, tensor: str) -> bool:
-    """Does each instance of a statement read another element of a tensor?"""
-    own = {IVar(d.name) for d in s.dims}
-    return all(set(r.indices) == own for r in statement_reads(s) if r.tensor == tensor)
-
-
-def _contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
-    """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
-    tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only."""
-    large = every = 0
-    for n, e in m.exprs:
-        if n not in names or not isinstance(e, IVar):
-            continue
-        s = graph.statement(n)
-        every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
-        accesses = [(t, indices) for t, indices in every_access if t not in held]
-        most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
-        for tensor, indices in accesses:
-            walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
-            score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
-            every += score
-            large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
-    return large, every
-
-
-def _steps(i: IndexExpr, dim: str) -> bool:
-    """Is the next iteration of a dim at the next index?"""
-    match i:
-        case IVar(name):
-            return name == dim
-        case IBin("+", left, right):
-            return _steps(left, dim) != _steps(right, dim)
-        case IBin("-", left, right):
-            return _steps(left, dim) and dim not in variables(right)
-        case _:
-            return False
 
 
 def _strips(m: Member, size: int) -> Member:
@@ -372,12 +308,12 @@ def _along_memory(
     last = members[-1]
     inner = [m for m in members if m.coordinate is Coordinate.SEQ]
     free = [m for m in inner[:-1] if is_free(graph, m, names)]
-    held = _held(graph, names)
-    best = max(free, key=lambda m: _contiguity(graph, m, names, held), default=None)
+    passed = held(graph, names)
+    best = max(free, key=lambda m: contiguity(graph, m, names, passed), default=None)
     if best is None or last not in inner or is_free(graph, last, names):
         return members
     trip = trip_of(graph, best)
-    if trip is None or trip < FEWEST_SUNK or not _better(graph, best, (last,), names, held):
+    if trip is None or trip < loop_order.FEWEST_LANES or not better(graph, best, (last,), names, passed):
         return members
     strip = (_strips(best, SUNK_STRIP),) if trip > LONGEST_SUNK else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

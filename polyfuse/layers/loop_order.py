@@ -1,0 +1,81 @@
+"""Which loop is to run innermost: the one that walks most memory element by element.
+
+y[q] = sum[c, s](x[c, q + s] * w[c, s])      along q, as s has three iterations
+s[k] = max[j](t[j] + w[j, k])                along k: both walk a state, and k the weights as well
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+
+from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
+from polyfuse.ir.schedule_tree import Member
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
+from polyfuse.layers.nest import trip_of
+from polyfuse.layers.rematerialise import tensor_bytes
+
+# Shorter loops fill no vectors.
+FEWEST_LANES = 16
+
+
+def better(
+    graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...], held: Set[str]
+) -> bool:
+    """Is a free loop to run innermost in place of others: does it walk more memory element by element?  Of
+    what stays in cache, or where the others fill no vectors, only a loop that fills some."""
+    mine = contiguity(graph, best, names, held)
+    theirs = max((contiguity(graph, m, names, held) for m in inner), default=(0, 0))
+    trips = [trip_of(graph, m) for m in (best, *inner)]
+    own, *others = (FEWEST_LANES if t is None else t for t in trips)
+    if mine[0] != theirs[0] or own < FEWEST_LANES:
+        return mine[0] > theirs[0]
+    return mine > theirs or (mine == theirs > (0, 0) and max(others, default=0) < FEWEST_LANES)
+
+
+def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
+    """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
+    tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only."""
+    large = every = 0
+    for n, e in m.exprs:
+        if n not in names or not isinstance(e, IVar):
+            continue
+        s = graph.statement(n)
+        every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+        accesses = [(t, indices) for t, indices in every_access if t not in held]
+        most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
+        for tensor, indices in accesses:
+            walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
+            score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
+            every += score
+            large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
+    return large, every
+
+
+def held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:
+    """The temporaries that statements of one loop body pass to each other, an element in each iteration: they
+    will be registers."""
+    return {
+        t
+        for t in (graph.statement(n).target for n in names)
+        if graph.tensor(t).role is Role.TEMP and all(w.name in names for w in graph.writers(t))
+        if all(u.name in names and _reads_own(u, t) for u in graph.readers(t))
+    }
+
+
+def _reads_own(s: Statement, tensor: str) -> bool:
+    """Does each instance of a statement read another element of a tensor?"""
+    own = {IVar(d.name) for d in s.dims}
+    return all(set(r.indices) == own for r in statement_reads(s) if r.tensor == tensor)
+
+
+def _steps(i: IndexExpr, dim: str) -> bool:
+    """Is the next iteration of a dim at the next index?"""
+    match i:
+        case IVar(name):
+            return name == dim
+        case IBin("+", left, right):
+            return _steps(left, dim) != _steps(right, dim)
+        case IBin("-", left, right):
+            return _steps(left, dim) and dim not in variables(right)
+        case _:
+            return False
