@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product
+from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     Apply,
+    IterDim,
     Read,
     Role,
     Select,
@@ -123,12 +124,18 @@ def _windows(graph: TensorGraph, producer: Statement) -> str | None:
     for s in graph.readers(producer.target):
         if s.reduction is None:
             continue
-        trips = {d.name: _known(binary("-", d.upper, d.lower)) for d in s.dims}
+        trips = {d.name: _trip(d) for d in s.dims}
         terms = reads(s.expr) if guarded else _factors(graph, s)
         for r in terms:
             if r.tensor == producer.target and prod(trips[d] for d in depends_on(r)) >= fewest:
                 return s.name
     return None
+
+
+def _trip(d: IterDim) -> int:
+    """How long a dim is; 1 where that depends on others."""
+    extent = binary("-", d.upper, d.lower)
+    return 1 if variables(extent) else _known(extent)
 
 
 def _factors(graph: TensorGraph, s: Statement) -> Iterator[Read]:

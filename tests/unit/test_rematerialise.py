@@ -106,6 +106,12 @@ def test_conditions_are_not_asked_in_every_term_of_a_window() -> None:
     assert decisions["p"].startswith("+ rematerialise p: ")
 
 
+def test_bounds_may_depend_on_other_loops() -> None:
+    lower = PADDED.replace("sum[c, r](p[c, h + r] * w[c, r])", "sum[c, r in 0..h % 3](p[c, h + r] * w[c, r])")
+    after, _, _ = tried(lower, C=5, H=40)
+    assert after.statements
+
+
 def test_what_has_no_condition_is_computed_in_every_term() -> None:
     text = PADDED.replace("x[c, h - 1] if 1 <= h < H + 1 else 0.0", "max(x[c, h % H], 0.0)")
     _, decisions, _ = tried(text, C=5, H=40)
