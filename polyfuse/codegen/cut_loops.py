@@ -8,7 +8,8 @@ becomes
 
 and
     for i in 0..58 @vec:  y[i] = (x[i - 1] if i >= 1 else 0) + x[i] + (x[i + 1] if i < 57 else 0)
-becomes three loops without conditions.
+    for i in 0..58 @vec:  y[i] = x[(i + 57) % 58] + x[i] + x[(i + 1) % 58]
+become three loops each, without conditions and remainders.
 
 What lies between the cuts is read along memory; an index with arms is computed for each lane, and what it
 names loaded alone, as is what a condition guards.  Conditions may ask for other loops as well: what is left
@@ -23,7 +24,7 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import decided
 from polyfuse.ir.conditions import conjuncts
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, evaluate, sizes, variables
 from polyfuse.ir.linear import Linear, linear, simplify
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.schedule_tree import Coordinate
@@ -61,7 +62,7 @@ def _trips(loop: For) -> int:
 def _pieces(loop: For, low: int, high: int) -> list[For]:
     """Loops over `low..high` without an arm or a guarded load that only some of their iterations take."""
     part = _resolved(replace(loop, lower=IConst(low), upper=IConst(high)), low, high)
-    cut = next((c for c in (*_arms(part), *_choices(part)) if low < c < high), None)
+    cut = next((c for c in (*_arms(part, low, high), *_choices(part)) if low < c < high), None)
     if cut is None:
         return [part]
     return [*_pieces(part, low, cut), *_pieces(part, cut, high)]
@@ -69,19 +70,25 @@ def _pieces(loop: For, low: int, high: int) -> list[For]:
 
 def _resolved(loop: For, low: int, high: int) -> For:
     def index(e: IndexExpr) -> IndexExpr:
-        chooses = next(_cuts(e, loop.var), None) is not None
-        return simplify(e, {loop.var: (low, high - 1)}) if chooses else e
+        return simplify(e, {loop.var: (low, high - 1)}) if _chooses(e, loop.var) else e
 
     known = decided(loop.body, (loop,)) if guarded_load(loop.body) else loop.body
     return replace(loop, body=map_values(known, lambda e: e, index))
 
 
-def _arms(loop: For) -> list[int]:
-    """Where indices go over to other arms."""
+def _chooses(e: IndexExpr, var: str) -> bool:
+    """Has an index arms that depend on a variable?"""
+    if not isinstance(e, IBin) or var not in variables(e):
+        return False
+    return e.op in ("min", "max", "//", "%") or _chooses(e.left, var) or _chooses(e.right, var)
+
+
+def _arms(loop: For, low: int, high: int) -> list[int]:
+    """Where indices of the iterations `low..high` go over to other arms."""
     found: list[int] = []
 
     def look(e: IndexExpr) -> IndexExpr:
-        found.extend(_cuts(e, loop.var))
+        found.extend(_cuts(e, loop.var, low, high))
         return e
 
     map_values(loop.body, lambda e: e, look)
@@ -112,14 +119,20 @@ def _changes(cond: Expr, var: str) -> Iterator[int]:
                 yield from _turns(linear(e), var)
 
 
-def _cuts(e: IndexExpr, var: str) -> Iterator[int]:
-    """From which values of the variable on another arm is the minimum or maximum, inner ones first."""
+def _cuts(e: IndexExpr, var: str, low: int, high: int) -> Iterator[int]:
+    """From which values of the variable on an extreme is its other arm, or a quotient another; inner ones
+    first."""
     if not isinstance(e, IBin) or var not in variables(e):
         return
-    yield from _cuts(e.left, var)
-    yield from _cuts(e.right, var)
-    if e.op in ("min", "max"):
-        yield from _turns(linear(e.left - e.right), var)
+    yield from _cuts(e.left, var, low, high)
+    yield from _cuts(e.right, var, low, high)
+    match e:
+        case IBin("min" | "max", left, right):
+            yield from _turns(linear(left - right), var)
+        case IBin("//" | "%", top, IConst(size)) if size > 0 and {*variables(top), *sizes(top)} == {var}:
+            first, last = sorted(evaluate(top, {var: v}) // size for v in (low, high - 1))
+            for quotient in range(first + 1, min(last, first + MOST_PIECES) + 1):
+                yield from _turns(linear(top - quotient * size), var)
 
 
 def _turns(e: Linear, var: str) -> Iterator[int]:

@@ -128,19 +128,17 @@ def simplify(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
 
 
 def _divided(op: str, top: Linear, c: int, ranges: Mapping[str, Range]) -> IndexExpr:
-    """`top // c` or `top % c`: what is divisible by c goes apart if the rest stays within 0..c-1."""
+    """`top // c` or `top % c`: what is divisible by c goes apart; the rest is known to be within one multiple of
+    c and the next, or is divided."""
     whole = Linear(tuple((a, k) for a, k in top.terms if k % c == 0), top.constant // c * c)
     rest = Linear(tuple((a, k) for a, k in top.terms if k % c), top.constant % c)
     left = rest.expr()
-    bounds = interval(left, ranges)
-    if bounds is not None and bounds[0] >= 0 and bounds[1] < c:
-        if op == "%":
-            return left
-        return Linear(tuple((a, k // c) for a, k in whole.terms), whole.constant // c).expr()
-    if op == "%":
-        return binary("%", left, c)
     quotient = Linear(tuple((a, k // c) for a, k in whole.terms), whole.constant // c).expr()
-    return binary("+", quotient, binary("//", left, c))
+    bounds = interval(left, ranges)
+    if bounds is not None and bounds[0] // c == bounds[1] // c:
+        more = bounds[0] // c
+        return binary("-", left, more * c) if op == "%" else binary("+", quotient, more)
+    return binary("%", left, c) if op == "%" else binary("+", quotient, binary("//", left, c))
 
 
 def _extreme(op: str, a: IndexExpr, b: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:

@@ -111,6 +111,34 @@ def test_conditions_on_other_loops_are_left() -> None:
     assert isinstance(second.body[0], Store) and second.body[0].value == replace(value, cond=at_least(T, 2))
 
 
+def test_a_period_is_cut_where_it_begins_again() -> None:
+    at = binary("%", C + 55, 58)
+    made = _loops(copied(at, as_index(0), as_index(58)))
+    assert [(str(x.lower), str(x.upper), str(indices(x))) for x in made] == [
+        ("0", "3", "i + 55"),
+        ("3", "58", "i - 3"),
+    ]
+
+
+def test_short_periods_stay() -> None:
+    for size in (4, 9):
+        loop = copied(binary("%", C + 3, size), as_index(0), as_index(99))
+        assert cut_loops((loop,)) == (loop,)
+    loop = copied(binary("//", binary("*", C, 1000), 300), as_index(0), as_index(99))
+    assert cut_loops((loop,)) == (loop,)
+
+
+@pytest.mark.parametrize(("a", "c"), [*itertools.product((-2, -1, 1, 3), (-70, -1, 0, 7, 49))])
+@pytest.mark.parametrize("op", ["//", "%"])
+def test_every_iteration_keeps_its_digits(a: int, c: int, op: str) -> None:
+    at = binary(op, binary("+", binary("*", C, a), c), 50)
+    made = _loops(copied(at, as_index(2), as_index(60)))
+    seen = [
+        (i, evaluate(indices(x), {"i": i})) for x in made for i in range(int(str(x.lower)), int(str(x.upper)))
+    ]
+    assert seen == [(i, evaluate(at, {"i": i})) for i in range(2, 60)]
+
+
 def test_choices_without_loads_are_vectors_as_they_are() -> None:
     value = Select(at_least(C, 5), Const(1.0, F32), Const(0.0, F32), F32)
     loop = For("i", as_index(0), as_index(58), 1, (Store("y", (C,), value),), VECTOR)
@@ -134,6 +162,8 @@ BORDERS = {
     "repeated": "x[a, min(max(i - 3, 0), M - 1)] for a in 0..N, i in 0..M + 6",
     "of both": "x[min(max(a - 1, 0), N - 1), min(max(i - 3, 0), M - 1)] * w[min(i, M - 1)] "
     "for a in 0..N, i in 0..M + 6",
+    "periodic": "x[a, (i + M - 3) % M] for a in 0..N, i in 0..M + 6",
+    "periodic both ways": "x[(a + 1) % N, (M + 9 - i) % M] - x[a, (i + 2) % M] for a in 0..N, i in 0..M + 6",
     "of zeros": "(x[a, i - 3] if 3 <= i < M + 3 else 0.0) + (x[a, i - 2] if 2 <= i < M + 2 else 0.0) * 2.0 "
     "for a in 0..N, i in 0..M + 6",
     "of zeros all around": "(x[a - 1, i - 3] if a >= 1 and 3 <= i < M + 3 else 0.0) - "
