@@ -128,8 +128,8 @@ def simplify(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
 
 
 def _divided(op: str, top: Linear, c: int, ranges: Mapping[str, Range]) -> IndexExpr:
-    """`top // c` or `top % c`: what is divisible by c goes apart; the rest is known to be within one multiple of
-    c and the next, or is divided."""
+    """`top // c` or `top % c`: what is divisible by c goes apart; the rest is divided, unless it is known to
+    lie between two neighbouring multiples of c."""
     whole = Linear(tuple((a, k) for a, k in top.terms if k % c == 0), top.constant // c * c)
     rest = Linear(tuple((a, k) for a, k in top.terms if k % c), top.constant % c)
     left = rest.expr()

@@ -52,7 +52,7 @@ from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
 from polyfuse.poly.folding import folded
 from polyfuse.poly.footprint import Window, private_to_blocks, window
 from polyfuse.poly.isl_bridge import isl_lock
-from polyfuse.poly.legality import Illegal, check_schedule, parallel, races
+from polyfuse.poly.legality import Illegal, check_schedule, check_turns, parallel, races
 
 # A contracted array of one worker larger than this would not stay in its L2: it is global then.
 LARGEST_LOCAL_BYTES = 256 * 1024
@@ -300,16 +300,26 @@ def _crossing(model: PolyModel, nests: list[Nest], decisions: list[Decision]) ->
         users = {s.name for s in (*model.graph.writers(t.name), *model.graph.readers(t.name))}
         if t.role is not Role.TEMP or not users or any(users <= names for names in inside):
             continue
-        extents = folded(model, order, t.name, (), t.shape)
+        extents = _in_turns(model, order, t.name, Window((), t.shape), decisions).extents
         if extents != t.shape:
-            decisions.append(Decision("fold", t.name, True, _turns(t.shape, extents)))
             found[t.name] = extents
     return found
 
 
-def _turns(shape: Extents, extents: Extents) -> str:
-    steps = " x ".join(str(e) for e, full in zip(extents, shape, strict=True) if e != full)
-    return f"{steps} steps of it live at a time, and take turns in their memory"
+def _in_turns(model: PolyModel, tree: Tree, name: str, found: Window, decisions: list[Decision]) -> Window:
+    """The window of a tensor whose steps take turns in it, where few of them live at a time."""
+    extents = folded(model, tree, name, found.loops, found.extents)
+    fewer = [e if e != full else None for e, full in zip(extents, found.extents, strict=True)]
+    if not any(fewer):
+        return found
+    shape = model.graph.tensor(name).shape
+    verdict = check_turns(model, tree, name, tuple(e or full for e, full in zip(fewer, shape, strict=True)))
+    if isinstance(verdict, Illegal):
+        raise ScheduleError([verdict.diagnostic])
+    steps = " x ".join(str(e) for e in fewer if e)
+    reason = f"{steps} steps of it live at a time, and take turns in their memory"
+    decisions.append(Decision("fold", name, True, reason))
+    return replace(found, extents=extents)
 
 
 def _buffer(
@@ -337,10 +347,7 @@ def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision]
     found = window(part, t, name)
     one = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))[0]
     if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
-        extents = folded(part, t, name, found.loops, found.extents)
-        if extents != found.extents:
-            decisions.append(Decision("fold", name, True, _turns(found.extents, extents)))
-            found = replace(found, extents=extents)
+        found = _in_turns(part, t, name, found, decisions)
         return _contracted(part.graph, name, found, decisions, LARGEST_LOCAL_BYTES if most is None else most)
     reason = "shared by the iterations of a parallel loop"
     return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)

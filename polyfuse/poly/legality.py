@@ -16,10 +16,11 @@ from typing import TypeAlias, Union
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostic
+from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.schedule_tree import Member, Tree, map_members, path, statements
 from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import Access, PolyModel
-from polyfuse.poly.isl_bridge import size_id
+from polyfuse.poly.isl_bridge import index_text, params_prefix, size_id
 from polyfuse.poly.tree_convert import member_map, schedule_map, to_isl
 from polyfuse.source import Span
 
@@ -84,6 +85,38 @@ def check_schedule(model: PolyModel, tree: Tree) -> Verdict:
     if not missing.is_empty():
         return _illegal(model, missing, "PF501", "reads an element before it is written")
     return _check_accumulation(model, schedule, inside)
+
+
+def check_turns(model: PolyModel, tree: Tree, tensor: str, extents: tuple[IndexExpr, ...]) -> Verdict:
+    """Legal if every read of a tensor finds its own element, ``x`` at ``x mod extent``."""
+    inside = frozenset(statements(tree))
+    reads = [a.relation for a in model.reads if a.statement in inside and a.tensor == tensor]
+    writes = [a.relation for s, a in model.writes.items() if s in inside and a.tensor == tensor]
+    if not reads or not writes:
+        return Legal()
+    own = model.union_map(writes).apply_range(model.union_map(reads).reverse())
+    place = _places(model, writes[0], model.graph.tensor(tensor).shape, extents)
+    info = isl.UnionAccessInfo.from_sink(model.union_map(reads).apply_range(place))
+    info = info.set_must_source(model.union_map(writes).apply_range(place)).set_schedule(to_isl(model, tree))
+    last = info.compute_flow().get_must_dependence()
+    wrong = last.subtract(own).intersect_params(model.assumptions)
+    if wrong.is_empty():
+        return Legal()
+    return _illegal(model, wrong, "PF501", "reads memory that another element has taken")
+
+
+def _places(
+    model: PolyModel, write: isl.Map, shape: tuple[IndexExpr, ...], extents: tuple[IndexExpr, ...]
+) -> isl.UnionMap:
+    """Element -> where it lives."""
+    name = write.get_tuple_name(isl.dim_type.out)
+    dims = [f"x{k}" for k in range(len(shape))]
+    at = [
+        d if e == full else f"{d} mod {index_text(e)}"
+        for d, e, full in zip(dims, extents, shape, strict=True)
+    ]
+    text = f"{params_prefix(model.params)}{{ {name}[{', '.join(dims)}] -> {name}[{', '.join(at)}] }}"
+    return isl.UnionMap.read_from_str(model.context, text)
 
 
 def _earlier(schedule: isl.Schedule, sink: isl.UnionMap, source: isl.UnionMap) -> isl.UnionMap:

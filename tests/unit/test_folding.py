@@ -8,12 +8,17 @@ from equivalence import fixed_graph_of, seeded_inputs
 from targets import Call, check_everywhere
 
 import polyfuse as pf
-from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.index_expr import IConst, evaluate, product
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
+from polyfuse.poly import folding
+from polyfuse.poly.axis_planner import plan
+from polyfuse.poly.domains import build_model
+from polyfuse.poly.isl_bridge import isl_lock
+from polyfuse.poly.legality import Illegal, check_turns
 
 HEAT = """op f(x: f32[H, W]) -> (y: f32[H, W]) where H >= 3, W >= 3 {
   u[0, i, k] = x[i, k]
@@ -77,6 +82,24 @@ def test_so_many_steps_live_at_a_time(text: str, tensor: str, sizes: dict[str, i
 
 def test_a_worker_has_its_own_steps() -> None:
     assert steps(STATES, "s", 1, B=16, T=128, K=48) == {"2"}
+
+
+@pytest.mark.parametrize(("fewer", "right"), [(1, False), (2, True), (3, True)])
+def test_dataflow_is_asked_again(fewer: int, right: bool) -> None:
+    graph = fixed_graph_of(HEAT, H=5, W=6)
+    with isl_lock:
+        model, order = build_model(graph), plan(graph)
+        extents = (IConst(fewer), *graph.tensor("u").shape[1:])
+        verdict = check_turns(model, order, "u", extents)
+    assert bool(verdict) == right
+    if isinstance(verdict, Illegal):
+        assert verdict.code == "PF501" and "memory that another element has taken" in verdict.message
+
+
+def test_storage_that_is_too_small_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_smaller", lambda extent, steps: IConst(1))
+    with pytest.raises(pf.PolyfuseError, match="PF501"):
+        kernels_of(HEAT, H=30, W=30)
 
 
 def test_explanations_tell_how_many() -> None:
