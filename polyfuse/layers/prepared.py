@@ -1,4 +1,5 @@
-"""A graph as it is cut into clusters: without what it need not compute, numbers where they are read."""
+"""A graph as it is cut into clusters: without what it need not compute, numbers where they are read, and with
+contractions as tiles take them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
+from polyfuse.layers.digit_dims import split_digit_dims
 from polyfuse.layers.gpu_rows import GpuTarget
 
 
@@ -13,6 +15,6 @@ def prepared(
     graph: TensorGraph, decisions: list[Decision], machine: int | GpuTarget, *, checked: bool
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
-    clean = cleaned(graph, decisions, checked=checked)
+    clean = split_digit_dims(cleaned(graph, decisions, checked=checked), decisions)
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
     return recompute_numbers(clean, decisions, arguments=isinstance(machine, GpuTarget))

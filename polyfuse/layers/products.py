@@ -95,7 +95,7 @@ def around_products(
         found = product_of(graph, s)
         if found is None or not wanted(graph, found):
             continue
-        later = _depending(inside, s)
+        later = depending(inside, s)
         if s.name in later:
             continue  # a recurrence
         found = replace(found, followers=_followers(graph, inside, found, later))
@@ -111,7 +111,7 @@ def around_products(
 def with_followers(graph: TensorGraph, p: Product) -> Product:
     """A contraction with what follows each element, among all statements."""
     inside = list(graph.statements)
-    later = _depending(inside, graph.statement(p.statement))
+    later = depending(inside, graph.statement(p.statement))
     return replace(p, followers=() if p.statement in later else _followers(graph, inside, p, later))
 
 
@@ -213,7 +213,7 @@ def _extent(d: IterDim) -> int:
     return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
 
 
-def _depending(inside: list[Statement], start: Statement) -> frozenset[str]:
+def depending(inside: Sequence[Statement], start: Statement) -> frozenset[str]:
     """Statements that need, by any way, what one computes."""
     reached: set[str] = set()
     targets = {start.target}
