@@ -2,7 +2,8 @@
 
 A fresh 32 MB array costs more to touch for the first time (4 KB pages, 3 GB/s) than most kernels
 take to fill it.  So blocks from 1 MB on are mapped here, 2 MB aligned, with huge pages, touched
-once, and come back to a free list when the last array on them dies.  Smaller ones come from NumPy.
+once, and come back to a free list when the last array on them dies.  Smaller ones come from NumPy, and
+from there from the C library, which is made to keep memory of that size (`_keep_freed`).
 Contents are never cleared: a block holds whatever its last user left.
 """
 
@@ -120,6 +121,7 @@ class Arena:
         """The process's arena. Raises ToolchainError PF705 for a bad POLYFUSE_ARENA_BYTES."""
         if cls._default is None:
             with cls._default_lock:
+                _keep_freed()
                 cls._default = cls._default or cls()
         return cls._default
 
@@ -260,6 +262,15 @@ def _reset_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def _keep_freed() -> None:
+    """Let the C library keep what requests below `LARGE` free.
+
+    glibc returns free memory at the heap's end beyond 128 KB to the system, and the next call touches every
+    page for the first time again; where a larger block has come and gone, beyond twice its size (mallopt(3)).
+    """
+    np.empty(4 * LARGE, _BYTE)
 
 
 def size_class(nbytes: int) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
 import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -68,6 +71,28 @@ def test_reuse_after_the_last_view_dies() -> None:
     assert arena.stats().free == size_class(12 * MB)
     assert where(arena.empty((3 * MB - 5,), np.float32)) == place, "same class, same block"
     assert arena.stats().reused == 1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what the C library keeps is its own choice")
+def test_pages_of_small_arrays_stay_present() -> None:
+    text = """
+import resource
+from polyfuse.runtime.arena import Arena
+
+def call():
+    for a in [Arena.get().allocate(600_000) for _ in range(3)]:
+        a[::4096] = 1
+
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    call()
+before = faults()
+for _ in range(20):
+    call()
+print(faults() - before)
+"""
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 1000, "each call touches all pages of its arrays for the first time"
 
 
 def test_memoryview_keeps_the_memory() -> None:
