@@ -1,6 +1,6 @@
 """All of the clean-up, in order.
 
-    TensorGraph --fold_constants, simplify--> --merge_equal--> --remove_unused-->
+    TensorGraph --fold_constants, simplify, narrow_clamps--> --merge_equal--> --remove_unused-->
                 --write_directly--> TensorGraph
 
 Every pass takes a graph and a list that it adds its decisions to, and gives the same graph (the same object)
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.cleanup.clamps import narrow_clamps
 from polyfuse.layers.cleanup.direct import write_directly
 from polyfuse.layers.cleanup.merge import merge_equal
 from polyfuse.layers.cleanup.simplify import PASSES, fold_constants, simplify
@@ -21,7 +22,7 @@ def cleaned(graph: TensorGraph, decisions: list[Decision], *, checked: bool) -> 
     """The graph without what it need not compute; results keep their bits. `checked`: see `remove_unused`."""
     for _ in range(PASSES):
         before = graph
-        graph = simplify(fold_constants(graph, decisions), decisions)
+        graph = narrow_clamps(simplify(fold_constants(graph, decisions), decisions), decisions)
         if graph is before:
             break
     graph = remove_unused(merge_equal(graph, decisions), decisions, checked=checked)
