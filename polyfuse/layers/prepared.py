@@ -15,6 +15,9 @@ def prepared(
     graph: TensorGraph, decisions: list[Decision], machine: int | GpuTarget, *, checked: bool
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
-    clean = split_digit_dims(cleaned(graph, decisions, checked=checked), decisions)
+    clean = cleaned(graph, decisions, checked=checked)
+    if not isinstance(machine, GpuTarget):
+        # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
+        clean = split_digit_dims(clean, decisions)
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
     return recompute_numbers(clean, decisions, arguments=isinstance(machine, GpuTarget))

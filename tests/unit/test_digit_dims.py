@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from equivalence import assert_equivalent, assert_right, fixed_graph_of, seeded_inputs
@@ -97,6 +99,12 @@ def test_a_recurrence_stays_one_statement() -> None:
       y[t, k, j] = sum[c](y[t - 1, k, c] * w[c, j // 2, j % 2] * x[t, c]) for t in 1..T, k in 0..2*K
     }"""
     assert split(text, T=9, C=64, K=32)[1] == []
+
+
+@pytest.mark.parametrize(("target", "wanted"), [("cpu", True), ("emulate", False)])
+def test_dims_are_split_on_a_cpu(target: Literal["cpu", "emulate"], wanted: bool) -> None:
+    pieces = pf.parse(TWICE).op().specialize(**KNOWN).clusters(target=target)
+    assert any("split digits" in str(d) for d in pieces[0].decisions) == wanted
 
 
 @pytest.mark.parametrize(
