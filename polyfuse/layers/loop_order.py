@@ -34,7 +34,8 @@ def better(
 
 def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
     """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
-    tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only."""
+    tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only, where
+    these walk along memory: a transpose is as fast along one side as along the other."""
     large = every = 0
     for n, e in m.exprs:
         if n not in names or not isinstance(e, IVar):
@@ -48,7 +49,7 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
             score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
             every += score
             large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
-    return large, every
+    return large, every if large > 0 else 0
 
 
 def held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:

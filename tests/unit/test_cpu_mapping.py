@@ -210,6 +210,11 @@ def test_a_few_channels_are_no_lanes() -> None:
     assert coordinates(kernels, "y")[-1] == "p@vec"
 
 
+def test_factors_of_a_transpose_decide_nothing() -> None:
+    text = "op f(x: f32[I, J], s: f32[J]) -> (y: f32[J, I]) { y[j, i] = x[i, j] * s[j] }"
+    assert coordinates(mapped(text, I=500, J=77)[0], "y")[-1] == "i@vec"
+
+
 WEIGHTS = """op f(x: f32[H + 2, W + 2]) -> (y: f32[H, W]) {
   g[p, q, a, b] = exp(-(x[p+a, q+b] - x[p+1, q+1]) ** 2) for p in 0..H, q in 0..W, a in 0..3, b in 0..3
   n[p, q] = sum[a, b](g[p, q, a, b])
