@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import certain_reads
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.touched import read_in
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear

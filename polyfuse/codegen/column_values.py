@@ -16,9 +16,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.halves import most_trips, trip_of
 from polyfuse.codegen.hoist import Moved, aliases, written
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.kernel import Kernel

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.decided import decided
-from polyfuse.codegen.halves import most_trips
 from polyfuse.codegen.rows_together import nodes_of, renamed
+from polyfuse.codegen.trips import most_trips
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.linear import linear, simplify

@@ -21,9 +21,10 @@ from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.masked_tails import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -290,38 +291,6 @@ class HalfPrinter(Printer):
         if isinstance(last, EXPR_TYPES) or var in depends_on(*leading):
             return False
         return _follows(last, var)
-
-
-def trip_of(loop: For) -> int | None:
-    """How often a loop runs, if that is known."""
-    match loop.lower, loop.upper:
-        case IConst(low), IConst(high):
-            return max(0, high - low)
-        case low, IBin("+", start, IConst(count)) if start == low:
-            return max(0, count)
-        case _:
-            return None
-
-
-def most_trips(loop: For) -> int | None:
-    """How often a loop runs at most, if that can be told."""
-
-    def above(e: IndexExpr) -> int | None:
-        if e == loop.lower:
-            return 0
-        match e, loop.lower:
-            case IBin("min", a, b), _:
-                return min((n for n in (above(a), above(b)) if n is not None), default=None)
-            case IBin("+", a, IConst(count)), _:
-                begin = above(a)
-                return None if begin is None else begin + count
-            case IConst(high), IConst(low):
-                return high - low
-            case _:
-                return None
-
-    found = above(loop.upper)
-    return None if found is None else max(0, found)
 
 
 def _follows(e: IndexExpr, var: str) -> bool:

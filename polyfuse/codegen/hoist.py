@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import guards_index
-from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel

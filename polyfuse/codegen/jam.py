@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyfuse.codegen.halves import most_trips, trip_of
 from polyfuse.codegen.rows_jammed import in_steps
+from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update

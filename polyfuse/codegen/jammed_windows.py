@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.jam import EXTREMES, adds, combined
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IndexExpr, binary, substitute, variables
 from polyfuse.ir.loop_ir import Block, For, Update, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate

@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, at_once, placed, wanted, with_places
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_folds import DTYPES
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.identity import identity

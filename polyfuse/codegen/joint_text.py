@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_jointly import ROW, of_all
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_joins import join_name, part_name
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.loop_ir import For, Update

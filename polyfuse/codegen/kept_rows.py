@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
-from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.halves import LANES
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IConst, IVar

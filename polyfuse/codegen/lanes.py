@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.digits import by_steps
-from polyfuse.codegen.halves import HalfPrinter, trip_of
+from polyfuse.codegen.halves import HalfPrinter
 from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.identity import identity

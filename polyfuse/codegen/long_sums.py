@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyfuse.codegen.halves import trip_of
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
 

@@ -24,10 +24,10 @@ from dataclasses import replace
 
 from polyfuse.codegen.carried import CARRIED
 from polyfuse.codegen.dots_jammed import bounds_of, few_lanes, in_turns, jammed, multiplies, sums_fit
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, nodes_of, possible
 from polyfuse.codegen.tasks import Task, Together
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel

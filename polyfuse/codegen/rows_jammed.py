@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import steps
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import at_most, strip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs

@@ -23,11 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
-from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs

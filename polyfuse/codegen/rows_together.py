@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import scalar_name
-from polyfuse.codegen.halves import trip_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_in
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope

@@ -23,13 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load, scalar_name
-from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.prefetch import taken_out
 from polyfuse.codegen.rows_jointly import row_places
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core, overlap_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary

@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from polyfuse.codegen.halves import LANES, trip_of
+from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
 from polyfuse.codegen.transposed import turned_text
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, TurnedTile, Update

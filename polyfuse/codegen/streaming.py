@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load
-from polyfuse.codegen.halves import LANES, most_trips
+from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.lanes import LanePrinter
+from polyfuse.codegen.trips import most_trips
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Declare, For, Store, Update

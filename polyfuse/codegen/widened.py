@@ -19,8 +19,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.halves import converted, trip_of
+from polyfuse.codegen.halves import converted
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables

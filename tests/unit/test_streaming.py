@@ -9,7 +9,7 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.codegen.halves import most_trips
+from polyfuse.codegen.trips import most_trips
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IConst, IVar, binary
