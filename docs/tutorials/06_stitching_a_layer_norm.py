@@ -260,6 +260,27 @@ loads = emulated(small.apply(pf.Stitching()), {**arrays, **results, "dbeta": np.
 print("agrees with the reference;", small.apply(pf.Stitching()).launches, "of", small.launches, "kernels")
 
 # %% [markdown]
+# ## Steps that take turns
+#
+# What goes from one step of a recurrence to the next is kept as long as somebody asks for it. On a CPU, a
+# plate of 100 steps is two plates in memory, since only the last step is a result; isl is asked how many steps
+# live at a time, and dataflow analysis whether every read then finds its own element.
+
+# %%
+plate = pf.parse("""
+op plate(x: f32[H, W]) -> (y: f32[H, W]) where H >= 3, W >= 3 {
+  u[0, i, k] = x[i, k]
+  u[t, i, k] = (0.25 * (u[t-1, i-1, k] + u[t-1, i+1, k] + u[t-1, i, k-1] + u[t-1, i, k+1])
+      if 1 <= i < H - 1 and 1 <= k < W - 1 else u[t-1, i, k]) for t in 1..101, i in 0..H, k in 0..W
+  y[i, k] = u[100, i, k]
+}
+""")
+steps = plate.op().specialize(H=200, W=300).schedule().apply(pf.LoopFusion()).lower(target="cpu")
+turns = [x for x in steps.explain().splitlines() if x.startswith("+ fold")]
+print("\n".join(turns))
+assert turns == ["+ fold u: 2 steps of it live at a time, and take turns in their memory"]
+
+# %% [markdown]
 # ## What it refuses
 #
 # Stitching costs parallelism: only the rows are left to spread over the device. With four long rows that is
