@@ -263,8 +263,8 @@ print("agrees with the reference;", small.apply(pf.Stitching()).launches, "of", 
 # ## Steps that take turns
 #
 # What goes from one step of a recurrence to the next is kept as long as somebody asks for it. On a CPU, a
-# plate of 100 steps is two plates in memory, since only the last step is a result; isl is asked how many steps
-# live at a time, and dataflow analysis whether every read then finds its own element.
+# plate of 100 steps is two plates in memory, since only the last step is a result; isl is asked how many
+# steps live at a time, and dataflow analysis whether every read then finds its own element.
 
 # %%
 plate = pf.parse("""
