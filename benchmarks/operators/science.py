@@ -113,19 +113,11 @@ def _jax_heat(j: Any, n: Any, x: Any) -> Any:
     return j.lax.fori_loop(0, 10, step, x, unroll=True)
 
 
-def _life(pad: Any, x: Any) -> Any:
-    """Of padded cells: in NumPy's terms, which all have."""
+def _life(z: Any, x: Any) -> Any:
+    """Which cells live next, of cells and the same with a border."""
     h, w = x.shape
-    z = pad(x)
     s = sum(z[i : i + h, k : k + w] for i in range(3) for k in range(3) if (i, k) != (1, 1))
-    return ((s == 3) | ((s == 2) & (x == 1))).astype("u1")
-
-
-def _torch_life(t: Any, f: Any, x: Any) -> Any:
-    h, w = x.shape
-    z = f.pad(x, (1, 1, 1, 1))
-    s = sum(z[i : i + h, k : k + w] for i in range(3) for k in range(3) if (i, k) != (1, 1))
-    return ((s == 3) | ((s == 2) & (x == 1))).to(t.uint8)
+    return (s == 3) | ((s == 2) & (x == 1))
 
 
 def _laplace(x: Any) -> Any:
@@ -264,8 +256,8 @@ CASES = (
         "a step of the game of life",
         LIFE,
         lambda d: (d.ints(0, 2, 1024, 1024, dtype="u8"),),
-        _torch_life,
-        lambda j, n, x: _life(lambda x: n.pad(x, 1), x),
+        lambda t, f, x: _life(f.pad(x, (1, 1, 1, 1)), x).to(t.uint8),
+        lambda j, n, x: _life(n.pad(x, 1), x).astype("u1"),
     ),
     Case(
         "Laplace operator in three dimensions",
