@@ -54,10 +54,11 @@ from polyfuse.poly.footprint import Window, private_to_blocks, window
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Illegal, check_schedule, check_turns, parallel, races
 
+Extents: TypeAlias = tuple[IndexExpr, ...]
+
 # A contracted array of one worker larger than this would not stay in its L2: it is global then.
 LARGEST_LOCAL_BYTES = 256 * 1024
 # Coordinates whose every value updates elements of its own.
-Extents: TypeAlias = tuple[IndexExpr, ...]
 _EXCLUSIVE = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
 
