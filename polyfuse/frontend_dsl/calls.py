@@ -191,7 +191,7 @@ class _Call:
     def _classify(self, p: ast.Param, e: ast.Expr | None) -> _Argument:
         if e is None:
             return _Argument(p, None)
-        if isinstance(e, ast.Name) and e.id not in self.scope.sizes:
+        if isinstance(e, ast.Name) and e.id not in self.scope.sizes and not self.scope.names_constant(e.id):
             info = self.scope.reads.get(e.id)
             if info is None:
                 hint = self.scope.unknown_hint(e.id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, is_index_only, to_index
 from polyfuse.frontend_dsl.literals import fit
-from polyfuse.frontend_dsl.names import FUNCTIONS
+from polyfuse.frontend_dsl.names import CONSTANTS, FUNCTIONS
 from polyfuse.frontend_dsl.scope import Context, Scope
 from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.typer import Typer
@@ -86,6 +86,8 @@ class ExprBuilder:
                 return self._literal(-value, f"-{text}", want, e.span)
             case ast.BoolLit(value):
                 return g.Const(value, BOOL, e.span)
+            case ast.Name(name) if self.scope.names_constant(name):
+                return g.Const(CONSTANTS[name], want, e.span)
             case ast.Name():
                 return self._read(e.id, (), e.span)
             case ast.Subscript(name, indices):

@@ -43,6 +43,7 @@ _INTERESTING = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(
 _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
 _NAME_FOLLOWS = re.compile(r"[ \t\r\n]*(?!(?:max|min)=(?!=)|(?:and|or|if|else|for)\b)[A-Za-z_]")
+_CONTINUATION = re.compile(r"[-+*/%<>=!]|(?:and|or|if|else|for)\b")
 _BRACKET_FOLLOWS = re.compile(r"[ \t]*\[")
 _CALL_FOLLOWS = re.compile(r"[ \t]*\(")
 _NUMBER_TAIL = re.compile(r"[A-Za-z0-9_]+(?:\.(?!\.)[A-Za-z0-9_]*)*|(?:\.(?!\.)[A-Za-z0-9_]*)+")
@@ -218,7 +219,7 @@ class Tokenizer:
         while True:
             skip = _SKIP.match(text, position)
             if skip:
-                if "\n" in skip.group() and self._ends_statement():
+                if "\n" in skip.group() and self._ends_statement(skip.end()):
                     yield self._emit("END", position, position)
                 position = skip.end()
             if position >= len(text):
@@ -229,10 +230,12 @@ class Tokenizer:
                 self._previous = token
                 yield token
 
-    def _ends_statement(self) -> bool:
-        """Whether a newline here ends a statement."""
+    def _ends_statement(self, following: int) -> bool:
+        """Whether a newline ends a statement after the last token and before what stands at `following`."""
         directly_in_body = bool(self._open) and self._open[-1] == "{"
-        return directly_in_body and self._previous is not None and self._previous.type not in CONTINUES
+        if not directly_in_body or self._previous is None or self._previous.type in CONTINUES:
+            return False
+        return _CONTINUATION.match(self._text, following) is None
 
     def _emit(self, type_: str, start: int, end: int) -> SourceToken:
         token = self._token(type_, start, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 from polyfuse.frontend_dsl import ast
@@ -22,6 +23,9 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
     "select": (3, 3),
 }
 """Scalar functions: the least and the greatest number of arguments."""
+
+CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
+"""Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
 
 REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "mean", "argmax", "argmin")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.names import Library, Namer, did_you_mean
+from polyfuse.frontend_dsl.names import CONSTANTS, Library, Namer, did_you_mean
 from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.signature import size_names
 from polyfuse.frontend_dsl.size_algebra import Facts
@@ -133,6 +133,10 @@ class Scope:
         """The rank-0 tensor of that name, if there is one."""
         info = self.reads.get(name)
         return info if info is not None and info.rank == 0 else None
+
+    def names_constant(self, name: str) -> bool:
+        """Whether the name is that of a number (`inf`, `nan`, `pi`): tensors and sizes come first."""
+        return name in CONSTANTS and name not in self.reads and name not in self.sizes
 
     def unknown_hint(self, name: str, extra: tuple[str, ...] = ()) -> str | None:
         return did_you_mean(name, (*self.reads, *self.sizes, *extra))

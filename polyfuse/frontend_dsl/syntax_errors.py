@@ -57,15 +57,13 @@ _NAME_AFTER = {
 }
 _FOUND = {"END": "the end of the line", "$END": "the end of the file"}
 
-_CONDITIONAL_HINT = "a condition is written 'value if condition else other', all on one line or in '()'"
+_CONDITIONAL_HINT = "a condition is written 'value if condition else other'"
 _RANGE_HINT = "a range is written '0..N', without its end, and there are no slices"
-_LINE_HINT = (
-    "a newline ends a statement: let the line before end in an operator, or put the expression in '( )'"
-)
+_OPERAND_HINT = "an operator stands between two operands, and no statement begins with one"
 _STATEMENT_HINTS = {
     "IF": _CONDITIONAL_HINT,
-    **dict.fromkeys(("ELSE", "AND", "OR", "TIMES", "POWER", "PLUS", "MINUS", "COMPARE"), _LINE_HINT),
-    "FOR": "ranges follow their definition on the same line: t[i] = e for i in 0..N",
+    **dict.fromkeys(("ELSE", "AND", "OR", "TIMES", "POWER", "PLUS", "MINUS", "COMPARE"), _OPERAND_HINT),
+    "FOR": "ranges follow their definition: t[i] = e for i in 0..N",
     "REDUCTION": "a reduction is part of a definition: s = sum[i](x[i])",
 }
 _EXPRESSION_HINTS = {

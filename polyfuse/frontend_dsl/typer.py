@@ -30,11 +30,6 @@ from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.source import Span
 
 _UNSUITABLE = "PF216"
-_CONSTANTS = {
-    "inf": "there is no name for infinity; write 1.0 / 0.0, or a large number such as 1e30",
-    "nan": "there is no name for NaN; write 0.0 / 0.0",
-    "pi": "there are no named constants; write 3.141592653589793",
-}
 
 
 class Typer:
@@ -93,9 +88,9 @@ class Typer:
             return WEAK_INT
         info = self.scope.reads.get(e.id)
         if info is None:
+            if self.scope.names_constant(e.id):
+                return WEAK_FLOAT
             hint = self.scope.unknown_hint(e.id, tuple(self.variables))
-            if hint is None and e.id in _CONSTANTS:
-                hint = _CONSTANTS[e.id]
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)

@@ -68,7 +68,7 @@ STATEMENTS = [
     ("sum[i](x[i])", "PF101", 1, "a reduction is part of a definition"),
     ("for i in 0..3", "PF101", 1, "ranges follow their definition"),
     ("if c { y = 1 }", "PF101", 1, "expected a statement"),
-    ("else 3", "PF101", 1, "a newline ends a statement"),
+    ("else 3", "PF101", 1, "no statement begins with one"),
     ("y = not", "PF101", 8, "expected an expression after 'not'"),
     ('import "x.pf"', "PF101", 8, "imports stand before the first operator"),
     ("y = 1 = = 2", "PF101", 7, "compare with '=='"),
@@ -176,7 +176,9 @@ def test_several_errors_are_reported_together() -> None:
 
 
 def test_no_echo_after_a_broken_statement() -> None:
-    (found,) = failing("op f() {\n  a = x if c\n    else y\n  b = 1\n}")
+    (found,) = failing("op f() {\n  a = = x\n    else y\n  b = 1\n}")
+    assert where(found) == ("PF101", 2, 7)
+    (found,) = failing("op f() {\n  a = x if c\n  b = 1\n}")
     assert where(found) == ("PF101", 2, 13)
 
 

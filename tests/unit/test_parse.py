@@ -190,10 +190,20 @@ def test_scatter_is_one_token_after_a_target_only() -> None:
         "a = x if c else\n  y\nb = sum[i,\n j](\n x)",
         "a = not\n x\r\nb = 2\r\n",
         "\ta = 1\n\tb\t=\t2",
+        "a = x\n  + y\n  - z\nb = 1",
+        "a = x\n  # why\n\n  if c\n  else y\nb = 1",
+        "a[i] = x[i]\n  for i in 0..3\nb\n  = x",
+        "a = x\n  and y\n  or not z\n\nb = x\r\n  <= y\n  != z",
+        "a = x\n  * y\n  // z % w\nb = x\n  / y\n  ** -2",
     ],
 )
 def test_newlines(body: str) -> None:
     assert [s.target for s in statements(body) if isinstance(s, ast.Define)] == ["a", "b"]
+
+
+def test_names_that_begin_like_operators_begin_statements() -> None:
+    found = statements("order = 1\niffy = 2\nandy = 3\nformula = 4\nelsewhere = 5")
+    assert [s.target for s in found] == ["order", "iffy", "andy", "formula", "elsewhere"]
 
 
 def test_reduction_needs_its_parenthesis_on_the_same_line() -> None:
