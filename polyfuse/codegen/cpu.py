@@ -27,7 +27,7 @@ from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
@@ -237,11 +237,13 @@ def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
 
 
 def _instances(s: Statement) -> IndexExpr:
-    """Instances of a statement; dims whose bounds depend on others count once."""
+    """Instances of a statement; a dim whose bounds depend on others counts as in the middle of these."""
+    middle: dict[str, IndexExpr] = {}
     extents = []
     for d in s.dims:
-        e = binary("-", d.upper, d.lower)
-        extents.append(as_index(1) if variables(e) else e)
+        low, high = substitute(d.lower, middle), substitute(d.upper, middle)
+        middle[d.name] = binary("//", binary("+", low, high), 2)
+        extents.append(binary("-", high, low))
     return product(tuple(extents))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from equivalence import assert_computes, assert_equivalent, fixed_graph_of
 
+from polyfuse.codegen.cpu import emit
 from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.schedule_tree import Band, Coordinate, format_tree, sequence, shape
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
@@ -13,6 +15,7 @@ from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.rfactor import rfactor
 from polyfuse.poly.axis_planner import plan
+from polyfuse.runtime.cpu import PARALLEL_INSTANCES
 
 COLUMNS = "op f(x: f32[T, H]) -> (g: f32[H]) { g[h] = sum[t](x[t, h]) }"
 
@@ -149,3 +152,16 @@ def test_blocks_are_parallel_members() -> None:
     nest = Band(tuple(sorted(tree.members, key=lambda m: m.name != "t")), tree.child, True)
     _, (first, *_) = rfactor(graph, nest, ("g",), 4, 3)
     assert isinstance(first, Band) and first.members[0].coordinate is Coordinate.BLK
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "total"),
+    [("op f(x: f32[N]) -> (s: f32) { s = sum[i](x[i]) }", 100_000, 100_000),
+     ("op f(x: f32[N, N]) -> (y: f32[N]) { y[i] = sum[j in 0..i+1](x[i, j]) }", 450, 450 * 451 // 2)],
+)  # fmt: skip
+def test_loops_with_bounds_that_depend_on_others_count_as_work(text: str, n: int, total: int) -> None:
+    """What is worth several threads is decided by the instances."""
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, N=n)), 2)
+    counts = [evaluate(x.instances, {}) for x in emit(kernels).plan.launches if x.parallel]
+    assert counts and 0.9 * total <= max(counts) <= 1.1 * total
+    assert max(counts) >= PARALLEL_INSTANCES
