@@ -34,6 +34,7 @@ from polyfuse.layers import (
     online,
     prefetch,
     products,
+    scatter_copies,
     scatters,
     tile_shapes,
 )
@@ -221,4 +222,8 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (jam, "LONGEST", (4, 128)),
     (jam, "FAR_ROW", (1, 128)),
     (jam, "FAR_BYTES", (1, 1024)),
+    (scatter_copies, "FEWEST_UPDATES", (0, 0, 4)),
+    (scatter_copies, "TURNS", (2, 3, 4)),
+    (scatter_copies, "MOST_BYTES", (16, 64 * 1024)),
+    (scatters, "LONG_ROW", (16, 1024)),
 )

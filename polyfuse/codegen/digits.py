@@ -13,7 +13,8 @@ A digit of a vector's lanes is a division for each of them, and what is read by 
                                                      for c in N - 3..N @vec:  y[c] = x[c + 3 - N]
 
 Windows of several lengths are split one after the other, from the longest.  The iterations of a vector loop
-do not meet, so they may run in any order, and copies of its body one by one.
+do not meet, so they may run in any order, and copies of its body one by one.  Those of a loop of updates in
+turns (`layers.scatter_copies`) may meet; copies keep their order.
 
 Sums keep their lanes over all windows: `lane_bytes` has so many lanes that a window is whole steps of them,
 and the digits are the same for all lanes of a step (`by_steps`).  A window that is no multiple of a vector
@@ -47,7 +48,7 @@ from polyfuse.ir.loop_ir import (
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Cast, Expr, depends_on, reads, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, depends_on, reads, walk
 
 # From so many iterations on a window is a loop, with vectors along it; a shorter one is that many copies.
 LEAST_WINDOW = 8
@@ -73,7 +74,7 @@ def split_digits(block: Block, numbers: itertools.count[int]) -> Block:
 
 
 def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
-    if loop.coordinate is not Coordinate.VECTOR or loop.step != 1:
+    if loop.step != 1 or not (loop.coordinate is Coordinate.VECTOR or _in_turns(loop)):
         return loop
     if (most_trips(loop) or UNROLLED + 1) <= UNROLLED:
         return loop
@@ -91,6 +92,13 @@ def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
         return loop
     made = _split(loop, numbers)
     return loop if made is None else decided(tuple(made))
+
+
+def _in_turns(loop: For) -> bool:
+    """Does a loop update elements by a short digit of its variable?  Copies of its body keep their order."""
+    updated = [i for n in nodes_of(loop.body) if isinstance(n, Update) for i in n.indices]
+    digits = any(any(_digits_in(i, loop.var)) for i in updated if not isinstance(i, EXPR_TYPES))
+    return digits and not _along(loop, max(periods(loop) or {LEAST_WINDOW + 1}))
 
 
 def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:

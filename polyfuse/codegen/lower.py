@@ -97,7 +97,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
-        return LoweredKernel(kernel, (Task(*owned(kernel, kernel.owners, block)),))
+        return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
     knobs = knobs or CpuKnobs()
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     kernel, tasks = rows_jointly(kernel, rows_in_step(kernel, jammed, knobs), knobs)

@@ -33,16 +33,16 @@ OWN = "own"
 LEAST_AHEAD_BYTES = 256 * 1024
 
 
-def owned(kernel: Kernel, owners: Owners, block: Block) -> tuple[tuple[For, ...], Block]:
-    """The loop over parts (none, where there is one), and what each runs."""
+def owned(kernel: Kernel, owners: Owners, block: Block) -> Block:
+    """The loop over parts (none, where there is one) of what each runs."""
     extent = kernel.buffer(owners.tensor).shape[owners.place]
     share = binary("//", binary("+", extent, owners.parts - 1), owners.parts)
     if owners.parts == 1:
-        return (), _Shares(kernel, owners, (IConst(0), extent)).block(block)
+        return _Shares(kernel, owners, (IConst(0), extent)).block(block)
     low = binary("*", IVar(OWN), share)
     high = binary("min", binary("+", low, share), extent)
-    loop = For(OWN, IConst(0), IConst(owners.parts), 1, (), Coordinate.BLK)
-    return (loop,), _Shares(kernel, owners, (low, high)).block(block)
+    mine = _Shares(kernel, owners, (low, high)).block(block)
+    return (For(OWN, IConst(0), IConst(owners.parts), 1, mine, Coordinate.BLK),)
 
 
 class _Shares:

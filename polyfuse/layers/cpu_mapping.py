@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import (
@@ -42,6 +43,7 @@ from polyfuse.layers.nest import (
 )
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor
+from polyfuse.layers.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.transposed import transposed_tiles
 
 # Below this many instances a kernel is faster on one core than spread over several.
@@ -143,33 +145,55 @@ def _map_reduction(
     """A nest whose outermost loop reduces: factor it over parts if there is work enough."""
     outer = phase.members[0]
     span = span_of(graph, outer)
-    what = ", ".join(split)
-    reason = _cannot_factor(graph, phase, split, span)
+    reason = _cannot_factor(graph, phase, split, span, threads, knobs.on)
     if reason is not None:
-        decisions.append(Decision("rfactor", what, False, reason))
+        decisions.append(Decision("rfactor", ", ".join(split), False, reason))
         return graph, [vectorise(graph, _sink(graph, phase, threads, decisions, knobs))]
     assert span is not None  # else there is a reason
+    return factored(graph, phase, split, span, threads, decisions, knobs)
+
+
+def factored(
+    graph: TensorGraph,
+    phase: Band,
+    split: tuple[str, ...],
+    span: range,
+    threads: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
+) -> tuple[TensorGraph, list[Tree]]:
+    """The nest over parts of its first loop, whose iterations are `span`, then nests that combine them."""
     if knobs.partials:
         chunk = -(-len(span) // (threads * knobs.partials))
     else:
         parts = min(parts_of(threads), -(-len(span) // _fewest_rows(graph, split, len(span))))
         chunk = -(-len(span) // (-(-parts // threads) * threads))  # as many parts for each thread
     chunks = -(-len(span) // chunk)
-    graph, trees = rfactor(graph, phase, split, chunk, chunks, span.start)
-    why = f"partial results over {chunks} chunks of {chunk} iterations of {outer.name} run in parallel"
-    decisions.append(Decision("rfactor", what, True, why))
-    return graph, [vectorise(graph, t) for t in trees]
+    outer = phase.members[0].name
+    graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks, span.start)
+    why = f"partial results over {chunks} chunks of {chunk} iterations of {outer} run in parallel"
+    decisions.append(Decision("rfactor", ", ".join(split), True, why))
+    return graph, [vectorise(graph, nest), *(_map_end(graph, t, threads, decisions, knobs) for t in ends)]
+
+
+def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
+    """A nest that combines partial results: those of scatters may be many for each of a few parts."""
+    if isinstance(end, Band) and is_free(graph, end.members[0], statements(end)):
+        return _map_parallel(graph, end, threads, decisions, knobs)
+    return vectorise(graph, end)
 
 
 def _fewest_rows(graph: TensorGraph, split: tuple[str, ...], trip: int) -> int:
     """Iterations of the outermost loop that a part has at least: the more of them, the more partial results
     an iteration has for the terms it adds."""
-    targets = [graph.tensor(graph.statement(n).target) for n in split]
-    kept = max(tensor_bytes(graph, t.name) // t.dtype.bytes for t in targets)
+    targets = [(graph.tensor(s.target), turns_of(graph, s)) for s in map(graph.statement, split)]
+    kept = max(copies * tensor_bytes(graph, t.name) // t.dtype.bytes for t, copies in targets)
     return max(1, -(-FEWEST_ROWS * kept * trip // max(1, volume(graph, split))))
 
 
-def _cannot_factor(graph: TensorGraph, phase: Band, split: tuple[str, ...], span: range | None) -> str | None:
+def _cannot_factor(
+    graph: TensorGraph, phase: Band, split: tuple[str, ...], span: range | None, threads: int, core: Core
+) -> str | None:
     """Why the first loop, with these iterations, is not to be factored; None if it may be."""
     outer = phase.members[0]
     if not outer.coincident:
@@ -178,8 +202,8 @@ def _cannot_factor(graph: TensorGraph, phase: Band, split: tuple[str, ...], span
         return f"the extent of {outer.name} is not known"
     if not worth_factoring(volume(graph, statements(phase)), len(span)):
         return "too little work to spread over workers"
-    if any(graph.statement(n).accumulate for n in split):
-        return "it adds to elements that are found by data"
+    if not worth_copying(graph, [n for n in split if graph.statement(n).accumulate], threads, core):
+        return "copies of what it adds to by data are too large, for caches or beside the updates"
     if not all(isinstance(outer.of(n), IVar) for n in split):
         return f"loop {outer.name} is not a plain dim of it"
     return None

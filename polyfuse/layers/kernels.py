@@ -127,7 +127,7 @@ def _parts(
         return list(around_products(graph, phases, partial(gpu_tiles.fits, gpu=target)))
     found: list[Tree | Product | Scatter] = []
     fits = partial(cpu_tiles.fits, core=knobs.on)
-    for part in around_scatters(graph, phases, target):
+    for part in around_scatters(graph, phases, target, knobs.on):
         found += [part] if isinstance(part, Scatter) else around_products(graph, part, fits)
     return found
 
@@ -148,7 +148,7 @@ def _mapped(
             graph, nests[k] = cache_rows(graph, nest, target, decisions)
         return graph, nests
     if isinstance(part, Scatter):
-        return graph, [Nest(map_scatter(graph, part, decisions), owners=part.owners)]
+        return map_scatter(graph, part, target, decisions, knobs)
     if isinstance(part, Product):
         graph, trees = cpu_tiles.map_product(graph, part, knobs.on, target, decisions)
     else:

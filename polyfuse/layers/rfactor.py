@@ -9,6 +9,9 @@ becomes, for chunks of C iterations of t,
     g__acc[p, h] = sum[t in ...](e)                    B(p)[B(t, h)(g__acc, others); B(h)(g__part)]
     g__part[p, h] = g__acc[p, h]
 
+A scatter over chunks has copies of its result instead, which start before the chunk and end in the result
+after all chunks (`layers.scatter_copies`).
+
 Where t begins at S, so do the chunks: p = (t - S) // C.  The loop over p may run in parallel: no two of
 its iterations update one element.
 """
@@ -22,6 +25,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph
 from polyfuse.layers.fresh import fresh_name
+from polyfuse.layers.scatter_copies import found_by_data, in_turns, turns_of, with_start_and_end
 
 
 def rfactor(
@@ -37,6 +41,7 @@ def rfactor(
     block = f"{outer.name}_blk"
     number = fresh_name(graph, "p__")
     parts: dict[str, str] = {}
+    starts: list[Statement] = []
     finals: list[Statement] = []
     statements: list[Statement] = []
     tensors = list(graph.tensors)
@@ -46,6 +51,12 @@ def rfactor(
             continue
         part, tensor, final = _split(graph, s, outer, number, chunk, chunks, start)
         parts[s.name] = part.name
+        if s.accumulate:
+            count = binary("-", outer.of(s.name), IVar(number) * chunk + start)
+            part, tensor = in_turns(part, tensor, turns_of(graph, s), count)
+            begin, final = with_start_and_end(graph, s, part, tensor)
+            starts.append(begin)
+            statements.append(begin)
         statements += [part, final]
         tensors.append(tensor)
         finals.append(final)
@@ -56,8 +67,10 @@ def rfactor(
         (n, IVar(number) if n in parts.values() else binary("//", binary("-", e, start), chunk))
         for n, e in renamed.members[0].exprs
     ]
+    rows += [(s.name, IVar(number)) for s in starts]
     blocks = Member(block, tuple(sorted(rows)), coincident=True, coordinate=Coordinate.BLK)
-    return graph, [Band((blocks,), renamed, permutable=True), *_combine_nests(finals)]
+    inside = sequence([*(_own_loops(s) for s in starts), renamed])
+    return graph, [Band((blocks,), inside, permutable=True), *_combine_nests(finals)]
 
 
 def _split(
@@ -77,12 +90,19 @@ def _split(
     target = graph.tensor(s.target)
     name = fresh_name(graph, f"{s.name}__part")
     part = replace(s, name=name, target=name, dims=tuple(dims), write=(IVar(number), *s.write))
-    shape = (IConst(chunks), *_to_lines(target))
+    rows = target.shape if s.accumulate and found_by_data(s) else _to_lines(target)
+    shape = (IConst(chunks), *rows)
     tensor = Tensor(name, target.dtype, shape, Role.TEMP, target.span)
     kept = tuple(d for d in s.dims if not d.reduce)
     value = Read(name, (IVar(number), *s.write), target.dtype, s.span)
     final = replace(s, dims=(*kept, replace(block, reduce=True)), expr=value)
     return part, tensor, final
+
+
+def _own_loops(start: Statement) -> Tree:
+    """Loops over the elements of a copy."""
+    members = [Member(d.name, ((start.name, IVar(d.name)),), True) for d in start.dims[1:]]
+    return band(members, Leaf(start.name), permutable=True)
 
 
 def _to_lines(target: Tensor) -> tuple[IndexExpr, ...]:

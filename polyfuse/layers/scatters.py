@@ -1,4 +1,4 @@
-"""Scatters on a CPU: every worker owns elements of the result and makes all updates of them.
+"""Scatters of rows on a CPU: every worker owns elements of the result and makes all updates of them.
 
     y[dst[e], f] += x[src[e], f]      becomes, for parts of the rows n of y, in parallel,
                                       y[n, f] = 0               for rows n of the part
@@ -8,6 +8,10 @@ Nothing is shared, so there is nothing to make atomic and no partial result to a
 by one worker, in the order of e, whatever the number of parts.  What a worker looks through in vain are
 indices, a word for each row of features.  Where the destinations are sorted, stretches of them are passed by
 at a glance, and those of a row that follow each other are added up in registers (`codegen.runs`).
+
+Where the result is small beside the updates, parts of these have a copy of the result each instead
+(`layers.scatter_copies`), which is all theirs: nothing is looked through in vain, nor is any worker idle
+where most updates are of a few rows.  Rows too short for owners have copies, or none.
 
 A scatter is given to owners if one of its indices is data and the loops over the others make it worth
 while.  What is scattered is computed before, what needs the result comes after.
@@ -20,9 +24,11 @@ from dataclasses import dataclass
 from math import prod
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Owners
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, restrict, sequence, statements
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, restrict, sequence, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Index,
@@ -34,34 +40,39 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     statement_reads,
 )
-from polyfuse.layers.nest import volume
+from polyfuse.layers.cpu_mapping import SMALLEST_PARALLEL, factored, map_phase, vectorise
+from polyfuse.layers.nest import Nest, span_of, volume
+from polyfuse.layers.scatter_copies import worth_copying
 
 # Elements that are updated together, at least: fewer do not pay for the indices that owners look through.
 FEWEST_TOGETHER = 16
-# Below this many updates one worker is as fast as several.
-SMALLEST_PARALLEL = 32 * 1024
-# Parts for each worker, so that the slowest does not have twice the work; many workers have one each,
-# because every part looks through all indices.
+# Parts for each worker where rows have so many bytes, so that the slowest has not twice the work.  Many
+# workers have one each, because every part looks through all indices; so do few where rows are shorter,
+# because the hardware fetches what lies between the rows of a part.
+LONG_ROW = 1024
 PARTS_PER_THREAD = 2
 MOST_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A scatter with the statements that define its tensor before, and who owns what."""
+    """A scatter with the statements that define its tensor before, and who owns what, or each a copy."""
 
     statement: str
     first: tuple[str, ...]
-    owners: Owners
+    owners: Owners | None
     loops: tuple[str, ...]
+    copies: bool
 
 
-def around_scatters(graph: TensorGraph, phases: Sequence[Tree], threads: int) -> list[list[Tree] | Scatter]:
+def around_scatters(
+    graph: TensorGraph, phases: Sequence[Tree], threads: int, core: Core
+) -> list[list[Tree] | Scatter]:
     """Phases as parts that run one after the other, cut around the scatters that have owners."""
     names = {n for phase in phases for n in statements(phase)}
     inside = [s for s in graph.statements if s.name in names]
     for s in inside:
-        found = scatter_of(graph, inside, s, threads)
+        found = scatter_of(graph, inside, s, threads, core)
         if found is None:
             continue
         later = _depending(inside, s)
@@ -69,75 +80,109 @@ def around_scatters(graph: TensorGraph, phases: Sequence[Tree], threads: int) ->
         if later & own:
             continue  # a recurrence
         return [
-            *around_scatters(graph, _restricted(phases, names - later - own), threads),
+            *around_scatters(graph, _restricted(phases, names - later - own), threads, core),
             found,
-            *around_scatters(graph, _restricted(phases, later), threads),
+            *around_scatters(graph, _restricted(phases, later), threads, core),
         ]
     return [list(phases)] if phases else []
 
 
-def map_scatter(graph: TensorGraph, found: Scatter, decisions: list[Decision]) -> Tree:
-    """The nest of a scatter: what defines its tensor, then the updates, row by row."""
+def map_scatter(
+    graph: TensorGraph, found: Scatter, threads: int, decisions: list[Decision], knobs: CpuKnobs
+) -> tuple[TensorGraph, list[Nest]]:
+    """The nests of a scatter: what defines its tensor, then the updates, row by row."""
     s = graph.statement(found.statement)
+    first = [_loops(graph.statement(n), _written(graph.statement(n).write)) for n in found.first]
+    updates = _loops(s, found.loops)
+    if found.copies:
+        return _copied(graph, first, updates, found.owners, threads, decisions, knobs)
+    assert found.owners is not None  # one of both
     parts = found.owners.parts
     why = f"{parts} workers' shares of {s.target}: each is updated by its owner alone, row by row"
     if parts == 1:
         why = "too few updates for several workers: row by row, in registers where rows follow each other"
     decisions.append(Decision("owners", s.target, parts > 1, why))
-    first = [_loops(graph.statement(n), _written(graph.statement(n).write)) for n in found.first]
-    return sequence([*first, _loops(s, found.loops)])
+    return graph, [Nest(vectorise(graph, sequence([*first, updates])), owners=found.owners)]
 
 
-def _loops(s: Statement, order: Iterable[str]) -> Tree:
-    """A statement in loops of its own; the last one is for vectors."""
-    members = [Member(d, ((s.name, IVar(d)),), False) for d in order]
-    last = Member(members[-1].name, members[-1].exprs, True, Coordinate.VECTOR)
-    return Band((*members[:-1], last), Leaf(s.name), True)
+def _copied(
+    graph: TensorGraph,
+    first: Sequence[Band],
+    updates: Band,
+    owners: Owners | None,
+    threads: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
+) -> tuple[TensorGraph, list[Nest]]:
+    """The updates over parts, each the owner of a copy."""
+    nests: list[Tree] = []
+    for nest in first:
+        graph, mapped = map_phase(graph, nest, threads, decisions, knobs)
+        nests += mapped
+    (name,) = statements(updates)
+    span = span_of(graph, updates.members[0])
+    assert span is not None  # bounds are fixed
+    graph, (own, *ends) = factored(graph, updates, (name,), span, threads, decisions, knobs)
+    copies = next(s.target for s in map(graph.statement, statements(own)) if s.accumulate)
+    inside = Nest(own, owners=owners and Owners(copies, owners.place + 1, 1))
+    return graph, [*map(Nest, nests), inside, *map(Nest, ends)]
 
 
-def scatter_of(graph: TensorGraph, inside: Sequence[Statement], s: Statement, threads: int) -> Scatter | None:
+def _loops(s: Statement, order: Iterable[str]) -> Band:
+    """A statement in loops of its own."""
+    return Band(
+        tuple(Member(d, ((s.name, IVar(d)),), d in _written(s.write)) for d in order), Leaf(s.name), True
+    )
+
+
+def scatter_of(
+    graph: TensorGraph, inside: Sequence[Statement], s: Statement, threads: int, core: Core
+) -> Scatter | None:
     """A scatter that owners are to run, among the statements `inside`; else None."""
-    places = [k for k, i in enumerate(s.write) if isinstance(i, EXPR_TYPES)]
-    if not s.accumulate or len(places) != 1 or not _fixed(s.dims):
-        return None
-    (place,) = places
-    key = s.write[place]
-    tensor = graph.tensor(s.target)
-    extent = tensor.shape[place]
     free = _written(s.write)
-    if not isinstance(extent, IConst) or place == len(s.write) - 1 or len(free) < len(s.write) - 1:
+    keys = [i for i in s.write if isinstance(i, EXPR_TYPES)]
+    found = depends_on(*keys)
+    rest = [d.name for d in s.dims if d.name not in free]
+    if not s.accumulate or not _fixed(s.dims) or not free or not found & set(rest):
         return None
-    assert isinstance(key, EXPR_TYPES)
-    found = depends_on(key)
-    together = prod(_trip(d) for d in s.dims if d.name in free)
-    if found & set(free) or not found or together < FEWEST_TOGETHER or free[-1] != _last(s):
+    parallel = threads > 1 and volume(graph, (s.name,)) >= SMALLEST_PARALLEL
+    loops = (*(d for d in rest if d in found), *(d for d in rest if d not in found), *free)
+    wide = next(_trip(d) for d in s.dims if d.name == loops[0]) >= threads
+    copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)
+    owners = _owners(graph, s, free, threads if parallel else 1)
+    short = prod(_trip(d) for d in s.dims if d.name in free) < FEWEST_TOGETHER
+    if owners is None and not (copies and short):
         return None
-    first = _first(graph, inside, s, place)
+    first = _first(graph, inside, s)
     if first is None or not _final(graph, s, first):
         return None
-    rest = [d.name for d in s.dims if d.name not in free]
-    loops = (*(d for d in rest if d in found), *(d for d in rest if d not in found), *free)
-    parts = _parts(graph, s, extent.value, threads)
-    return Scatter(s.name, first, Owners(s.target, place, parts), loops)
+    return Scatter(s.name, first, owners, loops, copies)
 
 
-def _parts(graph: TensorGraph, s: Statement, extent: int, threads: int) -> int:
-    """How many owners share `extent` indices."""
-    if threads == 1 or volume(graph, (s.name,)) < SMALLEST_PARALLEL:
-        return 1
-    return max(1, min(extent, max(threads, min(PARTS_PER_THREAD * threads, MOST_PARTS))))
+def _owners(graph: TensorGraph, s: Statement, free: tuple[str, ...], threads: int) -> Owners | None:
+    """Who owns which rows of a scatter's result; None where it has none, or short ones."""
+    places = [k for k, i in enumerate(s.write) if isinstance(i, EXPR_TYPES)]
+    extent = graph.tensor(s.target).shape[places[0]]
+    together = prod(_trip(d) for d in s.dims if d.name in free)
+    rows = len(places) == 1 and places[0] < len(s.write) - 1 and len(free) == len(s.write) - 1
+    if not rows or not isinstance(extent, IConst) or together < FEWEST_TOGETHER or free[-1] != _last(s):
+        return None
+    (key,) = (s.write[k] for k in places)
+    if depends_on(key) & set(free):
+        return None
+    long = together * s.expr.dtype.bytes >= LONG_ROW
+    parts = max(threads, min(PARTS_PER_THREAD * threads, MOST_PARTS)) if long and threads > 1 else threads
+    return Owners(s.target, places[0], max(1, min(extent.value, parts)))
 
 
-def _first(
-    graph: TensorGraph, inside: Sequence[Statement], s: Statement, place: int
-) -> tuple[str, ...] | None:
+def _first(graph: TensorGraph, inside: Sequence[Statement], s: Statement) -> tuple[str, ...] | None:
     """The statements that define the scatter's tensor before; None if owners cannot share them out."""
     found = []
     for w in graph.writers(s.target):
         if w.name == s.name:
             continue
         free = _written(w.write)
-        plain = isinstance(w.write[place], IVar) and len(free) == len(w.write) == len(w.dims)
+        plain = len(free) == len(w.write) == len(w.dims)
         if w.accumulate or w.reduction is not None or not plain or w not in inside or not _fixed(w.dims):
             return None
         if any(_entry(graph, s.target, r) and r.indices != w.write for r in statement_reads(w)):

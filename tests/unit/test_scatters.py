@@ -81,7 +81,7 @@ def test_messages(order: str, f: int) -> None:
 
 
 def test_the_result_does_not_depend_on_owners() -> None:
-    a = given(50, 3000, 33, "any")
+    a = given(900, 3000, 33, "any")
     results = [pf.compile(MESSAGES, threads=t)(**a) for t in (1, 2, 5)]
     for r in results[1:]:
         np.testing.assert_array_equal(r, results[0])
@@ -130,7 +130,9 @@ def test_strided_and_narrow() -> None:
 @pytest.mark.parametrize(
     ("text", "sizes", "owners"),
     [
-        (MESSAGES, {"N": 50, "E": 3000, "F": 32}, Owners("y", 0, 4)),
+        (MESSAGES, {"N": 900, "E": 3000, "F": 32}, Owners("y", 0, 2)),
+        (MESSAGES, {"N": 900, "E": 3000, "F": 256}, Owners("y", 0, 4)),  # long rows
+        (MESSAGES, {"N": 50, "E": 3000, "F": 32}, Owners("y__2__part", 1, 1)),  # a copy for each part
         (MESSAGES, {"N": 50, "E": 30, "F": 32}, Owners("y", 0, 1)),  # little work
         (MESSAGES, {"N": 50, "E": 3000, "F": 3}, None),  # little for each index
         ("op f(x: f32[E, F], d: i64[F], b: f32[N]) -> (y: f32[E, N]) { y[e, d[f]] += x[e, f] }",
@@ -165,7 +167,10 @@ def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
     want, got = a["x"].copy(), a["x"].copy()
     np.add.at(want, np.clip(a["dst"], 0, n - 1), x)
     pf.compile(ROWS_ADDED)(got, a["dst"], x)
-    np.testing.assert_array_equal(got, want)
+    if n < e / 4:  # parts of the sums are added up
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    else:
+        np.testing.assert_array_equal(got, want)
 
 
 def asked_for(text: str, **sizes: int) -> set[str]:
