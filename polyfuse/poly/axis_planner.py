@@ -106,11 +106,27 @@ class _Planner:
             a for part in cycles for n in part for a in self.axes.axes_of(n) if a not in used
         )
         groups = [g for a in axes for g in self._groups(a, cycles, edges, used)]
+        settled = {n for g in groups if g.direction and self._settles(g, edges) for n in g.statements}
         return max(
-            groups,
+            (g for g in groups if not self._delays(g, edges, settled)),
             key=lambda g: (self._work(g), -abs(g.direction), g.distance, g.direction),
             default=None,
         )
+
+    def _settles(self, g: _Group, edges: tuple[Edge, ...]) -> bool:
+        """Does a loop run in order carry each recurrence of its statements, so that those inside are free?"""
+        left = self._inner_edges(_within(edges, g.statements), g)
+        return not _recurrent(self._cycles(g.statements, left), left)
+
+    def _delays(self, g: _Group, edges: tuple[Edge, ...], settled: set[str]) -> bool:
+        """Does a loop run in order leave recurrences inside which another loop carries all at once?
+
+        u[t, i] needs u[t-1, i-1] and u[t-1, i]: both may go forwards, but only with t outside is i free.
+        """
+        if not g.direction or self._settles(g, edges):
+            return False
+        inside = _within(edges, g.statements)
+        return _recurrent(self._cycles(g.statements, inside), inside) <= settled
 
     def _work(self, g: _Group) -> int:
         """How much work shares the loop: a statement of more dims outweighs any number with fewer."""
@@ -124,7 +140,7 @@ class _Planner:
         for e in edges:
             into.setdefault(e.sink, []).append((e.source, self._distance(e, axis)))
         # A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
-        recurrent = {n for p in cycles for n in p if len(p) > 1 or any(m == n for m, _ in into.get(n, ()))}
+        recurrent = _recurrent(cycles, edges)
         later = frozenset(n for n, *more in cycles if not more and self._reduces_across(n, axis, used))
         groups = []
         for direction in (0, 1, -1) if recurrent else (0,):
@@ -233,6 +249,12 @@ class _Planner:
 def _carries(distance: int | None, direction: int) -> bool:
     """Does the element stay in its iteration (0), or go to the same or a later one (+1, -1)?"""
     return distance is not None and distance * direction >= 0 and (direction != 0 or distance == 0)
+
+
+def _recurrent(cycles: Iterable[tuple[str, ...]], edges: tuple[Edge, ...]) -> set[str]:
+    """The statements that depend on themselves, of strongly connected parts."""
+    own = {e.source for e in edges if e.source == e.sink}
+    return {n for part in cycles for n in part if len(part) > 1 or n in own}
 
 
 def _sources(edges: tuple[Edge, ...]) -> dict[str, list[str]]:

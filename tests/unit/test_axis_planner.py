@@ -14,7 +14,7 @@ from pace import pace
 from random_graphs import random_graph
 
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.schedule_tree import Member, Tree, shape, statements
+from polyfuse.ir.schedule_tree import Member, Tree, path, shape, statements
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -97,6 +97,41 @@ def test_no_shared_loop_turns_a_reduction_against_memory(u: str, read: str, tree
 def test_recurrences_through_sums_compute_the_same(t: int, j: int, k: int, dtype: str) -> None:
     text = BEFORE_A_SUM.format(u="K, J", read="k, j").replace("f32", dtype)
     g = fixed_graph_of(text, T=t, J=j, K=k)
+    assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
+
+
+UPWIND = """op f(x: f32[B, N]) -> (y: f32[B]) where N >= {T} {
+  u[b, 0, i] = x[b, i]
+  u[b, t, i] = {right} for b in 0..B, t in 1..{T}, i in 0..N - t
+  y[b] = u[b, {T} - 1, 0]
+}"""
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "0.6 * u[b, t-1, i] + 0.4 * u[b, t-1, i+1]",  # both loops may run in order
+        "max(u[b, t-1, i], u[b, t-1, i+1]) + x[b, i]",
+    ],
+)
+def test_the_loop_that_carries_all_of_a_recurrence_is_outside(right: str) -> None:
+    """More statements share a loop over i, but inside of it steps would wait for each other."""
+    g = fixed_graph_of(UPWIND.replace("{T}", "5").replace("{right}", right), B=2, N=9)
+    step = g.statements[1].name
+    members = [m for m in path(plan(g), step) if isinstance(m, Member)]
+    assert [(m.name, m.coincident) for m in members] == [("b", True), ("t", False), ("i", True)]
+    assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
+
+
+def test_a_recurrence_that_no_loop_carries_alone_takes_both() -> None:
+    text = """op f(x: f32[N, M]) -> (y: f32[N, M]) {
+      y[0, j] = x[0, j]
+      y[i, 0] = x[i, 0] for i in 1..N
+      y[i, j] = y[i-1, j] + y[i, j-1] + x[i, j] for i in 1..N, j in 1..M
+    }"""
+    g = fixed_graph_of(text, N=5, M=7)
+    members = [m for m in path(plan(g), g.statements[2].name) if isinstance(m, Member)]
+    assert [m.coincident for m in members] == [False, False]
     assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
 
 
