@@ -102,7 +102,7 @@ def _map_row(
     """
     parts = phase.children if isinstance(phase, Sequence) else (phase,)
     if not any(_spreads(graph, p) for p in parts):
-        return graph, [vectorise(graph, phase)]
+        return graph, [vectorise(graph, phase, threads, decisions, knobs or CpuKnobs())]
     trees: list[Tree] = []
     for part in parts:
         graph, mapped = map_phase(graph, part, threads, decisions, knobs)
@@ -122,7 +122,7 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent)."""
     sunk = _sink(graph, phase, threads, decisions, knobs)
     if not isinstance(sunk, Band):
-        return vectorise(graph, sunk)
+        return vectorise(graph, sunk, threads, decisions, knobs)
     phase = _strip_mine(graph, sunk, knobs.strip or STRIP)
     tiled = transposed_tiles(graph, phase, threads, decisions)
     phase, free = (tiled.nest, tiled.blocks) if tiled else (phase, _free_members(graph, phase))
@@ -131,7 +131,7 @@ def _map_parallel(
     members = tuple(
         replace(m, coordinate=Coordinate.BLK) if k < free else m for k, m in enumerate(phase.members)
     )
-    return vectorise(graph, replace(phase, members=members))
+    return vectorise(graph, replace(phase, members=members), threads, decisions, knobs)
 
 
 def _map_reduction(
@@ -148,7 +148,9 @@ def _map_reduction(
     reason = _cannot_factor(graph, phase, split, span, threads, knobs.on)
     if reason is not None:
         decisions.append(Decision("rfactor", ", ".join(split), False, reason))
-        return graph, [vectorise(graph, _sink(graph, phase, threads, decisions, knobs))]
+        return graph, [
+            vectorise(graph, _sink(graph, phase, threads, decisions, knobs), threads, decisions, knobs)
+        ]
     assert span is not None  # else there is a reason
     return factored(graph, phase, split, span, threads, decisions, knobs)
 
@@ -173,14 +175,17 @@ def factored(
     graph, (nest, *ends) = rfactor(graph, phase, split, chunk, chunks, span.start)
     why = f"partial results over {chunks} chunks of {chunk} iterations of {outer} run in parallel"
     decisions.append(Decision("rfactor", ", ".join(split), True, why))
-    return graph, [vectorise(graph, nest), *(_map_end(graph, t, threads, decisions, knobs) for t in ends)]
+    return graph, [
+        vectorise(graph, nest, threads, decisions, knobs),
+        *(_map_end(graph, t, threads, decisions, knobs) for t in ends),
+    ]
 
 
 def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """A nest that combines partial results: those of scatters may be many for each of a few parts."""
     if isinstance(end, Band) and is_free(graph, end.members[0], statements(end)):
         return _map_parallel(graph, end, threads, decisions, knobs)
-    return vectorise(graph, end)
+    return vectorise(graph, end, threads, decisions, knobs)
 
 
 def _fewest_rows(graph: TensorGraph, split: tuple[str, ...], trip: int) -> int:
@@ -249,7 +254,7 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     names = statements(phase)
     worth = heavy(graph, names)
     perfect = not has_band(phase.child)
-    free = [m for m in phase.members if is_free(graph, m, names)]
+    free = [m for m in phase.members if m.coordinate is Coordinate.SEQ and is_free(graph, m, names)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
     passed = {t for b in innermost(phase) for t in held(graph, statements(b))}
     best = max(free, key=lambda m: contiguity(graph, m, worth, passed), default=None)
@@ -304,16 +309,22 @@ def _strip_mine(graph: TensorGraph, phase: Band, size: int) -> Band:
     return replace(phase, members=(*phase.members[:-1], _strips(last, size), last))
 
 
-def vectorise(graph: TensorGraph, tree: Tree) -> Tree:
-    """Mark the innermost loops that are parallel, or reductions that may be split over lanes."""
+def vectorise(
+    graph: TensorGraph, tree: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs
+) -> Tree:
+    """Mark the innermost loops that are parallel, or reductions that may be split over lanes; nests inside of
+    a row are turned as rows are."""
     match tree:
         case Leaf():
             return tree
         case Sequence(children):
-            return Sequence(tuple(vectorise(graph, c) for c in children))
+            return Sequence(tuple(vectorise(graph, c, threads, decisions, knobs) for c in children))
+        case Band(members, child, permutable) if has_band(child):
+            sunk = _sink(graph, tree, threads, decisions, knobs)
+            if sunk != tree:
+                return vectorise(graph, sunk, threads, decisions, knobs)
+            return Band(members, vectorise(graph, child, threads, decisions, knobs), permutable)
         case Band(members, child, permutable):
-            if has_band(child):
-                return Band(members, vectorise(graph, child), permutable)
             if permutable:
                 members = _along_memory(graph, members, statements(child))
             last = members[-1]

@@ -102,7 +102,8 @@ def map_scatter(
     if parts == 1:
         why = "too few updates for several workers: row by row, in registers where rows follow each other"
     decisions.append(Decision("owners", s.target, parts > 1, why))
-    return graph, [Nest(vectorise(graph, sequence([*first, updates])), owners=found.owners)]
+    nest = vectorise(graph, sequence([*first, updates]), threads, decisions, knobs)
+    return graph, [Nest(nest, owners=found.owners)]
 
 
 def _copied(

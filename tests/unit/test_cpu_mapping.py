@@ -228,6 +228,29 @@ def test_registers_are_no_memory_to_walk_along() -> None:
     assert coordinates(kernels, "n")[-1] == "q@vec"
 
 
+GATES = """op f(x: f32[T, B, H], w: f32[2, H, H], u: f32[2, H, H]) -> (y: f32[T, B, H]) {
+  g[t, b, k, j] = sum[i](x[t, b, i] * w[k, i, j])
+  r[t, b, j] = sigmoid(g[t, b, 0, j] + sum[i](y[t-1, b, i] * u[0, i, j])) for t in 1..T
+  c[t, b, j] = tanh(g[t, b, 1, j] + r[t, b, j] * sum[i](y[t-1, b, i] * u[1, i, j])) for t in 1..T
+  y[0, b, j] = tanh(g[0, b, 1, j])
+  y[t, b, j] = (1.0 - r[t, b, j]) * c[t, b, j] + r[t, b, j] * y[t-1, b, j] for t in 1..T
+}"""
+
+
+def test_sums_within_a_step_run_along_memory() -> None:
+    """Sums and what follows share the loop over j; weights lie along it."""
+    kernels, decisions = mapped(GATES, T=9, B=8, H=64)
+    for name in ("r__sum", "c__sum"):
+        assert coordinates(kernels, name)[-3:] == ["t@seq", "i@seq", "j@vec"]
+    assert any(d.kind == "interchange" and d.subject == "j" for d in decisions)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 5), (2, 1, 1), (3, 2, 33), (4, 0, 3), (5, 5, 64)])
+def test_sums_within_a_step_compute_the_same(sizes: tuple[int, int, int]) -> None:
+    graph = fixed_graph_of(GATES, T=sizes[0], B=sizes[1], H=sizes[2])
+    assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2)[0], target="cpu")
+
+
 PROGRAMS = {
     "rows": ROWS,
     "fields": """op f(v: f32[T, H, K]) -> (dv: f32[T, H, K]) where K == 7 {
