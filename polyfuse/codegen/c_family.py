@@ -36,6 +36,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
 )
+from polyfuse.ir.powers import ROOTS, exponent
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -193,8 +194,8 @@ class Printer:
                 return self.cast(self.expr(arg), arg.dtype, dtype)
             case Select():
                 return self._select(e)
-            case Apply("pow", (base, Const(2.0 | 2))):
-                return self.square(base)
+            case Apply("pow", (base, _)) if (n := exponent(e)) is not None:
+                return self.power(base, n)
             case Apply(op, args):
                 return self.operation(op, [self.expr(a) for a in args], args[0].dtype)
             case _:
@@ -212,10 +213,32 @@ class Printer:
         c = e.dtype.c_name
         return f"({{ const {c} q0 = {then}; const {c} q1 = {other}; {cond} ? q0 : q1; }})"
 
-    def square(self, base: Expr) -> str:
-        c = base.dtype.c_name
-        product = self.operation("mul", ["q", "q"], base.dtype)
-        return f"({{ const {c} q = {self.expr(base)}; {product}; }})"
+    def power(self, base: Expr, n: float) -> str:
+        """A root, or a product of squares of squares (`ir.powers`)."""
+        dtype, c = base.dtype, base.dtype.c_name
+        if abs(n) in ROOTS:
+            root = self._root(self.expr(base), dtype)
+            return self.operation("div", [literal(1.0, dtype), root], dtype) if n < 0 else root
+        value = self.expr(base)
+        if n < 0:
+            value = self.operation("div", [literal(1.0, dtype), value], dtype)
+        lines, product, square = [f"const {c} q = {value};"], "", "q"
+        whole = int(abs(n))
+        for k in range(whole.bit_length()):
+            if k:
+                twice = self.operation("mul", [square, square], dtype)
+                last = not product and whole == 1 << k
+                square = twice if last else f"q{1 << k}"
+                lines += [] if last else [f"const {c} {square} = {twice};"]
+            if whole >> k & 1:
+                product = self.operation("mul", [square, product], dtype) if product else square
+        return f"({{ {' '.join(lines)} {product}; }})"
+
+    def _root(self, value: str, dtype: DType) -> str:
+        """value ** 0.5: as powers go, that of -0.0 is 0.0, that of an infinity infinite."""
+        infinity, root = literal(math.inf, dtype), self.operation("sqrt", ["q"], dtype)
+        chosen = f"q == -{infinity} ? {infinity} : {root} + {literal(0.0, dtype)}"
+        return f"({{ const {dtype.c_name} q = {value}; {chosen}; }})"
 
     def operation(self, op: str, args: list[str], dtype: DType) -> str:
         """`op` on operands of `dtype`, as C."""

@@ -126,7 +126,6 @@ PF_INLINE float pf_pow_exp_f32(double t) {
 PF_LIMIT double pf_pow_low_f32 = -200.0, pf_pow_high_f32 = 200.0;
 PF_INLINE float pf_pow_f32(float x, float y) {
   const double low = pf_pow_low_f32, high = pf_pow_high_f32;
-  if (__builtin_constant_p(y) && pf_is_plain_power(y)) return (float)pf_plain_power(x, y);
   double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
   double l = pf_pow_log_f32(a);
   if (__builtin_constant_p(y) && y != 0.0f && y <= 6.0f && y >= -6.0f) {

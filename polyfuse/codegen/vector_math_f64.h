@@ -112,23 +112,11 @@ PF_INLINE double pf_log_f64(double x) {
   return x > 0.0 ? r : x == 0.0 ? x - __builtin_inf() : v - v;
 }
 
-// What is a power with a constant exponent that takes one or two operations: x^-1, x^-1/2, x^1/2, x^3. A root
-// takes the magnitude of -inf and -0, as powers do, and no other negative number.
-PF_INLINE bool pf_is_plain_power(double y) { return y == -1.0 || y == -0.5 || y == 0.5 || y == 3.0; }
-
-PF_INLINE double pf_plain_power(double x, double y) {
-  if (y == 3.0) return x * x * x;
-  if (y == -1.0) return 1.0 / x;
-  const double root = __builtin_sqrt((x > -__builtin_inf()) & (x != 0.0) ? x : __builtin_fabs(x));
-  return y == 0.5 ? root : 1.0 / root;
-}
-
 // |x|^y = exp(y log|x|) with the logarithm and the product as sums of two doubles: y log|x| reaches
 // 745, so ten bits more than a double are needed for a full result. *_l is the small part.
 PF_LIMIT double pf_pow_low_f64 = -800.0, pf_pow_high_f64 = 800.0;
 PF_INLINE double pf_pow_f64(double x, double y) {
   const double low = pf_pow_low_f64, high = pf_pow_high_f64;
-  if (__builtin_constant_p(y) && pf_is_plain_power(y)) return pf_plain_power(x, y);
   double a = __builtin_fabs(x), inf = __builtin_inf();
   bool tiny = a < 0x1p-1022;
   unsigned long long d = pf_bits_f64(tiny ? a * 0x1p54 : a) - 0x3fe6a09e667f3bcdull;

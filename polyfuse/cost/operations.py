@@ -16,6 +16,7 @@ from typing import Literal
 
 from polyfuse.cost.extents import Extents
 from polyfuse.ir.index_expr import variables
+from polyfuse.ir.powers import ROOTS, exponent, multiplications
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -93,7 +94,11 @@ def counts(nest: Iterable[tuple[Statement, Extents]]) -> dict[str, float]:
                 continue
             seen.add((e, times))
             plain, special, _ = _of(e, "cpu")
-            if special or (isinstance(e, Apply) and e.op in _TWO_SIDED):
+            if (n := exponent(e)) is not None:
+                add("plain", times * plain * _width(e))
+                for kind in _units(n):
+                    add(kind, times * _width(e))
+            elif special or (isinstance(e, Apply) and e.op in _TWO_SIDED):
                 assert isinstance(e, Apply)
                 add("max" if e.op == "min" else e.op, times * _width(e))
             elif plain:
@@ -138,11 +143,18 @@ def _scaled(e: Expr, times: float, machine: Machine) -> Operations:
     return Operations(plain * times, special * times, weight * times * _width(e))
 
 
+def _units(n: float) -> list[str]:
+    """What a power that is a product or a root takes besides products."""
+    return (["sqrt"] if abs(n) in ROOTS else []) + (["div"] if n < 0 else [])
+
+
 def _of(e: Expr, machine: Machine) -> tuple[float, float, float]:
     """(plain, special, weight) of one node."""
     match e:
-        case Apply("pow", (_, Const(value))) if value in (2, 2.0):
-            return 1, 0, 1
+        case Apply("pow") if (n := exponent(e)) is not None:
+            kinds = _units(n)
+            plain = multiplications(n)
+            return plain, len(kinds), plain + sum(_SPECIAL[machine][kind] for kind in kinds)
         case Apply("div", (_, Const(value))) if value and math.frexp(abs(value))[0] == 0.5:
             return 1, 0, 1  # by a power of two: a multiplication
         case Apply(op, _) if op in _SPECIAL[machine]:

@@ -25,9 +25,6 @@ from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
-    Apply,
-    Const,
-    Expr,
     Read,
     Statement,
     TensorGraph,
@@ -36,7 +33,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.nest import has_band
-from polyfuse.layers.rematerialise import EXPENSIVE, tensor_bytes
+from polyfuse.layers.rematerialise import is_function, tensor_bytes
 
 # Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
 LEAST_ROW_BYTES = 1024
@@ -160,20 +157,10 @@ def _overlap(graph: TensorGraph, nest: Tree, rows: Many[Member]) -> bool:
 def _computes(graph: TensorGraph, phase: Tree, rows: Many[Member]) -> bool:
     """Does a phase take longer for its elements than memory does?"""
     return any(
-        _takes_long(e) and depends_on(e) - set(variables(rows[-1].of(n)))
+        is_function(e) and depends_on(e) - set(variables(rows[-1].of(n)))
         for n in statements(phase)
         for e in walk(graph.statement(n).expr)
     )
-
-
-def _takes_long(e: Expr) -> bool:
-    match e:
-        case Apply("pow", (_, Const(exponent))):
-            return exponent not in (2, -1, 0.5, -0.5)
-        case Apply(op):
-            return op in EXPENSIVE
-        case _:
-            return False
 
 
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:

@@ -1,0 +1,70 @@
+"""Powers by small constants are products, reciprocals and roots, and as exact as functions need to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equivalence import cpu_source
+
+import polyfuse as pf
+from polyfuse.ir.dtypes import BY_NAME, F32, I32
+from polyfuse.ir.powers import LEAST, MOST, exponent, is_product, multiplications
+from polyfuse.ir.tensor_graph import Apply, Const, Read
+
+EXPONENTS = [*range(LEAST, 0), *range(2, MOST + 1), 0.5, -0.5]
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-4, -1e-4, 5e3, -5e3]
+# Powers of these, or what they come from, are subnormal or too large in f32.
+EXTREME = [1e-13, 1e-20, 1e-38, -1e-42, 3e38, -3e38, 1.5e-10]
+
+
+def power(value: float, dtype: str = "f32") -> str:
+    return f"op f(x: {dtype}[N]) -> (y: {dtype}[N]) {{ y[i] = x[i] ** {value} }}"
+
+
+@pytest.mark.parametrize("value", EXPONENTS)
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
+def test_floats(value: float, dtype: str) -> None:
+    kind = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[dtype]
+    extreme = EXTREME if dtype != "f16" else []
+    x = np.array([*SPECIAL, *extreme, *np.random.default_rng(0).standard_normal(500)], kind)
+    y = pf.compile(power(float(value), dtype), denormals="keep")(x)
+    with np.errstate(all="ignore"):
+        # As an array: NumPy takes the square root for the number 0.5, which has another sign of zero.
+        want = np.power(x.astype(np.longdouble), np.full(x.shape, value)).astype(kind)
+    known = np.isfinite(want) & (np.abs(want) >= np.finfo(kind).tiny)
+    np.testing.assert_array_equal(y[~np.isfinite(want)], want[~np.isfinite(want)])
+    np.testing.assert_array_equal(np.signbit(y[want == 0]), np.signbit(want[want == 0]))
+    error = np.abs(y[known].astype(np.longdouble) - want[known]) / np.spacing(np.abs(want[known]))
+    assert error.max() <= (1 if dtype == "f16" else 7)
+    assert np.all(np.abs(y[~known & np.isfinite(want)]) <= np.finfo(kind).tiny)
+
+
+@pytest.mark.parametrize("value", range(2, MOST + 1))
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "i32", "i64"])
+def test_integers_wrap(value: int, dtype: str) -> None:
+    kind = BY_NAME[dtype].numpy
+    x = np.arange(-120, 130).astype(kind)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(pf.compile(power(value, dtype))(x), x ** x.dtype.type(value))
+
+
+def test_which_powers() -> None:
+    x, k = Read("x", (), F32), Read("k", (), I32)
+
+    def of(base: Read, value: float) -> float | None:
+        return exponent(Apply("pow", (base, Const(value, base.dtype)), base.dtype))
+
+    assert [of(x, v) for v in (0.5, -0.5, 2.0, -3.0, MOST)] == [0.5, -0.5, 2, -3, MOST]
+    assert [of(x, v) for v in (0.0, 1.0, 1.5, LEAST - 1.0, MOST + 1.0, float("nan"), float("inf"))] == [
+        None
+    ] * 7
+    assert of(k, 2) == 2 and of(k, -1) is None
+    assert not is_product(Apply("pow", (x, Const(-1.0, F32)), F32))
+    assert not is_product(Apply("pow", (x, Const(0.5, F32)), F32))
+    assert exponent(Apply("pow", (x, x), F32)) is None
+    assert [multiplications(n) for n in (0.5, -1, 2, 3, 4, 5, 6, 7, 8)] == [0, 0, 1, 2, 2, 3, 3, 4, 3]
+
+
+@pytest.mark.parametrize("value", EXPONENTS)
+def test_no_function_is_called(value: float) -> None:
+    assert "pf_pow_f32" not in cpu_source(power(float(value)), N=100)
