@@ -23,10 +23,10 @@ TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
 # So many combinations of arms of minima and maxima are tried as bounds.
 MOST_BOUNDS = 16
 
-_Loops = tuple[For, ...]  # outermost first
+Loops = tuple[For, ...]  # outermost first
 
 
-def decided(block: Block, around: _Loops = ()) -> Block:
+def decided(block: Block, around: Loops = ()) -> Block:
     """See the module docstring."""
 
     def expr(e: Expr) -> Expr:
@@ -54,7 +54,7 @@ def decided(block: Block, around: _Loops = ()) -> Block:
     return tuple(result)
 
 
-def _chosen(e: Expr, around: _Loops) -> Expr:
+def _chosen(e: Expr, around: Loops) -> Expr:
     if not isinstance(e, Select):
         return e
     cond = settled(e.cond, around)
@@ -63,7 +63,7 @@ def _chosen(e: Expr, around: _Loops) -> Expr:
     return e if cond is e.cond else replace(e, cond=cond)
 
 
-def settled(cond: Expr, around: _Loops) -> Expr:
+def settled(cond: Expr, around: Loops) -> Expr:
     """The condition without what is the same in all iterations of the loops."""
     match cond:
         case Apply("and" | "or" as op, (left, right)):
@@ -77,9 +77,9 @@ def settled(cond: Expr, around: _Loops) -> Expr:
             parts = conjuncts(cond)
             if parts is None:
                 return cond
-            if all(_never_negative(p, around) for p in parts):
+            if all(never_negative(p, around) for p in parts):
                 return TRUE
-            return FALSE if any(_never_negative(-1 - p, around) for p in parts) else cond
+            return FALSE if any(never_negative(-1 - p, around) for p in parts) else cond
         case _:
             return cond
 
@@ -94,7 +94,7 @@ def _joined(cond: Apply, op: str, left: Expr, right: Expr) -> Expr:
     return cond if same else replace(cond, args=(left, right))
 
 
-def _never_negative(e: IndexExpr, around: _Loops) -> bool:
+def never_negative(e: IndexExpr, around: Loops) -> bool:
     """Is the least value that the loops allow 0 or more?  Each variable goes to one of its bounds."""
     found = [linear(e)]
     for loop in reversed(around):

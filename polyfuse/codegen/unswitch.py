@@ -5,8 +5,8 @@ becomes
     if t >= k:  for c @vec: s[c] += x[t - k, c] * w[k, c]
     else:       for c @vec: s[c] += 0 * w[k, c]
 
-Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that both
-sides make are made before the condition (`codegen.shared_loads`).
+Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that may
+be made in any case are made before the condition (`codegen.shared_loads`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
+from polyfuse.codegen.decided import Loops
 from polyfuse.codegen.shared_loads import with_shared_loads
 from polyfuse.ir.index_expr import variables
-from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_values
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Select, walk
 
@@ -25,19 +27,29 @@ from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Select, wal
 MOST_CONDITIONS = 2
 
 
-def unswitch(block: Block) -> Block:
+def unswitch(kernel: Kernel, block: Block) -> Block:
     """See the module docstring."""
     numbers = itertools.count()
-    return map_nodes(block, lambda n: _branches(n, MOST_CONDITIONS, numbers) if isinstance(n, For) else n)
 
+    def branches(loop: For, left: int, around: Loops) -> Node:
+        cond = _same_for_all(loop) if left else None
+        if cond is None:
+            return with_shared_loads(kernel, loop, around, numbers)
+        return If(cond, *((branches(_with(loop, cond, known), left - 1, around),) for known in (True, False)))
 
-def _branches(loop: For, left: int, numbers: itertools.count[int]) -> Node:
-    if loop.coordinate is not Coordinate.VECTOR:
-        return loop
-    cond = _same_for_all(loop) if left else None
-    if cond is None:
-        return with_shared_loads(loop, numbers)
-    return If(cond, *((_branches(_with(loop, cond, known), left - 1, numbers),) for known in (True, False)))
+    def change(node: Node, around: Loops) -> Node:
+        match node:
+            case For(coordinate=Coordinate.VECTOR):
+                return branches(node, MOST_CONDITIONS, around)
+            case For():
+                return replace(node, body=tuple(change(n, (*around, node)) for n in node.body))
+            case If():
+                then, other = (tuple(change(n, around) for n in x) for x in (node.then, node.other))
+                return replace(node, then=then, other=other)
+            case _:
+                return node
+
+    return tuple(change(n, ()) for n in block)
 
 
 def _same_for_all(loop: For) -> Expr | None:

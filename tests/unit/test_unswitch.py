@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equivalence import cpu_source
+from equivalence import cpu_source, fixed_graph_of
 from targets import Call, check_everywhere
 
 import polyfuse as pf
@@ -13,12 +13,20 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import Declare, For, If, Store
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, Select
 
 T, C = IVar("t"), IVar("c")
 ZERO = Const(0.0, F32)
+SHAPE = (IConst(5), IConst(64))
+KERNEL = Kernel(
+    "k",
+    fixed_graph_of("op f() -> (y: f32) { y = 0.0 }"),
+    (),
+    (Buffer("x", F32, Scope.ARGUMENT, SHAPE, SHAPE),),
+)
 
 
 def at_least(i: IVar, k: int) -> Expr:
@@ -34,7 +42,7 @@ def guarded(cond: Expr, rest: Expr = ZERO) -> Expr:
 
 
 def test_a_condition_on_outer_loops_chooses_the_loop() -> None:
-    (node,) = unswitch((lanes(guarded(at_least(T, 3))),))
+    (node,) = unswitch(KERNEL, (lanes(guarded(at_least(T, 3))),))
     assert node == If(at_least(T, 3), (lanes(Read("x", (T, C), F32)),), (lanes(ZERO),))
 
 
@@ -46,7 +54,7 @@ def test_what_depends_on_lanes_or_data_or_guards_no_load_stays() -> None:
         lanes(guarded(Apply("and", (at_least(T, 3), flag), BOOL))),
         lanes(guarded(at_least(T, 3)), Coordinate.SEQ),
     ):
-        assert unswitch((loop,)) == (loop,)
+        assert unswitch(KERNEL, (loop,)) == (loop,)
 
 
 def test_few_conditions_are_unswitched() -> None:
@@ -57,7 +65,7 @@ def test_few_conditions_are_unswitched() -> None:
     def depth(block: tuple[object, ...]) -> int:
         return max((1 + max(depth(n.then), depth(n.other)) for n in block if isinstance(n, If)), default=0)
 
-    assert depth(unswitch((lanes(value),))) == MOST_CONDITIONS
+    assert depth(unswitch(KERNEL, (lanes(value),))) == MOST_CONDITIONS
 
 
 @pytest.mark.parametrize(("b", "t", "c", "k"), [(2, 9, 70, 4), (1, 2, 5, 3), (1, 1, 1, 1), (0, 3, 8, 2)])
@@ -99,10 +107,13 @@ SHARED = {
     "nested": "y[a, i] = (x[a, i] if i != a + 3 else -x[a, i]) if i != a else x[a, i] * w[i] - w[i] * 0.5",
     "data": "y[a, i] = (x[a, k[i]] if i != a else -x[a, k[i]])",
     "by a remainder": "y[a, i] = x[a, i] if i % 37 == 0 else -x[a, i]",
+    "one side, in range": "y[a, i] = x[a, i] / w[i] if i != a else 1.0",
+    "turned": "y[a, i] = w[M - 1 - i] * x[a, i] if i != a else 0.5",
+    "in range once the loop is cut": "y[a, i] = x[a, i - 1] if i >= 1 and i != a + 1 else x[a, i]",
 }
 KEPT = {
-    "out of range": "y[a, i] = x[a, i - 1] if i >= 1 and i != a + 1 else x[a, i]",
-    "one side": "y[a, i] = x[a, i] if i != a else 1.0",
+    "by a remainder": "y[a, i] = x[a, i - 1] if i % 37 != 0 else x[a, i]",
+    "too far": "y[a, i] = w[i + a] if i + a < M and i != a else 1.0",
 }
 HEAD = "op f(x: f32[N, M], w: f32[M], k: i32[M]) -> (y: f32[N, M])"
 
@@ -113,12 +124,24 @@ def whole(body: str, dtype: str = "f32") -> str:
 
 def test_what_both_sides_load_is_loaded_before_the_condition() -> None:
     x = Read("x", (T, C), F32)
-    (loop,) = unswitch((lanes(Select(at_least(C, 3), Apply("neg", (x,), F32), x, F32)),))
+    (loop,) = unswitch(KERNEL, (lanes(Select(at_least(C, 3), Apply("neg", (x,), F32), x, F32)),))
     assert isinstance(loop, For)
     load, store = loop.body
     assert load == Declare("%u0", F32, x)
     u = Read("%u0", (), F32)
     assert store == Store("y", (T, C), Select(at_least(C, 3), Apply("neg", (u,), F32), u, F32))
+
+
+def test_a_load_in_range_is_made_before_the_condition() -> None:
+    x = Read("x", (IConst(4), C), F32)
+    cond = Apply("ne", (IndexValue(C, I64), IndexValue(T, I64)), BOOL)
+    (loop,) = unswitch(KERNEL, (lanes(Select(cond, x, ZERO, F32)),))
+    assert isinstance(loop, For)
+    u = Read("%u0", (), F32)
+    assert loop.body == (Declare("%u0", F32, x), Store("y", (T, C), Select(cond, u, ZERO, F32)))
+    for row in (T, IConst(5), IConst(-1)):  # the row is not known to be one
+        loops = (lanes(Select(cond, Read("x", (row, C), F32), ZERO, F32)),)
+        assert unswitch(KERNEL, loops) == loops
 
 
 @pytest.mark.parametrize("name", [n for n in SHARED if n != "nested"])
@@ -128,7 +151,7 @@ def test_no_load_of_both_sides_is_guarded(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_load_of_one_side_stays_guarded(name: str) -> None:
+def test_a_load_that_may_be_out_of_range_stays_guarded(name: str) -> None:
     assert "a guarded load" in cpu_source(whole(KEPT[name]), N=40, M=200)
 
 
