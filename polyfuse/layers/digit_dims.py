@@ -105,14 +105,18 @@ def _digits_of(graph: TensorGraph, s: Statement) -> list[_Digits]:
         quotient, remainder = (fresh_name(graph, f"{d.name}_{x}") for x in ("quotient", "remainder"))
         digits = _Digits(d.name, quotient, remainder, base, count)
         judged = digits.judged(digits.split(s.expr, ranges))
-        if judged is not None and (judged.apart or not (_windows(s) or product_of(graph, s))):
+        if judged is not None and (judged.apart or not (sums_windows(s) or product_of(graph, s))):
             found.append(judged)
     return found
 
 
-def _windows(s: Statement) -> bool:
+def sums_windows(s: Statement) -> bool:
     """Does an index add a dim that is summed to others, so that neighbours read the same elements?"""
-    summed = {d.name: _ranges(s)[d.name][1] for d in s.dims if d.reduce}
+    summed = {
+        d.name: d.upper.value - d.lower.value - 1
+        for d in s.dims
+        if d.reduce and isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    }
     for form in map(linear, _indices(s.expr)):
         factors = [(a.name if isinstance(a, IVar) else "", abs(c)) for a, c in form.terms]
         length = max((c * summed[a] for a, c in factors if a in summed), default=0)

@@ -9,12 +9,15 @@ from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.short_sums import write_out
 
 
 def prepared(
     graph: TensorGraph, decisions: list[Decision], machine: int | GpuTarget, *, checked: bool
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
+    if not isinstance(machine, GpuTarget):
+        graph = write_out(graph, decisions)
     clean = cleaned(graph, decisions, checked=checked)
     if not isinstance(machine, GpuTarget):
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.

@@ -20,9 +20,13 @@ from math import prod
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.powers import exponent
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     Apply,
+    Const,
+    Expr,
+    IndexValue,
     IterDim,
     Read,
     Role,
@@ -36,7 +40,7 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.products import plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 
-EXPENSIVE = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+_FUNCTIONS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 MOST_OPERATIONS = 16
 # An element that a contraction reads so often is worth its memory.
 FEWEST_AGAIN = 1.5
@@ -93,12 +97,17 @@ def phases(tree: Tree) -> dict[str, int]:
     return numbers
 
 
+def is_function(e: Expr) -> bool:
+    """Does an expression end in a function that takes as long as ten additions and more?"""
+    return isinstance(e, Apply) and e.op in _FUNCTIONS and exponent(e) is None
+
+
 def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
     producer = inlinable(graph, tensor)
     if producer is None:
         return Decision("rematerialise", tensor, False, "its definition cannot replace a read of it")
     repeated = sum(isinstance(e, (Apply, Select)) for e in walk(producer.expr))
-    costly = sorted({e.op for e in walk(producer.expr) if isinstance(e, Apply) and e.op in EXPENSIVE})
+    costly = sorted({e.op for e in walk(producer.expr) if isinstance(e, Apply) and is_function(e)})
     if costly:
         return Decision("rematerialise", tensor, False, f"it would compute {', '.join(costly)} again")
     if repeated > MOST_OPERATIONS:
@@ -115,19 +124,20 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
 
 
 def _windows(graph: TensorGraph, producer: Statement) -> str | None:
-    """The sum of which several terms read each element of what is computed: a contraction with tiles, or any,
-    if a condition stood in each of its terms."""
+    """What reads each element of what is computed several times: the terms of a contraction with tiles, or of
+    any sum, if a condition stood in each; and elements side by side (``m[h // 2, w // 2]``), if it computes
+    much."""
     if isinstance(producer.expr, Read):
         return None  # another element of memory serves as well
     guarded = any(isinstance(e, Select) for e in walk(producer.expr))
-    fewest = FEWEST_AGAIN * _count(graph, producer.target)
+    operations = sum(not isinstance(e, Const | IndexValue) for e in walk(producer.expr))
+    count = _count(graph, producer.target)
     for s in graph.readers(producer.target):
-        if s.reduction is None:
-            continue
         trips = {d.name: _trip(d) for d in s.dims}
-        terms = reads(s.expr) if guarded else _factors(graph, s)
+        fewest = FEWEST_AGAIN if s.reduction else max(FEWEST_AGAIN, MOST_OPERATIONS / operations)
+        terms = reads(s.expr) if guarded or not s.reduction else _factors(graph, s)
         for r in terms:
-            if r.tensor == producer.target and prod(trips[d] for d in depends_on(r)) >= fewest:
+            if r.tensor == producer.target and prod(trips[d] for d in depends_on(r)) >= fewest * count:
                 return s.name
     return None
 

@@ -1,0 +1,103 @@
+"""Reductions over a few terms are written out.
+
+    d[i, j] = sum[c](x[i, c] - y[j, c])      for c in 0..3
+becomes
+    d[i, j] = (x[i, 0] - y[j, 0]) + (x[i, 1] - y[j, 1]) + (x[i, 2] - y[j, 2])
+
+Three terms fill no vector; without the reduction all loops may be lanes, and values are computed where they
+are read.  Sums of windows keep their loop, for neighbours share their terms, and so do batches of products of
+small matrices and distances of as many dims as a vector has, which are tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from math import prod
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.contraction import is_difference, matrix_product
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
+from polyfuse.ir.linear import simplify
+from polyfuse.ir.tensor_graph import (
+    Apply,
+    Expr,
+    Select,
+    Statement,
+    TensorGraph,
+    map_expr,
+    statement_reads,
+    walk,
+)
+from polyfuse.layers.digit_dims import sums_windows
+from polyfuse.layers.products import product_of
+from polyfuse.layers.rewrites import inlinable, inline
+
+MOST_TERMS = 7
+# The definition that comes of it has no more operations than a compiler keeps in registers.
+MOST_OPERATIONS = 128
+_OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+
+
+def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+    """The graph with such reductions written out, in what reads each of their elements once if they are
+    temporary."""
+    for s in graph.statements:
+        points = _points(s)
+        if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
+            why = f"{len(points)} terms fill no vector: they are added where the sum is read"
+            decisions.append(Decision("write out", s.target, True, why))
+            written = _written_out(s, points)
+            graph = replace(graph, statements=tuple(written if x is s else x for x in graph.statements))
+            if _read_once(graph, written):
+                graph = inline(graph, s.target)
+    return graph
+
+
+def _read_once(graph: TensorGraph, s: Statement) -> bool:
+    """Is each element of a temporary read once, in an iteration of its own?"""
+    if inlinable(graph, s.target) is None:
+        return False
+    (reader, *more) = graph.readers(s.target) or (s,)
+    found = [r for r in statement_reads(reader) if r.tensor == s.target]
+    return not more and len(found) == 1 and set(found[0].indices) == {IVar(d.name) for d in reader.dims}
+
+
+def _points(s: Statement) -> list[dict[str, IndexExpr]]:
+    """The values of the reduced dims, one after the other; none where they are not known, or many."""
+    if s.reduction not in _OPERATION or s.accumulate:
+        return []
+    spans: list[range] = []
+    for d in s.dims:
+        if d.reduce:
+            if not (isinstance(d.lower, IConst) and isinstance(d.upper, IConst)):
+                return []
+            spans.append(range(d.lower.value, d.upper.value))
+    if prod(map(len, spans)) > MOST_TERMS:
+        return []
+    return [dict(zip(s.reduction_dims, map(IConst, at), strict=True)) for at in product(*spans)]
+
+
+def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
+    """Is a reduction short of operations, and none that loops or tiles are better for?"""
+    if terms * sum(isinstance(e, Apply | Select) for e in walk(s.expr)) > MOST_OPERATIONS:
+        return False
+    if terms > 1 and sums_windows(s):
+        return False
+    if is_difference(s.expr) and product_of(graph, s) is not None:
+        return False
+    product = matrix_product(graph, s)
+    return product is None or not product.out.batch
+
+
+def _written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:
+    assert s.reduction is not None
+    terms = [_at(s.expr, values) for values in points]
+    joined = reduce(lambda a, b: Apply(_OPERATION[s.reduction or ""], (a, b), a.dtype, s.span), terms)
+    dims = tuple(d for d in s.dims if not d.reduce)
+    return replace(s, dims=dims, expr=joined, reduction=None)
+
+
+def _at(e: Expr, values: dict[str, IndexExpr]) -> Expr:
+    return map_expr(e, lambda x: x, lambda i: simplify(substitute(i, values), {}))
