@@ -1,8 +1,13 @@
-"""Functions and divisions of what stands in a column are computed once, before the rows.
+"""Functions and divisions of what stands in a column are computed once, before the rows; what lies apart in
+memory is gathered once.
 
     for t in 0..T:                                      for v in 0..V @vec:  k[v] = rsqrt(s[v])
       for v in 0..V @vec:                        ->     for t in 0..T:
         y[t, v] = x[t, v] * rsqrt(s[v])                   for v in 0..V @vec:  y[t, v] = x[t, v] * k[v]
+
+    for t in 0..T:                                      for v in 0..V @vec:  k[v] = p[v, 1]
+      for v in 0..V @vec:                        ->     for t in 0..T:
+        y[t, v] = x[t] * p[v, 1]                          for v in 0..V @vec:  y[t, v] = x[t] * k[v]
 
 What is the same for all lanes, `codegen.hoist` moves; here each lane has a value of its own, and they are
 kept in an array that stays in L1.  Where rows are shared out, each chunk of them begins with its own array.
@@ -13,18 +18,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.hoist import Moved, aliases, written
+from polyfuse.codegen.hoist import Moved, aliases, costly, written
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import flat
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Read, depends_on
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, depends_on
 
 # Bytes of the arrays of a loop: they shall stay in L1, with the rows.
 ROOM = Core().l1 // 3
@@ -38,7 +43,7 @@ def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int]) -
     for node in block:
         match node:
             case For() if node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FEWEST:
-                rows = _Rows(aliases(kernel), written((node,), aliases(kernel)), numbers)
+                rows = _Rows(kernel, written((node,), aliases(kernel)), numbers)
                 body = rows.block(node.body)
                 result += [*rows.before, replace(node, body=column_values(kernel, body, numbers))]
             case For():
@@ -56,7 +61,7 @@ def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count
     if task.together or not task.loops or math.prod(trip_of(x) or 0 for x in task.loops) < FEWEST_SHARED:
         return task
     changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
-    rows = _Rows(aliases(kernel), changed, numbers)
+    rows = _Rows(kernel, changed, numbers)
     body = rows.block(task.body)
     return replace(task, body=body, before=(*task.before, *rows.before))
 
@@ -65,7 +70,7 @@ def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count
 class _Rows:
     """Loops over rows, which set `changed`; `before` comes to stand before them."""
 
-    alias: Mapping[str, str]
+    kernel: Kernel
     changed: set[str]
     numbers: itertools.count[int]
     before: list[Node] = field(default_factory=list)
@@ -84,7 +89,8 @@ class _Rows:
         count = most_trips(loop)
         if not count or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
             return loop
-        columns = _Columns(self.changed - {loop.var}, self.alias, self.numbers, lane=loop, count=count)
+        changed, alias = self.changed - {loop.var}, aliases(self.kernel)
+        columns = _Columns(changed, alias, self.numbers, kernel=self.kernel, lane=loop, count=count)
         columns.room = self.room
         body = columns.block(loop.body, ())
         self.before += columns.filled()
@@ -96,9 +102,22 @@ class _Rows:
 class _Columns(Moved):
     """What rows of at most `count` lanes do not change, in arrays of all lanes."""
 
+    kernel: Kernel
     lane: For
     count: int
     room: int = ROOM
+
+    def costly(self, e: Expr) -> bool:
+        value = e.arg if isinstance(e, Cast) else e
+        return costly(e) or (isinstance(value, Read) and self._lies_apart(value))
+
+    def _lies_apart(self, r: Read) -> bool:
+        """Do neighbouring lanes read elements that are no neighbours?"""
+        found = [b for b in self.kernel.buffers if b.tensor == r.tensor]
+        places = tuple(i for i in r.indices if not isinstance(i, EXPR_TYPES))
+        if not found or not places or len(places) < len(r.indices):
+            return False
+        return abs(flat(places, found[0].extents).factor(IVar(self.lane.var))) > 1
 
     def kept(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         key, size = self.key(e, runs), self.count * e.dtype.bytes

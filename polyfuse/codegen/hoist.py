@@ -26,6 +26,7 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
+from polyfuse.ir.powers import is_product
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -139,7 +140,7 @@ class Moved:
 
     def _expr(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         """The expression with what is invariant in it replaced by scalars."""
-        if _costly(e) and self._invariant(e):
+        if self.costly(e) and self._invariant(e):
             return self.kept(e, runs)
         match e:
             case Apply(_, args):
@@ -154,6 +155,10 @@ class Moved:
                 return replace(e, cond=self._expr(cond, runs), then=sides[0], other=sides[1])
             case _:
                 return e
+
+    def costly(self, e: Expr) -> bool:
+        """Is it worth to be kept?"""
+        return costly(e)
 
     def kept(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         """Where the value of an invariant expression is found."""
@@ -194,19 +199,10 @@ class Moved:
 
 def computes_little(e: Apply, *besides: str) -> bool:
     """Is an operation cheap, or one of those?"""
-    return e.op in CHEAP or e.op in besides or is_square(e)
+    return e.op in CHEAP or e.op in besides or is_product(e)
 
 
-def is_square(e: Apply) -> bool:
-    """A power that is a product."""
-    match e:
-        case Apply("pow", (_, Const(value))):
-            return value == 2
-        case _:
-            return False
-
-
-def _costly(e: Expr) -> bool:
+def costly(e: Expr) -> bool:
     """Is there a function in it, of something that is not a constant?"""
     return any(
         isinstance(x, Apply) and x.op not in CHEAP and any(isinstance(y, (Read, IndexValue)) for y in walk(x))

@@ -40,7 +40,7 @@ def jam(kernel: Kernel, block: Block) -> Block:
     result: list[Node] = []
     for node in block:
         match node:
-            case For() if _fits(node):
+            case For() if _fits(node) or _one_row(node):
                 result += in_steps(node, _body(node, TOGETHER), TOGETHER)
             case For() if _far(kernel, node):
                 result += in_steps(node, _body(node, FAR_TOGETHER), FAR_TOGETHER)
@@ -62,6 +62,17 @@ def _fits(loop: For) -> bool:
     trip = None if inner is None else trip_of(inner)
     extremes = inner is not None and any(isinstance(n, Update) and n.op in EXTREMES for n in inner.body)
     return trip is not None and trip <= (LONGEST_EXTREMES if extremes else LONGEST)
+
+
+def _one_row(loop: For) -> bool:
+    """The same where all terms read one row, and numbers besides?  What is loaded of it serves several, and
+    brings nothing into caches."""
+    inner = _sums(loop)
+    if inner is None or (most_trips(loop) or 0) < 2 * TOGETHER:
+        return False
+    every = [depends_on(r) for n in inner.body if isinstance(n, Update) for r in reads(n.value)]
+    along = [names for names in every if inner.var in names]
+    return bool(along) and not any(loop.var in names for names in along)
 
 
 def _far(kernel: Kernel, loop: For) -> bool:

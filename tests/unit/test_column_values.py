@@ -14,7 +14,7 @@ import polyfuse as pf
 from polyfuse.codegen.column_values import ROOM, column_values
 from polyfuse.ir.dtypes import BOOL, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update, format_block
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read, Select
@@ -135,3 +135,45 @@ def test_any_number_of_rows_and_nan(rows: int) -> None:
     s[:2], m[2] = (np.nan, np.inf), -np.inf
     want = (x - m) / np.sqrt(s + np.float32(1e-5))
     np.testing.assert_allclose(np.asarray(pf.compile(SHARED)(x, m, s)), want, rtol=1e-6)
+
+
+NEAREST = """op f(a: DT[N, C], b: DT[M, C]) -> (d: DT[N], t: DT[N]) where M >= 1 {
+  d[i] = min[j](sum[c]((a[i, c] - b[j, c]) ** 2))
+  t[i] = sum[j](a[i, 1] * b[j, 0])
+}"""
+
+
+def test_what_lies_apart_is_gathered_once() -> None:
+    graph = fixed_graph_of(
+        "op f(x: f32[T, V], p: f32[V, 5]) -> (y: f32[T, V]) { y[t, v] = x[t, v] * p[v, 2] }", T=9, V=12
+    )
+    p, turned = Read("p", (V, IConst(2)), F32), Read("p", (IConst(2), V), F32)
+    shape = (IConst(12), IConst(5))
+    kernel = Kernel("k0", graph, (), (Buffer("p", F32, Scope.ARGUMENT, shape, shape),))
+
+    def block(value: Expr, **sizes: int) -> str:
+        return format_block(
+            column_values(kernel, (rows(Store("y", (T, V), value), **sizes),), itertools.count())
+        )
+
+    assert block(mul(X, p)).count("p[v, 2]") == 1 and "%column0[v] = p[v, 2]" in block(mul(X, p))
+    assert "%column" not in block(mul(X, turned))
+    assert "%column" not in block(mul(X, p), trip=3) and "%column" not in block(mul(X, p), lanes=ROOM)
+
+
+@pytest.mark.parametrize("c", [2, 3, 5, 7, 9])
+@pytest.mark.parametrize("sizes", [(0, 3), (1, 1), (5, 9), (33, 300), (300, 7)])
+@pytest.mark.parametrize("dtype", thinned(["f32", "f64", "f16", "bf16"], 4))
+def test_nearest_points(c: int, sizes: tuple[int, int], dtype: str) -> None:
+    graph = fixed_graph_of(NEAREST.replace("DT", dtype), N=sizes[0], M=sizes[1], C=c)
+    assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2)[0], target="cpu")
+
+
+def test_nearest_points_of_strided_arguments() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((n, 10)).astype(np.float32) for n in (40, 90))
+    a[3, 4], b[7, 2] = np.nan, np.inf
+    f = pf.compile(NEAREST.replace("DT", "f32"))
+    want = f(np.ascontiguousarray(a[:, ::2]), np.ascontiguousarray(b[::3, 1::2]))
+    for got, expected in zip(f(a[:, ::2], b[::3, 1::2]), want, strict=True):
+        np.testing.assert_array_equal(got, expected)

@@ -94,6 +94,17 @@ def test_extremes_of_few_columns_together(op: str) -> None:
     assert (main.step, update.value.op) == (TOGETHER, op)
 
 
+@pytest.mark.parametrize("op", ["sum", "min"])
+def test_terms_of_one_row_and_numbers_in_rows_of_any_length(op: str) -> None:
+    """What is loaded of the row serves several terms, and the numbers bring nothing into caches."""
+    row = Read("a", (IVar("c"),), F32)
+    long = nest(Apply("sub", (row, W), F32), op=op, columns=5000)
+    main, rest = jam(NOTHING, (long,))
+    assert isinstance(main, For) and main.step == TOGETHER and isinstance(rest, For) and rest.step == 1
+    alone = nest(Apply("sub", (W, W), F32), op=op, columns=5000)
+    assert jam(NOTHING, (alone,)) == (alone,)
+
+
 def test_strips_of_rows_that_begin_anywhere() -> None:
     """Those of partial results, the last of which is shorter."""
     start = binary("*", IVar("p"), 30)
@@ -165,10 +176,9 @@ def test_long_rows_from_memory_go_eight_at_a_time() -> None:
     [
         (FAR_BYTES // 4 - 1, FAR_ROW // 4, ROW),
         (FAR_BYTES // 4, FAR_ROW // 4 - 1, ROW),
-        (FAR_BYTES // 4, FAR_ROW // 4, Read("x", (IVar("c"),), F32)),
         (FAR_BYTES // 4, FAR_ROW // 4, Apply("mul", (ROW, Read("x", (IVar("c"), IVar("t")), F32)), F32)),
     ],
-    ids=["in a cache", "shorter rows", "the same row", "two reads"],
+    ids=["in a cache", "shorter rows", "two reads"],
 )
 def test_rows_that_stay_one_by_one(elements: int, columns: int, value: Any) -> None:
     other = nest(value, 13, columns=columns)
