@@ -10,6 +10,9 @@
 //    worker that claimed nothing, so a worker that is asleep or preempted costs nobody anything.
 //  * A worker that the system put on the caller's core, where it waits while others are idle, is moved
 //    away from it once; it may run on all its cores as before.
+//  * Steps may be a series that is repeated, as the steps of a recurrence are: between two rounds of it the
+//    caller waits as between any two steps.  Workers that sleep are called in the first round, and in later
+//    ones only where a round is long beside a call: a short one is done before they come.
 //  * Without a parallel step nobody is woken and no thread is started.
 //  * A second thread that calls while a region runs does its own steps alone, chunk by chunk, with
 //    bitwise the same results, because the chunks are the same.  Kernels must not call pf_run.
@@ -40,6 +43,8 @@ struct pf_step {
   int64_t count;     // iterations
   int64_t chunk;     // iterations a thread claims at a time; <= 0 means all
   int64_t parallel;  // 0: all chunks on the caller, in order
+  int64_t series;    // this step and those after it, so many in all, follow one another ...
+  int64_t rounds;    // ... so many times; in round r its iterations are [r * count, (r + 1) * count)
 };
 
 namespace {
@@ -49,6 +54,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int64_t kPoliteNs = 50 * 1000;  // spinning longer than this, let others have the core
 constexpr int64_t kMissedNs = 30 * 1000;  // a worker that claimed nothing for this long is missed,
 constexpr int64_t kPatienceNs = 1000 * 1000;  // and moved at most this often
+constexpr int64_t kCallNs = 50 * 1000;  // a shorter round is not worth calling a sleeping worker for
 
 // ---- floating-point state ------------------------------------------------------------------
 #if defined(__x86_64__)
@@ -109,7 +115,7 @@ struct alignas(64) Job {
   pf_kernel run;
   char* const* buf;
   const int64_t* num;
-  int64_t count, chunk, chunks, scratch_bytes;
+  int64_t first, count, chunk, chunks, scratch_bytes;  // iterations [first, first + count)
   int shares;
   FpState fp;
 
@@ -153,7 +159,7 @@ void run_chunk(int64_t index) {
   fp_set(job.fp);
   const int64_t begin = index * job.chunk;
   const int64_t end = job.count - begin > job.chunk ? begin + job.chunk : job.count;
-  job.run(job.buf, job.num, scratch.data, begin, end);
+  job.run(job.buf, job.num, scratch.data, job.first + begin, job.first + end);
   fence_stores();
   fp_set(before);
 }
@@ -248,11 +254,11 @@ void start_workers() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void run_in_order(const pf_step& step, char* const* buf, const int64_t* num) {
-  const int64_t chunk = chunk_of(step.count, step.chunk);
+void run_in_order(const pf_step& step, int64_t round, char* const* buf, const int64_t* num) {
+  const int64_t chunk = chunk_of(step.count, step.chunk), first = round * step.count;
   for (int64_t begin = 0; begin < step.count; begin += chunk) {
     const int64_t end = step.count - begin > chunk ? begin + chunk : step.count;
-    step.run(buf, num, scratch.data, begin, end);
+    step.run(buf, num, scratch.data, first + begin, first + end);
     if (end == step.count) break;  // begin + chunk might overflow
   }
 }
@@ -287,13 +293,14 @@ void look_for_missing(int64_t began) {
 void look_for_missing(int64_t) {}
 #endif
 
-void run_together() {
-  const int64_t chunks = job.chunks, began = now_ns();
+// All chunks of the job, of a series that began then; `calling`: workers that sleep are woken for it.
+void run_together(bool calling, int64_t began) {
+  const int64_t chunks = job.chunks;
   finished.value.store(0);
   for (int k = 0; k < job.shares; ++k) left[k].value.store(job.share(k + 1) - job.share(k));
   steps_written.value.fetch_add(1);
   // Either a worker going to sleep sees the chunks, or we see the sleeper (both sides are seq_cst).
-  const int asleep = sleepers.load();
+  const int asleep = calling ? sleepers.load() : 0;
   if (asleep > 0) {
     pthread_mutex_lock(&mutex);
     const int64_t calls = chunks - 1 < asleep ? chunks - 1 : asleep;
@@ -317,18 +324,35 @@ int run_region(const pf_step* steps, int64_t nsteps, char* const* buf, const int
                int64_t scratch_bytes, FpState fp) {
   start_workers();
   failure.store(0);
-  for (int64_t s = 0; s < nsteps; ++s) {
-    const pf_step& step = steps[s];
-    const int64_t chunks = chunks_of(step.count, step.chunk);
+  const auto run_step = [&](const pf_step& step, int64_t round, bool calling, int64_t began) {
+    const int64_t chunks = chunks_of(step.count, step.chunk), first = round * step.count;
     if (!step.parallel || chunks <= 1) {
-      run_in_order(step, buf, num);
+      run_in_order(step, round, buf, num);
       fence_stores();
-      continue;
+      return;
     }
-    job = Job{step.run, buf, num, step.count, step.chunk, chunks, scratch_bytes, target.load(), fp};
-    run_together();
+    job = Job{step.run, buf, num, first, step.count, step.chunk, chunks, scratch_bytes, target.load(), fp};
+    run_together(calling, began);
+  };
+  for (int64_t s = 0; s < nsteps; s += steps[s].series) {
+    const int64_t series_began = now_ns();
+    int64_t round_began = series_began;
+    for (int64_t round = 0; round < steps[s].rounds; ++round) {
+      const int64_t now = round ? now_ns() : round_began;
+      const bool calling = round == 0 || now - round_began > kCallNs;
+      round_began = now;
+      for (int64_t k = 0; k < steps[s].series; ++k) run_step(steps[s + k], round, calling, series_began);
+    }
   }
   return failure.load();
+}
+
+// The same on the caller alone.
+void run_alone(const pf_step* steps, int64_t nsteps, char* const* buf, const int64_t* num) {
+  for (int64_t s = 0; s < nsteps; s += steps[s].series)
+    for (int64_t round = 0; round < steps[s].rounds; ++round)
+      for (int64_t k = 0; k < steps[s].series; ++k) run_in_order(steps[s + k], round, buf, num);
+  fence_stores();
 }
 
 }  // namespace
@@ -351,8 +375,7 @@ extern "C" int pf_run(const pf_step* steps, int64_t nsteps, char* const* buf, co
     result = run_region(steps, nsteps, buf, num, scratch_bytes, fp);
     busy.store(false, std::memory_order_release);
   } else {
-    for (int64_t s = 0; s < nsteps; ++s) run_in_order(steps[s], buf, num);
-    fence_stores();
+    run_alone(steps, nsteps, buf, num);
   }
   fp_set(before);
   return result;

@@ -31,6 +31,8 @@ class _Step(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("chunk", ctypes.c_int64),
         ("parallel", ctypes.c_int64),
+        ("series", ctypes.c_int64),
+        ("rounds", ctypes.c_int64),
     )
 
 
@@ -38,13 +40,17 @@ class _Step(ctypes.Structure):
 class Step:
     """Run the kernel at address `run` for iterations [0, count), `chunk` of them at a time.
 
-    `parallel` steps share their chunks among the threads; others run on the caller, in order.
+    `parallel` steps share their chunks among the threads; others run on the caller, in order.  The first step
+    of a `series` of so many has them run one after the other in so many `rounds`; iterations of a round r
+    are [r * count, (r + 1) * count).
     """
 
     run: int
     count: int
     chunk: int
     parallel: bool
+    series: int = 1
+    rounds: int = 1
 
 
 class StepArray:
@@ -53,7 +59,7 @@ class StepArray:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = tuple(steps)
         self.array = (_Step * max(1, len(self.steps)))(
-            *[_Step(s.run, s.count, s.chunk, int(s.parallel)) for s in self.steps]
+            *[_Step(s.run, s.count, s.chunk, int(s.parallel), s.series, s.rounds) for s in self.steps]
         )
         self.address = ctypes.addressof(self.array)
 

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache as memoised
 
 import numpy as np
@@ -51,6 +52,17 @@ PF halve(ARGS) {
 }
 PF divide_by_zero(ARGS) { volatile float z = 0; z = 1 / z; }
 PF nothing(ARGS) {}
+// Of a series over n = num[0] elements: iterations of round r are those from r * n on.
+PF add_neighbour(ARGS) {
+  const int64_t n = num[0], *x = (int64_t*)buf[0];
+  int64_t* y = (int64_t*)buf[1];
+  if (num[2] && begin % n == 0) usleep(num[2]);
+  for (int64_t k = begin; k < end; ++k) y[k % n] = (x[k % n] + x[(k % n + n - 1) % n]) % 1000003;
+}
+PF copy_back(ARGS) {
+  for (int64_t k = begin; k < end; ++k) ((int64_t*)buf[0])[k % num[0]] = ((int64_t*)buf[1])[k % num[0]];
+}
+PF count_rounds(ARGS) { *(int64_t*)buf[2] += *(int64_t*)buf[2] == begin && end == begin + 1; }
 PF work(ARGS) {  // keeps its core for num[2] us, and notes its thread
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -134,6 +146,53 @@ def test_each_thread_has_a_share_in_one_piece() -> None:
         return [len(set(notes[k : k + 10, 2])) for k in (0, 10, 20, 30)] + [len(set(notes[:, 2]))]
 
     assert any(owners() == [1, 1, 1, 1, 4] for _ in range(20))
+
+
+# --- series ----------------------------------------------------------------------------------------------
+
+ROUNDS = 300
+
+
+def series_of_neighbours(n: int, chunk: int, sleep_us: int = 0) -> None:
+    """Each round adds to an element what its neighbour had, then copies back: all of a round is needed."""
+    x, y = np.ones(n, np.int64), np.zeros(n, np.int64)
+    first = replace(step("add_neighbour", n, chunk), series=3, rounds=ROUNDS)
+    rest = [replace(step(f, c, chunk), rounds=ROUNDS) for f, c in (("count_rounds", 1), ("copy_back", n))]
+    counted = np.zeros(1, np.int64)
+    prepared([first, *rest], [x, y, counted], n, 0, sleep_us).check()
+    want = np.ones(n, object)
+    for _ in range(ROUNDS):
+        want = (want + np.roll(want, 1)) % 1000003
+    np.testing.assert_array_equal(x, want.astype(np.int64))
+    assert counted[0] == ROUNDS
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7, 40], indirect=True)
+@pytest.mark.parametrize(("n", "chunk"), [(1, 1), (2, 1), (17, 3), (1000, 125)])
+def test_a_series_is_run_round_by_round(n: int, chunk: int) -> None:
+    for _ in range(5):
+        series_of_neighbours(n, chunk)
+
+
+def test_a_series_with_slow_chunks() -> None:
+    """The caller sleeps at the barrier, and workers between rounds."""
+    Pool.get().set_spin_ns(0)
+    series_of_neighbours(40, 10, sleep_us=150)
+
+
+def test_a_series_beside_steps_that_run_once() -> None:
+    n = 100
+    x, y, counted = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)
+    steps = [
+        step("write_x", n, 10),
+        replace(step("count_rounds", 1, 1), series=1, rounds=7),
+        replace(step("count_rounds", 1, 1), series=2, rounds=0),
+        step("count_rounds", 1, 1),
+        step("reverse_x", n, 10),
+    ]
+    prepared(steps, [x, y, counted], n, 5).check()
+    np.testing.assert_array_equal(y, np.arange(n)[::-1] + 5)
+    assert counted[0] == 7
 
 
 def test_no_steps() -> None:
