@@ -23,6 +23,7 @@ from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURN
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
@@ -70,8 +71,8 @@ class CpuCode:
     checks: tuple[tuple[Span, str], ...]
 
 
-# The form of a kernel -> how the first of this form is launched, and as it was lowered.
-_Printed: TypeAlias = dict[object, tuple[tuple[Launch, ...], Kernel]]
+# The form of a kernel -> the bodies of the first of this form, and as it was lowered.
+_Printed: TypeAlias = dict[object, tuple[tuple[str, ...], LoweredKernel]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,28 +159,36 @@ def _functions(
     if kernel.library is not None:
         total = sum((_instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, False, kernel.library),)
+    parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
+    series = series_of([t for _, _, low, _ in parts for t in low.tasks])
+    made: list[Launch] = []
+    for part, bodies, low, places in parts:
+        for k, (body, task) in enumerate(zip(bodies, low.tasks, strict=True)):
+            name = f"{prefix}{part}_{k}"
+            functions.append(emitter.entry(name, body, places, task, series))
+            made.append(replace(_launch(name, whole, low, task), rounds=series.rounds))
+    return (replace(made[0], series=series.length), *made[1:]) if made else ()
+
+
+def _bodies(
+    emitter: _Emitter, prefix: str, kernel: Kernel, functions: list[str]
+) -> tuple[tuple[str, ...], LoweredKernel, Addresses]:
+    """The names of the functions that have a kernel's code, printed unless those of an earlier one will do;
+    the kernel as it was lowered; where its own tensors are."""
     form = emitter.form(emitter.places(kernel))
-    if form not in emitter.printed:
+    if form in emitter.printed:
+        names, low = emitter.printed[form]
+        places = emitter.places(_with_arrays_of(kernel, low.kernel))
+    else:
         low = lower(
             kernel, replace(emitter.knobs, rows=1, jointly=False) if emitter.checked else emitter.knobs
         )
-        names = [f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks))]
         places = emitter.places(low.kernel)
-        for n, task in zip(names, low.tasks, strict=True):
-            functions += [emitter.body(n, places, task), emitter.entry(n, n, places, bool(task.loops))]
-        made = tuple(_launch(n, whole, low, task) for n, task in zip(names, low.tasks, strict=True))
-        emitter.scratch = max(emitter.scratch, _scratch_bytes(low.kernel))
-        emitter.printed[form] = made, low.kernel
-        return made
-    printed, lowered = emitter.printed[form]
-    emitter.scratch = max(emitter.scratch, _scratch_bytes(lowered))
-    places = emitter.places(_with_arrays_of(kernel, lowered))
-    again = [replace(x, function=f"{prefix}{kernel.name}_{k}", kernel=whole) for k, x in enumerate(printed)]
-    functions += [
-        emitter.entry(x.function, old.function, places, x.parallel)
-        for x, old in zip(again, printed, strict=True)
-    ]
-    return tuple(again)
+        names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
+        functions += [emitter.body(n, places, task) for n, task in zip(names, low.tasks, strict=True)]
+        emitter.printed[form] = names, low
+    emitter.scratch = max(emitter.scratch, _scratch_bytes(low.kernel))
+    return names, low, places
 
 
 def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
@@ -228,12 +237,11 @@ def _number_table(kernels: KernelGraph, buffers: tuple[PlanBuffer, ...]) -> dict
 
 
 def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
-    count = product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
     total: IndexExpr = as_index(0)
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
     together = task.together.rows if task.together is not None else 1
-    return Launch(name, kernel, count, total, bool(task.loops), together=together)
+    return Launch(name, kernel, iteration_count(task), total, bool(task.loops), together=together)
 
 
 def _instances(s: Statement) -> IndexExpr:
@@ -323,6 +331,7 @@ class _Emitter:
         )
         parameters = self._parameters(places)
         body = printer.block(task.before, "  ")
+        parameters += [(f"const pf_i64 {task.time.var}", task.time.var)] if task.time else []
         if task.loops:
             parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
             body += iterations(task, printer)
@@ -349,15 +358,18 @@ class _Emitter:
         found = frozenset(b.tensor for b in places.kernel.arguments if b.past)
         return frozenset() if self.checked else found - {n for n, b in self.buffers.items() if b.strided}
 
-    def entry(self, name: str, body: str, places: Addresses, parallel: bool) -> str:
+    def entry(self, name: str, body: str, places: Addresses, task: Task, series: Series) -> str:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
-        given = ", ".join([*(a for _, a in self._parameters(places)), *["begin", "end"][: 2 * parallel]])
+        given = [a for _, a in self._parameters(places)]
+        given += [task.time.var] if task.time else []
+        given += ["begin", "end"] if task.loops else []
         return "\n".join(
             [
                 f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
                 "    pf_i64 begin, pf_i64 end) {",
                 "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
-                f"  {body}_body({given});",
+                *(f"  {line}" for line in round_text(task, series)),
+                f"  {body}_body({', '.join(given)});",
                 "}",
                 "",
             ]

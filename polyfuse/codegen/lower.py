@@ -60,12 +60,13 @@ from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.short_functions import with_short_functions
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.codegen.time_parts import block_tree
 from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.widened import widened
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.kernel import Kernel, tree
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block
 from polyfuse.ir.schedule_tree import sequential
 from polyfuse.poly.ast_build import loops_of
@@ -112,7 +113,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
     `numbers` numbers the scalars."""
-    block = loops_of(kernel.graph, sequential(tree(kernel)))
+    block = loops_of(kernel.graph, sequential(block_tree(kernel)))
     block = spare_nan(kernel, decided(bodies(kernel, block)))
     block = forwarded(kernel, block, numbers)
     return promoted(kernel, block, numbers)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.touched import read_names
 from polyfuse.ir.index_expr import variables
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Kernel, Scope, in_steps
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 
@@ -47,7 +47,8 @@ class Task:
 
     `together` is how several iterations that follow one another are run, as long as there are so many.
     `before` runs before the iterations that are handed out; with `skew` these overlap.
-    In loops inside of it `jammed` rows are computed at a time.
+    In loops inside of it `jammed` rows are computed at a time.  With `time` each call is for one iteration of
+    that loop, which is around `loops` (`codegen.time_parts`).
     """
 
     loops: tuple[For, ...]
@@ -56,6 +57,7 @@ class Task:
     before: Block = ()
     skew: Skew | None = None
     jammed: int = 1
+    time: For | None = None
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:
@@ -68,7 +70,9 @@ def tasks_of(kernel: Kernel, block: Block) -> list[Task]:
                 tasks.append(_task(kernel, (), tuple(serial)))
                 serial = []
             loops, body = _peel(node)
-            tasks.append(_task(kernel, loops, body))
+            outside = loops[0] if in_steps(kernel) else None
+            task = _task(kernel, loops[1:] if outside else loops, body)
+            tasks.append(replace(task, time=outside))
         else:
             serial.append(node)
     if serial:

@@ -26,6 +26,12 @@ ACCESS, STRIDED = 0.5, 40.0
 COMBINED = 256.0
 
 
+def _barriers(found: tuple[Nest, ...]) -> float:
+    """How often workers wait for each other in a kernel: after each nest that is spread, in each step."""
+    spread = {n.blocks[0]: n.count(Coordinate.TIME) for n in found if n.blocks}
+    return max(1.0, sum(spread.values()))
+
+
 @dataclass(frozen=True, slots=True)
 class CpuTime:
     """Figures of kernels on one CPU."""
@@ -67,7 +73,7 @@ class CpuTime:
                 cache=max(times[:-1], default=0.0),
                 operations=lanes / m.operations / share,
                 latency=0.0,
-                overhead=m.step_s if threads > 1 else 0.0,
+                overhead=m.step_s * _barriers(found) if threads > 1 else 0.0,
             ),
         )
 

@@ -161,7 +161,8 @@ class _Count:
         kept = [
             m
             for m in self.kernel[last].loops
-            if any(m is x for x in loops) and m.coordinate in (Coordinate.BLK, Coordinate.SEQ)
+            if any(m is x for x in loops)
+            and m.coordinate in (Coordinate.BLK, Coordinate.SEQ, Coordinate.TIME)
         ]
         live = footprint(between, kept, (*OUTSIDE, Scope.LOCAL))
         return self.keeping.inner(live) if kept else self.keeping.outer(live)

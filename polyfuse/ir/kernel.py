@@ -8,7 +8,8 @@
              computes what the kernel says, what it is to it; where the elements of a scatter's result
              are shared out among workers, these `owners`
     Stage  = band (blk members), phases       between stages: a grid barrier or a kernel cut
-    Phase  = tree                             between phases: a block barrier or a reduction
+    Phase  = tree                             between phases: a block barrier or a reduction; under a loop
+             over steps that the workers of a CPU share (tim), a barrier of these, after the last one as well
     Buffer = where a tensor lives inside the kernel, and how its indices map to storage
 
 `graph` holds the bodies of the kernel's statements with reductions made explicit: each reduction
@@ -205,6 +206,11 @@ def _stage_tree(stage: Stage) -> Tree:
 def tree(kernel: Kernel) -> Tree:
     """The schedule tree of the whole kernel."""
     return sequence([_stage_tree(s) for s in kernel.stages])
+
+
+def in_steps(kernel: Kernel) -> bool:
+    """Do workers of a CPU share the steps of a recurrence in it?"""
+    return any(m.coordinate is Coordinate.TIME for s in kernel.stages for m in s.band)
 
 
 def placement(kernel: Kernel) -> dict[str, dict[Coordinate, tuple[IndexExpr, ...]]]:

@@ -28,6 +28,7 @@ class Coordinate(Enum):
     """What a loop becomes on the target (kernel IR, `placement`)."""
 
     SEQ = "seq"
+    TIME = "tim"  # steps of a recurrence, in order, each of which the workers of a CPU share
     BLK = "blk"
     ROW = "row"  # a group of neighbouring threads: threadIdx.y
     STEP = "stp"  # a loop that the rows of a block share: each takes every TY-th iteration
@@ -147,6 +148,18 @@ def map_members(tree: Tree, change: Callable[[Member], Member | tuple[Member, ..
                 changed = change(m)
                 new.extend(changed if isinstance(changed, tuple) else (changed,))
             return Band(tuple(new), map_members(child, change), permutable)
+
+
+def members_of(tree: Tree, *coordinates: Coordinate) -> list[Member]:
+    """The loops of a tree, those of some coordinates if any are given; outer ones first."""
+    match tree:
+        case Leaf():
+            return []
+        case Sequence(children):
+            return [m for c in children for m in members_of(c, *coordinates)]
+        case Band(members, child):
+            chosen = [m for m in members if not coordinates or m.coordinate in coordinates]
+            return chosen + members_of(child, *coordinates)
 
 
 def sequential(tree: Tree) -> Tree:

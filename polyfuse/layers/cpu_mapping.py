@@ -1,6 +1,7 @@
 """Coordinates for a CPU: which loops are spread over workers, which one runs in vector lanes.
 
     blk   the leading loops whose iterations are independent: chunks of the worker pool
+    tim   a leading loop over steps in order, where workers share each step (`layers.time_steps`)
     vec   the innermost loop, where it is parallel or a reduction: SIMD lanes
     seq   the rest
 
@@ -12,8 +13,12 @@ single long loop is cut into blocks (strip-mine).
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
-from polyfuse.decisions import Decision
+from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.shared_steps import Gain, part_seconds
+from polyfuse.cost.stitching_gain import microseconds
+from polyfuse.decisions import Decision, counted
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IVar, binary
@@ -24,6 +29,8 @@ from polyfuse.ir.schedule_tree import (
     Member,
     Sequence,
     Tree,
+    band,
+    sequence,
     statements,
 )
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -36,6 +43,7 @@ from polyfuse.layers.nest import (
     is_free,
     push,
     racing,
+    side_by_side,
     span_of,
     trip_of,
     volume,
@@ -44,6 +52,7 @@ from polyfuse.layers.nest import (
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor
 from polyfuse.layers.scatter_copies import turns_of, worth_copying
+from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.transposed import transposed_tiles
 
 # Below this many instances a kernel is faster on one core than spread over several.
@@ -87,6 +96,9 @@ def map_phase(
         return _map_row(graph, phase, threads, decisions, knobs)
     knobs = knobs or CpuKnobs()
     phase = _free_first(graph, phase)
+    shared = _map_steps(graph, phase, threads, decisions, knobs)
+    if shared is not None:
+        return graph, [shared]
     split = racing(graph, phase.members[0], statements(phase))
     if split:
         return _map_reduction(graph, phase, split, threads, decisions, knobs)
@@ -101,8 +113,9 @@ def _map_row(
     B(t)[B(h)(s); m; B(h)(y)]  with one t     becomes     B(h)(s), m, B(h)(y), or all of it in lanes
     """
     parts = phase.children if isinstance(phase, Sequence) else (phase,)
-    if not any(_spreads(graph, p) for p in parts):
-        return graph, [vectorise(graph, phase, threads, decisions, knobs or CpuKnobs())]
+    knobs = knobs or CpuKnobs()
+    if not any(_spreads(graph, p, threads, knobs) for p in parts):
+        return graph, [vectorise(graph, phase, threads, decisions, knobs)]
     trees: list[Tree] = []
     for part in parts:
         graph, mapped = map_phase(graph, part, threads, decisions, knobs)
@@ -110,23 +123,86 @@ def _map_row(
     return graph, trees
 
 
-def _spreads(graph: TensorGraph, part: Tree) -> bool:
-    """Is a part of a row a loop that pays on several cores?"""
-    parallel = isinstance(part, Band) and part.members[0].coincident
-    return parallel and volume(graph, statements(part)) >= SMALLEST_PARALLEL
+def _spreads(graph: TensorGraph, part: Tree, threads: int, knobs: CpuKnobs) -> bool:
+    """Is a part of a row a loop that pays on several cores, or has it steps that do?"""
+    if not isinstance(part, Band):
+        return False
+    if part.members[0].coincident:
+        return volume(graph, statements(part)) >= SMALLEST_PARALLEL
+    return _map_steps(graph, part, threads, [], knobs) is not None
+
+
+def _map_steps(
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs
+) -> Tree | None:
+    """A nest whose outermost loop carries a recurrence, where it pays to share its steps among workers.
+
+    B(t)[B(i, k)(u); B(k)(edge)]     becomes     B(t @tim)[B(i @blk, k)(u); B(k)(edge)]
+    """
+    time, machine = phase.members[0], table_cpu(threads, knobs.on)
+    steps = None if time.coincident or threads < 2 or graph.sizes else steps_of(graph, time)
+    if steps is None or len(steps) < 2:
+        return None
+    parts, noted = list[Tree](), list[Decision]()
+    gains: list[Gain] = []
+    for piece in _pieces(graph, band(list(phase.members[1:]), phase.child, phase.permutable)):
+        mapped = _map_parallel(graph, piece, threads, noted, knobs, 0) if isinstance(piece, Band) else piece
+        gain = Gain(part_seconds(map(graph.statement, statements(piece)), len(steps), machine), machine)
+        spread = is_spread(mapped) and gain.pays
+        gains += [gain] if is_spread(mapped) else []
+        parts.append(mapped if spread else vectorise(graph, piece, threads, noted, knobs))
+    what, each = ", ".join(statements(phase)), f"of {len(steps)} steps of {time.name}"
+    shared = [g for g in gains if g.pays]
+    if gains and not shared:
+        alone = microseconds(max(g.alone for g in gains))
+        why = f"a barrier of the workers in each {each} costs too much beside {alone} of work"
+        decisions.append(Decision("share steps", what, False, why))
+    if not shared:
+        return None
+    saved = microseconds(sum(g.seconds for g in shared))
+    part = counted(len(shared), "part")
+    why = f"{part} of each {each}, on all workers with a barrier after it, saves {saved}"
+    decisions += [*noted, Decision("share steps", what, True, why)]
+    return Band((replace(time, coordinate=Coordinate.TIME),), sequence(parts), phase.permutable)
+
+
+def _pieces(graph: TensorGraph, step: Tree) -> list[Tree]:
+    """A step in nests that may be spread one by one; what reduces over a loop is apart from what is not.
+
+    B(i)[B(k)(w); n]     becomes     B(i)B(k)(w), B(i)(n)     where n sums over i
+    """
+    found: list[Tree] = []
+    for nest in side_by_side(step):
+        if not isinstance(nest, Band) or not all(m.coincident for m in nest.members):
+            found.append(nest)
+            continue
+        loop = nest.members[0]
+        children = nest.child.children if isinstance(nest.child, Sequence) else (nest.child,)
+        for _, alike in groupby(children, lambda c, m=loop: bool(racing(graph, m, statements(c)))):  # type: ignore[misc]
+            part = sequence(list(alike))
+            inside = frozenset(statements(part))
+            found.append(band([m.restricted(inside) for m in nest.members], part, nest.permutable))
+    return found
 
 
 def _map_parallel(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs
+    graph: TensorGraph,
+    phase: Band,
+    threads: int,
+    decisions: list[Decision],
+    knobs: CpuKnobs,
+    smallest: int = SMALLEST_PARALLEL,
 ) -> Tree:
-    """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent)."""
+    """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
+    not too small."""
     sunk = _sink(graph, phase, threads, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk, threads, decisions, knobs)
-    phase = _strip_mine(graph, sunk, knobs.strip or STRIP)
+    size = knobs.strip or STRIP
+    phase = _strip_mine(graph, sunk, size, smallest or 2 * size)
     tiled = transposed_tiles(graph, phase, threads, decisions)
     phase, free = (tiled.nest, tiled.blocks) if tiled else (phase, _free_members(graph, phase))
-    if volume(graph, statements(phase)) < SMALLEST_PARALLEL:
+    if volume(graph, statements(phase)) < smallest:
         free = 0
     members = tuple(
         replace(m, coordinate=Coordinate.BLK) if k < free else m for k, m in enumerate(phase.members)
@@ -293,7 +369,7 @@ def _strips(m: Member, size: int) -> Member:
     return replace(m, name=f"{m.name}_blk", exprs=tuple((n, binary("//", e, size)) for n, e in m.exprs))
 
 
-def _strip_mine(graph: TensorGraph, phase: Band, size: int) -> Band:
+def _strip_mine(graph: TensorGraph, phase: Band, size: int, smallest: int) -> Band:
     """A single long parallel loop becomes blocks of `size` iterations.
 
     B(i)(y)     becomes     B(i // 2048, i)(y)
@@ -304,7 +380,7 @@ def _strip_mine(graph: TensorGraph, phase: Band, size: int) -> Band:
     if outer or has_band(phase.child) or not is_free(graph, last, names):
         return phase
     trip = trip_of(graph, last)
-    if trip is not None and trip < SMALLEST_PARALLEL:
+    if trip is not None and trip < smallest:
         return phase
     return replace(phase, members=(*phase.members[:-1], _strips(last, size), last))
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph, tree
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, sequence, statements
+from polyfuse.ir.schedule_tree import Coordinate, members_of, sequence, statements
 from polyfuse.poly.dependences import anti
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Illegal, Legal, Verdict, earlier_than, parallel
+
+# Loops whose iterations are not ordered when they run.
+_CONCURRENT = tuple(c for c in Coordinate if c not in (Coordinate.SEQ, Coordinate.TIME))
 
 
 def entry_copies(kernels: KernelGraph) -> tuple[frozenset[str], tuple[Decision, ...]]:
@@ -50,19 +53,8 @@ def _in_place(model: PolyModel, kernels: KernelGraph, name: str) -> Verdict:
     for t in trees:
         inside = model.domain(sorted(statements(t)))
         mine = pairs.intersect_domain(inside).intersect_range(inside)
-        for m in _concurrent(t):
+        for m in members_of(t, *_CONCURRENT):
             verdict = parallel(model, t, m, mine)
             if isinstance(verdict, Illegal):
                 return verdict
     return Legal()
-
-
-def _concurrent(t: Tree) -> list[Member]:
-    """The loops of a tree whose iterations are not ordered when they run."""
-    match t:
-        case Leaf():
-            return []
-        case Band(members, child):
-            return [m for m in members if m.coordinate is not Coordinate.SEQ] + _concurrent(child)
-        case _:
-            return [m for c in t.children for m in _concurrent(c)]

@@ -27,6 +27,7 @@ from polyfuse.ir.schedule_tree import (
     Member,
     Sequence,
     Tree,
+    members_of,
     path,
     sequence,
     sequential,
@@ -38,7 +39,7 @@ from polyfuse.layers import cpu_mapping, cpu_tiles, gpu_mapping, gpu_tiles
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
-from polyfuse.layers.nest import Nest
+from polyfuse.layers.nest import Nest, side_by_side
 from polyfuse.layers.one_wave import one_wave
 from polyfuse.layers.prefetch import fetched_ahead
 from polyfuse.layers.products import Product, around_products
@@ -47,6 +48,7 @@ from polyfuse.layers.regions import join_regions
 from polyfuse.layers.row_cache import cache_rows
 from polyfuse.layers.scatters import Scatter, around_scatters, map_scatter
 from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.time_steps import apart_from_steps, parts_of, time_loop
 from polyfuse.poly.dependences import ordering
 from polyfuse.poly.domains import PolyModel, build_model, fixed_sizes_needed
 from polyfuse.poly.folding import folded
@@ -99,7 +101,8 @@ def separate_kernels(
             graph, mapped = _mapped(graph, part, target, decisions, knobs)
             nests += mapped
         graph, trees = explicit_reductions(graph, [n.tree for n in nests])
-        nests = [replace(n, tree=t) for n, t in zip(nests, trees, strict=True)]
+        made = zip(nests, trees, strict=True)
+        nests = [replace(n, tree=part) for n, t in made for part in apart_from_steps(t)]
         model = build_model(graph)
         _verify(model, nests)
         crossing = {} if isinstance(target, GpuTarget) else _crossing(model, nests, decisions)
@@ -166,11 +169,10 @@ def cut_phases(whole: Tree) -> list[Tree]:
     match whole:
         case Leaf():
             return [whole]
-        case Sequence(children):
-            return [p for group in _groups(children) for p in cut_phases_of(group)]
+        case Sequence():
+            return [p for group in side_by_side(whole) for p in cut_phases_of(group)]
         case Band(members, child) if all(m.coincident for m in members):
-            inner = [child] if not isinstance(child, Sequence) else _groups(child.children)
-            parts = [p for group in inner for p in cut_phases_of(group)]
+            parts = [p for group in side_by_side(child) for p in cut_phases_of(group)]
             return [_wrap(members, part) for part in parts]
         case Band():
             return [whole]
@@ -178,17 +180,6 @@ def cut_phases(whole: Tree) -> list[Tree]:
 
 def cut_phases_of(group: Tree) -> list[Tree]:
     return [group] if isinstance(group, Sequence) else cut_phases(group)
-
-
-def _groups(children: tuple[Tree, ...]) -> list[Tree]:
-    """Neighbouring leaves are one nest; every other child stands for itself."""
-    groups: list[list[Tree]] = []
-    for c in children:
-        if groups and isinstance(c, Leaf) and isinstance(groups[-1][-1], Leaf):
-            groups[-1].append(c)
-        else:
-            groups.append([c])
-    return [sequence(g) for g in groups]
 
 
 def _wrap(members: tuple[Member, ...], part: Tree) -> Tree:
@@ -210,8 +201,8 @@ def _verify(model: PolyModel, nests: Many[Nest]) -> None:
         raise ScheduleError([verdict.diagnostic])
     order = ordering(model)
     for t, nest in zip(trees, nests, strict=True):
-        for m in _members(t):
-            if m.coordinate is Coordinate.SEQ:
+        for m in members_of(t):
+            if m.coordinate in (Coordinate.SEQ, Coordinate.TIME):
                 continue
             verdict = parallel(model, t, m, order)
             if verdict and m.coordinate in _EXCLUSIVE:
@@ -219,16 +210,6 @@ def _verify(model: PolyModel, nests: Many[Nest]) -> None:
                 verdict = races(model, t, m, nest.atomic)
             if isinstance(verdict, Illegal):
                 raise ScheduleError([verdict.diagnostic])
-
-
-def _members(t: Tree) -> list[Member]:
-    match t:
-        case Leaf():
-            return []
-        case Sequence(children):
-            return [m for c in children for m in _members(c)]
-        case Band(members, child):
-            return [*members, *_members(child)]
 
 
 # --- storage -----------------------------------------------------------------------------------------
@@ -262,7 +243,11 @@ def _kernel(
 
 
 def _stage(t: Tree) -> Stage:
-    """The leading loops over blocks and their rows are the stage's band."""
+    """The leading loops over blocks and their rows are the stage's band, or the loop over steps that workers
+    share, whose parts are the phases."""
+    time = time_loop(t)
+    if isinstance(t, Band) and time is not None:
+        return Stage((time,), tuple(map(Phase, parts_of(t.child))))
     if not isinstance(t, Band):
         return Stage((), (Phase(t),))
     outer = (Coordinate.BLK, Coordinate.ROW)
@@ -346,12 +331,21 @@ def _local_buffer(part: PolyModel, t: Tree, name: str, decisions: list[Decision]
     """Storage of a temporary of one CPU kernel; a worker's arrays have `most` bytes."""
     tensor = part.graph.tensor(name)
     found = window(part, t, name)
-    one = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))[0]
-    if (found.loops and private_to_blocks(found, t, one)) or not _has_blocks(t, one):
+    users = sorted(s.name for s in (*part.graph.writers(name), *part.graph.readers(name)))
+    if time_loop(t) is not None and not (_in_one_part(t, users) and private_to_blocks(found, t, users[0])):
+        extents = _in_turns(part, t, name, Window((), tensor.shape), decisions).extents
+        reason = "goes from one part or step of a recurrence to another, which other workers may run"
+        return Buffer(name, tensor.dtype, Scope.GLOBAL, extents, tensor.shape, reason)
+    if (found.loops and private_to_blocks(found, t, users[0])) or not _has_blocks(t, users[0]):
         found = _in_turns(part, t, name, found, decisions)
         return _contracted(part.graph, name, found, decisions, LARGEST_LOCAL_BYTES if most is None else most)
     reason = "shared by the iterations of a parallel loop"
     return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
+
+
+def _in_one_part(t: Tree, users: Many[str]) -> bool:
+    """Are these statements in one part of the steps that workers share?"""
+    return isinstance(t, Band) and any(set(users) <= set(statements(p)) for p in parts_of(t.child))
 
 
 def _has_blocks(t: Tree, statement: str) -> bool:

@@ -7,7 +7,7 @@ from math import prod
 
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Owners
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, statements
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 
 
@@ -51,6 +51,18 @@ def has_band(tree: Tree) -> bool:
             return any(has_band(c) for c in children)
         case Leaf():
             return False
+
+
+def side_by_side(tree: Tree) -> list[Tree]:
+    """The nests of a tree that follow one another: neighbouring leaves are one, every other child stands for
+    itself."""
+    groups: list[list[Tree]] = []
+    for c in tree.children if isinstance(tree, Sequence) else (tree,):
+        if groups and isinstance(c, Leaf) and isinstance(groups[-1][-1], Leaf):
+            groups[-1].append(c)
+        else:
+            groups.append([c])
+    return [sequence(g) for g in groups]
 
 
 def innermost(tree: Tree) -> list[Band]:

@@ -29,7 +29,7 @@ from polyfuse.cost.packing_gain import PackedTimes
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import sizes
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, touched_memory
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, in_steps, touched_memory
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import Tensor
 from polyfuse.layers.gpu_rows import WARP, ceil
@@ -166,7 +166,7 @@ def levels(kernels: KernelGraph) -> list[list[int]]:
 
 def _kind(k: Kernel) -> object:
     """Kernels of one kind may share a launch; None for one that may share it with no other."""
-    if k.parts or k.library is not None:
+    if k.parts or k.library is not None or in_steps(k):
         return None  # packs come before what is joined by barriers; a library has threads of its own
     # Blocks of a GPU have one number of threads throughout a launch: small ones take that of the largest.
     return max(SMALL_BLOCK, prod(k.threads))

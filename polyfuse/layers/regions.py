@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.kernel import Kernel, KernelGraph, in_steps
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.layers.barrier_groups import Group, grouped, one_kernel
 
@@ -37,4 +37,4 @@ def _taken(groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
 
 def _is_parallel(k: Kernel) -> bool:
     blocks = any(m.coordinate is Coordinate.BLK for s in k.stages for m in s.band)
-    return bool(k.packed) or k.owners is not None or blocks
+    return bool(k.packed) or k.owners is not None or blocks or in_steps(k)

@@ -62,8 +62,10 @@ def window_of(model: PolyModel, tensor: str, loops: list[Member]) -> Window | No
 
 
 def private_to_blocks(window_: Window, tree: Tree, statement: str) -> bool:
-    """Does every block loop around a statement have storage of its own in the window?"""
-    blocks = [m for m in path(tree, statement) if isinstance(m, Member) and m.coordinate is Coordinate.BLK]
+    """Does every loop around a statement that is over blocks, or over steps that workers share, have storage
+    of its own in the window?"""
+    shared = (Coordinate.BLK, Coordinate.TIME)
+    blocks = [m for m in path(tree, statement) if isinstance(m, Member) and m.coordinate in shared]
     return all(any(m.name == b.name and m.coordinate == b.coordinate for m in window_.loops) for b in blocks)
 
 

@@ -17,7 +17,7 @@ import islpy as isl
 
 from polyfuse.diagnostics import Diagnostic
 from polyfuse.ir.index_expr import IndexExpr
-from polyfuse.ir.schedule_tree import Member, Tree, map_members, path, statements
+from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, members_of, path, statements
 from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import Access, PolyModel
 from polyfuse.poly.isl_bridge import index_text, params_prefix, size_id
@@ -88,7 +88,8 @@ def check_schedule(model: PolyModel, tree: Tree) -> Verdict:
 
 
 def check_turns(model: PolyModel, tree: Tree, tensor: str, extents: tuple[IndexExpr, ...]) -> Verdict:
-    """Legal if every read of a tensor finds its own element, ``x`` at ``x mod extent``."""
+    """Legal if every read of a tensor finds its own element, ``x`` at ``x mod extent``, and workers that run
+    at the same time write no memory that another one touches."""
     inside = frozenset(statements(tree))
     reads = [a.relation for a in model.reads if a.statement in inside and a.tensor == tensor]
     writes = [a.relation for s, a in model.writes.items() if s in inside and a.tensor == tensor]
@@ -100,9 +101,13 @@ def check_turns(model: PolyModel, tree: Tree, tensor: str, extents: tuple[IndexE
     info = info.set_must_source(model.union_map(writes).apply_range(place)).set_schedule(to_isl(model, tree))
     last = info.compute_flow().get_must_dependence()
     wrong = last.subtract(own).intersect_params(model.assumptions)
-    if wrong.is_empty():
-        return Legal()
-    return _illegal(model, wrong, "PF501", "reads memory that another element has taken")
+    if not wrong.is_empty():
+        return _illegal(model, wrong, "PF501", "reads memory that another element has taken")
+    written, every = (model.union_map(x).apply_range(place) for x in (writes, [*writes, *reads]))
+    meeting = written.apply_range(every.reverse())
+    meeting = meeting.union(meeting.reverse())
+    verdicts = (parallel(model, tree, m, meeting) for m in members_of(tree, Coordinate.BLK))
+    return next((v for v in verdicts if not v), Legal())
 
 
 def _places(

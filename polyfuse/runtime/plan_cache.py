@@ -111,6 +111,8 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
             x.parallel,
             x.library and asdict(x.library),
             x.together,
+            x.series,
+            x.rounds,
         ]
         for x in plan.launches
     ]
@@ -174,8 +176,8 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(int(c)), IConst(int(n)), bool(p), library and _product(library), int(together))
-        for f, k, c, n, p, library, together in data["launches"]
+        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), together, series, rounds)
+        for f, k, c, n, p, library, together, series, rounds in data["launches"]
     )
     return LaunchPlan(
         _buffers(data),

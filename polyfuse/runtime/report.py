@@ -10,6 +10,7 @@ from polyfuse.codegen.device_tasks import lower_device
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.time_parts import time_parts
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind
@@ -131,7 +132,11 @@ def best_time(call: Callable[[], object], repeat: int | None = None) -> float:
 def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
     """The loop IR of every kernel, one function after the other; `on_gpu`: what each thread does."""
     parts = []
-    each = kernels.kernels if on_gpu else tuple(p for k in kernels.kernels for p in k.parts or (k,))
+    each = (
+        kernels.kernels
+        if on_gpu
+        else tuple(x for k in kernels.kernels for p in k.parts or (k,) for x in time_parts(p))
+    )
     for k in each:
         found: Sequence[Task | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
         word = "blocks" if on_gpu else "parallel"

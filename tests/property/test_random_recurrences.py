@@ -6,12 +6,16 @@ import random
 
 import numpy as np
 import pytest
-from equivalence import fixed_graph_of
+from equivalence import assert_right, fixed_graph_of, run_on
 from targets import Call, check_everywhere
 from thinned import thinned
 
+from polyfuse.codegen.cpu import emit
+from polyfuse.cost import shared_steps
+from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.runtime.cpu import CpuExecutable
 
 PROGRAMS, TOGETHER = 48, 8
 
@@ -52,6 +56,18 @@ def call_of(seed: int) -> Call:
 @pytest.mark.parametrize("group", thinned(range(PROGRAMS // TOGETHER), 3))
 def test_recurrences_agree(group: int) -> None:
     check_everywhere([call_of(TOGETHER * group + k) for k in range(TOGETHER)])
+
+
+@pytest.mark.parametrize("seed", thinned(range(24), 3))
+def test_workers_share_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step on all workers, in short strips, again and again."""
+    monkeypatch.setattr(shared_steps, "LEAST_PART", -1e30)
+    monkeypatch.setattr(cpu_mapping, "STRIP", 8)
+    call = call_of(seed)
+    kernels, _ = form_kernels(LoopFusion().schedule(call.graph), 2)
+    machine = CpuExecutable(emit(kernels), {})
+    for _ in range(10):
+        assert_right(call.graph, run_on(machine, call.graph, call.inputs), call.inputs)
 
 
 def test_many_of_them_share_memory() -> None:
