@@ -62,6 +62,7 @@ typedef unsigned FpState;
 inline FpState fp_get() { return _mm_getcsr(); }
 inline void fp_set(FpState s) { _mm_setcsr(s); }
 inline FpState fp_for(int64_t flags) { return 0x1f80u | (flags & kFlushDenormals ? 0x8040u : 0u); }
+constexpr FpState kRaised = 0x3fu;  // what has happened so far, which controls nothing
 inline void pause_cpu() { _mm_pause(); }
 inline void fence_stores() { _mm_sfence(); }  // non-temporal stores are ordered by nothing else
 #elif defined(__aarch64__)
@@ -69,6 +70,7 @@ typedef uint64_t FpState;
 inline FpState fp_get() { FpState s; __asm__ volatile("mrs %0, fpcr" : "=r"(s)); return s; }
 inline void fp_set(FpState s) { __asm__ volatile("msr fpcr, %0" ::"r"(s)); }
 inline FpState fp_for(int64_t flags) { return flags & kFlushDenormals ? FpState(1) << 24 : 0; }
+constexpr FpState kRaised = 0;
 inline void pause_cpu() { __asm__ volatile("yield"); }
 inline void fence_stores() {}
 #else
@@ -76,6 +78,7 @@ typedef int FpState;
 inline FpState fp_get() { return 0; }
 inline void fp_set(FpState) {}
 inline FpState fp_for(int64_t) { return 0; }
+constexpr FpState kRaised = 0;
 inline void pause_cpu() {}
 inline void fence_stores() {}
 #endif
@@ -138,6 +141,7 @@ std::atomic<bool> caller_sleeps{false};
 std::atomic<int64_t> wakeups{0};    // times a sleeping worker was called: for tests and reports
 std::atomic<int64_t> moves{0};      // times a worker was moved off the caller's core: likewise
 int64_t moved_at = 0;               // when that was last; guarded by busy
+int64_t missed_since = 0;           // begin of the first of the last steps in which a worker was missed, or 0
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 pthread_cond_t all_done = PTHREAD_COND_INITIALIZER;
@@ -155,13 +159,11 @@ void run_chunk(int64_t index) {
     failure.store(ENOMEM);
     return;
   }
-  const FpState before = fp_get();
-  fp_set(job.fp);
+  if ((fp_get() ^ job.fp) & ~kRaised) fp_set(job.fp);  // a worker's; the caller has it, until pf_run ends
   const int64_t begin = index * job.chunk;
   const int64_t end = job.count - begin > job.chunk ? begin + job.chunk : job.count;
   job.run(job.buf, job.num, scratch.data, job.first + begin, job.first + end);
   fence_stores();
-  fp_set(before);
 }
 
 // Claim and run chunks of a share until none is left.
@@ -277,23 +279,32 @@ void move_away(pthread_t thread, int cpu) {
   moves.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Of the workers that have claimed nothing of their shares while the caller did all of its own.
+// Has the worker claimed nothing of its share?
+bool missing(int worker) {
+  const int64_t all = job.share(worker + 1) - job.share(worker);
+  return all > 0 && left[worker].value.load() == all;
+}
+
+// Of the workers that have claimed nothing while the caller did all of its own share, in the step that began
+// then, or in all that ended since one of them was missed first.
 void look_for_missing(int64_t began) {
+  const int last = job.shares - 1 < started ? job.shares - 1 : started;
+  bool any = false;
+  for (int k = 1; k <= last; ++k) any = any || missing(k);
+  if (missed_since == 0 || !any) missed_since = any ? began : 0;
+  if (!any) return;
   const int64_t now = now_ns();
-  if (now - began < kMissedNs || now - moved_at < kPatienceNs) return;
+  if (now - missed_since < kMissedNs || now - moved_at < kPatienceNs) return;
   const int cpu = sched_getcpu();
-  for (int k = 1; k < job.shares && k <= started; ++k) {
-    const int64_t all = job.share(k + 1) - job.share(k);
-    if (all == 0 || left[k].value.load() < all) continue;
-    move_away(ids[k - 1], cpu);
-    moved_at = now;
-  }
+  for (int k = 1; k <= last; ++k)
+    if (missing(k)) move_away(ids[k - 1], cpu);
+  moved_at = now;
 }
 #else
 void look_for_missing(int64_t) {}
 #endif
 
-// All chunks of the job, of a series that began then; `calling`: workers that sleep are woken for it.
+// All chunks of the job, of a round that began then; `calling`: workers that sleep are woken for it.
 void run_together(bool calling, int64_t began) {
   const int64_t chunks = job.chunks;
   finished.value.store(0);
@@ -324,6 +335,7 @@ int run_region(const pf_step* steps, int64_t nsteps, char* const* buf, const int
                int64_t scratch_bytes, FpState fp) {
   start_workers();
   failure.store(0);
+  missed_since = 0;
   const auto run_step = [&](const pf_step& step, int64_t round, bool calling, int64_t began) {
     const int64_t chunks = chunks_of(step.count, step.chunk), first = round * step.count;
     if (!step.parallel || chunks <= 1) {
@@ -335,13 +347,12 @@ int run_region(const pf_step* steps, int64_t nsteps, char* const* buf, const int
     run_together(calling, began);
   };
   for (int64_t s = 0; s < nsteps; s += steps[s].series) {
-    const int64_t series_began = now_ns();
-    int64_t round_began = series_began;
+    int64_t began = 0;
     for (int64_t round = 0; round < steps[s].rounds; ++round) {
-      const int64_t now = round ? now_ns() : round_began;
-      const bool calling = round == 0 || now - round_began > kCallNs;
-      round_began = now;
-      for (int64_t k = 0; k < steps[s].series; ++k) run_step(steps[s + k], round, calling, series_began);
+      const int64_t now = now_ns();
+      const bool calling = round == 0 || now - began > kCallNs;
+      began = now;
+      for (int64_t k = 0; k < steps[s].series; ++k) run_step(steps[s + k], round, calling, began);
     }
   }
   return failure.load();
