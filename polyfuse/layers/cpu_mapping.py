@@ -176,10 +176,11 @@ def _pieces(graph: TensorGraph, step: Tree) -> list[Tree]:
         if not isinstance(nest, Band) or not all(m.coincident for m in nest.members):
             found.append(nest)
             continue
-        loop = nest.members[0]
         children = nest.child.children if isinstance(nest.child, Sequence) else (nest.child,)
-        for _, alike in groupby(children, lambda c, m=loop: bool(racing(graph, m, statements(c)))):  # type: ignore[misc]
-            part = sequence(list(alike))
+        reducing = racing(graph, nest.members[0], statements(nest))
+        apart = [not set(statements(c)).isdisjoint(reducing) for c in children]
+        for _, alike in groupby(range(len(children)), apart.__getitem__):
+            part = sequence([children[k] for k in alike])
             inside = frozenset(statements(part))
             found.append(band([m.restricted(inside) for m in nest.members], part, nest.permutable))
     return found
