@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.c_family import Printer, bare, literal, scalar_name
 from polyfuse.codegen.cpu import Request, plan_buffers
 from polyfuse.codegen.device_addresses import NONE, DeviceAddresses
 from polyfuse.codegen.device_launches import Together, staged, together, words, written_memory
@@ -44,6 +44,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
 )
+from polyfuse.ir.powers import ROOTS
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr
 from polyfuse.source import Span
@@ -313,8 +314,14 @@ class CudaPrinter(Printer):
     def fence(self, body: Block, indent: str) -> list[str]:
         return []  # that is against a bug of a CPU compiler
 
-    def square(self, base: Expr) -> str:
-        return self.call(f"pf_square_{base.dtype.name}", [self.expr(base)])
+    def power(self, base: Expr, n: float) -> str:
+        kind, value = base.dtype, self.expr(base)
+        if abs(n) in ROOTS:
+            root = self.call(f"pf_root_{kind.name}", [value])
+            return self.operation("div", [literal(1.0, kind), root], kind) if n < 0 else root
+        if n == 2:
+            return self.call(f"pf_square_{kind.name}", [value])
+        return self.call(f"pf_power_{kind.name}", [value, str(n)])
 
     def pragma(self, loop: For, indent: str) -> list[str]:
         if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):

@@ -6,7 +6,8 @@ where they are as exact.  Besides there are
 
 * ``pf_warp_<op>_<dtype>(value, width)``: reduction over groups of neighbouring lanes of a warp,
 * ``pf_atomic_<op>_<dtype>(address, value)``: update of an element by many threads,
-* ``pf_square_<dtype>``, ``pf_select_<dtype>``: NVRTC has no statement expressions.
+* ``pf_square_<dtype>``, ``pf_power_<dtype>(value, exponent)``, ``pf_root_<dtype>``, ``pf_select_<dtype>``:
+  NVRTC has no statement expressions.
 
 The same text compiles for the emulator, which defines CUDA's words for g++ (PF_EMULATE).
 """
@@ -44,6 +45,16 @@ _SELECT = """\
 PF_INLINE $T pf_select_$N(bool c, $T a, $T b) { return c ? a : b; }
 """
 _SQUARE = "PF_INLINE $T pf_square_$N($T x) { return pf_mul_$N(x, x); }\n"
+_POWER = """\
+PF_INLINE $T pf_power_$N($T x, int n) {
+  $T product = 1;
+  for (; n; n >>= 1) {
+    if (n & 1) product = pf_mul_$N(product, x);
+    x = pf_mul_$N(x, x);
+  }
+  return product;
+}
+"""
 
 
 def read(name: str) -> str:
@@ -83,7 +94,7 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
 def names() -> list[str]:
     """The functions that only CUDA has and that a kernel may ask for."""
     return [name for table in (_choices(), _lanes(), _atomics()) for name, _ in table] + [
-        f"pf_square_{t.name}" for t in _FLOAT
+        f"pf_{name}_{t.name}" for t in _FLOAT for name in ("square", "power", "root")
     ]
 
 
@@ -98,6 +109,7 @@ def _choices() -> Iterator[tuple[str, str]]:
     for t in _SQUARE_DTYPES:
         if t.is_integer:
             yield f"pf_square_{t.name}", Template(_SQUARE).substitute(T=t.c_name, N=t.name)
+            yield f"pf_power_{t.name}", Template(_POWER).substitute(T=t.c_name, N=t.name)
 
 
 def _ops(t: DType) -> tuple[str, ...]:

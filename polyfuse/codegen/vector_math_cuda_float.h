@@ -32,6 +32,22 @@ PF_INLINE $F pf_sigmoid_$N($F x) {
 
 PF_INLINE $F pf_square_$N($F x) { return x * x; }
 
+// x to a small constant power: squares of squares, of which compilers see how many.
+PF_INLINE $F pf_power_$N($F x, int n) {
+  $F square = n < 0 ? 1.0$L / x : x, product = 1.0$L;
+  for (int left = n < 0 ? -n : n; left; left >>= 1) {
+    if (left & 1) product = product * square;
+    square = square * square;
+  }
+  return product;
+}
+
+// x to the power of a half: that of -0.0 is 0.0, that of an infinity infinite.
+PF_INLINE $F pf_root_$N($F x) {
+  const $F infinity = __builtin_inf$L();
+  return x == -infinity ? infinity : pf_sqrt_$N(x) + 0.0$L;
+}
+
 // The same for (a, b) and (b, a), also for zeros of both signs: lanes of a warp that combine the same two
 // values in either order must end with the same bits.
 PF_INLINE $F pf_min_$N($F a, $F b) {

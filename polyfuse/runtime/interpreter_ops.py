@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
-from polyfuse.runtime.special import erf
+from polyfuse.runtime.special import erf, power
 
 # A NumPy scalar, or an array with an element for each instance.
 Value = Any
@@ -60,8 +60,8 @@ def _power(x: Value, y: Value) -> Value:
     """x ** 2 is x * x, whatever the library's pow does."""
     square = np.equal(y, 2)
     if np.ndim(y) == 0:
-        return np.multiply(x, x) if square else np.power(x, y)
-    return np.where(square, np.multiply(x, x), np.power(x, y))
+        return np.multiply(x, x) if square else power(x, y)
+    return np.where(square, np.multiply(x, x), power(x, y))
 
 
 # --- integers ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from polyfuse.runtime.reference_values import (
     undecided,
     wrapped,
 )
-from polyfuse.runtime.special import erf
+from polyfuse.runtime.special import erf, power
 
 # --- arithmetic on floats --------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ def _pow(x: Val, y: Val, t: DType) -> Val:
         return _mul(x, x, t)
     if n == 1.0:
         return x
-    f = np.power(x.v, y.v)
+    f = power(x.v, y.v)
     size, ex, ey = np.abs(x.v), np.asarray(x.e), np.asarray(y.e)
     usual = np.where((size > 0) & (size < np.inf), size, 1.0)
     log = np.abs(np.log(usual))

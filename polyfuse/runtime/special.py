@@ -78,3 +78,13 @@ def erf(x: Array) -> Array:
     where = np.flatnonzero(a < 0.84375)
     out[where] = _small(a[where])
     return cast(Array, np.copysign(out, flat).reshape(x.shape))
+
+
+def power(x: Any, y: Any) -> Any:
+    """x ** y, element by element.
+
+    For the number 0.5 NumPy takes a square root, which is NaN for minus infinity and -0.0 for -0.0; for an
+    array of it, as C for each element, it gives infinity and 0.0.
+    """
+    base, exponent = np.broadcast_arrays(x, y)
+    return np.power(np.atleast_1d(base), np.array(exponent, ndmin=1)).reshape(base.shape)[()]

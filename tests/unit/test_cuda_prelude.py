@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from polyfuse.codegen.vector_math import CUDA_FUNCTIONS, FUNCTIONS, prelude
-from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, DType
+from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I32, DType
 from polyfuse.runtime.cuda_compile import Cubin, compile_cuda
 from polyfuse.runtime.cuda_find import find_nvcc, find_nvrtc
 
@@ -56,6 +56,8 @@ def signature(name: str) -> tuple[tuple[DType, ...], DType]:
     dtype = BY_NAME[t]
     if op == "select":
         return (BOOL, dtype, dtype), dtype
+    if op == "power":
+        return (dtype, I32), dtype
     return (dtype,) * (2 if op in BINARY else 1), BOOL if op == "isnan" else dtype
 
 

@@ -26,8 +26,8 @@ INNER = """op f(x: f32[A, B, C], u: f32[A, B, C]) -> (y: f32[A, B, C]) where B >
 FLIPPED = "op f(x: f32[A, B, C]) -> (y: f32[A, B]) { y[a, b] = x[a, B - 1 - b, C - 1] }"
 TURNED = "op f(x: f32[A, B, C]) -> (y: f32[A, B, C]) { y[a, b, c] = x[A - 1 - a, B - 1 - b, c] }"
 SUMS = "op f(x: f32[A, B, C]) -> (y: f32[A, B]) { y[a, b] = sum[c](x[a, b, c]) }"
-WINDOWS = """op f(x: f32[A, 2*B, 2*C]) -> (y: f32[A, B, C]) {
-  y[a, b, c] = max[i in 0..2, j in 0..2](x[a, 2*b + i, 2*c + j])
+WINDOWS = """op f(x: f32[A, 3*B, 3*C]) -> (y: f32[A, B, C]) {
+  y[a, b, c] = max[i in 0..3, j in 0..3](x[a, 3*b + i, 3*c + j])
 }"""
 LOOP = "for (pf_i64 c2 = c2_begin; c2 < c2_end; ++c2)"
 

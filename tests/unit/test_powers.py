@@ -68,3 +68,18 @@ def test_which_powers() -> None:
 @pytest.mark.parametrize("value", EXPONENTS)
 def test_no_function_is_called(value: float) -> None:
     assert "pf_pow_f32" not in cpu_source(power(float(value)), N=100)
+
+
+@pytest.mark.parametrize("target", ["emulate", "cpu", "interpret"])
+@pytest.mark.parametrize("value", [3, -3, 7, 0.5, -0.5])
+def test_powers_are_the_same_everywhere(target: str, value: float) -> None:
+    text = f"op f(x: f32[N]) -> (y: f32[N]) {{ y[i] = x[i] ** {float(value)} }}"
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, -2.5, 1e-12, -1e30], np.float32)
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), np.full(x.shape, value)).astype(np.float32)
+    got = pf.compile(text, target=target)(x)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+    whole = pf.compile("op f(k: i32[N]) -> (y: i32[N]) { y[i] = k[i] ** 5 }", target=target)
+    k = np.arange(-50, 50, dtype=np.int32)
+    np.testing.assert_array_equal(whole(k), k**5)
