@@ -91,7 +91,7 @@ def map_phase(
     graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs | None = None
 ) -> tuple[TensorGraph, list[Tree]]:
     """The phase with coordinates; a factored reduction gives further nests to run after it."""
-    phase = without_units(graph, phase)
+    phase = _as_one_band(graph, without_units(graph, phase))
     if not isinstance(phase, Band):
         return _map_row(graph, phase, threads, decisions, knobs)
     knobs = knobs or CpuKnobs()
@@ -306,6 +306,16 @@ def _free_members(graph: TensorGraph, phase: Band) -> int:
     return min(count, len(phase.members) - 1) if perfect else count
 
 
+def _as_one_band(graph: TensorGraph, phase: Tree) -> Tree:
+    """Free loops right inside of others as one band with them, whose loops may go in any order: others that
+    were between them are in another phase."""
+    match phase:
+        case Band(members, Band(inner, child)):
+            if all(is_free(graph, m, statements(phase)) for m in (*members, *inner)):
+                return _as_one_band(graph, Band((*members, *inner), child, True))
+    return phase
+
+
 def _free_first(graph: TensorGraph, phase: Band) -> Band:
     """Free loops before reducing ones where the reducing ones are too short to be split."""
     names = statements(phase)
@@ -413,19 +423,20 @@ def vectorise(
 def _along_memory(
     graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]
 ) -> tuple[Member, ...]:
-    """A free loop along contiguous memory innermost, where a reduction across it would be.
+    """A free loop along contiguous memory innermost, where one across it would be.
 
-    B(h, t)(y)     becomes     B(t, h)(y)     or, where h is long,     B(h // 256, t, h)(y)
+    B(h, t)(y)     becomes     B(t, h)(y)     or, where h is long and t reduces,     B(h // 256, t, h)(y)
     """
     last = members[-1]
     inner = [m for m in members if m.coordinate is Coordinate.SEQ]
     free = [m for m in inner[:-1] if is_free(graph, m, names)]
     passed = held(graph, names)
     best = max(free, key=lambda m: contiguity(graph, m, names, passed), default=None)
-    if best is None or last not in inner or is_free(graph, last, names):
+    if best is None or last not in inner:
         return members
     trip = trip_of(graph, best)
     if trip is None or trip < loop_order.FEWEST_LANES or not better(graph, best, (last,), names, passed):
         return members
-    strip = (_strips(best, SUNK_STRIP),) if trip > LONGEST_SUNK else ()
+    kept = trip > LONGEST_SUNK and not is_free(graph, last, names)
+    strip = (_strips(best, SUNK_STRIP),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

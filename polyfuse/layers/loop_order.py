@@ -29,7 +29,7 @@ def better(
     own, *others = (FEWEST_LANES if t is None else t for t in trips)
     if mine[0] != theirs[0] or own < FEWEST_LANES:
         return mine[0] > theirs[0]
-    return mine > theirs or (mine == theirs > (0, 0) and max(others, default=0) < FEWEST_LANES)
+    return mine > theirs or (mine > (0, 0) and max(others, default=0) < FEWEST_LANES)
 
 
 def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:

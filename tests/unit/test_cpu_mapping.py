@@ -65,6 +65,33 @@ def test_argmax_over_another_axis_runs_along_memory(value: str) -> None:
     assert_computes(small, form_kernels(LoopFusion().schedule(small), 2)[0], target="cpu")
 
 
+@pytest.mark.parametrize(
+    ("place", "wanted"),
+    [("x[n, c, 2*p + r, 2*q + s] * w[c, r, s]", "q"), ("x[n, 2*p + r, 2*q + s, c] * w[r, s, c]", "c")],
+)
+def test_windows_of_three_are_no_lanes_where_neighbours_are_two_apart(place: str, wanted: str) -> None:
+    last = wanted == "c"
+    image, filters = ("N, H, W, C", "3, 3, C") if last else ("N, C, H, W", "C, 3, 3")
+    result, at = ("N, H//2-1, W//2-1, C", "n, p, q, c") if last else ("N, C, H//2-1, W//2-1", "n, c, p, q")
+    text = f"""op f(x: f32[{image}], w: f32[{filters}]) -> (y: f32[{result}]) where H >= 4, W >= 4 {{
+      y[{at}] = sum[r in 0..3, s in 0..3]({place})
+    }}"""
+    kernels, _ = mapped(text, N=2, C=32, H=64, W=64)
+    assert coordinates(kernels, "y")[-1] == f"{wanted}@vec"
+
+
+def test_phases_of_a_row_run_along_memory() -> None:
+    """Pieces of a padded image whose channels come last, and what follows it: also where no loop reduces."""
+    text = """op f(x: f32[N, H, W, C], w: f32[3, 3, C]) -> (y: f32[N, H, W, C]) {
+      z[n, h, v, c] = x[n, h-1, v-1, c] if 1 <= h < H+1 and 1 <= v < W+1 else
+          0.0 for h in 0..H+2, v in 0..W+2
+      y[n, p, q, c] = max(sum[r, s](z[n, p + r, q + s, c] * w[r, s, c]), 0.0)
+    }"""
+    kernels, _ = mapped(text, N=2, H=28, W=28, C=64)
+    lanes = {coordinates(kernels, n)[-1] for n in ("z", "y__sum", "y")}
+    assert lanes == {"c@vec"}
+
+
 SOFTMAX = """op f(x: f32[B, T, H]) -> (y: f32[B, T, H]) {
   m[b, t] = max[h](x[b, t, h]); e[b, t, h] = exp(x[b, t, h] - m[b, t])
   d[b, t] = sum[h](e[b, t, h]); y[b, t, h] = e[b, t, h] / d[b, t]
