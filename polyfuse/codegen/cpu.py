@@ -32,7 +32,7 @@ from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, 
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import For
+from polyfuse.ir.loop_ir import For, RegisterTile
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
@@ -45,6 +45,8 @@ CACHE_LINE = Core().line
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts"
+# It carries elements of a window from one step of a tile to the next, in registers that sums need then.
+WINDOWS = "// needs -fno-predictive-commoning"
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
@@ -342,11 +344,12 @@ class _Emitter:
         declared = ",\n    ".join(p for p, _ in parameters)
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
         # tuned for most processors it loads them again for each sum.
-        every = nodes_of(task.body if task.together is None else task.together.body)
+        every = list(nodes_of(task.body if task.together is None else task.together.body))
         sums = "PF_SUMS " if any(isinstance(n, For) and many_sums(n) for n in every) else ""
         head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
-        return "\n".join([*[BACKWARDS] * backwards, head, *body, "}"])
+        needs = [*[BACKWARDS] * backwards, *[WINDOWS] * any(isinstance(n, RegisterTile) for n in every)]
+        return "\n".join([*needs, head, *body, "}"])
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
         """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""

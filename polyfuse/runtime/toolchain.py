@@ -107,9 +107,10 @@ def find_compiler() -> Compiler:
 def flags_for(source: str, compiler: Compiler) -> tuple[str, ...]:
     """A compiler's flags for a shared object, and those that a source asks for in lines ``// needs -fwrapv``.
 
-    Only gcc can be told when to choose an order of instructions, and needs `-fno-ivopts`.
+    Only gcc can be told when to choose an order of instructions, and needs `-fno-ivopts` and
+    `-fno-predictive-commoning`.
     """
-    of_gcc = ("sched", "ivopts")
+    of_gcc = ("sched", "ivopts", "commoning")
     asked = [f for f in _needs(source) if compiler.kind == "gcc" or not any(w in f for w in of_gcc)]
     return (*compiler.flags, *asked)
 

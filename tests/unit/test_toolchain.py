@@ -120,6 +120,9 @@ def test_refused_flags_are_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_sources_ask_for_flags() -> None:
     gcc = replace(toolchain.find_compiler(), kind="gcc", flags=("-O3",))
     source = f"// needs -fwrapv\n// needs -fschedule-insns\n// needs -fno-schedule-insns2\n{SOURCE}"
+    windows = f"// needs -fno-predictive-commoning\n{SOURCE}"
+    assert toolchain.flags_for(windows, gcc) == ("-O3", "-fno-predictive-commoning")
+    assert toolchain.flags_for(windows, replace(gcc, kind="clang")) == ("-O3",)
     assert toolchain.flags_for(source, gcc) == ("-O3", "-fwrapv", "-fschedule-insns", "-fno-schedule-insns2")
     assert toolchain.flags_for(source, replace(gcc, kind="clang")) == ("-O3", "-fwrapv")
     assert toolchain.load_shared(source).answer(3) == 43
