@@ -188,8 +188,8 @@ class Compilation:
         specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
         # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
-        checked = must_report(self.options, self.target)
-        fixed = step("clean", lambda: prepared(specific, found, self.machine, checked=checked))
+        checked, core = must_report(self.options, self.target), self.knobs.core
+        fixed = step("clean", lambda: prepared(specific, found, self.machine, core, checked=checked))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

@@ -59,8 +59,8 @@ class Specialized:
         chosen, made_for = options or Options(), resolve_target(target)
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
-        graph = prepared(self.graph, found, machine, checked=must_report(chosen, made_for))
         core = None if made_for in ON_GPU else this_core()
+        graph = prepared(self.graph, found, machine, core, checked=must_report(chosen, made_for))
         pieces = cut_off(graph, cut.clusters(graph, found, machine, core=core))
         return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
 

@@ -60,8 +60,6 @@ from polyfuse.layers.tile_shapes import CROWDED, MOST_STEPS, Extents, TileShape,
 # read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
 FEWEST_ALONG, FEWEST_READERS = 256, 4
 MOST_COPIED = 2
-# A right factor that cannot be read in place is copied once, by all workers, for so many outer points.
-FEWEST_OTHERS = 4
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
 
@@ -89,8 +87,20 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     dim = None if is_difference(s.expr) else along(graph, p)  # sums along memory are those of products
     length = 0 if dim is None else of[dim]
     halves = any(r.dtype == F16 for e in (p.left, p.right) for r in reads(e))
+    shared = prod(of[d] for d in set(p.outer) - depends_on(p.right))
     size = s.expr.dtype.bytes
-    return Extents(of[p.row], of[p.column], steps, outer, size, copied, turned, crowded, length, halves)
+    apart = _apart(graph, s, p) * size
+    return Extents(
+        of[p.row], of[p.column], steps, outer, size, copied, turned, crowded, length, halves, shared, apart
+    )
+
+
+def _apart(graph: TensorGraph, s: Statement, p: Product) -> int:
+    """Elements from one row of the left factor to the next, where tiles follow rows along what is summed."""
+    if not any(contiguous(graph, p.left, d) for d in s.reduction_dims):
+        return 0
+    assert isinstance(p.left, Read)
+    return abs(stride(address(graph, p.left.tensor, p.left.indices), p.row) or 0)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
@@ -177,10 +187,10 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
     if shape.dots:
         return ()
     x = measures(graph, s, p)
-    again, others = (prod(extents_of(s)[d] for d in set(p.outer) - depends_on(e)) for e in (p.left, p.right))
+    again = prod(extents_of(s)[d] for d in set(p.outer) - depends_on(p.left))
     # Else a worker's array would be narrower, or made again for one outer point after the other.
-    near = x.columns >= shape.columns and not (x.copied and others >= FEWEST_OTHERS)
-    readers = shape.group if near else others * -(-x.rows // shape.rows)
+    near = x.columns >= shape.columns and not x.once
+    readers = shape.group if near else x.shared * -(-x.rows // shape.rows)
     left = Side("left", p.left, p.row, shape.rows, again * -(-x.columns // shape.columns), FEWEST_READERS)
     fewest = shape.fewest_near if near else FEWEST_READERS
     rows = shape.rows * shape.group if near else 0
@@ -206,7 +216,7 @@ def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
     source = sum({r.tensor: _elements(graph, r.tensor) for r in reads(side.factor)}.values())
     direct = plain(side.factor) if side.name == "left" else contiguous(graph, side.factor, side.dim)
     if direct and extents[side.dim] >= side.size:
-        along = any(lies_along(graph, side.factor, d) for d in s.reduction_dims)
+        along = any(lies_along(graph, side.factor, d) for d in s.reduction_dims if extents[d] > 1)
         if side.name == "left" and along and side.readers < FEWEST_ALONG:
             return False
         return side.readers >= side.fewest and elements <= MOST_COPIED * source

@@ -4,16 +4,23 @@ contractions as tiles take them."""
 from __future__ import annotations
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_sums import write_out
 
 
 def prepared(
-    graph: TensorGraph, decisions: list[Decision], machine: int | GpuTarget, *, checked: bool
+    graph: TensorGraph,
+    decisions: list[Decision],
+    machine: int | GpuTarget,
+    core: Core | None = None,
+    *,
+    checked: bool,
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
     if not isinstance(machine, GpuTarget):
@@ -22,5 +29,6 @@ def prepared(
     if not isinstance(machine, GpuTarget):
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
         clean = split_digit_dims(clean, decisions)
+        clean = join_row_dims(clean, decisions, machine, core)
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
     return recompute_numbers(clean, decisions, arguments=isinstance(machine, GpuTarget))

@@ -54,15 +54,15 @@ def product_times(graph: TensorGraph, s: Statement, products: int, core: Core, t
     """Of a statement that is a matrix product of so many products, with what follows each element of it."""
     machine = table_cpu(threads, core)
     factors = sum(_bytes(graph, name) for name in {r.tensor for r in statement_reads(s)})
-    library = machine.library_s(products, s.expr.dtype.bytes) + _moved(machine, 2 * factors)
+    library = machine.library_s(products, s.expr.dtype.bytes) + moved_s(machine, 2 * factors)
     loops = machine.step_s + _loops_s(graph, s, products, machine)
     p = product_of(graph, s)
     if p is None or not cpu_tiles.fits(graph, p, core):
         return ProductTimes(None, loops, library)
     if with_followers(graph, p).followers:
         back = 1 if graph.tensor(s.target).role is not Role.TEMP else 2
-        library += _moved(machine, back * _bytes(graph, s.target)) + machine.step_s
-    tiles, copies = _tiles_s(graph, s, p, machine)
+        library += moved_s(machine, back * _bytes(graph, s.target)) + machine.step_s
+    tiles, copies = tiles_s(graph, s, p, machine)
     return ProductTimes(tiles + machine.step_s * (2 if copies else 1), loops, library)
 
 
@@ -72,19 +72,19 @@ def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> fl
     if p is None or not isinstance(target, int) or not cpu_tiles.fits(graph, p, Core()):
         return None
     machine = table_cpu(target)
-    return _tiles_s(graph, s, p, machine)[0] * machine.operations
+    return tiles_s(graph, s, p, machine)[0] * machine.operations
 
 
-def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
+def tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
     """Seconds of tiles and of copies of factors that all workers read; bytes of these."""
     x = cpu_tiles.measures(graph, s, p)
     shape = cpu_tiles.shape_of(graph, s, p, machine.core, machine.threads)
     pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
     computing = shape.cycles * machine.cycle_s / pieces * ceil(pieces / machine.threads)
     right = x.outer * x.steps * x.columns * s.expr.dtype.bytes
-    fetched = _moved(machine, right * shape.blocks(x))
+    fetched = moved_s(machine, right * shape.blocks(x))
     copies = cpu_tiles.copied_bytes(graph, s, p, shape)
-    return max(computing, fetched) + _moved(machine, 2 * copies), copies
+    return max(computing, fetched) + moved_s(machine, 2 * copies), copies
 
 
 def _loops_s(graph: TensorGraph, s: Statement, products: int, machine: CpuDevice) -> float:
@@ -93,7 +93,7 @@ def _loops_s(graph: TensorGraph, s: Statement, products: int, machine: CpuDevice
     return products * s.expr.dtype.bytes / machine.levels[machine.level(larger / machine.threads)].bandwidth
 
 
-def _moved(machine: CpuDevice, nbytes: float) -> float:
+def moved_s(machine: CpuDevice, nbytes: float) -> float:
     """Seconds to move so many bytes through the level that holds them."""
     return nbytes / machine.levels[machine.level(nbytes / machine.threads)].bandwidth
 

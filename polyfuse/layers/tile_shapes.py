@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, gcd
 
 from polyfuse.cost.core_tiles import TILE_CYCLES, Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
@@ -29,9 +29,15 @@ MOST_STEPS = 480
 # Columns of the right factor that so many tiles of rows read are copied first, by the worker that has these
 # rows: fewer read them in place, at less cost, unless a copy saves so many times what it takes.
 FEWEST_NEAR, COPY_GAIN = 16, 2
-# The same where rows of the factor are so many bytes apart that a few of them fill the sets of L2 that they
-# are in.
+# A right factor that so many outer points read is copied once, by all workers: in place, rows of it are read
+# across pages again and again.
+FEWEST_OTHERS = 4
+# As `FEWEST_NEAR`, where rows of the factor are so many bytes apart that a few of them fill the sets of L2
+# that they are in.
 CROWDED, FEWEST_CROWDED = 8192, 3
+# Bytes after which the sets of L1 repeat, and rows of the left factor that a set has room for, beside what
+# else tiles read: lines of more would leave it before all of their elements were read.
+L1_WAY, MOST_IN_SET = 4096, 6
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.
@@ -61,6 +67,8 @@ class Extents:
     crowded: its rows share few sets of L2.
     along: both factors lie along what is summed, for so many steps (0: they do not).  halves: one of them is
     f16.
+    shared: so many of the outer points have one right factor.  apart: bytes from one row of the left factor
+    to the next, where it is read in place along what is summed (0: it is not).
     """
 
     rows: int
@@ -73,6 +81,13 @@ class Extents:
     crowded: bool = False
     along: int = 0
     halves: bool = False
+    shared: int = 1
+    apart: int = 0
+
+    @property
+    def once(self) -> bool:
+        """Is the right factor copied once for many outer points?"""
+        return self.shared >= FEWEST_OTHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ def _streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileSha
     right = x.outer * x.steps * x.columns * x.itemsize
     rows, wide = max(1, ceil(x.rows / tiles.rows)), max(1, ceil(x.columns / tiles.columns))
     panel = max(STREAMED_STEPS, STREAMED_STEPS * ceil(x.steps / (STREAMED_STEPS * MOST_ADDED)))
-    if x.copied or right <= STREAMED_FACTOR or x.steps < 2 * panel or tiles.blocks(x) > 1:
+    if x.copied or x.once or right <= STREAMED_FACTOR or x.steps < 2 * panel or tiles.blocks(x) > 1:
         return tiles
     vectors = rows * tiles.rows * tiles.columns / lanes_of(core, x.itemsize)
     visits = x.outer * wide * ceil(x.steps / panel)
@@ -188,7 +203,7 @@ def _fewest_near(x: Extents, vectors: int, core: Core) -> int:
 
 
 def _copies_near(x: Extents, group: int, vectors: int, core: Core) -> bool:
-    return x.copied or x.crowded or group >= _fewest_near(x, vectors, core)
+    return not x.once and (x.copied or x.crowded or group >= _fewest_near(x, vectors, core))
 
 
 def _longest(
@@ -204,16 +219,17 @@ def _longest(
     vectors = columns // lanes_of(core, x.itemsize)
     if _copies_near(x, group, vectors, core):
         piece += x.steps * across * (vectors * (TURN_CYCLES if x.turned else COPY_CYCLES) + core.apart)
-    else:
+    elif not x.once:
         piece += x.steps * across * group * core.apart
     return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece
 
 
 def _candidates(x: Extents, lanes: int, core: Core) -> Iterator[tuple[int, int]]:
-    """(rows, vectors) that there are registers for; not much wider or longer than the result."""
+    """(rows, vectors) that registers and sets of L1 have room for; not much more than the result has."""
+    longest = min(x.rows, MOST_IN_SET * (L1_WAY // gcd(x.apart, L1_WAY)) if x.apart else x.rows)
     for v in range(1, min(MOST_VECTORS, max(1, ceil(x.columns / lanes))) + 1):
         most = (core.registers - 1 - v) // v
-        yield from ((r, v) for r in range(1, min(most, max(1, x.rows)) + 1))
+        yield from ((r, v) for r in range(1, min(most, max(1, longest)) + 1))
 
 
 def _cycles(x: Extents, rows: int, vectors: int, lanes: int, core: Core) -> float:

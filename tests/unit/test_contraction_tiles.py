@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import polyfuse as pf
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Scope
-from polyfuse.layers import cpu_tiles, products, tile_shapes
+from polyfuse.layers import cpu_tiles, products, row_dims, tile_shapes
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.tile_shapes import Extents, tile_shape
@@ -121,6 +122,41 @@ def test_short_vectors_wait_for_rows_that_lie_apart() -> None:
         assert wide.group < wide.fewest_near or rows > 128
     crowded = tile_shape(Extents(128, 2048, 768, 1, 4, crowded=True), AVX2, 2)
     assert crowded.fewest_near == tile_shapes.FEWEST_CROWDED
+
+
+def test_rows_that_share_sets_of_l1_are_few() -> None:
+    """More than ways of a set, and a line leaves L1 before the tile has read all of its elements."""
+    for core in (AVX2, Core()):
+        assert tile_shape(Extents(64, 20, 1024, 1, 4, apart=4096), core, 2).rows <= tile_shapes.MOST_IN_SET
+        apart = tile_shape(Extents(64, 20, 1000, 1, 4, apart=4000), core, 2)
+        assert apart == tile_shape(Extents(64, 20, 1000, 1, 4), core, 2) and apart.rows > 12
+    assert 6 < tile_shape(Extents(64, 8, 512, 1, 4, apart=2048), AVX2, 2).rows <= 2 * tile_shapes.MOST_IN_SET
+
+
+def test_how_far_rows_are_apart_is_seen() -> None:
+    for text, wanted in (("x[i, k]", 4096), ("x[k, i]", 0), ("x[i, k] + 1.0", 0)):
+        shape = "K, M" if "[k" in text else "M, K"
+        body = f"y[i, j] = sum[k](({text}) * w[k, j])"
+        text = f"op f(x: f32[{shape}], w: f32[K, N]) -> (y: f32[M, N]) {{ {body} }}"
+        graph = fixed_graph_of(text, M=64, K=1024, N=20)
+        (s,) = graph.statements
+        p = products.product_of(graph, s)
+        assert p is not None and cpu_tiles.measures(graph, s, p).apart == wanted
+
+
+def test_a_factor_that_many_outer_points_share_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in place for tiles, but not for each point by itself; nor does memory bring it for each."""
+    monkeypatch.setattr(row_dims, "LEAD", 0)
+    text = """op f(x: f32[5, K, 7], w: f32[K, N]) -> (y: f32[5, 7, N]) {
+      y[b, i, j] = sum[k](x[b, k, i] * w[k, j])
+    }"""
+    x, w = np.ones((5, 301, 7), "f4"), np.random.default_rng(0).standard_normal((301, 70)).astype("f4")
+    made: Any = pf.compile(text, options=pf.Options(library="never", verify=True))
+    np.testing.assert_allclose(made(x, w), np.einsum("bki,kj->bij", x, w), rtol=1e-3, atol=1e-3)
+    assert "right factor copied into their order" in made.explain(x, w)
+    for shared, streamed in ((1, True), (49, False)):
+        found = tile_shape(Extents(7, 512, 4608, 49, 4, shared=shared), AVX2, 2)
+        assert found.streamed == streamed
 
 
 def test_all_workers_have_tiles() -> None:
