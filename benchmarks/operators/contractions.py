@@ -67,6 +67,13 @@ CASES = (
         lambda j, n, a, b: a @ b,
     ),
     Case(
+        "product of long rows with few columns",
+        "op f(x: f32[M, K], w: f32[K, N]) -> (y: f32[M, N]) { y[i, j] = sum[k](x[i, k] * w[k, j]) }",
+        lambda d: (d(64, 4096), d(4096, 20)),
+        lambda t, f, x, w: x @ w,
+        lambda j, n, x, w: x @ w,
+    ),
+    Case(
         "product of three factors",
         """op f(x: f32[B, I], w: f32[I, J, O], y: f32[B, J]) -> (z: f32[B, O]) {
           p[b, j, o] = sum[i](x[b, i] * w[i, j, o])

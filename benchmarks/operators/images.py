@@ -163,6 +163,65 @@ FILTERS = (
         lambda j, n, x, w, b: _jax_conv(j, x, w, 2, 1) + b[:, None, None],
     ),
     Case(
+        "convolution of small images",
+        "conv2d_same",
+        lambda d: (d(8, 256, 7, 7), d(256, 256, 3, 3), d(256)),
+        lambda t, f, x, w, b: f.conv2d(x, w, b, padding=1),
+        lambda j, n, x, w, b: _jax_conv(j, x, w, pad=1) + b[:, None, None],
+    ),
+    Case(
+        "convolution, channels last",
+        """op f(x: f32[N, H, W, C], w: f32[3, 3, C, K]) -> (y: f32[N, H-2, W-2, K]) where H >= 3, W >= 3 {
+          y[n, p, q, k] = sum[r, s, c](x[n, p + r, q + s, c] * w[r, s, c, k])
+        }""",
+        lambda d: (d(4, 16, 16, 128), d(3, 3, 128, 128)),
+        lambda t, f, x, w: f.conv2d(x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1)).permute(0, 2, 3, 1),
+        lambda j, n, x, w: j.lax.conv_general_dilated(
+            x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ),
+    ),
+    Case(
+        "convolution of 7 x 7 to step 2",
+        "conv2d_half",
+        lambda d: (d(1, 3, 224, 224), d(64, 3, 7, 7), d(64)),
+        lambda t, f, x, w, b: f.conv2d(x, w, b, stride=2, padding=3),
+        lambda j, n, x, w, b: _jax_conv(j, x, w, 2, 3) + b[:, None, None],
+    ),
+    Case(
+        "depthwise filters to step 2, padded",
+        """op f(x: f32[N, C, H, W], w: f32[C, 3, 3]) -> (y: f32[N, C, (H+1)//2, (W+1)//2]) {
+          z[n, c, h, v] = x[n, c, h-1, v-1] if 1 <= h < H+1 and 1 <= v < W+1 else
+              0.0 for h in 0..H+2, v in 0..W+2
+          y[n, c, p, q] = sum[r in 0..3, s in 0..3](z[n, c, 2*p + r, 2*q + s] * w[c, r, s])
+        }""",
+        lambda d: (d(4, 128, 56, 56), d(128, 3, 3)),
+        lambda t, f, x, w: f.conv2d(x, w[:, None], stride=2, padding=1, groups=128),
+        lambda j, n, x, w: _jax_conv(j, x, w[:, None], 2, 1, 128),
+    ),
+    Case(
+        "depthwise filters, channels last, padded",
+        """op f(x: f32[N, H, W, C], w: f32[3, 3, C], b: f32[C]) -> (y: f32[N, H, W, C]) {
+          z[n, h, v, c] = x[n, h-1, v-1, c] if 1 <= h < H+1 and 1 <= v < W+1 else
+              0.0 for h in 0..H+2, v in 0..W+2
+          y[n, p, q, c] = max(sum[r, s](z[n, p + r, q + s, c] * w[r, s, c]) + b[c], 0.0)
+        }""",
+        lambda d: (d(8, 28, 28, 128), d(3, 3, 128), d(128)),
+        lambda t, f, x, w, b: f.relu(
+            f.conv2d(x.permute(0, 3, 1, 2), w.permute(2, 0, 1)[:, None], b, padding=1, groups=128)
+        ).permute(0, 2, 3, 1),
+        lambda j, n, x, w, b: j.nn.relu(
+            j.lax.conv_general_dilated(
+                x,
+                w[:, :, None],
+                (1, 1),
+                "SAME",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                feature_group_count=128,
+            )
+            + b
+        ),
+    ),
+    Case(
         "edges by Sobel",
         """op f(x: f32[N, H, W]) -> (y: f32[N, H-2, W-2]) where H >= 3, W >= 3 {
           gx[n, i, j] = x[n, i, j+2] - x[n, i, j] + 2.0 * (x[n, i+1, j+2] - x[n, i+1, j]) +
