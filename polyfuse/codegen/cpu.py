@@ -20,6 +20,7 @@ from polyfuse.codegen.lanes import many_sums
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.codegen.register_tiles import reads_windows
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
@@ -348,7 +349,8 @@ class _Emitter:
         sums = "PF_SUMS " if any(isinstance(n, For) and many_sums(n) for n in every) else ""
         head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
-        needs = [*[BACKWARDS] * backwards, *[WINDOWS] * any(isinstance(n, RegisterTile) for n in every)]
+        windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
+        needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
         return "\n".join([*needs, head, *body, "}"])
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:

@@ -89,6 +89,13 @@ def sum_nest(loop: For) -> SumNest | None:
     return SumNest(tuple(replace(x, body=()) for x in over), row, lane, body[0], *factors)
 
 
+def reads_windows(tile: RegisterTile) -> bool:
+    """Do rows read, in later steps, what their neighbours have read?"""
+    steps = {x.var for x in tile.loops}
+    found = (plain_variables((i,)) for i in tile.left.indices)
+    return any(tile.row in names and names & steps for names in found)
+
+
 def _begins(node: Node, nest: SumNest) -> bool:
     """Does a node set what a tile sums to zero, and nothing else?"""
     match node:

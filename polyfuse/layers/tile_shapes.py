@@ -35,9 +35,9 @@ FEWEST_OTHERS = 4
 # As `FEWEST_NEAR`, where rows of the factor are so many bytes apart that a few of them fill the sets of L2
 # that they are in.
 CROWDED, FEWEST_CROWDED = 8192, 3
-# Bytes after which the sets of L1 repeat, and rows of the left factor that a set has room for, beside what
-# else tiles read: lines of more would leave it before all of their elements were read.
-L1_WAY, MOST_IN_SET = 4096, 6
+# Bytes after which the sets of L1 repeat, and rows of the left factor that a set has room for: lines of more
+# would leave it before all of their elements were read.
+L1_WAY, MOST_IN_SET = 4096, 8
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.

@@ -130,7 +130,8 @@ def test_rows_that_share_sets_of_l1_are_few() -> None:
         assert tile_shape(Extents(64, 20, 1024, 1, 4, apart=4096), core, 2).rows <= tile_shapes.MOST_IN_SET
         apart = tile_shape(Extents(64, 20, 1000, 1, 4, apart=4000), core, 2)
         assert apart == tile_shape(Extents(64, 20, 1000, 1, 4), core, 2) and apart.rows > 12
-    assert 6 < tile_shape(Extents(64, 8, 512, 1, 4, apart=2048), AVX2, 2).rows <= 2 * tile_shapes.MOST_IN_SET
+    assert 8 < tile_shape(Extents(64, 8, 512, 1, 4, apart=2048), AVX2, 2).rows <= 2 * tile_shapes.MOST_IN_SET
+    assert tile_shape(Extents(8, 1024, 1024, 1, 4, apart=4096), AVX2, 2).rows == 8
 
 
 def test_how_far_rows_are_apart_is_seen() -> None:

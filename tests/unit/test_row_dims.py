@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from equivalence import assert_equivalent, assert_right, fixed_graph_of, seeded_inputs
+from equivalence import assert_equivalent, assert_right, cpu_source, fixed_graph_of, seeded_inputs
 from product_programs import FORMS, product_call
 from targets import check_everywhere
 
@@ -116,3 +116,12 @@ def test_all_kinds_of_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("PRODUCTS", "ROWS", "COLUMNS", "OVER", "DISTANCES"):
         monkeypatch.setattr(products, f"FEWEST_{what}", 1)
     check_everywhere([product_call(n) for n in FORMS])
+
+
+def test_windows_of_tiles_stay_in_memory() -> None:
+    """gcc would keep what the next steps read in registers, which sums need."""
+    flag = "// needs -fno-predictive-commoning"
+    assert flag in cpu_source(CONVOLUTION, **SMALL)
+    product = "op f(x: f32[M, K], w: f32[K, N]) -> (y: f32[M, N]) { y[i, j] = sum[k](x[i, k] * w[k, j]) }"
+    found = cpu_source(product, M=64, K=64, N=64)
+    assert "_acc[" in found and flag not in found
