@@ -29,9 +29,9 @@ MOST_STEPS = 480
 # Columns of the right factor that so many tiles of rows read are copied first, by the worker that has these
 # rows: fewer read them in place, at less cost, unless a copy saves so many times what it takes.
 FEWEST_NEAR, COPY_GAIN = 16, 2
-# A right factor that so many outer points read is copied once, by all workers: in place, rows of it are read
-# across pages again and again.
-FEWEST_OTHERS = 4
+# A right factor that so many outer points read is copied once, by all workers: one that cannot be read in
+# place, and one that can, but whose rows are in other pages each time.
+FEWEST_OTHERS, FEWEST_SHARED = 4, 8
 # As `FEWEST_NEAR`, where rows of the factor are so many bytes apart that a few of them fill the sets of L2
 # that they are in.
 CROWDED, FEWEST_CROWDED = 8192, 3
@@ -87,7 +87,7 @@ class Extents:
     @property
     def once(self) -> bool:
         """Is the right factor copied once for many outer points?"""
-        return self.shared >= FEWEST_OTHERS
+        return self.shared >= (FEWEST_OTHERS if self.copied else FEWEST_SHARED)
 
 
 @dataclass(frozen=True, slots=True)

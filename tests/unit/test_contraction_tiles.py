@@ -148,10 +148,10 @@ def test_how_far_rows_are_apart_is_seen() -> None:
 def test_a_factor_that_many_outer_points_share_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in place for tiles, but not for each point by itself; nor does memory bring it for each."""
     monkeypatch.setattr(row_dims, "LEAD", 0)
-    text = """op f(x: f32[5, K, 7], w: f32[K, N]) -> (y: f32[5, 7, N]) {
+    text = """op f(x: f32[9, K, 11], w: f32[K, N]) -> (y: f32[9, 11, N]) {
       y[b, i, j] = sum[k](x[b, k, i] * w[k, j])
     }"""
-    x, w = np.ones((5, 301, 7), "f4"), np.random.default_rng(0).standard_normal((301, 70)).astype("f4")
+    x, w = np.ones((9, 301, 11), "f4"), np.random.default_rng(0).standard_normal((301, 70)).astype("f4")
     made: Any = pf.compile(text, options=pf.Options(library="never", verify=True))
     np.testing.assert_allclose(made(x, w), np.einsum("bki,kj->bij", x, w), rtol=1e-3, atol=1e-3)
     assert "right factor copied into their order" in made.explain(x, w)
