@@ -69,10 +69,6 @@ def test_what_keeps_its_loops(text: str, sizes: dict[str, int]) -> None:
     assert not decisions and any(s.reduction for s in graph.statements)
 
 
-def test_distances_that_are_tiles_keep_their_loops() -> None:
-    assert not written(DISTANCES, N=200, M=200, C=MOST_TERMS)[1]
-
-
 def test_long_terms_are_not_repeated() -> None:
     term = " + ".join(f"(x[i, c] * {k}.5 - 1.0)" for k in range(20))
     assert not written(f"op f(x: f32[N, 4]) -> (y: f32[N]) {{ y[i] = sum[c]({term}) }}", N=3)[1]
