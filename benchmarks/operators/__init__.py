@@ -12,6 +12,7 @@ from benchmarks.operators import (
     losses,
     movement,
     optimizers,
+    points,
     rows,
     science,
     sequences,
@@ -31,4 +32,5 @@ CASES: tuple[Case, ...] = (
     *gradients.CASES,
     *contractions.CASES,
     *science.CASES,
+    *points.CASES,
 )
