@@ -84,16 +84,15 @@ def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
         return False
     if terms > 1 and sums_windows(s):
         return False
-    product = matrix_product(graph, s)
-    return product is None or not product.out.batch
+    small = matrix_product(graph, s)
+    return small is None or not small.out.batch
 
 
 def _written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:
-    assert s.reduction is not None
+    operation = _OPERATION[str(s.reduction)]
     terms = [_at(s.expr, values) for values in points]
-    joined = reduce(lambda a, b: Apply(_OPERATION[s.reduction or ""], (a, b), a.dtype, s.span), terms)
-    dims = tuple(d for d in s.dims if not d.reduce)
-    return replace(s, dims=dims, expr=joined, reduction=None)
+    joined = reduce(lambda a, b: Apply(operation, (a, b), a.dtype, s.span), terms)
+    return replace(s, dims=tuple(d for d in s.dims if not d.reduce), expr=joined, reduction=None)
 
 
 def _at(e: Expr, values: dict[str, IndexExpr]) -> Expr:
