@@ -34,6 +34,7 @@ from polyfuse.ir.loop_ir import (
     If,
     Node,
     Store,
+    TurnedTile,
     Update,
     map_nodes,
     map_values,
@@ -48,7 +49,7 @@ from polyfuse.ir.tensor_graph import Expr, Read
 MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
 MOST_BYTES_IN_L2: tuple[dict[int, int], ...] = ({}, {4: 1024}, {4: 2048, 2: 1664})
 LONG = 1 << 40
-_PLAIN = (For, If, Declare, Store, Update, Comment)
+_PLAIN = (For, If, Declare, Store, Update, TurnedTile, Comment)
 
 
 def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
@@ -77,7 +78,8 @@ def possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
     others = {n for t in tasks if t is not task for n in _names(t.body)}
     if not task.loops or task.jammed > 1 or task.together or others & {b.tensor for b in _local(kernel)}:
         return False
-    return all(isinstance(n, _PLAIN) for n in nodes_of(task.body))
+    nodes = list(nodes_of(task.body))
+    return all(isinstance(n, _PLAIN) and not (isinstance(n, TurnedTile) and n.to) for n in nodes)
 
 
 def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
@@ -163,7 +165,8 @@ def body_of_row(kernel: Kernel, task: Task, row: int) -> Block:
     if not row:
         return task.body
     names = {b.tensor: _array(kernel, b.tensor, row) for b in _local(kernel)}
-    names |= {n.name: called(n.name, row) for n in nodes_of(task.body) if isinstance(n, Declare)}
+    declared = (n for n in nodes_of(task.body) if isinstance(n, Declare | TurnedTile))
+    names |= {n.name: called(n.name, row) for n in declared}
     variables: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, row)) for x in task.loops}
     return renamed(substituted(task.body, variables), names)
 
@@ -202,6 +205,8 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
                 return replace(n, buffer=names.get(buffer, buffer))
             case Declare(name):
                 return replace(n, name=names.get(name, name))
+            case TurnedTile(name, buffer=buffer):
+                return replace(n, name=names.get(name, name), buffer=names.get(buffer, buffer))
             case For():
                 return replace(n, lanes=tuple(names.get(x, x) for x in n.lanes))
             case _:

@@ -326,6 +326,11 @@ def map_values(
                 return _with(node, value=expr(value))
             case VectorLoad() | VectorStore() | Prefetch():
                 return _with(node, indices=places(node.indices))
+            case TurnedTile():
+                loops = (node.row, node.lane)
+                row, lane = (_with(x, lower=on_index(x.lower), upper=on_index(x.upper)) for x in loops)
+                to = (node.to[0], tuple(map(on_index, node.to[1]))) if node.to else None
+                return replace(node, indices=tuple(map(on_index, node.indices)), row=row, lane=lane, to=to)
             case _:
                 return node
 

@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.functions import has_function
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, walk
+from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph
 from polyfuse.layers.nest import volume
-from polyfuse.layers.rematerialise import is_function
 from polyfuse.layers.rewrites import inline
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.isl_bridge import isl_lock
@@ -129,7 +129,7 @@ def _reduces(s: Statement) -> bool:
 
 
 def _expensive(s: Statement) -> bool:
-    return any(is_function(e) for e in walk(s.expr))
+    return has_function(s.expr)
 
 
 def _components(names: tuple[str, ...], edges: list[tuple[str, str]]) -> list[list[str]]:

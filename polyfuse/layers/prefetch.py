@@ -20,6 +20,7 @@ from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.cpu_core import Core, overlap_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
@@ -33,7 +34,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.nest import has_band
-from polyfuse.layers.rematerialise import is_function, tensor_bytes
+from polyfuse.layers.rematerialise import tensor_bytes
 
 # Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
 LEAST_ROW_BYTES = 1024

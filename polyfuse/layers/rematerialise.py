@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
-from polyfuse.ir.powers import exponent
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     Apply,
     Const,
-    Expr,
     IndexValue,
     IterDim,
     Read,
@@ -40,7 +39,6 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.products import plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 
-_FUNCTIONS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 MOST_OPERATIONS = 16
 # An element that a contraction reads so often is worth its memory.
 FEWEST_AGAIN = 1.5
@@ -95,11 +93,6 @@ def phases(tree: Tree) -> dict[str, int]:
 
     go(tree)
     return numbers
-
-
-def is_function(e: Expr) -> bool:
-    """Does an expression end in a function that takes as long as ten additions and more?"""
-    return isinstance(e, Apply) and e.op in _FUNCTIONS and exponent(e) is None
 
 
 def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:

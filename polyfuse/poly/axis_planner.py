@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, sequence
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
@@ -141,10 +142,12 @@ class _Planner:
             into.setdefault(e.sink, []).append((e.source, self._distance(e, axis)))
         # A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
         recurrent = _recurrent(cycles, edges)
-        later = frozenset(n for n, *more in cycles if not more and self._reduces_across(n, axis, used))
+        alone = [n for n, *more in cycles if not more]
+        later = frozenset(n for n in alone if self._reduces_across(n, axis, used))
+        vectors = frozenset(n for n in alone if n not in recurrent and self._fills_vectors(n, axis))
         groups = []
         for direction in (0, 1, -1) if recurrent else (0,):
-            chosen = self._share(axis, direction, cycles, into, later)
+            chosen = self._share(axis, direction, cycles, into, later | vectors if direction else later)
             if chosen and (direction == 0 or not recurrent.isdisjoint(chosen)):
                 groups.append(_Group(axis, chosen, direction, self._from_contiguous(axis, chosen)))
         return groups
@@ -171,6 +174,11 @@ class _Planner:
             elif waits or any(n in chosen for n, _ in sources):
                 blocked.update(part)
         return tuple(chosen)
+
+    def _fills_vectors(self, name: str, axis: Dim) -> bool:
+        """Does a statement compute functions along memory?  Steps would take them one after the other."""
+        s, dim = self.statement[name], self.axes.dim_of(name, axis)
+        return dim is not None and dim in map(plain, s.write[-1:]) and has_function(s.expr)
 
     def _reduces_across(self, name: str, axis: Dim, used: frozenset[Dim]) -> bool:
         """Would a loop over `axis` around the others of a reduction walk memory against its order?

@@ -123,6 +123,28 @@ def test_the_loop_that_carries_all_of_a_recurrence_is_outside(right: str) -> Non
     assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
 
 
+@pytest.mark.parametrize(
+    ("shape_of", "first", "at", "before", "tree"),
+    [
+        ("B, T", "b, 0", "b, t", "b, t-1", "B1([B1(e); y; B0(y__2); B1(z)])"),
+        ("T, B", "0, b", "t, b", "t-1, b", "B1([B1(e); y; B0(y__2+z)])"),
+    ],
+)
+def test_steps_along_memory_take_no_functions(
+    shape_of: str, first: str, at: str, before: str, tree: str
+) -> None:
+    """Vectors of `z` run along the last dim: not in a loop that is run in order."""
+    text = f"""op f(x: f32[{shape_of}]) -> (z: f32[{shape_of}]) where T >= 1 {{
+      e[{at}] = exp(x[{at}])
+      y[{first}] = e[{first}]
+      y[{at}] = y[{before}] + e[{at}] for t in 1..T
+      z[{at}] = tanh(y[{at}])
+    }}"""
+    g = fixed_graph_of(text, B=4, T=9)
+    assert shape(plan(g)) == tree
+    assert_computes(g, form_kernels(LoopFusion().schedule(g), 2)[0], target="cpu")
+
+
 def test_a_recurrence_that_no_loop_carries_alone_takes_both() -> None:
     text = """op f(x: f32[N, M]) -> (y: f32[N, M]) {
       y[0, j] = x[0, j]

@@ -15,7 +15,7 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.loop_ir import Declare, For, Node, Store
+from polyfuse.ir.loop_ir import Declare, For, Node, Store, TurnedTile
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
 from polyfuse.layers import cpu_mapping
@@ -63,11 +63,19 @@ RNN = """op f(x: {0}[T, B, H], u: {0}[H, H], h0: {0}[B, H]) -> (h: {0}[T, B, H])
   h[0, b, j] = tanh(x[0, b, j] + sum[k](u[j, k] * h0[b, k]))
   h[t, b, j] = tanh(x[t, b, j] + sum[k](u[j, k] * h[t-1, b, k])) for t in 1..T
 }}"""
+# The sums read tiles that are turned around.
+RENDERED = """op f(a: f32[B, T], c: f32[B, T, 3]) -> (y: f32[B, 3]) where T >= 1 {
+  p[b, t] = 1.0 - exp(-abs(a[b, t]))
+  s[b, 0] = 1.0 for b in 0..B
+  s[b, t] = s[b, t-1] * (1.0 - p[b, t-1]) for b in 0..B, t in 1..T
+  w[b, t] = log(s[b, t] + p[b, t])
+  y[b, k] = sum[t](w[b, t] * c[b, t, k])
+}"""
 CASES = {
     "sums": (SUMS.format("f32"), {}), "f16": (SUMS.format("f16"), {}), "bf16": (SUMS.format("bf16"), {}),
     "f64": (SUMS.format("f64"), {}), "i64": (SUMS.format("i64"), {}), "smooth": (SMOOTH, {}),
     "two": (TWO_BACK, {}), "three": (ONLY_THREE_BACK, {}), "backwards": (BACKWARDS, {}), "pair": (PAIR, {}),
-    "channels": (CHANNELS, {"C": 5}), "rnn": (RNN.format("f32"), {"H": 19}),
+    "channels": (CHANNELS, {"C": 5}), "rendered": (RENDERED, {}), "rnn": (RNN.format("f32"), {"H": 19}),
     "rnn of halves": (RNN.format("f16"), {"H": 35}), "rnn of doubles": (RNN.format("f64"), {"H": 6}),
 }  # fmt: skip
 
@@ -145,6 +153,13 @@ def test_four_rows_go_in_step(text: str) -> None:
     (alone,) = steps_of(low)
     assert together.rows == 4 and len(loops) == 1
     assert len(loops[0].body) == 4 * len(alone.body), "the steps of all rows are in one loop"
+
+
+def test_rows_with_tiles_that_are_turned_around_go_in_step() -> None:
+    (task,) = lowered(RENDERED, B=256, T=64).tasks
+    assert task.together
+    tiles = [n for n in nodes_of(task.together.body) if isinstance(n, TurnedTile)]
+    assert len({n.name for n in tiles}) == len({n.indices[0] for n in tiles}) == task.together.rows == 4
 
 
 def test_rows_of_few_channels_go_in_step_and_those_of_many_alone() -> None:
