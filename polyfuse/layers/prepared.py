@@ -9,6 +9,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
+from polyfuse.layers.functions_apart import functions_apart
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_sums import write_out
@@ -24,7 +25,7 @@ def prepared(
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
     if not isinstance(machine, GpuTarget):
-        graph = write_out(graph, decisions)
+        graph = write_out(functions_apart(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     if not isinstance(machine, GpuTarget):
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.

@@ -67,7 +67,7 @@ def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], li
         stored.tensors.append(source)
     else:
         plain_dims = tuple(replace(d, reduce=False) for d in s.dims)
-        value = stored.new("value", plain_dims, s.expr, None, _as_read(plain_dims, s.expr))
+        value = stored.new("value", plain_dims, s.expr, None, as_read(plain_dims, s.expr))
     best = stored.new("best", s.dims, value, s.reduction[3:] if s.reduction else None, kept)
     found: Expr = Apply("eq", (value, best), BOOL, s.span)
     if dtype.is_float:
@@ -123,7 +123,7 @@ def _never_again(graph: TensorGraph, e: Expr) -> Tensor | None:
             return None
 
 
-def _as_read(dims: tuple[IterDim, ...], e: Expr) -> tuple[IterDim, ...]:
+def as_read(dims: tuple[IterDim, ...], e: Expr) -> tuple[IterDim, ...]:
     """Dims in the order in which an element that depends on all of them lies in memory: loops that go along
     one tensor go along the other."""
     for r in reads(e):
