@@ -21,6 +21,7 @@ from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.digit_dims import sums_windows
 from polyfuse.layers.dominants import dominants
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
@@ -215,7 +216,19 @@ class Stitcher:
             if partner is not None:
                 found.append((r, partner))
                 left.remove(partner)
-        return found
+        rows = [x for x in found if not self.fills_lanes(first, second, *x)]
+        return rows or found
+
+    def fills_lanes(self, first: Group, second: Group, r: Member, partner: Member) -> bool:
+        """On a CPU: do sums of windows run along memory in a loop that the other nest reduces over?
+
+        Both are lanes, in loops of their own; in a common one they would be numbers, window by window."""
+        if not isinstance(self.figures.target, int):
+            return False
+        dims = {n: set(self.graph.statement(n).reduction_dims) for n in second.names}
+        reduced = any(dims[n].intersection(variables(partner.of(n))) for n in second.names)
+        along = (s for s in map(self.graph.statement, first.names) if s.write[-1:] == (r.of(s.name),))
+        return reduced and any(map(sums_windows, along))
 
     def words(self, gain: str) -> str:
         return f"{gain}, open sizes taken as {OPEN_SIZE}" if self.graph.sizes else gain

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from equivalence import assert_right, seeded_inputs
 
+import polyfuse as pf
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.decisions import Decision
@@ -199,6 +202,28 @@ def _nests(t: Tree) -> list[list[str]]:
 
 def _children(t: Tree) -> tuple[Tree, ...]:
     return t.children if isinstance(t, Sequence) else (t,)
+
+
+WINDOWS = """op f(x: f32[C, H, W]) -> (y: f32[C]) where H >= 3, W >= 3 {
+  d[c, p, q] = sum[r in 0..3, s in 0..3](x[c, p + r, q + s]) for c in 0..C, p in 0..H - 2, q in 0..W - 2
+  y[c] = sum[p, q](d[c, p, q] ** 2)
+}"""
+
+
+@pytest.mark.parametrize(("target", "rows"), [(2, "c, p"), (GPU, "c, p, q")])
+def test_windows_that_are_summed_up_are_lanes(target: int | GpuTarget, rows: str) -> None:
+    """Along `q` both lie in memory, on a CPU in loops of their own; threads of a GPU have a window each."""
+    (decision, *_) = stitched(WINDOWS, target, rows=1, C=4, H=40, W=50)[1]
+    assert decision.taken and decision.reason.startswith(f"they agree on {rows}:")
+
+
+@pytest.mark.parametrize(("c", "h", "w"), [(3, 40, 50), (1, 3, 3), (0, 5, 5), (2, 9, 133)])
+def test_windows_that_are_summed_up_compute_the_same(c: int, h: int, w: int) -> None:
+    graph = graph_of(WINDOWS, C=c, H=h, W=w)
+    inputs = seeded_inputs(graph)
+    if c > 2:
+        inputs["x"][1, 7, 9], inputs["x"][2, 0, 0] = np.nan, np.inf
+    assert_right(graph, {"y": pf.compile(WINDOWS)(inputs["x"])}, inputs)
 
 
 def test_small_tensors_do_not_choose_the_innermost_loop() -> None:
