@@ -120,8 +120,8 @@ def _windows(graph: TensorGraph, producer: Statement) -> str | None:
     """What reads each element of what is computed several times: the terms of a contraction with tiles, or of
     any sum, if a condition stood in each; and elements side by side (``m[h // 2, w // 2]``), if it computes
     much."""
-    if isinstance(producer.expr, Read):
-        return None  # another element of memory serves as well
+    if isinstance(producer.expr, Read | Const | IndexValue):
+        return None  # another element of memory serves as well, or a number
     guarded = any(isinstance(e, Select) for e in walk(producer.expr))
     operations = sum(not isinstance(e, Const | IndexValue) for e in walk(producer.expr))
     count = _count(graph, producer.target)
