@@ -127,7 +127,7 @@ def _windows(graph: TensorGraph, producer: Statement) -> str | None:
     count = _count(graph, producer.target)
     for s in graph.readers(producer.target):
         trips = {d.name: _trip(d) for d in s.dims}
-        fewest = FEWEST_AGAIN if s.reduction else max(FEWEST_AGAIN, MOST_OPERATIONS / max(operations, 1))
+        fewest = FEWEST_AGAIN if s.reduction else max(FEWEST_AGAIN, MOST_OPERATIONS / operations)
         terms = list(reads(s.expr)) if guarded or not s.reduction else [*_factors(graph, s)]
         if not s.reduction:  # what does not depend on all loops is computed outside of some
             terms = [r for r in terms if depends_on(r) == trips.keys()]
