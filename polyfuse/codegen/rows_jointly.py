@@ -43,6 +43,7 @@ from polyfuse.ir.loop_ir import (
     If,
     Node,
     Store,
+    TurnedTile,
     Update,
     map_nodes,
     map_places,
@@ -164,11 +165,14 @@ def at_once(
     kernel: Kernel, row: Block, own: Set[str], knobs: CpuKnobs, common: Set[str] = frozenset()
 ) -> AtOnce | None:
     """Rows at once, if that pays or is wanted; each has arrays of its own for those of the worker in `own`,
-    and all add to what is in `common`.  None if no total joins others, or arrays would be large."""
+    and all add to what is in `common`.  None if no total joins others, arrays would be large, or a row turns
+    a tile of its own."""
     scalars = {n.name: n for n in row if isinstance(n, Declare) and not n.count}
     totals = [u for n in row if isinstance(n, For) for u in joint_totals(n) if u.buffer in scalars]
     widths = {u.value.dtype.bytes for u in totals}
     if not widths or not (wanted(knobs) or _worth(kernel, row, knobs)):
+        return None
+    if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
         return None
     rows = _VECTOR_BYTES // min(widths)
     touched = names_of(row)

@@ -192,10 +192,11 @@ def _map_parallel(
     threads: int,
     decisions: list[Decision],
     knobs: CpuKnobs,
-    smallest: int = SMALLEST_PARALLEL,
+    smallest: int | None = None,
 ) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
-    not too small."""
+    not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
+    smallest = SMALLEST_PARALLEL if smallest is None else smallest
     sunk = _sink(graph, phase, threads, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk, threads, decisions, knobs)
