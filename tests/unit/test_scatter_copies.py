@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from equivalence import cpu_source, fixed_graph_of
 from targets import Call, check_everywhere
+from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.diagnostics import PolyfuseError
@@ -158,7 +159,7 @@ def test_turns_are_copies_of_the_loop_body() -> None:
     assert all(f"* 4 + {turn}) * 50 + pf_min_i64(pf_max_i64(b_d" in text for turn in range(4))
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", thinned([3, 2], 2))
 def test_every_form_against_the_reference(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cpu_mapping, scatters):
         monkeypatch.setattr(module, "SMALLEST_PARALLEL", 4)
