@@ -8,8 +8,9 @@
 The totals of a row are in memory, where each addition waits until the one before has been stored; now a
 fourth as often.  In long rows nothing waits, and four rows at a time are more for the caches to bring.  Those
 of a tensor that no cache holds go eight at a time: memory has the lines of others under way while it brings
-those of one row.  Sums may be reassociated (Meaning, in the language).  So may extremes; gcc takes loops over
-a few of them apart into scalars, unless there are several terms.
+those of one row.  Where all terms read the same row, it is loaded once for several, however long.  Sums may
+be reassociated (Meaning, in the language).  So may extremes; gcc takes loops over a few of them apart into
+scalars, unless there are several terms.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from equivalence import fixed_graph_of, seeded_inputs
+from recurrence_programs import BACKWARDS, CHOSEN, HEAT
 from targets import Call, check_everywhere
 
 import polyfuse as pf
@@ -20,12 +21,6 @@ from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Illegal, check_turns
 
-HEAT = """op f(x: f32[H, W]) -> (y: f32[H, W]) where H >= 3, W >= 3 {
-  u[0, i, k] = x[i, k]
-  u[t, i, k] = (0.25 * (u[t-1, i-1, k] + u[t-1, i+1, k] + u[t-1, i, k-1] + u[t-1, i, k+1])
-      if 1 <= i < H - 1 and 1 <= k < W - 1 else u[t-1, i, k]) for t in 1..9, i in 0..H, k in 0..W
-  y[i, k] = u[8, i, k]
-}"""
 WAVE = """op f(x: f32[N]) -> (y: f32[N]) where N >= 1 {
   u[0, i] = x[i]
   u[1, i] = 0.5 * x[i]
@@ -41,16 +36,6 @@ FIRST = HEAT.replace("= u[8, i, k]", "= u[8, i, k] + u[0, i, k]")
 EVERY = HEAT.replace("(y: f32[H, W])", "(y: f32[9, H, W])").replace(
     "y[i, k] = u[8, i, k]", "y[t, i, k] = u[8 - t, i, k]"
 )
-BACKWARDS = """op f(x: f32[T, N]) -> (y: f32[N]) where T >= 1, N >= 1 {
-  u[T-1, i] = x[T-1, i]
-  u[t, i] = 0.5 * u[t+1, (i + 1) % N] + x[t, i] for t in 0..T-1
-  y[i] = u[0, i]
-}"""
-CHOSEN = """op f(x: f32[N], z: i64[N]) -> (y: f32[N]) where N >= 1 {
-  u[0, i] = x[i]
-  u[t, i] = 0.5 * u[t-1, z[i]] + x[i] for t in 1..6
-  y[i] = u[5, i]
-}"""
 
 
 def kernels_of(text: str, **sizes: int) -> KernelGraph:

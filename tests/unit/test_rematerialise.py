@@ -116,3 +116,22 @@ def test_what_has_no_condition_is_computed_in_every_term() -> None:
     text = PADDED.replace("x[c, h - 1] if 1 <= h < H + 1 else 0.0", "max(x[c, h % H], 0.0)")
     _, decisions, _ = tried(text, C=5, H=40)
     assert decisions["p"].startswith("+ rematerialise p: ")
+
+
+def test_what_neighbours_share_is_not_computed_for_each() -> None:
+    """Four pixels read each maximum; a mean of eight channels costs each of these one division."""
+    text = """op f(x: f32[N, 2*H, 2*W]) -> (y: f32[N, 2*H, 2*W]) {
+      m[n, h, w] = max(x[n, 2*h, 2*w], x[n, 2*h, 2*w + 1], x[n, 2*h + 1, 2*w], x[n, 2*h + 1, 2*w + 1])
+        for h in 0..H, w in 0..W
+      y[n, h, w] = 1.0 if x[n, h, w] == m[n, h // 2, w // 2] else 0.0
+    }"""
+    after, decisions, _ = tried(text, N=2, H=5, W=9)
+    assert any(t.name == "m" for t in after.tensors)
+    assert "reads each element several times" in decisions["m"]
+    text = """op f(x: f32[C, W]) -> (y: f32[C, W]) where C >= 8 {
+      s[g] = sum[c in 0..8, w in 0..W](x[8*g + c, w]) for g in 0..C // 8
+      m[g] = s[g] / f32(W) * 0.125
+      y[c, w] = x[c, w] - m[c // 8]
+    }"""
+    after, decisions, _ = tried(text, C=16, W=64)
+    assert decisions["m"].startswith("+ rematerialise m")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from equivalence import assert_right, fixed_graph_of, run_kernels, run_on, seeded_inputs
 from forked import right_in_child
+from recurrence_programs import BACKWARDS, CHOSEN, HEAT
 
 import polyfuse as pf
 from polyfuse.codegen.cpu import emit
@@ -33,12 +34,6 @@ from polyfuse.poly.legality import Illegal, check_turns
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.pool import Pool
 
-HEAT = """op f(x: f32[H, W]) -> (y: f32[H, W]) where H >= 3, W >= 3 {
-  u[0, i, k] = x[i, k]
-  u[t, i, k] = (0.25 * (u[t-1, i-1, k] + u[t-1, i+1, k] + u[t-1, i, k-1] + u[t-1, i, k+1])
-      if 1 <= i < H - 1 and 1 <= k < W - 1 else u[t-1, i, k]) for t in 1..9, i in 0..H, k in 0..W
-  y[i, k] = u[8, i, k]
-}"""
 WAVE = """op f(x: f32[N]) -> (y: f32[N]) where N >= 1 {
   u[0, i] = x[i]
   u[1, i] = 0.5 * x[i]
@@ -58,16 +53,6 @@ POWER = """op f(a: f32[N, N], x: f32[N]) -> (y: f32[N], r: f32[7]) where N >= 1 
   v[t, i] = w[t, i] / n[t] for t in 1..7
   y[i] = v[6, i]
   r[t] = n[t]
-}"""
-BACKWARDS = """op f(x: f32[T, N]) -> (y: f32[N]) where T >= 1, N >= 1 {
-  u[T-1, i] = x[T-1, i]
-  u[t, i] = 0.5 * u[t+1, (i + 1) % N] + x[t, i] for t in 0..T-1
-  y[i] = u[0, i]
-}"""
-CHOSEN = """op f(x: f32[N], z: i64[N]) -> (y: f32[N]) where N >= 1 {
-  u[0, i] = x[i]
-  u[t, i] = 0.5 * u[t-1, z[i]] + x[i] for t in 1..6
-  y[i] = u[5, i]
 }"""
 SUMS = """op f(x: f32[N]) -> (y: f32[N], s: f32[N], m: f32[9]) where N >= 1 {
   u[0, i] = x[i]
