@@ -108,9 +108,8 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
 #endif
   for (; k < n; k += 16) {
     const V b = *(const W*)(from + k);
-    const V r = b + 0x7fffu + ((b >> 16) & 1u);
-    const V h = ((b & 0x7fffffffu) > 0x7f800000u ? b | 0x400000u : r) >> 16;
-    *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)h, (G){}, -1);
+    const V h = pf_rounded_bf16(b, (b & 0x7fffffffu) > 0x7f800000u);
+    *(H*)(to + k) = __builtin_ia32_pmovdw512_mask((S)(h >> 16), (G){}, -1);
   }
 #elif defined(__AVX2__) && !defined(__clang__)
   typedef unsigned V __attribute__((vector_size(32)));
@@ -123,8 +122,7 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
     S half[2];
     for (int j = 0; j < 2; ++j) {
       const V b = *(const W*)(from + k + 8 * j);
-      const V r = b + 0x7fffu + ((b >> 16) & 1u);
-      half[j] = (S)(((F)b != (F)b ? b | 0x400000u : r) >> 16);
+      half[j] = (S)(pf_rounded_bf16(b, (F)b != (F)b) >> 16);
     }
     *(H*)(to + k) = __builtin_ia32_permdi256((Q)__builtin_ia32_packusdw256(half[0], half[1]), 0xd8);
   }
@@ -164,7 +162,6 @@ PF_INLINE void pf_row_round_bf16(float* x, int n) {
   }
 #endif
   for (; k < n; ++k) {
-    const unsigned b = pf_bits_f32(x[k]), r = b + 0x7fffu + ((b >> 16) & 1u);
-    x[k] = pf_from_bits_f32((x[k] != x[k] ? b | 0x400000u : r) & 0xffff0000u);
+    x[k] = pf_from_bits_f32(pf_rounded_bf16(pf_bits_f32(x[k]), x[k] != x[k]) & 0xffff0000u);
   }
 }

@@ -3,12 +3,15 @@
 
 PF_INLINE float pf_f32_from_bf16(pf_bf16 x) { return pf_from_bits_f32((unsigned)x << 16); }
 
-// Nearest, ties to even: add just under half of the last kept bit, and its parity. NaN stays NaN.
-PF_INLINE pf_bf16 pf_bf16_from_f32(float x) {
-  unsigned b = pf_bits_f32(x);
-  unsigned r = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-  return (pf_bf16)(x != x ? ((b >> 16) & 0x8000u) | 0x7fc0u : r);
+// The bits of floats, or of vectors of them, whose upper halves are those of the nearest bf16, ties to even: add just
+// under half of the last kept bit, and its parity. NaN stays NaN.
+template <typename V, typename M>
+PF_INLINE V pf_rounded_bf16(V b, M nan) {
+  const V r = b + 0x7fffu + ((b >> 16) & 1u);
+  return nan ? b | 0x400000u : r;
 }
+
+PF_INLINE pf_bf16 pf_bf16_from_f32(float x) { return (pf_bf16)(pf_rounded_bf16(pf_bits_f32(x), x != x) >> 16); }
 
 // Subnormals: put the ten bits under the exponent of 2^-14 and take 2^-14 away again.
 PF_INLINE float pf_f32_from_f16(pf_f16 x) {
