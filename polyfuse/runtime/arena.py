@@ -17,7 +17,7 @@ import re
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -142,17 +142,25 @@ class Arena:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < 0:
             raise ValueError(f"cannot allocate an array of shape {shape}")
-        base: Any
         if nbytes <= SMALL:
             base, start, offset = self._carve(nbytes)
         elif nbytes < LARGE:
-            base = np.empty(nbytes + ALIGNMENT, _BYTE)
+            base = self.block(nbytes)
             start = _address(_CHAR(base))
             offset = -start % ALIGNMENT
         else:
-            block = self._take(size_class(nbytes))
-            base, start, offset = np.asarray(_Lease(self, block)), block.address, 0
+            base, start, offset = *self._lend(nbytes), 0
         return np.ndarray(shape, dtype, base, offset), start + offset
+
+    def block(self, nbytes: int) -> NDArray[np.uint8]:
+        """The array that owns, or has of the arena, `nbytes` bytes from its first multiple of 64 on. Arrays that
+        are made on it refer to it, and to none behind it."""
+        return np.empty(nbytes + ALIGNMENT, _BYTE) if nbytes < LARGE else self._lend(nbytes)[0]
+
+    def _lend(self, nbytes: int) -> tuple[NDArray[np.uint8], int]:
+        """A large block and its address."""
+        block = self._take(size_class(nbytes))
+        return np.asarray(_Lease(self, block)), block.address
 
     def _carve(self, nbytes: int) -> tuple[NDArray[np.uint8], int, int]:
         """The next piece of a slab; a slab lives as long as any array on it."""
@@ -172,11 +180,13 @@ class Arena:
 
         Returns the bytes released.
         """
+        _ask_back()
         with self._lock:
             self._collect()
             return self._shrink(keep)
 
     def stats(self) -> ArenaStats:
+        _ask_back()
         with self._lock:
             self._collect()
             return ArenaStats(self._used, self._free_bytes, self._mapped, self._reused)
@@ -252,9 +262,17 @@ class Arena:
 
 
 _ARENAS: weakref.WeakSet[Arena] = weakref.WeakSet()
+lenders: list[Callable[[], object]] = []
+"""Functions of those who keep blocks for their own next use: each lets go of all that it keeps."""
+
+
+def _ask_back() -> None:
+    for let_go in lenders:
+        let_go()
 
 
 def _reset_in_child() -> None:
+    _ask_back()
     Arena._default_lock = threading.Lock()
     for arena in list(_ARENAS):
         arena._after_fork()
@@ -271,6 +289,11 @@ def _keep_freed() -> None:
     page for the first time again; where a larger block has come and gone, beyond twice its size (mallopt(3)).
     """
     np.empty(4 * LARGE, _BYTE)
+
+
+def block_bytes(nbytes: int) -> int:
+    """The size of `Arena.block`; those of one size are alike."""
+    return nbytes if nbytes < LARGE else size_class(nbytes)
 
 
 def size_class(nbytes: int) -> int:

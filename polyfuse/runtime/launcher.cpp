@@ -59,6 +59,8 @@ inline Object owned(Object o) {
   return o;
 }
 
+#include "kept_blocks.h"
+
 template <class T, class From>
 inline bool store(int64_t* cell, From value) {
   const T x = static_cast<T>(value);
@@ -171,8 +173,10 @@ bool apart(Entry& e, char* const* pointers, Range* ranges) {
   return true;
 }
 
-void drop(Object* objects, int64_t count) {
-  for (int64_t k = 0; k < count; ++k) py.decref(objects[k]);
+// Where the memory of a block begins.
+inline char* aligned(Object block) {
+  const uintptr_t raw = reinterpret_cast<uintptr_t>(static_cast<pf_array*>(block)->data);
+  return reinterpret_cast<char*>((raw + kLine - 1) / kLine * kLine);
 }
 
 // An array on memory that `base` owns.
@@ -186,21 +190,18 @@ Object view(const pf_result& r, char* data, Object base) {
 }
 
 // Fresh arrays for all results, uninitialised, at multiples of 64 bytes; false with an exception set.
-bool results(const pf_layout& l, Object blocks, char** pointers, Object* made) {
+bool results(const pf_layout& l, const Object* blocks, char** pointers, Object* made) {
   Object block = nullptr;
-  char* start = nullptr;
   if (l.shared) {
     const int64_t bytes = l.shared + kLine;
     block = py.new_array(py.array_type, owned(py.byte_dtype), 1, &bytes, nullptr, nullptr, 0, nullptr);
     if (!block) return false;
-    const uintptr_t raw = reinterpret_cast<uintptr_t>(static_cast<pf_array*>(block)->data);
-    start = reinterpret_cast<char*>((raw + kLine - 1) / kLine * kLine);
   }
   int64_t count = 0;
   for (; count < l.nresults; ++count) {
     const pf_result& r = l.results[count];
-    Object base = r.block < 0 ? block : py.tuple_get(blocks, r.block);
-    char* data = (r.block < 0 ? start : static_cast<pf_array*>(base)->data) + r.offset;
+    Object base = r.block < 0 ? block : blocks[r.block];
+    char* data = aligned(base) + r.offset;
     made[count] = view(r, data, base);
     if (!made[count]) break;
     pointers[r.place] = data;
@@ -212,12 +213,12 @@ bool results(const pf_layout& l, Object blocks, char** pointers, Object* made) {
 }
 
 // Kernels, with the GIL released; nonzero if there is no memory.
-int run(const pf_layout& l, Object blocks, char** pointers) {
+int run(const pf_layout& l, const Object* blocks, char** pointers) {
   char* own = nullptr;
   char* base = nullptr;
   if (l.nspaces) {
     if (l.space_block >= 0) {
-      base = static_cast<pf_array*>(py.tuple_get(blocks, l.space_block))->data;
+      base = aligned(blocks[l.space_block]);
     } else {
       own = static_cast<char*>(std::malloc(size_t(l.space_bytes + kLine)));
       if (!own) return 1;
@@ -255,42 +256,51 @@ Object answer(const pf_layout& l, Object tuple, Object* made) {
   return tuple ? tuple : owned(py.none);
 }
 
-// The blocks that Python allocates: a tuple of arrays, checked, for what else could be read from it.
-bool large_blocks(const pf_layout& l, Object* blocks) {
-  *blocks = py.call(l.allocate);
-  if (!*blocks) return false;
-  const int64_t count = py.tuple_size(*blocks);
-  for (int64_t k = 0; k < count; ++k)
-    if (type_of(py.tuple_get(*blocks, k)) != py.array_type) {
-      py.set_error(py.runtime_error, "a block of memory is not an array");
-      py.decref(*blocks);
-      return false;
+// The large blocks of a call, all or none; `anew` if Python was asked for any.
+bool large_blocks(const pf_layout& l, Object* blocks, bool* anew) {
+  for (int64_t k = 0; k < l.nblocks; ++k) {
+    const pf_block& b = l.blocks[k];
+    if ((blocks[k] = kept_block(b.bytes))) continue;
+    *anew = true;
+    blocks[k] = py.call(b.allocate);
+    if (blocks[k] && type_of(blocks[k]) == py.array_type) {
+      keep(b.bytes, blocks[k]);
+      continue;
     }
-  return count >= 0;
+    if (blocks[k]) {
+      py.set_error(py.runtime_error, "a block of memory is not an array");
+      py.decref(blocks[k]);
+    }
+    drop(blocks, k);
+    return false;
+  }
+  return true;
 }
 
 struct Room {
   Object* items;
   char** pointers;
   Object* made;
+  Object* blocks;
   int64_t* cells;
   Range* ranges;
 };
 
 Object launch(Entry& e, const Room& room) {
   const pf_layout& l = *e.layout;
-  Object tuple = nullptr, blocks = nullptr, found = nullptr;
+  Object tuple = nullptr, found = nullptr;
+  bool anew = false;
   if (l.nresults > 1 && !(tuple = py.tuple_new(l.nresults))) return nullptr;
-  if (l.allocate && !large_blocks(l, &blocks)) {
+  if (!large_blocks(l, room.blocks, &anew)) {
     if (tuple) py.decref(tuple);
     return nullptr;
   }
   // Either may have run Python code (a garbage collection), which may have changed an argument.
-  const bool fits = (!tuple && !blocks) || take(l, room.items, room.pointers, room.cells);
+  const bool fits = (!tuple && !anew) || take(l, room.items, room.pointers, room.cells);
   if (!fits || !apart(e, room.pointers, room.ranges)) {
     found = owned(py.not_implemented);
-  } else if (results(l, blocks, room.pointers, room.made)) {
-    if (run(l, blocks, room.pointers) != 0) {
+  } else if (results(l, room.blocks, room.pointers, room.made)) {
+    if (run(l, room.blocks, room.pointers) != 0) {
       drop(room.made, l.nresults);
       found = py.no_memory();
     } else if (!finished(l)) {
@@ -300,7 +310,7 @@ Object launch(Entry& e, const Room& room) {
       tuple = nullptr;
     }
   }
-  if (blocks) py.decref(blocks);
+  drop(room.blocks, l.nblocks);
   if (tuple) py.decref(tuple);
   return found;
 }
@@ -315,7 +325,8 @@ Object choose(Front& front, Object given, int64_t count, void** words) {
     const pf_layout& l = *e->layout;
     room.pointers = reinterpret_cast<char**>(words + l.narguments);
     room.made = reinterpret_cast<Object*>(room.pointers + l.buffers);
-    room.cells = reinterpret_cast<int64_t*>(room.made + l.nresults);
+    room.blocks = room.made + l.nresults;
+    room.cells = reinterpret_cast<int64_t*>(room.blocks + l.nblocks);
     room.ranges = reinterpret_cast<Range*>(room.cells + l.narguments);
     if (!take(l, room.items, room.pointers, room.cells)) continue;
     for (int64_t j = k; j > 0; --j) front.entries[j] = front.entries[j - 1];
@@ -363,10 +374,14 @@ void destroy(Object capsule) {
 }  // namespace
 
 // All functions below are called with the GIL held.
-extern "C" void pf_launcher_start(const pf_interface* interface) {
+extern "C" void pf_launcher_start(const pf_interface* interface, int64_t most_bytes) {
   py = *interface;
+  most_kept_bytes = most_bytes;
   types[0] = py.array_type, types[1] = py.float_type, types[2] = py.int_type, types[3] = py.bool_type;
 }
+
+// Let go of all blocks that are kept.
+extern "C" void pf_launcher_forget() { forget_all(); }
 
 // A capsule without layouts; null with an exception set.
 extern "C" Object pf_launcher_new(Object defaults, int64_t most) {
@@ -400,7 +415,8 @@ extern "C" int pf_launcher_add(Object capsule, const pf_layout* layout, Object k
   *e = Entry{layout, owned(keep), apart, false};
   front->entries[front->count++] = e;
   const int64_t n = layout->narguments;
-  const int64_t words = n + layout->buffers + layout->nresults + n + n * int64_t(sizeof(Range) / sizeof(void*));
+  const int64_t objects = layout->nresults + layout->nblocks;
+  const int64_t words = n + layout->buffers + objects + n + n * int64_t(sizeof(Range) / sizeof(void*));
   front->words = std::max(front->words, words);
   return 0;
 }

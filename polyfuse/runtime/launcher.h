@@ -62,10 +62,15 @@ struct pf_result {
   Object dtype;
   int64_t rank;
   const int64_t* extents;
-  int64_t block, offset;   // block -1: the one that small results share
+  int64_t block, offset;   // from its first multiple of 64; block -1: the one that small results share
 };
 
 struct pf_space { int64_t place, offset; };
+
+struct pf_block {
+  int64_t bytes;           // blocks of as many bytes are alike
+  Object allocate;         // makes the array that owns a new one
+};
 
 struct pf_layout {
   int (*run)(const void* steps, int64_t nsteps, char* const* buf, const int64_t* num, int64_t scratch,
@@ -75,13 +80,13 @@ struct pf_layout {
   const int64_t* numbers;
   int64_t scratch, flags, buffers;
   char* status;            // goes into the last place of the pointer table
-  int64_t narguments, nresults, nspaces;
+  int64_t narguments, nresults, nspaces, nblocks;
   const pf_argument* arguments;
   const pf_result* results;
   const pf_space* spaces;
+  const pf_block* blocks;  // large ones
   int64_t written;         // is any argument?
   int64_t shared;          // bytes of the block of small results, 0: there is none
   int64_t space_bytes, space_block;  // workspace: block -1 is ours
-  Object allocate;         // makes a tuple of byte arrays, the large blocks; null if there are none
   Object finish;           // raises what went wrong in steps that are written in Python; null if none are
 };

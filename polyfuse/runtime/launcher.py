@@ -24,6 +24,7 @@ import numpy as np
 
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.forks import ForkLock
+from polyfuse.runtime.arena import Arena, lenders
 from polyfuse.runtime.toolchain import load_shared
 
 ENV_LAUNCHER = "POLYFUSE_LAUNCHER"
@@ -40,6 +41,8 @@ _PYTHON = (
 # Places of functions in NumPy's table, the same for all versions of the interface 2.
 _VERSION, _NEW_FROM_DESCR, _SET_BASE, _RETURN = 0, 94, 282, 76
 _INTERFACE = 0x2000000
+# Of what the arena may keep free, the launcher keeps so much itself.
+_SHARE = 8
 _HEAD = 16  # bytes of an object before its own fields: references, type
 _FIELDS = 7  # words of an array that are read: data, rank, extents, strides, base, dtype, flags
 
@@ -76,6 +79,10 @@ class _Space(ctypes.Structure):
     _fields_ = (("place", ctypes.c_int64), ("offset", ctypes.c_int64))
 
 
+class _Block(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_int64), ("allocate", ctypes.c_void_p))
+
+
 class _Layout(ctypes.Structure):
     _fields_ = (
         ("run", ctypes.c_void_p),
@@ -89,14 +96,15 @@ class _Layout(ctypes.Structure):
         ("narguments", ctypes.c_int64),
         ("nresults", ctypes.c_int64),
         ("nspaces", ctypes.c_int64),
+        ("nblocks", ctypes.c_int64),
         ("arguments", ctypes.c_void_p),
         ("results", ctypes.c_void_p),
         ("spaces", ctypes.c_void_p),
+        ("blocks", ctypes.c_void_p),
         ("written", ctypes.c_int64),
         ("shared", ctypes.c_int64),
         ("space_bytes", ctypes.c_int64),
         ("space_block", ctypes.c_int64),
-        ("allocate", ctypes.c_void_p),
         ("finish", ctypes.c_void_p),
     )
 
@@ -147,6 +155,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Memory of its own, from the first multiple of 64 of an array that `allocate` makes, which owns it.
+
+    Blocks of as many bytes are alike: one that nothing uses any more is taken again, by any operator.
+    """
+
+    nbytes: int
+    allocate: Callable[[], np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """What the pool runs: the parts of `PreparedCall` that do not change from call to call."""
 
@@ -164,8 +183,8 @@ class LaunchLayout:
     """A layout of arguments and the memory that a call with it needs.
 
     shared: bytes that small results have in common.  spaces: (place, offset) of temporaries in a block of
-    `space_bytes`, the large one `space_block` or (-1) one that the launcher makes.  allocate: the large
-    blocks, if there are any.  finish: called after the kernels where some steps are written in Python, it
+    `space_bytes`, the large one `space_block` or (-1) one that the launcher makes.  blocks: the large ones.
+    finish: called after the kernels where some steps are written in Python, it
     raises what went wrong in them.
     """
 
@@ -176,7 +195,7 @@ class LaunchLayout:
     spaces: Sequence[tuple[int, int]]
     space_bytes: int
     space_block: int
-    allocate: Callable[[], tuple[Any, ...]] | None
+    blocks: Sequence[Block]
     finish: Callable[[], None] | None
 
 
@@ -242,7 +261,10 @@ class Launcher:
         library = ctypes.PyDLL(loaded._name, handle=loaded._handle)
         library.pf_launcher_new.restype = library.pf_launcher_function.restype = ctypes.py_object
         table = [*map(id, _OBJECTS), *addresses]
-        library.pf_launcher_start((ctypes.c_int64 * len(table))(*table))
+        most = Arena.get().cap // _SHARE
+        library.pf_launcher_start((ctypes.c_int64 * len(table))(*table), ctypes.c_int64(most))
+        library.pf_launcher_forget.restype = None
+        lenders.append(library.pf_launcher_forget)
         return cls(library)
 
     def front(self, defaults: tuple[object, ...], most: int) -> Front:
@@ -253,8 +275,11 @@ class Launcher:
 def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime")
-    head, body = (folder.joinpath(n).read_text("utf-8") for n in ("launcher.h", "launcher.cpp"))
-    return head.replace("#pragma once\n", "") + body.replace('#include "launcher.h"\n', "")
+    body = folder.joinpath("launcher.cpp").read_text("utf-8")
+    for name in ("launcher.h", "kept_blocks.h"):
+        part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
+        body = body.replace(f'#include "{name}"\n', part)
+    return body
 
 
 def trusted() -> bool:
@@ -268,7 +293,10 @@ def trusted() -> bool:
         and np.ndarray.__basicsize__ >= _HEAD + 8 * _FIELDS
     )
     return (
-        ordinary and all(map(_array_as_expected, _samples())) and all(map(_typed, (1.5, 7, True, None, ())))
+        ordinary
+        and all(map(_array_as_expected, _samples()))
+        and all(map(_typed, (1.5, 7, True, None, ())))
+        and _counted()
     )
 
 
@@ -286,6 +314,17 @@ def _samples() -> list[np.ndarray[Any, Any]]:
 
 def _typed(value: object) -> bool:
     return ctypes.c_int64.from_address(id(value) + _HEAD - 8).value == id(type(value))
+
+
+def _counted() -> bool:
+    """Is an array's number of references where it is read, and 1 for its only owner?"""
+    holder = [np.empty(1)]
+    count = ctypes.c_uint32.from_address(id(holder[0]))
+    counts = [count.value]
+    for _ in range(3):
+        holder.append(holder[0])
+        counts.append(count.value)
+    return counts == [1, 2, 3, 4]
 
 
 def _array_as_expected(a: np.ndarray[Any, Any]) -> bool:
@@ -342,6 +381,7 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
     p = layout.prepared
     arguments = [_argument(a, extents) for a in layout.arguments]
     spaces = [_Space(place, offset) for place, offset in layout.spaces]
+    blocks = [_Block(b.nbytes, id(b.allocate)) for b in layout.blocks]
     results = [
         _Result(r.place, id(r.dtype), len(r.shape), extents(r.shape), r.block, r.offset)
         for r in layout.results
@@ -358,14 +398,15 @@ def _structure(layout: LaunchLayout) -> tuple[_Layout, list[object]]:
         narguments=len(arguments),
         nresults=len(results),
         nspaces=len(spaces),
+        nblocks=len(blocks),
         arguments=at((_Argument * max(1, len(arguments)))(*arguments)),
         results=at((_Result * max(1, len(results)))(*results)),
         spaces=at((_Space * max(1, len(spaces)))(*spaces)),
+        blocks=at((_Block * max(1, len(blocks)))(*blocks)),
         written=any(isinstance(a, ArrayArgument) and a.written for a in layout.arguments),
         shared=layout.shared,
         space_bytes=layout.space_bytes,
         space_block=layout.space_block,
-        allocate=id(layout.allocate) if layout.allocate else None,
         finish=id(layout.finish) if layout.finish else None,
     )
     return made, parts

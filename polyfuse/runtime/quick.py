@@ -23,11 +23,12 @@ import numpy as np
 from polyfuse.forks import ForkLock
 from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
+from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena, block_bytes
 from polyfuse.runtime.arguments import Array, dense, element_strides, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.launcher import (
     ArrayArgument,
+    Block,
     Front,
     Launcher,
     LaunchLayout,
@@ -193,7 +194,7 @@ def launch_layout(
         spaces=[(place[n], offset) for n, offset in spaces.items()],
         space_bytes=space_bytes,
         space_block=space_block,
-        allocate=_allocator(blocks) if blocks else None,
+        blocks=[_block(nbytes) for nbytes in blocks],
         finish=executable.check_library if any(x.library for x in plan.launches) else None,
     )
 
@@ -226,11 +227,8 @@ def _lines(nbytes: int) -> int:
     return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
 
 
-def _allocator(sizes: list[int]) -> Callable[[], tuple[Array, ...]]:
-    def allocate() -> tuple[Array, ...]:
-        return tuple(map(Arena.get().allocate, sizes))
-
-    return allocate
+def _block(nbytes: int) -> Block:
+    return Block(block_bytes(nbytes), lambda: Arena.get().block(nbytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Each test runs with the launcher and without it: both ways are the same to the c
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.runtime import quick
+from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.launcher import Launcher
 
 TEXT = """op f(inout p: f32[N], x: f32[N], a: f32, k: i32 = 2) -> (y: f32[N]) {
@@ -327,3 +330,61 @@ def test_a_forked_child_goes_on() -> None:
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(f(x, 4.0), 4 * x)
+
+
+LARGE_RESULT = 1 << 19  # of f32: 2 MB
+
+
+def test_memory_of_results_is_the_arenas_when_it_asks() -> None:
+    f = pf.compile(SCALE)
+    x = np.arange(LARGE_RESULT, dtype=np.float32)
+    for _ in range(3):
+        f(x, 2.0)
+    arena = Arena.get()
+    arena.trim()
+    before = arena.stats()
+    assert before.free == 0
+    y = f(x, 2.0)
+    assert arena.stats().used == before.used + y.nbytes
+    where = y.ctypes.data
+    del y
+    z = f(x, 3.0)  # on the same memory, not on more of it
+    assert z.ctypes.data == where and arena.stats().mapped == before.mapped + 1
+    np.testing.assert_array_equal(z, 3 * x)
+    del z
+    assert arena.stats().used == before.used and arena.trim() == 4 * LARGE_RESULT
+
+
+def test_an_arena_that_keeps_nothing(way: str) -> None:
+    """With each result memory comes and goes, whoever made the call."""
+    program = f"""
+import numpy as np, polyfuse as pf
+from polyfuse.runtime.arena import Arena
+f = pf.compile({SCALE!r})
+x = np.ones({LARGE_RESULT}, np.float32)
+for k in range(5):
+    f(x, 2.0)
+stats = Arena.get().stats()
+assert stats.mapped == 5 and stats.used == stats.free == stats.reused == 0, stats
+"""
+    env = {**os.environ, "POLYFUSE_ARENA_BYTES": "0", "POLYFUSE_LAUNCHER": "1" if way == "launcher" else "0"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=env)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_writes_to_none_of_the_parents_memory() -> None:
+    f = pf.compile(SCALE)
+    x = np.ones(LARGE_RESULT, np.float32)
+    for _ in range(3):
+        y = f(x, 2.0)
+    where = y.ctypes.data
+    del y
+    child = os.fork()
+    if child == 0:
+        free = Arena.get().stats().free
+        z = f(x, 3.0)
+        after = Arena.get().stats()
+        os._exit(0 if (free, after.mapped, after.reused) == (0, 1, 0) and (z == 3).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert f(x, 4.0).ctypes.data == where

@@ -8,7 +8,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +19,7 @@ from polyfuse.runtime import launcher
 from polyfuse.runtime.launcher import (
     CODES,
     ArrayArgument,
+    Block,
     Front,
     Launcher,
     LaunchLayout,
@@ -56,7 +57,7 @@ def layout_of(kernel: Kernel, buffers: int, arguments: list[Any], results: list[
     nothing = (ctypes.c_int64 * 1)()
     prepared = Prepared(address, nothing, 0, nothing, 0, 0, buffers + 1)
     rest = {"shared": 64 * len(results), "spaces": (), "space_bytes": 0, "space_block": -1}
-    rest |= {"allocate": None, "finish": None}
+    rest |= {"blocks": (), "finish": None}
     return LaunchLayout(prepared, arguments, results, **{**rest, **more}), run
 
 
@@ -76,6 +77,13 @@ def test_this_interpreter_is_known() -> None:
     assert launcher.trusted()
     assert launcher.functions() is not None
     assert Launcher.get() is not None
+
+
+def test_counts_of_references_elsewhere_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launcher._counted()
+    shared = np.zeros(1)
+    monkeypatch.setattr(np, "empty", lambda n: shared)  # has another owner
+    assert not launcher._counted()
 
 
 def test_an_interpreter_that_differs_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,18 +291,30 @@ def test_no_memory_is_an_exception_and_frees_the_results(start: Launcher) -> Non
             front.call(())
 
 
+@pytest.fixture
+def nothing_kept(start: Launcher) -> Iterator[None]:
+    """Blocks of tests are not taken by others, nor the other way round."""
+    start._library.pf_launcher_forget()
+    yield
+    start._library.pf_launcher_forget()
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_what_the_allocator_raises_gets_out(start: Launcher) -> None:
-    def fails() -> tuple[Any, ...]:
+    def fails() -> Any:
         raise MemoryError("no blocks")
 
-    def wrong() -> tuple[Any, ...]:
-        return (b"no array",)
+    def wrong() -> Any:
+        return b"no array"
 
-    results = [Result(F32, (2,), 0, 0, 0), Result(F32, (2,), 1, -1, 0)]
+    results = [Result(F32, (2,), 0, 1, 0), Result(F32, (2,), 1, -1, 0)]
+    fine = Block(111, lambda: np.zeros(111, np.uint8))
     for allocate, error in ((fails, MemoryError), (wrong, RuntimeError)):
-        front = front_of(start, layout_of(lambda table: 0, 2, [], results, allocate=allocate))
-        with pytest.raises(error):
-            front.call(())
+        blocks = (fine, Block(222, allocate))
+        front = front_of(start, layout_of(lambda table: 0, 2, [], results, blocks=blocks))
+        for _ in range(3):
+            with pytest.raises(error):
+                front.call(())
 
 
 def test_what_steps_in_python_raise_gets_out_after_the_run(start: Launcher) -> None:
@@ -315,42 +335,103 @@ def test_what_steps_in_python_raise_gets_out_after_the_run(start: Launcher) -> N
                 front.call(())
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_an_argument_that_the_allocator_changes_is_declined(start: Launcher) -> None:
     x = np.zeros((2, 3), np.float32)
 
-    def allocate() -> tuple[Any, ...]:
+    def allocate() -> Any:
         x.shape = (3, 2)
-        return (np.zeros(64, np.uint8),)
+        return np.zeros(128, np.uint8)
 
     never: Kernel = lambda table: pytest.fail("ran")  # noqa: E731
-    more = {"allocate": allocate, "shared": 0}
+    more = {"blocks": [Block(64, allocate)], "shared": 0}
     front = front_of(start, layout_of(never, 2, [array(0, 2, 3)], [Result(F32, (2,), 1, 0, 0)], **more))
     assert front.call((x,)) is NotImplemented
 
 
+class Blocks:
+    """Blocks of the same size, and what was made of them."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.made: list[weakref.ref[np.ndarray[Any, Any]]] = []
+        self.block = Block(nbytes, self._allocate)
+
+    def _allocate(self) -> np.ndarray[Any, Any]:
+        new = np.zeros(self.block.nbytes + 64, np.uint8)
+        self.made.append(weakref.ref(new))
+        return new
+
+    def starts(self) -> list[int]:
+        """The first multiples of 64 in those that are alive."""
+        return [(b.ctypes.data + 63) // 64 * 64 for w in self.made if (b := w()) is not None]
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_large_blocks_and_workspace(start: Launcher) -> None:
     seen: list[tuple[int, ...]] = []
-    blocks: list[Any] = []
-
-    def allocate() -> tuple[Any, ...]:
-        blocks[:] = [np.zeros(512, np.uint8), np.zeros(256, np.uint8)]
-        return tuple(blocks)
+    first, second = Blocks(512), Blocks(256)
 
     def kernel(table: Any) -> int:
         seen.append(tuple(table[k] for k in range(3)))
         return 0
 
     results = [Result(F32, (4,), 0, 0, 128)]
-    more = {"allocate": allocate, "shared": 0, "spaces": [(1, 0), (2, 64)], "space_bytes": 128}
+    more = {"blocks": [first.block, second.block], "shared": 0}
+    more |= {"spaces": [(1, 0), (2, 64)], "space_bytes": 128}
     front = front_of(start, layout_of(kernel, 3, [], results, **more, space_block=1))
     y = front.call(())
-    first, second = (b.ctypes.data for b in blocks)
-    assert (
-        seen == [(first + 128, second, second + 64)] and y.ctypes.data == first + 128 and y.base is blocks[0]
-    )
+    [a], [b] = first.starts(), second.starts()
+    assert seen == [(a + 128, b, b + 64)] and y.ctypes.data == a + 128 and y.base is first.made[0]()
     front = front_of(start, layout_of(kernel, 3, [], [Result(F32, (4,), 0, -1, 0)], **{**more, "shared": 64}))
     front.call(())
     assert seen[1][1] % 64 == 0 and seen[1][2] == seen[1][1] + 64
+
+
+def block_front(start: Launcher, blocks: Blocks) -> Front:
+    """A call without arguments whose result lies on such a block."""
+    results = [Result(F32, (4,), 0, 0, 0)]
+    return front_of(start, layout_of(lambda table: 0, 1, [], results, blocks=[blocks.block], shared=0))
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_block_that_nothing_uses_is_taken_again_by_any_operator(start: Launcher) -> None:
+    blocks, others = Blocks(1000), Blocks(1000)
+    front, other = block_front(start, blocks), block_front(start, others)
+    front.call(())
+    where = front.call(()).ctypes.data
+    assert len(blocks.made) == 1
+    y = other.call(())
+    assert y.ctypes.data == where and not others.made
+    holders: tuple[Callable[[Any], Any], ...] = (lambda y: y, lambda y: y[1:], memoryview, lambda y: y.base)
+    for hold in holders:
+        held = hold(y)
+        del y
+        z = front.call(())
+        assert z.ctypes.data != where and len(blocks.made) == 2  # the other one is taken each time
+        del held  # and this is used again
+        y = front.call(())
+        assert y.ctypes.data == where
+        del z
+    assert not others.made
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_blocks_that_were_not_used_for_longest_go_first(start: Launcher) -> None:
+    sizes = [Blocks(2000 + k) for k in range(20)]
+    fronts = [block_front(start, b) for b in sizes]
+    for f in fronts[:16]:
+        f.call(())
+    fronts[0].call(())
+    fronts[16].call(())
+    assert [len(b.starts()) for b in sizes[:3]] == [1, 0, 1]
+    y = fronts[17].call(())
+    for f in fronts:
+        f.call(())
+        f.call(())
+    assert [len(b.starts()) for b in sizes] == [0] * 4 + [1] * 13 + [2, 1, 1]
+    assert y.base is sizes[17].made[0]()
+    start._library.pf_launcher_forget()
+    assert [sum(len(b.starts()) for b in sizes), len(sizes[17].starts())] == [1, 1]
 
 
 def test_calls_of_thousands_of_arguments(start: Launcher) -> None:
