@@ -153,8 +153,8 @@ class Arena:
         return np.ndarray(shape, dtype, base, offset), start + offset
 
     def block(self, nbytes: int) -> NDArray[np.uint8]:
-        """The array that owns, or has of the arena, `nbytes` bytes from its first multiple of 64 on. Arrays that
-        are made on it refer to it, and to none behind it."""
+        """The array that owns, or has of the arena, `nbytes` bytes from its first multiple of 64 on. Arrays
+        on it refer to it, and to none behind it."""
         return np.empty(nbytes + ALIGNMENT, _BYTE) if nbytes < LARGE else self._lend(nbytes)[0]
 
     def _lend(self, nbytes: int) -> tuple[NDArray[np.uint8], int]:
