@@ -74,7 +74,8 @@ class CallMemory:
         self.finish: list[Callable[[], None]] = []
         """What to copy back after the run."""
         outputs = [t for t, _ in instance.outputs]
-        self._out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
+        self.out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
+        """By name, what was given for results."""
         for t in instance.inputs:
             self.arrays[t.name] = self._argument(t, given.values[t.name])
         self._separate()
@@ -94,7 +95,7 @@ class CallMemory:
         """What the call returns. Of rank 0 it is a number, which is there only after the run."""
         # What came in as out= goes out, the same object.
         found = [
-            self._out[t.name] if t.name in self._out else self._result(t) for t, _ in self.instance.outputs
+            self.out[t.name] if t.name in self.out else self._result(t) for t, _ in self.instance.outputs
         ]
         return None if not found else found[0] if len(found) == 1 else tuple(found)
 
@@ -123,9 +124,9 @@ class CallMemory:
 
     def _given_output(self, name: str) -> Any:
         """The memory given for a result, None if the call makes it."""
-        if name not in self._out:
+        if name not in self.out:
             return None
-        array, _ = to_numpy(self._out[name], name)
+        array, _ = to_numpy(self.out[name], name)
         if not isinstance(array, np.ndarray):
             raise ArgumentError(f"out= for '{name}' must be an array", code="PF418")
         return array

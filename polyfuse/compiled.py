@@ -33,7 +33,7 @@ from polyfuse.progress import followed
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
-from polyfuse.runtime.quick import ShortWay
+from polyfuse.runtime.quick import ShortWay, ShortWayInto
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
 from polyfuse.tuning import build_tuned
@@ -79,7 +79,9 @@ class Compiled:
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
         self._names = tuple(p.name for p in signature.params)
-        self._short = ShortWay(tuple(p.default for p in signature.params))
+        defaults = tuple(p.default for p in signature.params)
+        self._short = ShortWay(defaults)
+        self._short_into = ShortWayInto(defaults, len(signature.results))
 
     def __repr__(self) -> str:
         return f"<polyfuse {self.signature} for {self._target}>"
@@ -92,14 +94,14 @@ class Compiled:
         return self._target
 
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
-        if out is None:
-            given = args if not kwargs else self._in_order(args, kwargs)
-            results = NotImplemented if given is None else self._short.call(given)
+        given = args if not kwargs else self._in_order(args, kwargs)
+        if given is not None:
+            results = self._short.call(given) if out is None else self._short_into.call(given, out)
             if results is not NotImplemented:
                 return results
         call = self._call(args, kwargs, out)
-        if out is None and not call.finish:
-            self._learn(call.instance, list(call.given.values.values()))
+        if not call.finish:
+            self._learn(call)
         call.instance.built.executable.run(call.arrays)
         for store in call.finish:
             store()
@@ -140,12 +142,18 @@ class Compiled:
 
         return GpuCallMemory(instance, given, out)
 
-    def _learn(self, instance: Instance, values: list[object]) -> None:
+    def _learn(self, call: CallMemory) -> None:
         """Remember a layout that has passed all checks for the short way (`runtime.quick`)."""
+        instance, given = call.instance, call.given.values
         executable = instance.built.executable
-        if isinstance(executable, CpuExecutable):
+        if not isinstance(executable, CpuExecutable):
+            return
+        if not call.out:
             results = [(t.name, shape) for t, shape in instance.outputs]
-            self._short.learn(executable, [t.name for t in instance.inputs], values, results)
+            self._short.learn(executable, list(given), list(given.values()), results)
+        elif len(call.out) == len(instance.outputs):
+            into = {t.name: call.out[t.name] for t, _ in instance.outputs}
+            self._short_into.learn(executable, {**given, **into})
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
         """Arguments by position; None where the names are not those of the parameters left."""

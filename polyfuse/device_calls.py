@@ -47,7 +47,7 @@ class GpuCallMemory(CallMemory):
         return value
 
     def _given_output(self, name: str) -> Any:
-        view = to_device(self._out[name], name) if name in self._out else None
+        view = to_device(self.out[name], name) if name in self.out else None
         return super()._given_output(name) if view is None else view
 
     def _output(self, t: Tensor, shape: tuple[int, ...], given: Any) -> Any:
@@ -66,7 +66,7 @@ class GpuCallMemory(CallMemory):
             made: Any = executable.device_array(shape, t.dtype.numpy, self._stream())
         else:
             made = empty_result(kind, shape, t.dtype.numpy, executable.driver.properties.index)
-        self._out[t.name] = made
+        self.out[t.name] = made
         return to_device(made, t.name)
 
     def _stream(self) -> int | None:

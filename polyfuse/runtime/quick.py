@@ -5,8 +5,8 @@ shapes, strides and the kinds of numbers) has gone through all checks, a call wi
 needs those that depend on the memory itself: alignment, writability, overlap.  Whatever is out of the
 ordinary gets NotImplemented, and the long way decides.
 
-`ShortWay` keeps the layouts of one operator.  Calls are made by `runtime.launcher`, in C, or where the
-interpreter is not one that it knows, by `QuickCall`.
+`ShortWay` keeps the layouts of one operator, `ShortWayInto` those of calls with `out=`.  Calls are made by
+`runtime.launcher`, in C, or where the interpreter is not one that it knows, by `QuickCall`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ NUMBERS = (float, int, bool)
 _CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "u8": "B"}
 _CODES |= {"bool": "?", "bf16": "H"}
 _CELL = 8
+_WRITTEN = (Kind.INOUT, Kind.OUTPUT)
 
 
 def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
@@ -98,7 +99,8 @@ class ShortWay:
     ) -> None:
         """Remember the layout of a call that has passed all checks.
 
-        `names` and `args` are the parameters, `results` the names and shapes of the results.
+        `names` and `args` are the parameters and the results that are given, `results` the names and shapes
+        of those that the call makes.
         """
         key = layout(args)
         if key is None or key in self._known or not fits(executable, names, args):
@@ -142,6 +144,26 @@ class ShortWay:
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
+class ShortWayInto:
+    """`ShortWay` of calls with `out=`: what is given for results is looked at as arguments are."""
+
+    def __init__(self, defaults: tuple[object, ...], results: int) -> None:
+        self._defaults, self._results = defaults, results
+        self._short = ShortWay((*defaults, *[None] * results))
+
+    def call(self, args: tuple[Any, ...], out: object) -> Any:
+        """What was given for results, or NotImplemented."""
+        outs = out if type(out) is tuple else (out,)
+        if len(args) > len(self._defaults) or len(outs) != self._results:
+            return NotImplemented
+        done = self._short.call((*args, *self._defaults[len(args) :], *outs))
+        return done if done is NotImplemented else outs[0] if len(outs) == 1 else outs
+
+    def learn(self, executable: CpuExecutable, given: Mapping[str, Any]) -> None:
+        """Remember the layout of a call that has passed all checks; `given`: parameters, then results."""
+        self._short.learn(executable, list(given), list(given.values()), ())
+
+
 def _not_learnt(args: tuple[Any, ...]) -> Any:
     return NotImplemented
 
@@ -160,7 +182,7 @@ def launch_layout(
     for name, a in zip(names, args, strict=True):
         at, b = place[name], plan.buffers[place[name]]
         if isinstance(a, np.ndarray):
-            written = b.kind is Kind.INOUT
+            written = b.kind in _WRITTEN
             strides = a.strides if b.strided else None
             arguments.append(ArrayArgument(a.dtype, a.shape, strides, at, aliases.get(name, -1), written))
         else:
@@ -268,7 +290,7 @@ class QuickCall:
             b = plan.buffers[place[name]]
             if isinstance(a, np.ndarray):
                 also = (aliases[name],) if name in aliases else ()
-                written = b.kind is Kind.INOUT
+                written = b.kind in _WRITTEN
                 slot = _ArraySlot(k, (place[name], *also), a.nbytes, a.itemsize, written)
                 self._arrays.append(slot)
             else:

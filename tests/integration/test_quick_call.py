@@ -211,6 +211,70 @@ def test_library_steps_and_what_they_raise(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(f(a, b), first)
 
 
+TWO = """op f(inout p: f32[N], x: f32[N], a: f32 = 2.0) -> (y: f32[N, 2], s: f32) {
+  y[i, j] = a * x[i] + f32(j)
+  s = sum[i](x[i])
+  p[i] = p[i] + x[i]
+}"""
+
+
+def test_results_that_are_given_take_the_short_way_too(way: str) -> None:
+    f = pf.compile(TWO)
+    p, x = arrays()
+    y, s = np.empty((24, 2), np.float32), np.empty((), np.float32)
+    assert f._short_into.call((p, x), (y, s)) is NotImplemented
+    f(p, x, out=(y, s))
+    for k in range(3):
+        y[...], s[...] = -1, -1
+        found = f._short_into.call((p, x, 3.0), (y, s)) if k else f._short_into.call((p, x), (y, s))
+        assert found[0] is y and found[1] is s
+        np.testing.assert_array_equal(y, (3.0 if k else 2.0) * x[:, None] + np.arange(2))
+        assert s == x.sum()
+    np.testing.assert_array_equal(p, 1 + 4 * x)  # once when it was learnt
+    assert f(p, x=x, out=(y, s))[0] is y
+    assert (f._short_into._short._front is not None) == (way == "launcher")
+    g = pf.compile(SCALE)
+    z = np.empty_like(x)
+    for k in range(3):
+        assert g(x, float(k), out=z) is z and g(x, float(k), out=(z,)) is z
+        np.testing.assert_array_equal(z, k * x)
+    assert g._short_into.call((x, 2.0), z) is z
+
+
+def test_given_results_that_do_not_fit_go_the_long_way() -> None:
+    """Memory that is shared or apart, and errors: as if nothing had been learnt."""
+    f, g = pf.compile(SCALE), pf.compile(TWO)
+    p, x = arrays()
+    z, y, s = np.empty_like(x), np.empty((24, 2), np.float32), np.empty((), np.float32)
+    for _ in range(2):
+        f(x, 2.0, out=z)
+        g(p, x, out=(y, s))
+    assert f._short_into.call((x, 2.0), z) is z
+    room = np.arange(25, dtype=np.float32)
+    assert f(room[:-1], 2.0, out=room[1:]) is not None
+    np.testing.assert_array_equal(room, [0, *(2 * x)])
+    wide = np.zeros((24, 2), np.float32)
+    assert f(x, 3.0, out=wide[:, 1]).base is wide
+    np.testing.assert_array_equal(wide, np.stack([0 * x, 3 * x], 1))
+    fixed = np.zeros_like(x)
+    fixed.flags.writeable = False
+    for bad in (fixed, z[1:], z.astype(np.float64), (z, z), [1.0] * 24, "z"):
+        with pytest.raises(pf.ArgumentError) as e:
+            f(x, 2.0, out=bad)
+        assert e.value.code == "PF418"
+    for bad in ((y, p), (s, y), (y,), y, (y[:, 0].copy(), s)):
+        with pytest.raises(pf.ArgumentError):
+            g(p, x, out=bad)
+    p[...] = 1
+    found = g(p, x, out={"s": s})
+    assert found[1] is s and found[0] is not y
+    found = g(p, x, 5.0, out=(None, s))
+    np.testing.assert_array_equal(found[0], 5 * x[:, None] + np.arange(2))
+    np.testing.assert_array_equal(p, 1 + 2 * x)
+    with pytest.raises(pf.ArgumentError):
+        f(x, 2.0, 3.0, out=z)
+
+
 def test_numbers_and_zero_dimensional_arrays() -> None:
     f = pf.compile("op f(x: f32[N], a: f32, b: f64, k: i64, c: bool) -> (y: f32[N]) "
                    "{ y[i] = (x[i] * a + f32(b)) if c else f32(k) }")  # fmt: skip
