@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
+from polyfuse.codegen.clamped import bounds_text
 from polyfuse.codegen.falling import falls
 from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lanes import many_sums
@@ -113,7 +114,8 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURN if any("pf_turn<" in text for text in functions) else ""
-    source = prelude(used) + "\n" + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
+    bounds = bounds_text(functions)
+    source = prelude(used) + "\n" + bounds + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.clamped import bounded, within
 from polyfuse.codegen.masked_tails import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
@@ -80,6 +81,11 @@ class HalfPrinter(Printer):
                 return self.alike[tensor, indices]
             case Cast(Read(tensor, ()) as r, dtype) if dtype == F32 and r.dtype == F16 and tensor[0] != "%":
                 return self.call("pf_wide_f16", [Printer.expr(self, r)])
+            case Cast(arg, dtype) if within(e):
+                return self.call(f"pf_{dtype.name}_within_{arg.dtype.name}", [self.expr(arg)])
+            case Apply() if (clamp := bounded(e)) is not None:
+                function, value, bound = clamp
+                return self.call(function, [self.expr(value), bound])
             case Apply() if (made := moved(e)) is not e:
                 return self.expr(made)
             case Apply() if (parts := scaled(e)) is not None:

@@ -23,7 +23,7 @@ from functools import cache
 from string import Template
 from typing import Literal
 
-from polyfuse.codegen import vector_math_cuda
+from polyfuse.codegen import clamped, vector_math_cuda
 from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.row_calls import OPS, row_name
 from polyfuse.codegen.scaled_functions import OPS as SCALED
@@ -145,6 +145,11 @@ PF_INLINE $T pf_${N}_from_$M($F x) {
   $T r = ($T)(over | (x != x) ? ($F)0 : c);
   return r | ($MAX & -($T)over);
 }
+
+// Of what lies within the type, or is NaN, whose bits go: gcc 12 would make a choice in the narrow type.
+PF_INLINE $T pf_${N}_within_$M($F x) {
+  return ($T)pf_from_bits_$M(pf_bits_$M(x) & (x == x ? ~($U)0 : ($U)0));
+}
 """
 
 
@@ -176,10 +181,10 @@ def _float_to_integer(t: DType, f: DType) -> str:
     signed = t is not U8
     top = 1 << (t.bits - 1 if signed else t.bits)
     low = f"-0x1p{t.bits - 1}" if signed else "0x0p0"
-    suffix = "f" if f is F32 else ""
+    suffix, wide = "f" if f is F32 else "", "ll" if t is I64 else ""
     return Template(_FLOAT_TO_INTEGER).substitute(
-        T=t.c_name, N=t.name, M=f.name, F=f.c_name, MAX=f"{top - 1}{'ll' if t is I64 else ''}",
-        LIMIT=f"0x1p{top.bit_length() - 1}{suffix}", LOW=low + suffix,
+        T=t.c_name, N=t.name, M=f.name, F=f.c_name, U=_FLOAT_PARAMETERS[f]["U"],
+        MAX=f"{top - 1}{wide}", LIMIT=f"0x1p{top.bit_length() - 1}{suffix}", LOW=low + suffix,
     )  # fmt: skip
 
 
@@ -281,6 +286,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *ROW_FUNCTIONS,
         *SHORT_FUNCTIONS,
         *map(scaled_name, SCALED),
+        *clamped.names(),
     ]
 )
 """Every function that `prelude` offers for the CPU."""

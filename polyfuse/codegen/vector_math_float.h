@@ -61,6 +61,11 @@ PF_INLINE $F pf_max_$N($F a, $F b) {
   return a != a ? a : r;
 }
 
+// With a number, a PF_LIMIT: a NaN of x is on the right.
+PF_INLINE $F pf_at_least_$N($F x, $F low) { return low > x ? low : x; }
+
+PF_INLINE $F pf_at_most_$N($F x, $F high) { return high < x ? high : x; }
+
 // exp(x) = 2^n exp(r). The shifter rounds x/ln2 to n and leaves n + 2*bias in the low mantissa bits;
 // its halves scale in two exact steps, so that overflow and the subnormal range come out right.
 // The comparisons let a NaN through. pf_exp_below is for what is below some limit.
