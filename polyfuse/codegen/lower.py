@@ -10,6 +10,7 @@ digits        loops that read by `i // K` and `i % K` run over windows of K
 cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
 invariants    functions of what a loop does not change are computed before it
 columns       those of what stands in a column, before the rows
+copies        of 16 bits convert nothing
 roundings     values of 16 bits that a loop reads again stay f32
 carried       what a loop reads of the steps before stays in scalars
 kept rows     what several loops make of 16 bits is kept as f32
@@ -37,6 +38,7 @@ from polyfuse.codegen.accumulators import promoted
 from polyfuse.codegen.carried import carried
 from polyfuse.codegen.collisions import order_collisions
 from polyfuse.codegen.column_values import column_values, task_with_column_values
+from polyfuse.codegen.copies import copied
 from polyfuse.codegen.cut_loops import cut_loops
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.digits import split_digits
@@ -93,7 +95,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = order_collisions(kernel, block)
     block = cut_loops(split_digits(block, numbers))
     block = column_values(kernel, hoist(kernel, block, numbers), numbers)
-    block = carried(kernel, rounded_once(unswitch(kernel, block)), numbers)
+    block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))
     block = long_sums(turn_tiles(kernel, block, numbers))
