@@ -6,6 +6,7 @@ from __future__ import annotations
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.chosen import compute_chosen
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
@@ -25,6 +26,7 @@ def prepared(
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
     if not isinstance(machine, GpuTarget):
+        graph = graph if checked else compute_chosen(graph, decisions)
         graph = write_out(functions_apart(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     if not isinstance(machine, GpuTarget):
