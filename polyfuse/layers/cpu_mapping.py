@@ -50,7 +50,7 @@ from polyfuse.layers.nest import (
     without_units,
 )
 from polyfuse.layers.rematerialise import tensor_bytes
-from polyfuse.layers.rfactor import rfactor
+from polyfuse.layers.rfactor import rfactor, rows_first
 from polyfuse.layers.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.transposed import transposed_tiles
@@ -261,6 +261,7 @@ def factored(
 
 def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """A nest that combines partial results: those of scatters may be many for each of a few parts."""
+    end = rows_first(graph, end) if volume(graph, statements(end)) >= SMALLEST_PARALLEL else end
     if isinstance(end, Band) and is_free(graph, end.members[0], statements(end)):
         return _map_parallel(graph, end, threads, decisions, knobs)
     return vectorise(graph, end, threads, decisions, knobs)

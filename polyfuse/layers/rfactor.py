@@ -22,9 +22,10 @@ from dataclasses import replace
 
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph
 from polyfuse.layers.fresh import fresh_name
+from polyfuse.layers.nest import is_free
 from polyfuse.layers.scatter_copies import found_by_data, in_turns, turns_of, with_start_and_end
 
 
@@ -132,6 +133,15 @@ def _combine_nests(finals: list[Statement]) -> list[Tree]:
         ]
         nests.append(band(loops, sequence([Leaf(s.name) for s in group]), permutable=True))
     return nests
+
+
+def rows_first(graph: TensorGraph, end: Tree) -> Tree:
+    """A combination with rows of results before the parts, so that workers can share them."""
+    if not isinstance(end, Band):
+        return end
+    free = [m for m in end.members if is_free(graph, m, statements(end))]
+    parts = [m for m in end.members if m not in free]
+    return replace(end, members=(*free[:-1], *parts, free[-1])) if len(free) > 1 else end
 
 
 def _rename(tree: Tree, names: dict[str, str]) -> Tree:

@@ -165,3 +165,16 @@ def test_loops_with_bounds_that_depend_on_others_count_as_work(text: str, n: int
     counts = [evaluate(x.instances, {}) for x in emit(kernels).plan.launches if x.parallel]
     assert counts and 0.9 * total <= max(counts) <= 1.1 * total
     assert max(counts) >= PARALLEL_INSTANCES
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(256, True), (7, False)])
+def test_workers_share_rows_of_results_where_they_are_many(rows: int, shared: bool) -> None:
+    """The parts of a row are combined by one of them."""
+    text = """op f(x: f32[T, D], kind: i64[T], w: f32[5, D, H]) -> (y: f32[T, H]) {
+      y[t, h] = sum[d](x[t, d] * w[kind[t], d, h])
+    }"""
+    graph = fixed_graph_of(text, T=rows, D=2048, H=130)
+    kernels, decisions = form_kernels(LoopFusion().schedule(graph), 2)
+    assert any(d.kind == "rfactor" and d.taken for d in decisions)
+    (phase,) = kernels.kernels[-1].stages[0].phases
+    assert ("y->t" not in format_tree(phase.tree)) == shared  # else the loop over rows is inside
