@@ -8,7 +8,8 @@
 The totals of a row are in memory, where each addition waits until the one before has been stored; now a
 fourth as often.  In long rows nothing waits, and four rows at a time are more for the caches to bring.  Those
 of a tensor that no cache holds go eight at a time: memory has the lines of others under way while it brings
-those of one row.  Where all terms read the same row, it is loaded once for several, however long.  Sums may
+those of one row.  Rows of totals that L1 does not hold, and that have their turn before the next term, come a
+fourth as often.  Where all terms read the same row, it is loaded once for several, however long.  Sums may
 be reassociated (Meaning, in the language).  So may extremes; gcc takes loops over a few of them apart into
 scalars, unless there are several terms.
 """
@@ -19,11 +20,21 @@ from dataclasses import replace
 
 from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.trips import most_trips, trip_of
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Read, depends_on, map_expr, reads
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Expr,
+    Read,
+    depends_on,
+    map_expr,
+    plain_variables,
+    reads,
+)
 
 TOGETHER = 4
 # Totals of a longer row have been stored when their turn comes again; extremes, which care for NaN in two
@@ -43,6 +54,9 @@ def jam(kernel: Kernel, block: Block) -> Block:
         match node:
             case For() if _fits(node) or _one_row(node):
                 result += in_steps(node, _body(node, TOGETHER), TOGETHER)
+            case For() if (turns := _turns(node)) is not None:
+                rows = replace(turns, body=_body(replace(node, body=turns.body), TOGETHER))
+                result += in_steps(node, (rows,), TOGETHER)
             case For() if _far(kernel, node):
                 result += in_steps(node, _body(node, FAR_TOGETHER), FAR_TOGETHER)
             case For():
@@ -88,6 +102,24 @@ def _far(kernel: Kernel, loop: For) -> bool:
     if len(along) != 1 or loop.var not in depends_on(along[0]) or trip * along[0].dtype.bytes < FAR_ROW:
         return False
     return _bytes(kernel, along[0]) >= FAR_BYTES
+
+
+def _turns(loop: For) -> For | None:
+    """The loop inside over rows of totals that L1 does not hold, if all it does is to add a term to each."""
+    (rows, *more) = loop.body or (None,)
+    if not isinstance(rows, For) or more or rows.coordinate is not Coordinate.SEQ or rows.step != 1:
+        return None
+    if loop.var in variables(rows.lower) + variables(rows.upper) or (most_trips(loop) or 0) < 2 * TOGETHER:
+        return None
+    inner = _sums(replace(loop, body=rows.body))
+    counts = (trip_of(rows), None if inner is None else trip_of(inner))
+    if inner is None or counts[0] is None or counts[1] is None:
+        return None
+    totals = [n for n in inner.body if isinstance(n, Update) and rows.var in depends_on(*n.indices)]
+    held = counts[0] * counts[1] * sum(n.value.dtype.bytes for n in totals)
+    along = [plain_variables(r.indices) for n in totals for r in reads(n.value)]
+    once = any({rows.var, inner.var} <= names for names in along)  # such terms come from memory themselves
+    return rows if len(totals) == len(inner.body) and held > Core().l1 and not once else None
 
 
 def _bytes(kernel: Kernel, r: Read) -> int:

@@ -205,3 +205,48 @@ def test_loops_along_memory_run_innermost() -> None:
     made(np.ones((5, 40), "f4"), np.ones((5, 40, 4000), "f4"))
     y = made(np.ones((2, 9), "f4"), np.full((2, 9, 4100), 3, "f4"))[0]
     np.testing.assert_allclose(y, 3, rtol=1e-6)
+
+
+def turns(value: Any, rows: int = 1000, upper: Any = None) -> For:
+    """Rows of totals that have their turn before the next term."""
+    update = Update("y", (IVar("r"), IVar("c")), "sum", value)
+    inner = For("c", IConst(0), IConst(36), 1, (update,), Coordinate.VECTOR)
+    return For("t", IConst(2), IConst(13), 1, (For("r", IConst(0), upper or IConst(rows), 1, (inner,)),))
+
+
+def test_rows_that_have_turns_get_several_terms_in_each() -> None:
+    main, rest = jam(NOTHING, (turns(Apply("mul", (Read("w", (IVar("r"), IVar("t")), F32), ROW), F32)),))
+    assert isinstance(main, For) and isinstance(rest, For)
+    assert (main.step, main.upper, rest.lower) == (TOGETHER, IConst(10), IConst(10))
+    (rows,) = main.body
+    assert isinstance(rows, For) and (rows.var, rows.step) == ("r", 1)
+    (inner,) = rows.body
+    assert isinstance(inner, For) and isinstance(inner.body[0], Update)
+    assert len(reads(inner.body[0].value)) == 2 * TOGETHER
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        turns(ROW, rows=100),  # which L1 holds
+        turns(Read("x", (IVar("t"), IVar("r"), IVar("c")), F32)),  # terms come from memory as well, each once
+        turns(ROW, upper=IVar("t") + 1000),
+    ],
+)
+def test_others_that_have_turns_get_one(loop: For) -> None:
+    assert jam(NOTHING, (loop,)) == (loop,)
+
+
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(300, 37, 51), (211, 64, 200), (3, 5, 7), (0, 9, 9)])
+def test_products_with_factors_that_data_choose(rows: int, terms: int, columns: int) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((rows, terms)).astype("f4")
+    w = rng.standard_normal((5, terms, columns)).astype("f4")
+    kind = rng.integers(0, 5, rows)
+    f = pf.compile(
+        """op f(x: f32[T, D], kind: i64[T], w: f32[5, D, H]) -> (y: f32[T, H]) {
+          y[t, h] = sum[d](x[t, d] * w[kind[t], d, h])
+        }"""
+    )
+    expected = np.einsum("td,tdh->th", x.astype("f8"), w[kind].astype("f8"))
+    np.testing.assert_allclose(f(x, kind, w), expected, rtol=1e-4, atol=1e-4)
