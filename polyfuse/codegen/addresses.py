@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.ir.dtypes import I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import PlanBuffer
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index
@@ -76,9 +76,12 @@ class Addresses:
                 flat = binary("+", binary("*", flat, e), i)
             return printer.index(flat)
         text = "0"
+        wide = any(not isinstance(e, IConst) for e in b.extents) or evaluate(b.elements, {}) > 2**31
         for i, e in zip(indices, b.extents, strict=True):
             step = printer.index(e)
             mine = self.index(printer, i, e)
+            if wide and isinstance(i, EXPR_TYPES):  # in range it has 32 bits, its products may have more
+                mine = f"({I64.c_name}){mine}"
             text = f"({text} * {step} + {mine})" if text != "0" else mine
         return text
 

@@ -15,8 +15,9 @@ from typing import assert_never
 
 import numpy as np
 
-from polyfuse.ir.dtypes import F32, I64, DType
+from polyfuse.ir.dtypes import F32, I32, I64, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.loop_ir import (
     Barrier,
     Block,
@@ -286,10 +287,17 @@ class Printer:
                 assert_never(e)
 
     def data_index(self, e: Expr, extent: IndexExpr) -> str:
-        """A gathered index, clamped to its range (`checked` builds report it before)."""
-        value = self.cast(self.expr(e), e.dtype, I64)
-        low = self.call("pf_max_i64", [value, "0"])
-        return self.call("pf_min_i64", [low, self.index(extent - 1)])
+        """A gathered index, clamped to its range (`checked` builds report it before); in 32 bits where these
+        hold both."""
+        narrow = e.dtype.bits <= 32 and isinstance(extent, IConst) and 0 < extent.value <= 2**31
+        dtype = I32 if narrow else I64
+        value = self.cast(self.expr(e), e.dtype, dtype)
+        low, high = of_dtype(e.dtype)
+        if low < 0:
+            value = self.call(f"pf_max_{dtype}", [value, "0"])
+        if not (isinstance(extent, IConst) and high < extent.value):
+            value = self.call(f"pf_min_{dtype}", [value, self.index(extent - 1)])
+        return value
 
 
 def bare(text: str) -> str:

@@ -121,6 +121,7 @@ _DIVISION_BY_FLOAT = """\
 // Floor division; 0 for b = 0, wrapping for b = -1. Vectors have no integer division, but in $D no
 // quotient is rounded across an integer. By a constant the compiler multiplies and shifts.
 PF_INLINE $T pf_floordiv_$N($T a, $T b) {
+  $SHIFT
   if (__builtin_constant_p(b) && b != 0 && b != -1)
     return ($T)(a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
   $D q = pf_floor_$M(($D)a / ((b == 0) | (b == -1) ? ($D)1 : ($D)b));
@@ -131,12 +132,17 @@ PF_INLINE $T pf_floordiv_$N($T a, $T b) {
 _DIVISION_BY_INTEGER = """\
 // Floor division; 0 for b = 0, wrapping for b = -1.
 PF_INLINE $T pf_floordiv_$N($T a, $T b) {
+  $SHIFT
   $T d = (b == 0) | (b == -1) ? ($T)1 : b;
   $T q = a / d, r = a - q * d;
   q = q - ((r != 0) & ((r < 0) != (d < 0)));
   return (b == -1 ? pf_neg_$N(a) : q) & -($T)(b != 0);
 }
 """
+# By a constant power of two; arithmetic shifts and masks floor.  CUDA's compilers do this by themselves.
+_IS_POWER = "if (__builtin_constant_p(b) && b > 0 && !(b & (b - 1)))"
+_SHIFT = f"  {_IS_POWER} return ($T)(a >> __builtin_ctzll((unsigned long long)b));\n"
+_MASK = f"  {_IS_POWER} return ($T)(a & (b - 1));\n"
 _FLOAT_TO_INTEGER = """\
 // Toward zero; NaN gives 0, values beyond the type its nearest end.
 PF_INLINE $T pf_${N}_from_$M($F x) {
@@ -163,10 +169,13 @@ class _Chunk:
 
 def _division(t: DType, target: Target) -> str:
     """The floor division of an integer type: on CPUs through the smallest float type that is exact."""
-    if t is I64 or target == "cuda":
-        return _DIVISION_BY_INTEGER
+    if target == "cuda":
+        return _DIVISION_BY_INTEGER.replace("  $SHIFT\n", "")
+    if t is I64:
+        return _DIVISION_BY_INTEGER.replace("  $SHIFT\n", _SHIFT)
     d = F64 if t is I32 else F32
-    return _DIVISION_BY_FLOAT.replace("$D", d.c_name).replace("$M", d.name)
+    text = _DIVISION_BY_FLOAT.replace("  $SHIFT\n", _SHIFT)
+    return text.replace("$D", d.c_name).replace("$M", d.name)
 
 
 def _wrapping(t: DType, target: Target) -> str:
@@ -214,6 +223,7 @@ def _texts(target: Target) -> dict[str, str]:
     texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:
         text = integers.replace("$DIVISION\n", _division(t, target))
+        text = text.replace("  $MASK\n", "" if target == "cuda" else _MASK)
         texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=_wrapping(t, target)))
         texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
     found = dict(blocks("\n".join(texts)))

@@ -20,6 +20,7 @@ $DIVISION
 
 // a - floor(a / b) b; 0 for b = 0.
 PF_INLINE $T pf_mod_$N($T a, $T b) {
+  $MASK
   return pf_sub_$N(a, pf_mul_$N(pf_floordiv_$N(a, b), b)) & -($T)(b != 0);
 }
 

@@ -80,10 +80,10 @@ def interval(e: IndexExpr, ranges: Mapping[str, Range]) -> Range | None:
             return None
         case IBin(op, left, right):
             a, b = interval(left, ranges), interval(right, ranges)
-            return _combined(op, a, b) if a is not None and b is not None else _half_known(op, a, b)
+            return combined(op, a, b) if a is not None and b is not None else _half_known(op, a, b)
 
 
-def _combined(op: str, a: Range, b: Range) -> Range | None:
+def combined(op: str, a: Range, b: Range) -> Range | None:
     match op:
         case "+":
             return a[0] + b[0], a[1] + b[1]

@@ -39,7 +39,7 @@ def test_clamps_of_converted_floats_are_of_32_bits() -> None:
         ("min(min(i64(x[n]), 99), 98)", "f32"),
         ("min(max(i64(x[n]), 0), 2147483648)", "f32"),  # a bound beyond 32 bits
         ("min(max(i64(x[n]), -2147483649), 5)", "f32"),
-        ("min(max(i64(x[n]), 0), 99)", "i16"),  # integers wrap
+        ("min(max(i64(x[n]), 0), 99)", "i64"),  # integers wrap
         ("min(max(i64(x[n]), 0), n)", "f32"),  # a bound that is no number
     ],
 )

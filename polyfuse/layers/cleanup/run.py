@@ -1,7 +1,7 @@
 """All of the clean-up, in order.
 
-    TensorGraph --fold_constants, simplify, narrow_clamps--> --merge_equal--> --remove_unused-->
-                --write_directly--> TensorGraph
+    TensorGraph --fold_constants, simplify, narrow_clamps--> --narrow_integers--> --merge_equal-->
+                --remove_unused--> --write_directly--> TensorGraph
 
 Every pass takes a graph and a list that it adds its decisions to, and gives the same graph (the same object)
 where it has nothing to do.
@@ -14,6 +14,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.cleanup.clamps import narrow_clamps
 from polyfuse.layers.cleanup.direct import write_directly
 from polyfuse.layers.cleanup.merge import merge_equal
+from polyfuse.layers.cleanup.narrowing import narrow_integers
 from polyfuse.layers.cleanup.simplify import PASSES, fold_constants, simplify
 from polyfuse.layers.cleanup.unused import remove_unused
 
@@ -25,5 +26,6 @@ def cleaned(graph: TensorGraph, decisions: list[Decision], *, checked: bool) -> 
         graph = narrow_clamps(simplify(fold_constants(graph, decisions), decisions), decisions)
         if graph is before:
             break
+    graph = narrow_integers(graph, decisions)
     graph = remove_unused(merge_equal(graph, decisions), decisions, checked=checked)
     return write_directly(graph, decisions)
