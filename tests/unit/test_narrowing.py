@@ -86,7 +86,8 @@ def test_divisions_at_the_limits(dtype: str, by: int) -> None:
 @pytest.mark.parametrize("by", [1, 2, 4, 64])
 @pytest.mark.parametrize("n", [1, 100])
 def test_powers_of_two_divide_to_the_floor(dtype: str, by: int, n: int) -> None:
-    text = f"op f(x: {dtype}[N]) -> (q: {dtype}[N], r: {dtype}[N]) {{ q[n] = x[n] // {by}\n r[n] = x[n] % {by} }}"
+    results = f"(q: {dtype}[N], r: {dtype}[N])"
+    text = f"op f(x: {dtype}[N]) -> {results} {{ q[n] = x[n] // {by}\n r[n] = x[n] % {by} }}"
     kind = np.dtype(f"i{int(dtype[1:]) // 8}")
     ends = np.iinfo(kind)
     x = np.resize(np.array([ends.min, ends.min + 1, -65, -64, -2, -1, 0, 1, 63, 64, ends.max], kind), n)
