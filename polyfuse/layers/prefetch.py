@@ -167,7 +167,8 @@ def _computes(graph: TensorGraph, phase: Tree, rows: Many[Member]) -> bool:
 def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
     """Does every read of a tensor take one row, that of the innermost loop over rows?
 
-    What is read at places that the program computes is not asked: it is read besides.
+    What is read at places that the program computes is not asked: it is read besides.  A statement beside the
+    loops over rows, such as the first step of a recurrence, takes none.
     """
     shape = graph.tensor(tensor).shape
     if not all(isinstance(e, IConst) for e in shape):
@@ -178,7 +179,8 @@ def _row_by_row(graph: TensorGraph, tensor: str, rows: Many[Member]) -> bool:
         for r in statement_reads(s)
         if r.tensor == tensor and not any(isinstance(i, EXPR_TYPES) for i in r.indices)
     ]
-    return bool(reads) and all(_takes_row(s, r, rows) for s, r in reads)
+    inside = {n for n, _ in rows[-1].exprs}
+    return bool(reads) and all(s.name in inside and _takes_row(s, r, rows) for s, r in reads)
 
 
 def _takes_row(s: Statement, r: Read, rows: Many[Member]) -> bool:

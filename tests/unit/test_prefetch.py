@@ -191,3 +191,14 @@ def test_results_stay_the_same(
     if min(sizes) > 1 and (text != SUMS or sizes[1] > 30):
         assert any(fetches(task.body) for k in kernels.kernels for task in lower(k).tasks)
     assert_computes(graph, kernels, target="cpu")
+
+
+def test_a_first_step_beside_the_loops_over_rows() -> None:
+    text = """op f(z: f32[B, T], w: f32[K]) -> (y: f32[B]) where K >= 1, T >= 1 {
+      s[b, 0] = z[b, 0]
+      m[b, t] = max[k](w[k] * s[b, t-1]) for b in 0..B, t in 1..T
+      s[b, t] = z[b, t] + sum[k](exp(w[k] * s[b, t-1] - m[b, t])) for t in 1..T
+      y[b] = s[b, T-1]
+    }"""
+    kernels, decisions = made(text, B=64, T=9, K=20)
+    assert not decisions and all(not b.ahead for k in kernels.kernels for b in k.buffers)
