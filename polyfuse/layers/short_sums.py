@@ -36,7 +36,7 @@ from polyfuse.layers.rewrites import inlinable, inline
 MOST_TERMS = 7
 # The definition that comes of it has no more operations than a compiler keeps in registers.
 MOST_OPERATIONS = 128
-_OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
@@ -47,7 +47,7 @@ def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
         if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"
             decisions.append(Decision("write out", s.target, True, why))
-            written = _written_out(s, points)
+            written = written_out(s, points)
             graph = replace(graph, statements=tuple(written if x is s else x for x in graph.statements))
             if _read_once(graph, written):
                 graph = inline(graph, s.target)
@@ -65,7 +65,7 @@ def _read_once(graph: TensorGraph, s: Statement) -> bool:
 
 def _points(s: Statement) -> list[dict[str, IndexExpr]]:
     """The values of the reduced dims, one after the other; none where they are not known, or many."""
-    if s.reduction not in _OPERATION or s.accumulate:
+    if s.reduction not in OPERATION or s.accumulate:
         return []
     spans: list[range] = []
     for d in s.dims:
@@ -88,12 +88,14 @@ def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
     return small is None or not small.out.batch
 
 
-def _written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:
-    operation = _OPERATION[str(s.reduction)]
-    terms = [_at(s.expr, values) for values in points]
+def written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:
+    """A reduction as an expression of its terms at these values of its dims."""
+    operation = OPERATION[str(s.reduction)]
+    terms = [at(s.expr, values) for values in points]
     joined = reduce(lambda a, b: Apply(operation, (a, b), a.dtype, s.span), terms)
     return replace(s, dims=tuple(d for d in s.dims if not d.reduce), expr=joined, reduction=None)
 
 
-def _at(e: Expr, values: dict[str, IndexExpr]) -> Expr:
+def at(e: Expr, values: dict[str, IndexExpr]) -> Expr:
+    """An expression with values in place of dims."""
     return map_expr(e, lambda x: x, lambda i: simplify(substitute(i, values), {}))
