@@ -13,12 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from polyfuse.cost.stitching_gain import MARGIN, StitchingCost
+from polyfuse.ir.functions import has_function
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
-from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.ir.tensor_graph import Role, TensorGraph, depends_on, plain_variables, statement_reads
+from polyfuse.layers.functions_apart import FEWEST_AGAIN
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import Figures
 from polyfuse.layers.groups import Group
+from polyfuse.layers.nest import volume
 from polyfuse.layers.rewrites import inlinable, inline
+
+# Functions of fewer elements take no longer than a kernel of their own.
+FEWEST_REPEATED = 8192
 
 
 def crossing(graph: TensorGraph, groups: Sequence[Group]) -> Iterator[str]:
@@ -42,7 +48,9 @@ def saved_seconds(
     graph: TensorGraph, groups: Sequence[Group], tensor: str, target: int | GpuTarget, cost: StitchingCost
 ) -> float:
     """What the groups as they are gain if a temporary is recomputed (negative: lose); 0.0 if that is within
-    what the model is wrong by."""
+    what the model is wrong by, or if loops of a CPU would repeat a function: the model counts its values."""
+    if not isinstance(target, GpuTarget) and _repeats(graph, tensor):
+        return 0.0
     now = Figures(graph, target)
     before = cost.seconds([now(g) for g in groups])
     fewer = inline(graph, tensor)
@@ -50,6 +58,20 @@ def saved_seconds(
     left = [g for h in groups if (g := _restricted(fewer, h)) is not None]
     after = cost.seconds([then(g) for g in left])
     return before - after if max(before, after) > min(before, after) * MARGIN else 0.0
+
+
+def _repeats(graph: TensorGraph, tensor: str) -> bool:
+    """Would loops compute the functions of a temporary again and again, innermost, if its readers did it?"""
+    producer = inlinable(graph, tensor)
+    if producer is None or not has_function(producer.expr):
+        return False
+    size = volume(graph, (producer.name,))
+    return any(
+        depends_on(*r.indices) & (plain_variables(s.write[-1:]) | set(s.reduction_dims))
+        for s in graph.readers(tensor)
+        for r in statement_reads(s)
+        if r.tensor == tensor and volume(graph, (s.name,)) >= max(FEWEST_AGAIN * size, FEWEST_REPEATED)
+    )
 
 
 def _restricted(graph: TensorGraph, group: Group) -> Group | None:

@@ -37,6 +37,18 @@ op f(x: f32[T, H]) -> (y: f32[T, H]) {
 }
 """
 
+# The same positions serve all heads; these are between the loops that the functions need.
+ROTATED = """
+op f(x: f32[B, T, H, D], p: i64[B, T]) -> (y: f32[B, T, H, D]) where D % 2 == 0, D >= 2 {
+  w[i] = exp(-f32(i) * 18.4 / D) for i in 0..D//2
+  c[b, t, i] = cos(f32(p[b, t]) * w[i]) for b in 0..B, t in 0..T, i in 0..D//2
+  s[b, t, i] = sin(f32(p[b, t]) * w[i]) for b in 0..B, t in 0..T, i in 0..D//2
+  y[b, t, h, d] = x[b, t, h, d] * c[b, t, d // 2] +
+    (-x[b, t, h, d + 1] * s[b, t, d // 2] if d % 2 == 0 else x[b, t, h, d - 1] * s[b, t, d // 2])
+    for b in 0..B, t in 0..T, h in 0..H, d in 0..D
+}
+"""
+
 
 def decisions(text: str, target: int | GpuTarget, fused: bool, **sizes: int) -> tuple[Decision, ...]:
     scheduled = schedule(
@@ -59,6 +71,12 @@ def test_costly_ones_are_stored() -> None:
     found = [d for d in decisions(COSTLY, GpuTarget(), False, T=8, H=1 << 20) if d.kind == "recompute"]
     assert [(d.subject, d.taken) for d in found] == [("e", False)]
     assert "more than storing it" in found[0].reason
+
+
+@pytest.mark.parametrize(("heads", "taken"), ((8, False), (1, True)))
+def test_functions_are_not_computed_for_each_head(heads: int, taken: bool) -> None:
+    found = [d for d in decisions(ROTATED, 2, True, B=2, T=256, H=heads, D=64) if d.kind == "recompute"]
+    assert {d.taken for d in found if d.subject in ("c", "s")} == {taken}
 
 
 @pytest.mark.parametrize("length", (4096, 5003))
