@@ -7,8 +7,9 @@ s[k] = max[j](t[j] + w[j, k])                along k: both walk a state, and k t
 from __future__ import annotations
 
 from collections.abc import Collection, Set
+from math import prod
 
-from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.schedule_tree import Member
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.nest import trip_of
@@ -16,6 +17,9 @@ from polyfuse.layers.rematerialise import tensor_bytes
 
 # Shorter loops fill no vectors.
 FEWEST_LANES = 16
+# Elements that lie so many apart share lines, as those of a channel of a picture do: such steps neither walk
+# along memory nor stride.
+NEAR = 4
 
 
 def better(
@@ -46,10 +50,18 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
         most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
         for tensor, indices in accesses:
             walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
-            score = sum(1 if k == len(indices) - 1 else -1 for k in walks)
+            score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in walks)
             every += score
             large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
     return large, every if large > 0 else 0
+
+
+def _score(inner: tuple[IndexExpr, ...]) -> int:
+    """What a step in the dim before these dims counts."""
+    if not inner:
+        return 1
+    apart = [e.value for e in inner if isinstance(e, IConst)]
+    return 0 if len(apart) == len(inner) and prod(apart) <= NEAR else -1
 
 
 def held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:

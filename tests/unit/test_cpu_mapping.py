@@ -52,6 +52,18 @@ def test_a_reduction_is_split_over_lanes_inside_rows() -> None:
     assert coordinates(kernels, "s") == ["t@blk", "h@vec"]
 
 
+@pytest.mark.parametrize(("channels", "lanes"), [(3, "j@vec"), (9, "b@vec")])
+def test_channels_that_share_lines_do_not_turn_loops_around(channels: int, lanes: str) -> None:
+    """Results a few elements apart are no stride: three terms of a window would fill no vector."""
+    text = f"""op f(x: f32[H, W]) -> (y: f32[H - 2, W - 2, {channels}]) where H >= 3, W >= 3 {{
+      y[i, j, 0] = sum[a in 0..3, b in 0..3](x[i + a, j + b] ** 2) for i in 0..H - 2, j in 0..W - 2
+      y[i, j, c] = x[i, j] for i in 0..H - 2, j in 0..W - 2, c in 1..{channels}
+    }}"""
+    kernels, _ = mapped(text, H=60, W=80)
+    assert coordinates(kernels, "y")[-1] == lanes
+    assert_computes(fixed_graph_of(text, H=60, W=80), kernels, target="cpu")
+
+
 @pytest.mark.parametrize("value", ["x[b, c, p]", "x[b, c, p] * w[c]"])
 def test_argmax_over_another_axis_runs_along_memory(value: str) -> None:
     """Lanes hold neighbours, for each of which one class after the other is looked at."""
