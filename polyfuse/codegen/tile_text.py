@@ -49,18 +49,20 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     lines += _right(printer, node, i2 + "  ", gathered)
     for k in range(node.rows):
         left = printer.expr(_at(node.left, node.row, binary("+", IVar(row), k)))
-        lines.append(f"{i2}  {{ const {c} q = {left}; {each} {_added(node, name, k)} }}")
+        lines.append(f"{i2}  {{ const {c} q = {left}; {each} {_added(printer, node, name, k)} }}")
     ends = [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
     inner = len(loops) - node.parts
     lines += [*ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
     return [*lines, f"{indent}}}"]
 
 
-def _added(node: RegisterTile, name: str, row: int) -> str:
+def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
     """What a step adds to a vector of a row; its element of the left factor is `q`."""
     total, right = f"{name}_acc[{row}][v]", f"{name}_right[v]"
     if node.difference:
         return f"{{ const {name}_vector d = q - {right}; {total} += d * d; }}"
+    if node.words:
+        return f"{total} += {printer.call('pf_dot_words_i32', [f'{name}_vector{{}} + q', right])};"
     return f"{total} += q * {right};"
 
 

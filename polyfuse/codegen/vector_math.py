@@ -68,7 +68,12 @@ _INTEGER_OPS: tuple[str, ...] = (
 # What a source says to `runtime.toolchain`. Not for all sources: gcc knows less of indices with it, and then
 # keeps fewer accumulators of a tile in registers.
 WRAPS = "// needs -fwrapv"
-_WRAPPING = frozenset(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS)
+_WRAPPING = frozenset(
+    [
+        *(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS),
+        "pf_dot_words_i32",
+    ]
+)
 
 # For sources with long chains of arithmetic: neighbouring vectors take turns, as one waits for itself.
 TAKES_TURNS = (
@@ -236,11 +241,11 @@ def _texts(target: Target) -> dict[str, str]:
 
 
 def _rows() -> dict[str, str]:
-    """The text of the functions of rows, and of short functions, by name."""
+    """The text of the functions of rows, of short functions and those of words, by name."""
     text = read("vector_rows.h")
     suffix = {F32: "ps", F64: "pd"}
     each = [Template(text).substitute(_FLOAT_PARAMETERS[t], S=suffix[t]) for t in COMPUTE_FLOATS]
-    return dict(blocks("\n".join([*each, read("vector_short.h")])))
+    return dict(blocks("\n".join([*each, read("vector_short.h"), read("vector_words.h")])))
 
 
 @cache
@@ -287,6 +292,10 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 """Those that work on many elements in place, a multiple of 16."""
 
 
+WORD_FUNCTIONS: tuple[str, ...] = ("pf_word_i32", "pf_dot_words_i32")
+"""Those of two integers in a word."""
+
+
 CPU_FUNCTIONS: frozenset[str] = frozenset(
     [
         *FUNCTIONS,
@@ -297,6 +306,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *SHORT_FUNCTIONS,
         *map(scaled_name, SCALED),
         *clamped.names(),
+        *WORD_FUNCTIONS,
     ]
 )
 """Every function that `prelude` offers for the CPU."""

@@ -83,9 +83,10 @@ def matrix_product(graph: TensorGraph, s: Statement, halves: bool = False) -> Ma
 
 
 def factors_of(e: Expr) -> tuple[Expr, Expr] | None:
-    """What brings a term to its sum by two: factors of a product, or sides of the square of a difference."""
+    """What brings a term to its sum by two: factors of a product, words of several,
+    or sides of the square of a difference."""
     match e:
-        case Apply("mul", (left, right)):
+        case Apply("mul" | "dot_words", (left, right)):
             return left, right
         case Apply("pow", (Apply("sub", (left, right)) as difference, Const(2.0))):
             return (left, right) if difference.dtype == e.dtype else None

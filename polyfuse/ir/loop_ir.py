@@ -164,7 +164,7 @@ class Prefetch:
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
     """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places; with
-    `difference` of (left - right) ** 2.
+    `difference` of (left - right) ** 2, with `words` of what `dot_words` makes of both.
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
     `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
@@ -183,6 +183,7 @@ class RegisterTile:
     right: Read
     parts: int = 0
     difference: bool = False
+    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +392,7 @@ def _format(node: Node, indent: str) -> str:
         case RegisterTile(name, dtype, row, rows, lane, lanes):
             size = f"{dtype} {name}[{rows}, {lanes}]"
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in node.loops)
-            sign = "-" if node.difference else "*"
+            sign = "-" if node.difference else "dot_words" if node.words else "*"
             factors = f"{format_expr(node.left)} {sign} {format_expr(node.right)}"
             factors = f"({factors})**2" if node.difference else factors
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"

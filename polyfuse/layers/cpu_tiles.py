@@ -50,6 +50,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
     statement_reads,
 )
+from polyfuse.layers.paired_steps import with_pairs
 from polyfuse.layers.products import Product, along, contiguous, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.strides import address, stride
@@ -159,6 +160,7 @@ def map_product(
     graph: TensorGraph, p: Product, core: Core, threads: int, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
+    graph, p = with_pairs(graph, p)
     s = graph.statement(p.statement)
     shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []

@@ -25,6 +25,7 @@ from polyfuse.runtime.reference_values import (
     wrapped,
 )
 from polyfuse.runtime.special import erf, power
+from polyfuse.runtime.words import dot_words, word
 
 # --- arithmetic on floats --------------------------------------------------------------------------
 
@@ -304,6 +305,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "floordiv": _integer(_divide_or_zero(np.floor_divide)), "mod": _integer(_divide_or_zero(np.mod)),
     "pow": _integer(_integer_power), "min": _integer(np.minimum), "max": _integer(np.maximum),
     "neg": _integer(np.negative), "abs": _integer(np.abs),
+    "word": _integer(word), "dot_words": _integer(dot_words),
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
     "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
 }  # fmt: skip

@@ -7,13 +7,21 @@ import pytest
 from equivalence import fixed_graph_of
 from targets import Call, check_everywhere
 
+from polyfuse.ir.tensor_graph import Apply
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.runtime.words import dot_words, word
 
 TEXT = (
     "op f(a: {0}[M, K], b: {0}[K, N]) -> (c: i32[M, N]) {{ c[i, j] = sum[k](i32(a[i, k]) * i32(b[k, j])) }}"
 )
 TURNED = TEXT.replace("[K, N]", "[N, K]").replace("b[k, j]", "b[j, k]")
+
+WINDOWS = """
+op f(x: {0}[N, C, H, W], w: {1}[O, C, R, S]) -> (y: i32[N, O, H - R + 1, W - S + 1]) {{
+  y[n, o, h, v] = sum[c, r, s](i32(x[n, c, h + r, v + s]) * i32(w[o, c, r, s]))
+}}
+"""
 
 
 def tiled(text: str, **sizes: int) -> bool:
@@ -48,3 +56,44 @@ def test_products_are_exact_and_wrap(text: str, dtype: str) -> None:
         }
         calls.append(Call("f", text.format(dtype), graph, {"M": m, "K": k, "N": n}, inputs))
     check_everywhere(calls)
+
+
+def extremes(dtype: np.dtype, *shape: int) -> np.ndarray:
+    """The least and the largest number: sums of pairs that saturate, or have no sign, are wrong."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(0).choice(np.array([info.min, info.max], dtype), shape)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8"), ("i16", "i16")]
+)
+@pytest.mark.parametrize("steps", [100, 101])
+def test_tiles_of_short_integers_take_two_steps_at_once(left: str, right: str, steps: int) -> None:
+    text = TEXT.format(left).replace(f"b: {left}", f"b: {right}")
+    graph = fixed_graph_of(text, M=37, K=steps, N=35)
+    tile = form_kernels(LoopFusion().schedule(graph), 2)[0].graph.statement("c")
+    assert isinstance(tile.expr, Apply) and tile.expr.op == "dot_words"
+    inputs = {
+        "a": extremes(graph.tensor("a").dtype.numpy, 37, steps),
+        "b": extremes(graph.tensor("b").dtype.numpy, steps, 35),
+    }
+    check_everywhere([Call("f", text, graph, {"M": 37, "K": steps, "N": 35}, inputs)])
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_windows_of_bytes(channels: int) -> None:
+    sizes = {"N": 2, "C": channels, "H": 21, "W": 22, "O": 17, "R": 3, "S": 3}
+    text = WINDOWS.format("u8", "i8")
+    graph = fixed_graph_of(text, **sizes)
+    inputs = {
+        "x": extremes(np.dtype(np.uint8), 2, channels, 21, 22),
+        "w": extremes(np.dtype(np.int8), 17, channels, 3, 3),
+    }
+    check_everywhere([Call("f", text, graph, sizes, inputs)])
+
+
+def test_words_have_halves_with_signs() -> None:
+    values = np.array([-32768, -1, 0, 1, 32767], np.int32)
+    a, b, c, d = np.meshgrid(values, values, values, values)
+    expected = a.astype(np.int64) * c + b.astype(np.int64) * d
+    np.testing.assert_array_equal(dot_words(word(a, b), word(c, d)), expected.astype(np.int32))

@@ -1,0 +1,29 @@
+// Words of two integers of 16 bits (`layers.paired_steps`).
+
+PF_INLINE pf_i32 pf_word_i32(pf_i32 low, pf_i32 high) {
+  return (pf_i32)((unsigned)high << 16 | ((unsigned)low & 0xffff));
+}
+
+// The products of two words' halves, added: of scalars, and of vectors in one instruction.
+template <typename V>
+PF_INLINE V pf_dot_words_i32(V a, V b) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  if constexpr (sizeof(V) == 64) {
+    typedef short H __attribute__((vector_size(64)));
+    return (V)__builtin_ia32_pmaddwd512_mask((H)a, (H)b, V{}, (unsigned short)-1);
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) {
+    typedef short H __attribute__((vector_size(32)));
+    return (V)__builtin_ia32_pmaddwd256((H)a, (H)b);
+  }
+#endif
+#if defined(__SSE2__)
+  if constexpr (sizeof(V) == 16) {
+    typedef short H __attribute__((vector_size(16)));
+    return (V)__builtin_ia32_pmaddwd128((H)a, (H)b);
+  }
+#endif
+  return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+}
