@@ -20,6 +20,7 @@ import numpy as np
 
 from polyfuse.codegen.c_family import literal
 from polyfuse.ir.dtypes import ALL, F32, F64, DType
+from polyfuse.ir.intervals import fits, of_tree
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr
 
 _BOUNDING = {"max": "at_least", "min": "at_most"}
@@ -49,9 +50,7 @@ def within(e: Cast) -> bool:
     """Is a float converted to an integer type that its bounds lie in?"""
     if e.arg.dtype not in _FORMATS or not e.dtype.is_integer:
         return False
-    low, high = _limits(e.arg)
-    ends = np.iinfo(e.dtype.numpy)
-    return int(ends.min) <= low and high <= int(ends.max)
+    return fits(of_tree(e.arg), e.dtype)
 
 
 def bounds_text(functions: Iterable[str]) -> str:
@@ -69,19 +68,3 @@ def _number(c: Const) -> float:
     """The number as its type has it."""
     with np.errstate(over="ignore"):
         return float(c.dtype.numpy.type(c.value))
-
-
-def _limits(e: Expr) -> tuple[float, float]:
-    """What a float lies between, if it is no NaN."""
-    match e:
-        case Const() if not math.isnan(e.value):
-            return _number(e), _number(e)
-        case Apply("min" | "max" as op, (a, b)):
-            choose = min if op == "min" else max
-            (low, high), (low2, high2) = _limits(a), _limits(b)
-            return choose(low, low2), choose(high, high2)
-        case Apply("round" | "floor" | "ceil", (arg,)):
-            low, high = _limits(arg)
-            return float(np.floor(low)), float(np.ceil(high))
-        case _:
-            return -math.inf, math.inf

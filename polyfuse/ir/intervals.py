@@ -84,6 +84,20 @@ def of_expr(
             return of_dtype(dtype) if made is None else _as(made, dtype)
 
 
+def of_tree(e: Expr) -> Interval:
+    """The values of an expression of whose variables and tensors no more than the dtypes is known."""
+    match e:
+        case Apply(_, args):
+            parts = list(args)
+        case Select(_, then, other):
+            parts = [then, other]
+        case Cast(arg):
+            parts = [arg]
+        case _:
+            parts = []
+    return of_expr(e, [of_tree(p) for p in parts], {}, {})
+
+
 def _as(values: Interval, dtype: DType) -> Interval:
     """Values of a type; all of it, where some are none: integers wrap, floats overflow."""
     if dtype.is_float:
