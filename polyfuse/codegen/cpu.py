@@ -26,7 +26,7 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
-from polyfuse.codegen.transposed import TURN
+from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -113,7 +113,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
-    turns = TURN if any("pf_turn<" in text for text in functions) else ""
+    turns = TURNS if any("pf_turn<" in text for text in functions) else ""
     bounds = bounds_text(functions)
     source = prelude(used) + "\n" + bounds + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)

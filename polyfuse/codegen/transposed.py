@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guards_index, scalar_name
 from polyfuse.codegen.streaming import along
+from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
@@ -34,86 +35,7 @@ MOST_BYTES = 80 * 1024
 LINE = Core().line
 # Rows so many bytes apart are in few sets of a cache: squares that are stored to them throw each other out.
 CROWDED = 2048
-
-TURN = """\
-// `rows` times `lanes` elements: in `to` rows are `room` apart and neighbours in them `next`, in `from` rows
-// are `along` and neighbours `step`.  Where `next` and `along` are 1, squares go through registers: every
-// exchange of two vectors is done at once for all pairs of lines that differ in one bit of their numbers, and
-// of elements in theirs.  AHEAD asks for the lines of the next square: hardware does not follow so many rows.
-template <int SIZE> struct pf_bits;
-template <> struct pf_bits<1> { typedef unsigned char type; };
-template <> struct pf_bits<2> { typedef unsigned short type; };
-template <> struct pf_bits<4> { typedef unsigned int type; };
-template <> struct pf_bits<8> { typedef unsigned long long type; };
-template <int SIZE, int N, int AHEAD> struct pf_square {
-  typedef typename pf_bits<SIZE>::type T;
-  typedef T V __attribute__((vector_size(SIZE * N)));
-  struct __attribute__((packed, may_alias)) A { V v; };
-  PF_INLINE V chosen(V a, V b, int bit, int upper) {
-    V m;
-#pragma GCC unroll 16
-    for (int l = 0; l < N; ++l) {
-      const int own = (l & bit) == (upper ? bit : 0);
-#if defined(__clang__)
-      m[l] = upper ? (own ? b[l] : a[l | bit]) : (own ? a[l] : b[l & ~bit]);
-#else
-      m[l] = upper ? (own ? N + l : (l | bit)) : (own ? l : N + (l & ~bit));
-#endif
-    }
-#if defined(__clang__)
-    return m;
-#else
-    return __builtin_shuffle(a, b, m);
-#endif
-  }
-  PF_INLINE void turn(T* to, pf_i64 room, const T* from, pf_i64 step) {
-    V v[N];
-#pragma GCC unroll 16
-    for (int k = 0; k < N; ++k) {
-      v[k] = ((const A*)(from + k * step))->v;
-      if (AHEAD) __builtin_prefetch(from + (k + N) * step);
-    }
-#pragma GCC unroll 4
-    for (int bit = 1; bit < N; bit *= 2) {
-#pragma GCC unroll 16
-      for (int k = 0; k < N; ++k)
-        if (!(k & bit)) {
-          const V a = v[k], b = v[k | bit];
-          v[k] = chosen(a, b, bit, 0);
-          v[k | bit] = chosen(a, b, bit, 1);
-        }
-    }
-#pragma GCC unroll 16
-    for (int k = 0; k < N; ++k) ((A*)(to + k * room))->v = v[k];
-  }
-  PF_INLINE void all(T* to, pf_i64 room, const T* from, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
-    for (pf_i64 i = 0; i < lanes; i += N) {
-      const pf_i64 l = i + N <= lanes ? i : lanes - N;
-      for (pf_i64 j = 0; j < rows; j += N) {
-        const pf_i64 r = j + N <= rows ? j : rows - N;
-        turn(to + r * room + l, room, from + l * step + r, step);
-      }
-    }
-  }
-};
-template <int SIZE, int AHEAD>
-static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next, const void* from,
-    pf_i64 along, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
-  typedef typename pf_bits<SIZE>::type T;
-  typedef T A __attribute__((may_alias));
-  const int most = PF_VECTOR / SIZE < 16 ? PF_VECTOR / SIZE : 16;
-  const pf_i64 least = along != 1 || next != 1 ? 0 : rows < lanes ? rows : lanes;
-  if (least >= most)
-    return pf_square<SIZE, most, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
-  if (most > 8 && least >= 8)
-    return pf_square<SIZE, 8, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
-  if (most > 4 && least >= 4)
-    return pf_square<SIZE, 4, AHEAD>::all((T*)to, room, (const T*)from, step, rows, lanes);
-  for (pf_i64 r = 0; r < rows; ++r)
-    for (pf_i64 l = 0; l < lanes; ++l)
-      ((A*)to)[r * room + l * next] = ((const A*)from)[r * along + l * step];
-}
-"""
+TURNS = read("turned_tiles.h")
 
 
 def turn_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:

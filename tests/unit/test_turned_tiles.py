@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import emit
-from polyfuse.codegen.transposed import TURN
+from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Member, path
@@ -78,7 +81,7 @@ extern "C" void turn(void* to, pf_i64 room, const void* from, pf_i64 along, pf_i
 }}
 """
     own = f"#undef PF_VECTOR\n#define PF_VECTOR {vector}\n"
-    turn = ctypes.CDLL(str(library(prelude(set()) + own + TURN + entry))).turn
+    turn = ctypes.CDLL(str(library(prelude(set()) + own + TURNS + entry))).turn
     dtype = np.dtype(f"u{size}")
     x = np.random.default_rng(0).integers(0, 256, 40 * 60 * size, np.uint8).view(dtype).reshape(40, 60)
     for lanes, rows in (
@@ -101,6 +104,23 @@ extern "C" void turn(void* to, pf_i64 room, const void* from, pf_i64 along, pf_i
             turn(to.ctypes.data_as(ctypes.c_void_p), given[0], x.ctypes.data_as(ctypes.c_void_p), *given[1:])
             np.testing.assert_array_equal(to[:, :lanes], view.T)
             assert not to[:, lanes:].any()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or platform.machine() != "x86_64", reason="no gcc for x86")
+@pytest.mark.parametrize("gcc", [12, 11])
+def test_lanes_move_by_constant_masks(tmp_path: Path, gcc: int) -> None:
+    """Variable ones are two permutations and a blend for each vector of each round."""
+    entry = """
+extern "C" void turn(void* to, const void* from, pf_i64 n) { pf_turn<4, 0>(to, n, 1, from, 1, n, n, n); }
+"""
+    (tmp_path / "turn.cpp").write_text(prelude(set()) + TURNS + entry)
+    flags = ["-O3", "-std=c++17", "-march=x86-64-v3", "-U__GNUC__", f"-D__GNUC__={gcc}", "-S", "-o", "-"]
+    text = subprocess.run(
+        ["g++", *flags, "turn.cpp"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert "vpunpckldq" in text
+    assert "vpblendvb" not in text
+    assert "vpinsrd" not in text
 
 
 def library(source: str) -> Path:
