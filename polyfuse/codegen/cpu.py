@@ -245,7 +245,7 @@ def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     total: IndexExpr = as_index(0)
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
-    together = task.together.rows if task.together is not None else 1
+    together = tuple(x.rows for x in task.ways)
     return Launch(name, kernel, iteration_count(task), total, bool(task.loops), together=together)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer
-from polyfuse.codegen.rows_jointly import ROW
+from polyfuse.codegen.rows_jointly import ROW, first_row
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.soon import SoonPrinter
 from polyfuse.codegen.tasks import Skew, Task, Together
@@ -22,7 +22,7 @@ def iterations(task: Task, printer: SoonPrinter) -> list[str]:
     if task.skew is not None:
         return _skewed(task, task.skew, printer)
     if task.together is not None:
-        return _together(task.together, _each(task, "", printer), printer)
+        return ["  pf_i64 it = begin;", *_together(task.together, _each(task, "", printer), printer)]
     if len(task.loops) > 1 and _only_stores(task.body):
         return _in_rows(task, printer)
     return _each(task, "pf_i64 it = begin", printer)
@@ -62,19 +62,19 @@ def _only_stores(body: Block) -> bool:
 
 
 def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[str]:
-    """Several at a time, then one by one."""
+    """Several at a time, then fewer, or one by one."""
+    rest = _together(together.rest, one, printer) if together.rest else one
     if len(together.loops) == 1:
         each, begin = _places(together, printer)
         printer = replace(printer, begin={ROW: begin})
     else:
         each = [line for k, loops in enumerate(together.loops) for line in _decode(loops, printer, k)]
     return [
-        "  pf_i64 it = begin;",
         f"  for (; it + {together.rows} <= end; it += {together.rows}) {{",
         *each,
         *printer.block(together.body, "    "),
         "  }",
-        *one,
+        *rest,
     ]
 
 
@@ -82,9 +82,9 @@ def _places(together: Together, printer: SoonPrinter) -> tuple[list[str], tuple[
     """What finds the variables of all rows, and what each of the rows begins with."""
     (loops,) = together.loops
     if len(loops) == 1:
-        var = loops[0].var
-        first = f"    const pf_i64 {var}_0 = {printer.index(loops[0].lower)} + it;"
-        return [first], (f"const pf_i64 {var} = {var}_0 + {ROW};",)
+        var, first = loops[0].var, first_row(loops[0].var)
+        declared = f"    const pf_i64 {first} = {printer.index(loops[0].lower)} + it;"
+        return [declared], (f"const pf_i64 {var} = {first} + {ROW};",)
     found = [
         f"    pf_i64 {', '.join(f'{x.var}_r[{together.rows}]' for x in loops)};",
         f"    for (pf_i64 {ROW} = 0; {ROW} < {together.rows}; ++{ROW}) {{",

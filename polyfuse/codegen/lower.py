@@ -23,6 +23,7 @@ scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 dots          sums along memory of a few rows and columns are computed together
 rows in step  rows of a recurrence are computed together, step by step
+rows in lanes sixteen of them are the lanes of vectors, where steps go along memory
 rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
               once, also in sequential loops, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
@@ -55,6 +56,7 @@ from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
+from polyfuse.codegen.rows_in_lanes import rows_in_lanes
 from polyfuse.codegen.rows_in_step import rows_in_step
 from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_jointly import rows_jointly
@@ -83,7 +85,7 @@ class LoweredKernel:
 
     @property
     def rows(self) -> int:
-        return max((len(t.together.loops) for t in self.tasks if t.together), default=1)
+        return max((len(x.loops) for t in self.tasks for x in t.ways), default=1)
 
 
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
@@ -103,13 +105,15 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
     knobs = knobs or CpuKnobs()
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
-    kernel, tasks = rows_jointly(kernel, rows_in_step(kernel, jammed, knobs), knobs)
+    own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
+    kernel, tasks = rows_jointly(kernel, tasks, knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
     tasks = tuple(task_with_column_values(kernel, widened(kernel, t), numbers) for t in tasks)
     kernel, tasks = skewed(kernel, tasks, knobs)
     low = LoweredKernel(kernel, tasks)
-    return replace(low, kernel=with_arrays(kernel, low.rows))
+    kernel = with_arrays(kernel, low.rows)
+    return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:

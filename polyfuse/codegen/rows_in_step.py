@@ -50,7 +50,7 @@ def rows_in_step(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tupl
 
 def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs) -> Task:
     rows = {x.var for x in task.loops}
-    steps = [n for n in task.body if isinstance(n, For) and _are_steps(n, rows)]
+    steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
     count = knobs.rows or ROWS
     if count < 2 or not any(_worth(n, rows) for n in steps) or not possible(kernel, task, tasks):
         return task
@@ -64,7 +64,7 @@ def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs)
 # --- whether ------------------------------------------------------------------------------------------
 
 
-def _are_steps(loop: For, rows: Set[str]) -> bool:
+def are_steps(loop: For, rows: Set[str]) -> bool:
     """Are these steps of a recurrence, as many for all rows?"""
     if loop.coordinate is not Coordinate.SEQ or rows & bounds_of([loop]):
         return False

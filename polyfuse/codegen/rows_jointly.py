@@ -80,6 +80,11 @@ def of_all(scalar: str) -> str:
     return f"%all_{scalar_name(scalar)}"
 
 
+def first_row(var: str) -> str:
+    """What the variable of a loop is called for the first of the rows (`codegen.iterations`)."""
+    return f"{var}_0"
+
+
 def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
     """The tasks of a kernel, with rows at once where that can be and pays (or wherever it can be, or nowhere,
     if the knobs say so), and the kernel with the arrays that they need."""
@@ -244,10 +249,10 @@ def _phases(body: Block, scalars: Mapping[str, Declare], rows: int, common: Set[
         if not any(isinstance(x, For) for x in nodes_of((n,))):
             run.append(n)
             continue
-        yield from _scalars(tuple(run), scalars, rows, common)
+        yield from for_all_rows(tuple(run), scalars, rows, common)
         run = []
         yield _rows(_loop(n, scalars), rows, lanes=_joint(n, scalars))
-    yield from _scalars(tuple(run), scalars, rows, common)
+    yield from for_all_rows(tuple(run), scalars, rows, common)
 
 
 def _rows(
@@ -261,7 +266,9 @@ def _joint(n: Node, scalars: Mapping[str, Declare]) -> tuple[str, ...]:
     return tuple(u.buffer for u in found if u.buffer in scalars)
 
 
-def _scalars(run: Block, scalars: Mapping[str, Declare], rows: int, common: Set[str]) -> Iterator[Node]:
+def for_all_rows(
+    run: Block, scalars: Mapping[str, Declare], rows: int, common: Set[str] = frozenset()
+) -> Iterator[Node]:
     """What is between two loops, for all rows: scalars are elements of their arrays.  Where rows add to the
     same elements they do so in order."""
     place = (IVar(ROW),)

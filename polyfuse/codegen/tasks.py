@@ -5,6 +5,7 @@ Scalars are declared in the smallest block that holds all their uses.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.touched import read_names
@@ -18,11 +19,12 @@ from polyfuse.ir.schedule_tree import Coordinate
 class Together:
     """Several iterations of a task at once, `rows` of them: its loops as each of them has them, and one body
     for all.  Where loops of the body are over these rows (`codegen.rows_jointly`), the task's loops are there
-    once."""
+    once.  Those that are left go as `rest` says, or one by one."""
 
     loops: tuple[tuple[For, ...], ...]
     body: Block
     rows: int
+    rest: Together | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,14 @@ class Task:
     skew: Skew | None = None
     jammed: int = 1
     time: For | None = None
+
+    @property
+    def ways(self) -> Iterator[Together]:
+        """How several iterations are run, and those that are left."""
+        way = self.together
+        while way is not None:
+            yield way
+            way = way.rest
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:

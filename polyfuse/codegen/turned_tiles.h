@@ -60,11 +60,14 @@ template <int SIZE, int N, int AHEAD> struct pf_square {
 #pragma GCC unroll 16
     for (int k = 0; k < N; ++k) ((A*)(to + k * room))->v = v[place(k)];
   }
+  // Along the memory whose rows are farther apart: eight of them that crowd in one set of a cache find room.
   PF_INLINE void all(T* to, pf_i64 room, const T* from, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
-    for (pf_i64 i = 0; i < lanes; i += N) {
-      const pf_i64 l = i + N <= lanes ? i : lanes - N;
-      for (pf_i64 j = 0; j < rows; j += N) {
-        const pf_i64 r = j + N <= rows ? j : rows - N;
+    const bool far = room > step;
+    const pf_i64 outer = far ? rows : lanes, inner = far ? lanes : rows;
+    for (pf_i64 i = 0; i < outer; i += N) {
+      const pf_i64 o = i + N <= outer ? i : outer - N;
+      for (pf_i64 j = 0; j < inner; j += N) {
+        const pf_i64 n = j + N <= inner ? j : inner - N, r = far ? o : n, l = far ? n : o;
         turn(to + r * room + l, room, from + l * step + r, step);
       }
     }

@@ -55,9 +55,9 @@ class PlanBuffer:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """`instances` is the number of statement instances, for choosing chunks and for reports.  Iterations are
-    computed `together`, so many at a time, where a chunk has so many.  The first launch of a `series` of so
-    many says that they run one after the other, in so many `rounds`; in round r the iterations are those from
-    r * count on.
+    computed `together`, so many at a time, where a chunk has so many; the largest number comes first.  The
+    first launch of a `series` of so many says that they run one after the other, in so many `rounds`; in
+    round r the iterations are those from r * count on.
 
     Where a library does the work there is no function.
     """
@@ -68,7 +68,7 @@ class Launch:
     instances: IndexExpr
     parallel: bool
     library: MatrixProduct | None = None
-    together: int = 1
+    together: tuple[int, ...] = ()
     series: int = 1
     rounds: int = 1
 
@@ -76,7 +76,7 @@ class Launch:
         if self.library is not None:
             return f"library ({self.kernel}): {self.library}, {self.instances} instances"
         how = f"parallel over {self.count}" if self.parallel else "serial"
-        how += f", {self.together} at a time" if self.together > 1 else ""
+        how += f", {self.together[0]} at a time" if self.together else ""
         how += f", in each of {self.rounds} rounds" if self.rounds != 1 else ""
         how += f" of {self.series} launches" if self.series > 1 else ""
         return f"{self.function} ({self.kernel}): {how}, {self.instances} instances"

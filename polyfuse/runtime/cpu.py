@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,12 +42,12 @@ def _chunks_each(launch: Launch, instances: int) -> int:
     return max(FEWEST_CHUNKS, min(CHUNKS_PER_THREAD, instances // launch.rounds // CHUNK_INSTANCES))
 
 
-def _chunk(count: int, parts: int, threads: int, together: int) -> int:
-    """Iterations of a chunk: so many parts of `count`, in whole groups of those that are computed together
-    where that leaves a chunk for each thread."""
+def _chunk(count: int, parts: int, threads: int, together: Sequence[int]) -> int:
+    """Iterations of a chunk: so many parts of `count`, in whole groups of those that are computed together,
+    of the largest that leave a chunk for each thread."""
     chunk = -(-count // parts)
-    whole = -(-chunk // together) * together
-    return whole if whole * threads <= count else chunk
+    wholes = (-(-chunk // group) * group for group in together)
+    return next((whole for whole in wholes if whole * threads <= count), chunk)
 
 
 class CpuExecutable:

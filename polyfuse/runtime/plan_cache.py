@@ -34,7 +34,7 @@ from polyfuse.ir.launch_plan import (
 from polyfuse.runtime.cache import Cache, cache_key, package_version
 from polyfuse.source import SourceText, Span
 
-FORMAT = "2"
+FORMAT = "3"
 
 
 @cache
@@ -176,7 +176,7 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), together, series, rounds)
+        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), tuple(together), series, rounds)
         for f, k, c, n, p, library, together, series, rounds in data["launches"]
     )
     return LaunchPlan(

@@ -186,9 +186,14 @@ def test_tasks_without_steps_and_knobs_for_single_rows_leave_rows_alone() -> Non
 
 @pytest.mark.parametrize(
     ("count", "together", "chunk"),
-    [(64, 4, 4), (32, 4, 4), (32, 1, 2), (200, 16, 16), (40, 16, 16), (20, 16, 2), (7, 4, 1), (8, 4, 4)],
-)
-def test_chunks_are_whole_groups_where_each_thread_has_one(count: int, together: int, chunk: int) -> None:
+    [
+        (64, (4,), 4), (32, (4,), 4), (32, (), 2), (200, (16,), 16), (40, (16,), 16), (20, (16,), 2),
+        (7, (4,), 1), (8, (4,), 4), (40, (16, 4), 16), (20, (16, 4), 4), (7, (16, 4), 1),
+    ],
+)  # fmt: skip
+def test_chunks_are_whole_groups_where_each_thread_has_one(
+    count: int, together: tuple[int, ...], chunk: int
+) -> None:
     assert _chunk(count, 16, 2, together) == chunk
 
 

@@ -1,0 +1,163 @@
+"""What a strip of steps touches of a run of memory, for all rows: an array of the worker, turned around.
+
+    a[t, row] = x[b + row, t + 1]       for t in u..min(T, u + 32), row in 0..16
+
+A run is what accesses have in common that go along memory from step to step; they may differ by a number in
+the last index (`x[b, t]` and `x[b, t - 1]` are one run), and may go backwards (`x[b, T - t]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyfuse.codegen.rows_jointly import ROW
+from polyfuse.codegen.transposed import plain
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.kernel import Buffer
+from polyfuse.ir.linear import Linear, linear
+from polyfuse.ir.loop_ir import For, TurnedTile
+from polyfuse.ir.tensor_graph import Index
+
+# Steps of a strip.
+STEPS = 32
+_PLACE = "place"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The last index is `sign` times the step, and `rest`, and a number of the access; `leading` are the
+    others, which tell the row."""
+
+    tensor: str
+    leading: tuple[IndexExpr, ...]
+    sign: int
+    rest: tuple[tuple[IndexExpr, int], ...]
+    dtype: DType
+
+    def last(self, step: IndexExpr, number: int) -> IndexExpr:
+        """The last index of an access in a step."""
+        rest = Linear(self.rest, number).expr()
+        return step + rest if self.sign > 0 else rest - step
+
+
+def run_of(
+    name: str, indices: tuple[Index, ...], dtype: DType, row: str, step: str
+) -> tuple[Run, int] | None:
+    """The run that an access belongs to, and its number; None if it goes along none."""
+    at = plain(indices)
+    if len(at) < max(2, len(indices)):
+        return None
+    *leading, last = at
+    form = linear(last)
+    sign = form.factor(IVar(step))
+    if abs(sign) != 1 or row in variables(last) or any({row, step} & hidden(i) for i in at):
+        return None
+    if not any(row in variables(i) for i in leading) or any(step in variables(i) for i in leading):
+        return None
+    rest = form.without(IVar(step))
+    return Run(name, tuple(leading), sign, rest.terms, dtype), rest.constant
+
+
+def hidden(i: IndexExpr) -> set[str]:
+    """The variables of an index in which it is not linear."""
+    return {v for atom, _ in linear(i).terms if not isinstance(atom, IVar) for v in variables(atom)}
+
+
+def line_shift(run: Run, numbers: Sequence[int]) -> int:
+    """Where strips begin, but for a multiple of their length, so that theirs of a run are whole lines."""
+    return (-min(numbers) if run.sign > 0 else min(numbers) + 1) % STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Steps from `start` on, of a whole strip, of which there are those from `begin` to `end`."""
+
+    start: IndexExpr
+    begin: IndexExpr
+    end: IndexExpr
+
+
+def strip_of(loop: For, start: str, shift: int) -> tuple[For, Strip]:
+    """The loop over strips, without a body, and a strip of steps."""
+    first = binary("+", binary("*", binary("//", loop.lower - shift, STEPS), STEPS), shift)
+    strips = For(start, first, loop.upper, STEPS, ())
+    at = IVar(start)
+    return strips, Strip(at, binary("max", loop.lower, at), binary("min", loop.upper, at + STEPS))
+
+
+@dataclass(frozen=True, slots=True)
+class StripTile:
+    """The elements of a run that a strip touches, by accesses with numbers from `low` to `high`, in an array
+    that has those of all rows side by side."""
+
+    run: Run
+    low: int
+    high: int
+    array: Buffer
+    strip: Strip
+
+    @staticmethod
+    def length(numbers: Sequence[int]) -> int:
+        """Elements of a row."""
+        return STEPS + max(numbers) - min(numbers)
+
+    @property
+    def _base(self) -> IndexExpr:
+        """The least last index that a whole strip touches."""
+        start = self.strip.start
+        return self.run.last(start if self.run.sign > 0 else start + (STEPS - 1), self.low)
+
+    def of(self, step: IndexExpr, number: int) -> tuple[str, tuple[Index, ...]]:
+        """Where an element of a step is in the array."""
+        place = linear(self.run.last(step, number) - self._base).expr()
+        return self.array.tensor, (place, IVar(ROW))
+
+    def loaded(self, rows: int) -> TurnedTile:
+        """Memory turned around into the array."""
+        return TurnedTile(
+            "%tile",
+            self.run.dtype,
+            self.run.tensor,
+            self._memory,
+            self._along,
+            STEPS,
+            _all(rows),
+            rows,
+            to=(self.array.tensor, self._array),
+        )
+
+    def stored(self, rows: int) -> TurnedTile:
+        """The array turned around into memory."""
+        return TurnedTile(
+            "%tile",
+            self.run.dtype,
+            self.array.tensor,
+            self._array,
+            _all(rows),
+            rows,
+            self._along,
+            STEPS,
+            to=(self.run.tensor, self._memory),
+        )
+
+    @property
+    def _memory(self) -> tuple[IndexExpr, ...]:
+        return (*self.run.leading, IVar(_PLACE))
+
+    @property
+    def _array(self) -> tuple[IndexExpr, ...]:
+        return linear(IVar(_PLACE) - self._base).expr(), IVar(ROW)
+
+    @property
+    def _along(self) -> For:
+        """The loop along memory, without a body."""
+        begin, final = self.strip.begin, self.strip.end - 1
+        steps = (begin, final) if self.run.sign > 0 else (final, begin)
+        first, last = (self.run.last(*x) for x in zip(steps, (self.low, self.high), strict=True))
+        return For(_PLACE, first, last + 1, 1, ())
+
+
+def _all(rows: int) -> For:
+    return For(ROW, IConst(0), IConst(rows), 1, ())

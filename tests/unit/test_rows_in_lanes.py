@@ -1,0 +1,214 @@
+"""Recurrences along memory: rows are the lanes of vectors, and tiles of them are turned around."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded_inputs
+from thinned import thinned
+
+from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.lower import LoweredKernel, lower
+from polyfuse.codegen.rows_jointly import ROW
+from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.strip_tiles import STEPS
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import KernelGraph, Scope
+from polyfuse.ir.loop_ir import For, TurnedTile
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.layers import cpu_mapping
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+from polyfuse.runtime.cpu import CpuExecutable
+
+SUMS = """op f(x: {0}[B, T]) -> (y: {0}[B, T]) where T >= 1 {{
+  y[b, 0] = x[b, 0]
+  y[b, t] = y[b, t-1] + x[b, t] for t in 1..T
+}}"""
+# A filter: what is read a step and two steps back lies in one tile with what is read now.
+FILTER = """op f(x: f32[B, T], a: f32[B], w: f32[T]) -> (y: f32[B, T]) where T >= 2 {
+  y[b, 0] = x[b, 0]
+  y[b, 1] = x[b, 1] + x[b, 0]
+  y[b, t] = a[b] * y[b, t-1] - 0.25 * y[b, t-2] + x[b, t] + w[t] * x[b, t-1] + x[b, t-2] for t in 2..T
+}"""
+BACKWARDS = """op f(w: f32[B, T], v: f32[B, T+1]) -> (a: f32[B, T]) where T >= 1 {
+  a[b, T-1] = w[b, T-1]
+  a[b, t] = w[b, t] + 0.8 * v[b, t+1] * a[b, t+1] for t in 0..T-1
+}"""
+# What is eliminated forwards stays in arrays of the worker until it is put in backwards.
+TRIDIAGONAL = """op f(a: f32[B, T], d: f32[B, T]) -> (x: f32[B, T]) where T >= 1 {
+  c[b, 0] = 1.0 / (3.0 + a[b, 0] * a[b, 0])
+  c[b, t] = 1.0 / (3.0 + a[b, t] * a[b, t] - c[b, t-1]) for t in 1..T
+  e[b, 0] = d[b, 0] * c[b, 0]
+  e[b, t] = (d[b, t] - e[b, t-1]) * c[b, t] for t in 1..T
+  x[b, T-1] = e[b, T-1]
+  x[b, t] = e[b, t] - c[b, t] * x[b, t+1] for t in 0..T-1
+}"""
+RUNS = """op f(x: f32[B, T], k: i32[B, T]) -> (y: f32[B, T], n: i32[B, T]) where T >= 1 {
+  y[b, 0] = x[b, 0]
+  y[b, t] = max(y[b, t-1], x[b, t]) if k[b, t] > 0 else tanh(x[b, t]) for t in 1..T
+  n[b, 0] = k[b, 0]
+  n[b, t] = n[b, t-1] + 1 if k[b, t] > 0 else 0 for t in 1..T
+}"""
+WIDER = """op f(x: f32[B, T], q: f64[B, T]) -> (y: f64[B, T]) where T >= 1 {
+  y[b, 0] = f64(x[b, 0])
+  y[b, t] = 0.5 * y[b, t-1] + f64(x[b, t]) * q[b, t] + f64(b + t) for t in 1..T
+}"""
+ROWS_BELOW = """op f(x: f32[B, T]) -> (y: f32[B-1, T]) where B >= 1, T >= 1 {
+  y[b, 0] = x[b+1, 0] for b in 0..B-1
+  y[b, t] = 0.5 * y[b, t-1] + x[b+1, t] - x[b, t] for b in 0..B-1, t in 1..T
+}"""
+CASES = {
+    "sums": SUMS.format("f32"), "f64": SUMS.format("f64"), "i64": SUMS.format("i64"),
+    "filter": FILTER, "backwards": BACKWARDS, "tridiagonal": TRIDIAGONAL, "runs": RUNS, "wider": WIDER,
+    "rows below": ROWS_BELOW,
+}  # fmt: skip
+# Their elements are converted, divided as integers, found by data, or read under a condition on indices.
+ALONE = {
+    "f16": SUMS.format("f16"),
+    "i8": SUMS.format("i8"),
+    "divided": """op f(x: i32[B, T], k: i32) -> (y: i32[B, T]) where T >= 1 {
+      y[b, 0] = x[b, 0]
+      y[b, t] = y[b, t-1] // max(x[b, t], 1) + k for t in 1..T
+    }""",
+    "gathered": """op f(x: f32[B, T], k: i64[B, T]) -> (y: f32[B, T]) where T >= 1 {
+      y[b, 0] = x[b, 0]
+      y[b, t] = y[b, t-1] + x[b, k[b, t]] for t in 1..T
+    }""",
+    "steps back in another row": """op f(x: f32[B, T], r: i64[B]) -> (y: f32[B, T]) where T >= 1 {
+      y[b, 0] = x[b, 0]
+      y[b, t] = y[b, t-1] + x[r[b], t] for t in 1..T
+    }""",
+    "across memory": """op f(x: f32[B, T, 3]) -> (y: f32[B, T]) where T >= 1 {
+      y[b, 0] = x[b, 0, 1]
+      y[b, t] = y[b, t-1] + x[b, t, 1] for t in 1..T
+    }""",
+}
+
+
+@pytest.fixture
+def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests of any size are spread over workers."""
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+
+
+def made(text: str, **sizes: int) -> KernelGraph:
+    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
+
+
+def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKernel:
+    """The last kernel."""
+    return lower(made(text, **sizes).kernels[-1], knobs)
+
+
+def tiles(low: LoweredKernel) -> list[TurnedTile]:
+    every = (n for t in low.tasks for x in t.ways for n in nodes_of(x.body))
+    return [n for n in every if isinstance(n, TurnedTile)]
+
+
+# --- whether ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_are_lanes_and_what_is_left_goes_in_step(case: str) -> None:
+    low = lowered(CASES[case], B=256, T=512)
+    wide = case in ("f64", "i64", "wider")
+    assert [tuple(x.rows for x in t.ways) for t in low.tasks] == [(8 if wide else 16, 4)]
+    (steps, *_) = (n for n in nodes_of(low.tasks[0].together.body) if isinstance(n, For) and n.step == STEPS)
+    inner = [n for n in nodes_of(steps.body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
+    assert inner and {n.var for n in inner} == {ROW}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_others_go_in_step(case: str) -> None:
+    low = lowered(ALONE[case], B=256, T=512)
+    assert not tiles(low)
+    assert all(x.rows == 4 for t in low.tasks for x in t.ways)
+
+
+def test_one_tile_has_all_that_steps_read_of_a_run() -> None:
+    low = lowered(FILTER, B=256, T=512)
+    loaded, stored = tiles(low)
+    assert (loaded.buffer, stored.to and stored.to[0]) == ("x", "y")
+    arrays = {b.tensor: b for b in low.kernel.buffers}
+    assert [str(e) for e in arrays[loaded.to[0]].extents] == [str(STEPS + 2), "16"]
+    assert [str(e) for e in arrays[stored.buffer].extents] == [str(STEPS), "16"]
+
+
+def test_few_rows_few_steps_and_knobs_leave_it() -> None:
+    text = SUMS.format("f32")
+    assert tiles(lowered(text, B=5000, T=9))
+    assert not tiles(lowered(text, B=5000, T=8))
+    assert not tiles(lowered(text, CpuKnobs(rows=4), B=256, T=512))
+    assert not tiles(lowered(text, CpuKnobs(jointly=False), B=256, T=512))
+    assert "pf_turn" in cpu_source(text, B=16, T=64)
+    assert "pf_turn" not in cpu_source(text, B=15, T=64)
+
+
+def test_arrays_of_the_worker_stay_in_l2() -> None:
+    assert tiles(lowered(TRIDIAGONAL, B=256, T=5000))
+    low = lowered(TRIDIAGONAL, B=256, T=50_000)
+    assert not tiles(low)
+    assert not [b for b in low.kernel.buffers if b.scope is Scope.LOCAL and b.reason == "rows are lanes"]
+
+
+def test_strips_begin_at_lines_of_what_is_stored() -> None:
+    for text, begins in ((SUMS.format("f32"), "= 0;"), (BACKWARDS, "from = -")):
+        source = cpu_source(text, B=256, T=512)
+        (line,) = (x for x in source.splitlines() if "_from = " in x and "for (" in x)
+        assert begins in line
+
+
+def test_what_is_changed_in_place_is_not_read_ahead() -> None:
+    text = """op f(inout x: f32[B, T]) {
+      x[b, 0] = 1.0
+      x[b, t] = x[b, t] * 2.0 for t in 1..T
+    }"""
+    assert "lanes0" not in cpu_source(text, B=64, T=64)
+
+
+# --- results ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["loop", "nest"])
+@pytest.mark.parametrize("case", [*CASES, *ALONE])
+@pytest.mark.parametrize(
+    ("count", "steps"), thinned([(16, 9), (1, 40), (33, 64), (0, 33), (40, 33), (17, 100)], 3, True)
+)
+def test_results_are_right(
+    case: str, count: int, steps: int, spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strips that are whole and those that are not, in nests that are handed out and in loops."""
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1 if spread else 1 << 40)
+    count += case == "rows below"
+    text = (CASES | ALONE)[case]
+    kernels, graph = made(text, B=count, T=steps), fixed_graph_of(text, B=count, T=steps)
+    inputs = seeded_inputs(graph)
+    (code,) = emit_together([Request(kernels)])
+    assert_right(graph, run_on(CpuExecutable(code, {}), kernels.graph, inputs), inputs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_in_one_row_stays_in_it(value: float, parallel: None) -> None:
+    kernels = made(FILTER, B=37, T=50)
+    clean = seeded_inputs(kernels.graph)
+    (code,) = emit_together([Request(kernels)])
+    want = run_on(CpuExecutable(code, {}), kernels.graph, clean)["y"]
+    for row in range(37):
+        x = clean["x"].copy()
+        x[row, 20] = value
+        got = run_on(CpuExecutable(code, {}), kernels.graph, {**clean, "x": x})["y"]
+        others = np.arange(37) != row
+        np.testing.assert_array_equal(got[others], want[others])
+        np.testing.assert_array_equal(got[row, :20], want[row, :20])
+
+
+@pytest.mark.parametrize("stride", [-2, 2])
+def test_strides_of_any_kind(stride: int, parallel: None) -> None:
+    kernels = made(FILTER, B=39, T=45)
+    inputs = seeded_inputs(kernels.graph)
+    x = np.random.default_rng(3).standard_normal((90, 39)).astype("f4").T[:, ::stride]
+    inputs["x"] = x
+    (code,) = emit_together([Request(kernels, strided=frozenset({"x"}))])
+    assert_right(kernels.graph, run_on(CpuExecutable(code, {}), kernels.graph, inputs), inputs)
