@@ -31,7 +31,7 @@ from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
-from polyfuse.codegen.rows_together import possible
+from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
 from polyfuse.codegen.strip_tiles import Run, StripTile, hidden, line_shift, run_of, strip_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.transposed import plain
@@ -55,7 +55,7 @@ from polyfuse.ir.loop_ir import (
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, reads, walk
+from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, Select, reads, walk
 
 # Rows fill a line of memory.
 _LINE_BYTES = 64
@@ -65,6 +65,8 @@ FEWEST_STEPS = 8
 _SIZES = (4, 8)
 # Of integers, without instructions for vectors.
 _SCALAR = ("floordiv", "mod")
+# Operations of few cycles: steps of a single one are as fast as memory is.
+_QUICK = ("add", "sub", "mul")
 _Place = tuple[str, tuple[Index, ...]]
 
 
@@ -77,9 +79,12 @@ def rows_in_lanes(
         return (), tuple(tasks)
     alone = [replace(t, together=None) for t in tasks]
     arrays = _Arrays(kernel, knobs.on.l2 * 3 // 4)
+    far = touched_bytes(kernel) > knobs.on.l2
     made: list[Task] = []
     for t, one in zip(tasks, alone, strict=True):
-        if len(t.loops) == 1 and possible(kernel, one, alone):
+        if far and _as_fast_as_memory(t):
+            made.append(t)
+        elif len(t.loops) == 1 and possible(kernel, one, alone):
             made.append(_nest(arrays, t))
         else:
             made.append(t if t.loops or t.jammed > 1 else _serial(arrays, t))
@@ -153,6 +158,14 @@ def _count(row: For) -> int:
     count = _LINE_BYTES // max(widths)
     trip = trip_of(row)
     return count if trip is None or trip >= count else 0
+
+
+def _as_fast_as_memory(task: Task) -> bool:
+    """Do all steps make a single quick operation?"""
+    loops = [n for n in nodes_of(task.body) if isinstance(n, For)]
+    values = (v for n in loops for v in values_of(n.body))
+    done = [e for v in values for e in walk(v) if isinstance(e, Apply | Select)]
+    return len(done) <= 1 and all(isinstance(e, Apply) and e.op in _QUICK for e in done)
 
 
 def _is_plain(n: Node, row: str) -> bool:

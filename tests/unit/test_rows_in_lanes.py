@@ -112,7 +112,7 @@ def tiles(low: LoweredKernel) -> list[TurnedTile]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_lanes_and_what_is_left_goes_in_step(case: str) -> None:
-    low = lowered(CASES[case], B=256, T=512)
+    low = lowered(CASES[case], B=128, T=512)
     wide = case in ("f64", "i64", "wider")
     assert [tuple(x.rows for x in t.ways) for t in low.tasks] == [(8 if wide else 16, 4)]
     (steps, *_) = (n for n in nodes_of(low.tasks[0].together.body) if isinstance(n, For) and n.step == STEPS)
@@ -144,6 +144,8 @@ def test_few_rows_few_steps_and_knobs_leave_it() -> None:
     assert not tiles(lowered(text, CpuKnobs(jointly=False), B=256, T=512))
     assert "pf_turn" in cpu_source(text, B=16, T=64)
     assert "pf_turn" not in cpu_source(text, B=15, T=64)
+    assert not tiles(lowered(text, B=512, T=4000)), "as fast as memory"
+    assert tiles(lowered(FILTER, B=512, T=4000))
 
 
 def test_arrays_of_the_worker_stay_in_l2() -> None:
