@@ -147,7 +147,8 @@ def _count(row: For) -> int:
     """How many rows are lanes; 0 where a row is no recurrence of plain steps."""
     loops = [n for n in row.body if isinstance(n, For)]
     plain_nodes = all(_is_plain(n, row.var) for n in row.body)
-    if not plain_nodes or not any(are_steps(n, {row.var}) for n in loops):
+    long = [n for n in loops if (trip := trip_of(n)) is None or trip >= FEWEST_STEPS]
+    if not plain_nodes or not any(are_steps(n, {row.var}) for n in long):
         return 0
     values = [*values_of(row.body), *(v for n in loops for v in values_of(n.body))]
     every = [e for v in values for e in walk(v)]
@@ -172,10 +173,8 @@ def _is_plain(n: Node, row: str) -> bool:
     """Is it a scalar, a store, or a loop of such?"""
     match n:
         case For(lower=lower, upper=upper, step=1, body=body, lanes=()):
-            trip = trip_of(n)
-            short = trip is not None and trip < FEWEST_STEPS
             inside = all(isinstance(x, (Declare, Store, Comment)) and _is_plain(x, row) for x in body)
-            return inside and not short and row not in {*variables(lower), *variables(upper)}
+            return inside and row not in {*variables(lower), *variables(upper)}
         case Declare(count=count):
             return not count
         case Store() | Comment():
@@ -265,7 +264,7 @@ class _Lanes:
         tiles: dict[Run, StripTile] = {}
         for run, numbers in every.items():
             extents = (IConst(StripTile.length(numbers)),)
-            array = self.arrays.array((self.row.var, loop.var, run), run.dtype, extents, self.rows)
+            array = self.arrays.array((run, run in stored, *extents), run.dtype, extents, self.rows)
             tiles[run] = StripTile(run, min(numbers), max(numbers), array, strip)
 
         def place(name: str, indices: tuple[Index, ...], dtype: DType) -> _Place:

@@ -59,10 +59,22 @@ ROWS_BELOW = """op f(x: f32[B, T]) -> (y: f32[B-1, T]) where B >= 1, T >= 1 {
   y[b, 0] = x[b+1, 0] for b in 0..B-1
   y[b, t] = 0.5 * y[b, t-1] + x[b+1, t] - x[b, t] for b in 0..B-1, t in 1..T
 }"""
+# The first values are a short loop of their own.
+THREE_BACK = """op f(x: f32[B, T]) -> (y: f32[B, T]) where T >= 3 {
+  y[b, t] = x[b, t] for t in 0..3
+  y[b, t] = max(y[b, t-3], x[b, t]) for t in 3..T
+}"""
+# Tiles of the same memory are longer in the second pass.
+PASSES = """op f(x: f32[B, T]) -> (y: f32[B, T], z: f32[B, T]) where T >= 3 {
+  y[b, 0] = x[b, 0]
+  y[b, t] = max(y[b, t-1], x[b, t]) + 1.0 for t in 1..T
+  z[b, t] = x[b, t] for t in T-2..T
+  z[b, t] = 0.5 * z[b, t+1] + x[b, t] * x[b, t+2] for t in 0..T-2
+}"""
 CASES = {
     "sums": SUMS.format("f32"), "f64": SUMS.format("f64"), "i64": SUMS.format("i64"),
     "filter": FILTER, "backwards": BACKWARDS, "tridiagonal": TRIDIAGONAL, "runs": RUNS, "wider": WIDER,
-    "rows below": ROWS_BELOW,
+    "three back": THREE_BACK, "rows below": ROWS_BELOW, "passes": PASSES,
 }  # fmt: skip
 # Their elements are converted, divided as integers, found by data, or read under a condition on indices.
 ALONE = {
