@@ -43,7 +43,7 @@ def _pass(rng: random.Random, names: list[str], known: list[str]) -> list[str]:
         value = " + ".join(terms)
         if rng.random() < 0.2:
             value = f"max({value}, {name}[b, t {back} 1])"
-        lines.append(f"{name}[b, t] = {value} for t in {steps}")
+        lines.append(f"{name}[b, t] = {value} for b in 0..B, t in {steps}")
     return lines
 
 
