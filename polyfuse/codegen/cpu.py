@@ -53,9 +53,18 @@ _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
 #define PF_ROLLED
+#define PF_UNROLLED
+#define PF_HELD(v)
 #else
 #define PF_IVDEP _Pragma("GCC ivdep")
 #define PF_ROLLED _Pragma("GCC unroll 1")
+#if defined(__x86_64__)
+#define PF_UNROLLED _Pragma("GCC unroll 16")
+#define PF_HELD(v) __asm__ volatile("" : "+v"(v) : : "memory")
+#else
+#define PF_UNROLLED PF_ROLLED
+#define PF_HELD(v)
+#endif
 #endif
 #if defined(__x86_64__) && !defined(__clang__)
 #define PF_SUMS __attribute__((optimize("no-schedule-insns"), target("tune=skylake")))

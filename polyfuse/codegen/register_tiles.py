@@ -166,7 +166,7 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
     )
     if starts[0] is None or starts[1] is None or not _contiguous(kernel, right, nest.lane.var):
         return None
-    name = f"%t{next(numbers)}"
+    name = f"%tile{next(numbers)}"
     row, lane = f"{name[1:]}_row", f"{name[1:]}_lane"
     tile = RegisterTile(
         name,

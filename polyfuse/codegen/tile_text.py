@@ -1,19 +1,29 @@
 """A register tile as C++: accumulators are vectors of the machine, one or more for each row.
 
 gcc and clang keep an array of vectors in registers where every index is known once loops of fixed length
-are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.  Loops over
-what is summed stay loops: of three unrolled steps gcc 12 loads the right factor again for each row.
+are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.
+
+Short loops over what is summed (the window of a convolution) are written out: a core that another thread
+shares begins few instructions in a cycle, and those of such loops are a quarter.  gcc 12 would load the
+right factor again for each row of several steps, or keep elements of the left one for later steps, in
+registers that sums have need of; so each sum is a value of its own after each step, before later loads
+(PF_HELD).  Other loops stay loops.
 """
 
 from __future__ import annotations
 
+from math import prod
+
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import RegisterTile
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
 
 _UNROLL = '_Pragma("GCC unroll 32")'
+# Steps that are written out at most: of a tile of 6 rows and 2 vectors, they take a kilobyte and a half.
+MOST_STEPS = 16
 
 
 def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
@@ -43,17 +53,27 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
         f"{i1}typedef {c} {name}_memory"
         f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
     ]
-    rolled = [f"PF_ROLLED {x}" for x in loops[node.parts :]]
-    for k, text in enumerate([*loops[: node.parts], *summed, *rolled]):
+    short = 0 if gathered else _short(node)
+    marks = ["PF_ROLLED"] * (len(loops) - node.parts - short) + ["PF_UNROLLED"] * short
+    marked = [f"{mark} {x}" for mark, x in zip(marks, loops[node.parts :], strict=True)]
+    for k, text in enumerate([*loops[: node.parts], *summed, *marked]):
         lines.append(indent + "  " * (1 + k - (k > node.parts)) + text)
     lines += _right(printer, node, i2 + "  ", gathered)
     for k in range(node.rows):
         left = printer.expr(_at(node.left, node.row, binary("+", IVar(row), k)))
-        lines.append(f"{i2}  {{ const {c} q = {left}; {each} {_added(printer, node, name, k)} }}")
+        added = _added(printer, node, name, k)
+        added = f"{{ {added} PF_HELD({name}_acc[{k}][v]); }}" if short else added
+        lines.append(f"{i2}  {{ const {c} q = {left}; {each} {added} }}")
     ends = [indent + "  " * (len(loops) - k) + "}" for k in range(len(loops))]
     inner = len(loops) - node.parts
     lines += [*ends[:inner], *[indent + "  " * (1 + node.parts) + x for x in stores], *ends[inner:]]
     return [*lines, f"{indent}}}"]
+
+
+def _short(node: RegisterTile) -> int:
+    """How many of the innermost loops over what is summed are written out."""
+    trips = [trip_of(x) or MOST_STEPS + 1 for x in node.loops[node.parts :]]
+    return sum(prod(trips[k:]) <= MOST_STEPS for k in range(len(trips)))
 
 
 def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -231,6 +232,18 @@ def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
     last = kernels.kernels[-1]
     assert {"c", "y", "z"} <= set(last.statements)
     assert last.buffer("c").scope is Scope.LOCAL, "elements of a tile need not go to memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "written"), [("convolution", 9, 1), ("plane", 3, 2), ("plain", 64, 0), ("plain", 12, 1)]
+)
+def test_short_loops_over_steps_are_written_out(
+    name: str, steps: int, written: int, every_size: None
+) -> None:
+    call = product_call(name, **{"Q" if name == "plane" else "K": steps})
+    source = pf.compile(f"op f{FORMS[name]}", target="cpu").built(*call.inputs.values()).code.source
+    assert source.count("PF_UNROLLED for") == written
+    assert bool(re.search(r"PF_HELD\(tile", source)) == (written > 0), "else gcc 12 loads factors again"
 
 
 def test_what_is_before_a_factor_is_computed_by_its_copy(every_size: None) -> None:

@@ -34,7 +34,8 @@ def test_nothing_to_compute() -> None:
 
 
 def test_which_have_tiles() -> None:
-    assert "_vector d = q - t0_right[v]; t0_acc[0][v] += d * d;" in cpu_source(DISTANCES, N=500, M=600, K=64)
+    source = cpu_source(DISTANCES, N=500, M=600, K=64)
+    assert "_vector d = q - tile0_right[v]; tile0_acc[0][v] += d * d;" in source
     for n, m, k in ((4, 300, 100), (20, 20, 5000), (40, 40, 4)):
         graph = fixed_graph_of(DISTANCES, N=n, M=m, K=k)
         assert product_of(graph, graph.statements[0]) is None
