@@ -15,8 +15,8 @@ roundings     values of 16 bits that a loop reads again stay f32
 carried       what a loop reads of the steps before stays in scalars
 kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
-tiles, jams   sums of products stay in vector registers; a row of totals gets several terms at a time, those
-              of a small window all of them
+tiles, jams   sums of products stay in vector registers, where what follows them reads them; a row of totals
+              gets several terms at a time, those of a small window all of them
 turns         tiles that are read across their rows are turned around
 long sums     over several loops are kept in double
 scalars       are declared in the smallest block that holds all their uses
@@ -64,6 +64,7 @@ from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.short_functions import with_short_functions
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.codegen.tile_followers import follow_tiles
 from polyfuse.codegen.time_parts import block_tree
 from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
@@ -99,7 +100,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = column_values(kernel, hoist(kernel, block, numbers), numbers)
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
-    block = jam(kernel, jammed_windows(register_tiles(kernel, block, numbers)))
+    block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
+    block = jam(kernel, jammed_windows(block))
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))

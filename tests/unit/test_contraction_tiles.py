@@ -234,6 +234,16 @@ def test_what_follows_an_element_stays_with_its_tile(every_size: None) -> None:
     assert last.buffer("c").scope is Scope.LOCAL, "elements of a tile need not go to memory"
 
 
+@pytest.mark.parametrize(("name", "copied"), [("after", False), ("both", True)])
+def test_what_follows_reads_sums_from_their_tile(name: str, copied: bool, every_size: None) -> None:
+    """A result is stored all the same; 23 rows are several tiles, the last of them shorter."""
+    call = product_call(name, M=23)
+    source = pf.compile(f"op f{FORMS[name]}", target="cpu").built(*call.inputs.values()).code.source
+    assert bool(re.search(r"b_c\[[^;]*\] = tile\d+\[", source)) == copied
+    assert re.search(r"b_y\[[^;]*\] = [^;]*tile\d+\[", source) or copied
+    check_everywhere([call])
+
+
 @pytest.mark.parametrize(
     ("name", "steps", "written"), [("convolution", 9, 1), ("plane", 3, 2), ("plain", 64, 0), ("plain", 12, 1)]
 )
