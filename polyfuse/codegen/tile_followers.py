@@ -73,7 +73,7 @@ class _Copy:
         """A later node, which reads the tile if it has the same rows and lanes."""
         match node:
             case For(body=(For() as lane,)) if _as_long(node, self.row) and _as_long(lane, self.lane):
-                names = {self.row.var: IVar(node.var), self.lane.var: IVar(lane.var)}
+                names: dict[str, IndexExpr] = {self.row.var: IVar(node.var), self.lane.var: IVar(lane.var)}
                 at, sums = _renamed(self.indices, names), _renamed(self.sums.indices, names)
 
                 def read(e: Expr) -> Expr:

@@ -51,10 +51,10 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.paired_steps import with_pairs
-from polyfuse.layers.products import Product, along, contiguous, plain, product_of
+from polyfuse.layers.products import Product, along, contiguous, lies_along, plain, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.strides import address, stride
-from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, lies_along, loop
+from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, loop
 from polyfuse.layers.tile_shapes import CROWDED, MOST_STEPS, Extents, TileShape, tile_shape
 
 # A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles

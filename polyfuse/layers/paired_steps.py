@@ -7,7 +7,7 @@ becomes
 Copies of the factors have words, of two halves of 16 bits, so that one instruction of a tile (`vpmaddwd`)
 multiplies twice as many elements as a product of i32 does, and adds them up as well.  Where a sum has an odd
 number of steps, the last word of each factor has a zero.  All is exact: halves have room for bytes of
-any kind and for i16, and sums wrap as before.
+any kind, also less a zero point (`i32(a[m, k]) - i32(zero)`), and for i16, and sums wrap as before.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.ir.contraction import is_difference
-from polyfuse.ir.dtypes import BOOL, I8, I16, I32, I64, U8
+from polyfuse.ir.dtypes import BOOL, I32, I64
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
+from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
     Apply,
-    Cast,
     Const,
     Expr,
     IndexValue,
@@ -35,7 +35,7 @@ from polyfuse.layers.tile_copies import extents_of
 def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
     """The graph and the contraction with words of two steps, if its factors are short integers."""
     s = graph.statement(p.statement)
-    if is_difference(s.expr) or not (_is_half(p.left) and _is_half(p.right)):
+    if is_difference(s.expr) or not (is_half(p.left) and is_half(p.right)):
         return graph, p
     extents = extents_of(s)
     over = min(p.over, key=lambda d: (-(-extents[d] // 2) / extents[d], -extents[d]))
@@ -46,11 +46,6 @@ def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
     term = Apply("dot_words", (p.left, p.right), I32)
     paired = replace(s, dims=tuple(half if d is dim else d for d in s.dims), expr=term)
     return replace(graph, statements=tuple(paired if x is s else x for x in graph.statements)), p
-
-
-def _is_half(e: Expr) -> bool:
-    """Is a factor a number with room in 16 bits, sign and all, that becomes an i32?"""
-    return isinstance(e, Cast) and e.dtype == I32 and e.arg.dtype in (I8, U8, I16, BOOL)
 
 
 def _word(e: Expr, dim: IterDim, odd: bool) -> Expr:

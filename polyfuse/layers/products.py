@@ -28,6 +28,7 @@ from polyfuse.ir.contraction import factors_of, is_difference
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
+from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Cast,
@@ -37,6 +38,7 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     TensorGraph,
     depends_on,
+    reads,
     statement_reads,
 )
 from polyfuse.layers.strides import address, stride
@@ -52,9 +54,9 @@ FEWEST_OVER = 8
 # Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
 # which are not summed together, no factor is turned around.
 FEWEST_DISTANCES, FEWEST_DISTANT = 1024, 8
-# Of fewer rows or columns of bytes compilers sum products as fast, by instructions for pairs of them: one sum
-# at a time, so that sums along memory of several rows together are no gain.
-FEWEST_WIDENED = 16
+# Of fewer rows or columns of short integers compilers sum products as fast, by instructions for pairs: where
+# tiles have no such instructions, and where they turn both factors around.
+FEWEST_WIDENED, FEWEST_WIDENED_TURNED = 8, 12
 # So many columns are most of a vector of 64 bytes, or of two of 32.
 FULL_COLUMNS = 12
 
@@ -150,7 +152,7 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
     fewest = FEWEST_DISTANT if is_difference(e) else FEWEST_TURNED
     found = [x for x in found if extents[x.row] >= fewest or _read_in_place(graph, x, extents)]
-    found = [x for x in found if min(extents[x.row], extents[x.column]) >= FEWEST_WIDENED or not _widens(x)]
+    found = [x for x in found if min(extents[x.row], extents[x.column]) >= _fewest_widened(graph, x)]
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -186,7 +188,17 @@ def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> b
 
 def _widens(x: Product) -> bool:
     """Are factors integers that become larger?"""
-    return any(isinstance(e, Cast) and e.dtype == I32 for e in (x.left, x.right))
+    return any((isinstance(e, Cast) and e.dtype == I32) or is_half(e) for e in (x.left, x.right))
+
+
+def _fewest_widened(graph: TensorGraph, x: Product) -> int:
+    """Rows and columns that tiles have at least, of integers that become larger."""
+    if not _widens(x):
+        return 0
+    factors = (x.left, x.right)
+    if any(all(lies_along(graph, e, d) for e in factors) for d in x.over):
+        return FEWEST_WIDENED_TURNED
+    return 0 if all(map(is_half, factors)) else FEWEST_WIDENED
 
 
 def along(graph: TensorGraph, x: Product) -> str | None:
@@ -200,6 +212,11 @@ def along(graph: TensorGraph, x: Product) -> str | None:
 def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:
     """Is an expression one element of memory, with its neighbour for the next value of a dim?"""
     return plain(e) and isinstance(e, Read) and stride(address(graph, e.tensor, e.indices), dim) == 1
+
+
+def lies_along(graph: TensorGraph, e: Expr, dim: str) -> bool:
+    """Is something read whose neighbours in memory are those along a dim?"""
+    return any(contiguous(graph, r, dim) for r in reads(e))
 
 
 def plain(e: Expr) -> bool:

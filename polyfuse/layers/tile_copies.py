@@ -23,10 +23,9 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     depends_on,
     map_expr,
-    reads,
 )
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import Product, contiguous
+from polyfuse.layers.products import Product, lies_along
 
 # Elements of a factor, along memory, that are turned around together.
 STRIP = 64
@@ -55,11 +54,6 @@ def extents_of(s: Statement) -> dict[str, int]:
         assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `layers.products` has seen to it
         found[d.name] = d.upper.value - d.lower.value
     return found
-
-
-def lies_along(graph: TensorGraph, e: Expr, dim: str) -> bool:
-    """Is something read whose neighbours in memory are those along a dim?"""
-    return any(contiguous(graph, r, dim) for r in reads(e))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,14 @@ def test_sums_of_many_rows_have_tiles(text: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 300), (300, 8)])
-def test_bytes_of_few_rows_or_columns_have_none(rows: int, columns: int) -> None:
+def test_bytes_of_few_rows_or_columns_have_tiles_unless_both_factors_are_turned(
+    rows: int, columns: int
+) -> None:
     """Compilers have instructions for pairs of them."""
-    assert not tiled(TEXT.format("i8"), M=rows, K=256, N=columns)
+    assert tiled(TEXT.format("i8"), M=rows, K=256, N=columns)
     assert not tiled(TURNED.format("i8"), M=rows, K=256, N=columns)
+    mixed = TEXT.format("i8").replace("a: i8", "a: i32")
+    assert tiled(mixed, M=8, K=256, N=300) and not tiled(mixed, M=6, K=256, N=300), "no pairs in tiles"
 
 
 @pytest.mark.parametrize("text", [TEXT, TURNED], ids=["plain", "turned"])
@@ -78,6 +82,30 @@ def test_tiles_of_short_integers_take_two_steps_at_once(left: str, right: str, s
         "b": extremes(graph.tensor("b").dtype.numpy, steps, 35),
     }
     check_everywhere([Call("f", text, graph, {"M": 37, "K": steps, "N": 35}, inputs)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "less", "paired"),
+    [
+        ("u8", "i32(z)", True),
+        ("i8", "i32(z)", True),
+        ("u8", "128", True),
+        ("u8", "33023", False),
+        ("i16", "1", False),
+    ],
+)
+def test_bytes_less_a_zero_point_have_room_in_halves(dtype: str, less: str, paired: bool) -> None:
+    text = TEXT.format("i8").replace("a: i8[M, K]", f"a: {dtype}[M, K], z: u8")
+    text = text.replace("i32(a[i, k])", f"(i32(a[i, k]) - {less})")
+    graph = fixed_graph_of(text, M=37, K=101, N=35)
+    tile = form_kernels(LoopFusion().schedule(graph), 2)[0].graph.statement("c")
+    assert isinstance(tile.expr, Apply) and (tile.expr.op == "dot_words") == paired
+    inputs = {
+        "a": extremes(graph.tensor("a").dtype.numpy, 37, 101),
+        "z": np.array(255, np.uint8),
+        "b": extremes(np.dtype(np.int8), 101, 35),
+    }
+    check_everywhere([Call("f", text, graph, {"M": 37, "K": 101, "N": 35}, inputs)])
 
 
 @pytest.mark.parametrize("channels", [3, 8])
