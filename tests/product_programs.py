@@ -30,6 +30,9 @@ FORMS = {
     "two over": """(a: f32[K, M, Q], b: f32[K, Q, N]) -> (c: f32[M, N]) {
       c[m, n] = sum[k, q](a[k, m, q] * b[k, q, n]) }""",
     "part": "(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k in 3..K](a[m, k] * b[k, n]) }",
+    "from before zero": """(a: f32[M, K], b: f32[N, K]) -> (y: f32[M, N]) where K >= 3 {
+      c[m, n] = sum[k in -3..K - 3](a[m, k + 3] * b[n, k + 3])
+      y[m, n] = c[m, n] * 2.0 }""",
     "factors": """(a: f32[M, K], s: f32[K], b: i32[K, N]) -> (c: f32[M, N]) {
       c[m, n] = sum[k]((a[m, k] + 1.0) * s[k] * (f32(b[k, n]) if k < 4000 else 0.0)) }""",
     "gathered": """(a: f32[M, K], id: i32[K], b: f32[K, N]) -> (c: f32[M, N]) {

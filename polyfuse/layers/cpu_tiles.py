@@ -51,7 +51,15 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.paired_steps import with_pairs
-from polyfuse.layers.products import Product, along, contiguous, lies_along, plain, product_of
+from polyfuse.layers.products import (
+    Product,
+    along,
+    contiguous,
+    from_zero,
+    lies_along,
+    plain,
+    product_of,
+)
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.strides import address, stride
 from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, loop
@@ -160,7 +168,7 @@ def map_product(
     graph: TensorGraph, p: Product, core: Core, threads: int, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
-    graph, p = with_pairs(graph, p)
+    graph, p = with_pairs(*from_zero(graph, p))
     s = graph.statement(p.statement)
     shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []

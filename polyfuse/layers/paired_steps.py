@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.dtypes import BOOL, I32, I64
-from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute
 from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
     Apply,
@@ -33,14 +33,15 @@ from polyfuse.layers.tile_copies import extents_of
 
 
 def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
-    """The graph and the contraction with words of two steps, if its factors are short integers."""
+    """The graph and the contraction, whose sums are from 0 on, with words of two steps, if its factors are
+    short integers."""
     s = graph.statement(p.statement)
     if is_difference(s.expr) or not (is_half(p.left) and is_half(p.right)):
         return graph, p
     extents = extents_of(s)
     over = min(p.over, key=lambda d: (-(-extents[d] // 2) / extents[d], -extents[d]))
     dim = next(d for d in s.dims if d.name == over)
-    half = replace(dim, upper=binary("+", dim.lower, (extents[over] + 1) // 2))
+    half = replace(dim, upper=IConst((extents[over] + 1) // 2))
     odd = extents[over] % 2 == 1
     p = replace(p, left=_word(p.left, dim, odd), right=_word(p.right, dim, odd))
     term = Apply("dot_words", (p.left, p.right), I32)
@@ -50,7 +51,7 @@ def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
 
 def _word(e: Expr, dim: IterDim, odd: bool) -> Expr:
     """A factor at two steps that follow one another; of an odd number, the last has none after it."""
-    first = binary("-", binary("*", IVar(dim.name), 2), dim.lower)
+    first = binary("*", IVar(dim.name), 2)
     second = binary("+", first, 1)
     high = _at(e, dim.name, second)
     if odd:

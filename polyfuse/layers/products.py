@@ -24,9 +24,9 @@ from itertools import permutations
 from math import prod
 from typing import TypeAlias
 
-from polyfuse.ir.contraction import factors_of, is_difference
+from polyfuse.ir.contraction import factors_of, is_difference, joined
 from polyfuse.ir.dtypes import F32, F64, I32
-from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.index_expr import IConst, IVar, binary, substitute
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
@@ -38,6 +38,7 @@ from polyfuse.ir.tensor_graph import (
     Statement,
     TensorGraph,
     depends_on,
+    map_expr,
     reads,
     statement_reads,
 )
@@ -122,6 +123,23 @@ def followed(graph: TensorGraph, besides: Set[str]) -> Followed:
     found = {s.name: product_of(graph, s) for s in graph.statements if s.name not in besides}
     tiles = {name: with_followers(graph, p) for name, p in found.items() if p is not None}
     return {name: tuple(f.statement for f in p.followers) for name, p in tiles.items()}
+
+
+def from_zero(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
+    """The graph and the contraction with sums from 0 on, where copies of factors begin, and panels count."""
+    s = graph.statement(p.statement)
+    starts = {d.name: d.lower for d in s.dims if d.name in p.over and d.lower != IConst(0)}
+    if not starts:
+        return graph, p
+    moved = {n: binary("+", IVar(n), lower) for n, lower in starts.items()}
+    left, right = (map_expr(e, lambda x: x, lambda i: substitute(i, moved)) for e in (p.left, p.right))
+    dims = [
+        replace(d, lower=IConst(0), upper=binary("-", d.upper, d.lower)) if d.name in starts else d
+        for d in s.dims
+    ]
+    counted = replace(s, dims=tuple(dims), expr=joined(s.expr, left, right))
+    graph = replace(graph, statements=tuple(counted if x is s else x for x in graph.statements))
+    return graph, replace(p, left=left, right=right)
 
 
 def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:

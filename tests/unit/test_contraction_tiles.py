@@ -76,7 +76,7 @@ def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPa
         for fewest in (1, 1000):
             monkeypatch.setattr(tile_shapes, "FEWEST_NEAR", fewest)
             tile_shape.cache_clear()
-            forms = ("after", "right turned", "batched")
+            forms = ("after", "right turned", "batched", "from before zero")
             check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
 
 
@@ -196,6 +196,23 @@ def test_factors_that_lie_along_what_is_summed_are_turned_around(every_size: Non
     call = product_call("right turned", M=40, N=96, K=130)
     f = pf.compile(f"op f{FORMS['right turned']}", target="cpu", options=pf.Options(library="never"))
     assert "pf_turn<4" in f.built(*call.inputs.values()).code.source
+
+
+@pytest.mark.parametrize(("kind", "wide"), [("f4", "f32"), ("i1", "i32")])
+@pytest.mark.parametrize("start", [-70, -1, 100])
+def test_sums_may_begin_anywhere(start: int, kind: str, wide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels and copies of factors are counted from there."""
+    monkeypatch.setattr(tile_shapes, "TILE_PART", 1 << 12)
+    first = max(0, start)
+    narrow, k = {"f4": "f32", "i1": "i8"}[kind], f"k + {first - start}"
+    text = f"""op f(a: {narrow}[M, 700], b: {narrow}[N, 700]) -> (y: {wide}[M, N]) {{
+      c[m, n] = sum[k in {start}..{start + 591}]({wide}(a[m, {k}]) * {wide}(b[n, {k}]))
+      y[m, n] = c[m, n] + 1 }}"""
+    f = pf.compile(text, target="cpu", options=pf.Options(library="never", verify=True))
+    a, b = (np.random.default_rng(0).integers(-9, 9, (rows, 700)).astype(kind) for rows in (20, 70))
+    used = (x[:, first : first + 591].astype(int) for x in (a, b))
+    np.testing.assert_array_equal(f(a, b), next(used) @ next(used).T + 1)
+    assert any(d.kind == "tile" and "then y" in d.reason for d in f.built(a, b).decisions)
 
 
 def test_factors_read_in_place(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
