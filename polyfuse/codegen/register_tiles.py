@@ -19,14 +19,14 @@ import itertools
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.windows import strip_of
-from polyfuse.ir.contraction import factors_of, is_difference
+from polyfuse.ir.contraction import factors_of, term_of
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, For, If, Node, RegisterTile, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Read, plain_variables
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Read, plain_variables
 
 # Bytes of the accumulators of a tile at most: all registers of a machine with 32 of 64 bytes. A tile that
 # reads its lanes in place has vectors of the longest kind.
@@ -180,8 +180,7 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         left,
         right,
         _parts(nest),
-        is_difference(nest.update.value),
-        isinstance(nest.update.value, Apply) and nest.update.value.op == "dot_words",
+        term_of(nest.update.value),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))

@@ -13,6 +13,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 from __future__ import annotations
 
 from math import prod
+from typing import assert_never
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.trips import trip_of
@@ -79,11 +80,15 @@ def _short(node: RegisterTile) -> int:
 def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
     """What a step adds to a vector of a row; its element of the left factor is `q`."""
     total, right = f"{name}_acc[{row}][v]", f"{name}_right[v]"
-    if node.difference:
-        return f"{{ const {name}_vector d = q - {right}; {total} += d * d; }}"
-    if node.words:
-        return f"{total} += {printer.call('pf_dot_words_i32', [f'{name}_vector{{}} + q', right])};"
-    return f"{total} += q * {right};"
+    match node.term:
+        case "product":
+            return f"{total} += q * {right};"
+        case "difference":
+            return f"{{ const {name}_vector d = q - {right}; {total} += d * d; }}"
+        case "words":
+            return f"{total} += {printer.call('pf_dot_words_i32', [f'{name}_vector{{}} + q', right])};"
+        case _:
+            assert_never(node.term)
 
 
 def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:

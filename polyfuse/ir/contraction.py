@@ -8,10 +8,16 @@ Each of the groups batch, rows, columns and over stands for any number of dims.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from polyfuse.ir.dtypes import BF16, F16, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Index, IterDim, Read, Statement, TensorGraph
+
+# What a contraction sums: products of its factors, squares of their difference, or of two words what
+# `dot_words` makes of them.
+Term: TypeAlias = Literal["product", "difference", "words"]
+_TERMS: dict[str, Term] = {"mul": "product", "pow": "difference", "dot_words": "words"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,15 @@ def factors_of(e: Expr) -> tuple[Expr, Expr] | None:
             return None
 
 
+def term_of(e: Expr) -> Term:
+    """Which kind a term with two factors is."""
+    assert isinstance(e, Apply)
+    return _TERMS[e.op]
+
+
 def is_difference(e: Expr) -> bool:
     """Is a term with two factors the square of their difference?"""
-    return isinstance(e, Apply) and e.op == "pow"
+    return term_of(e) == "difference"
 
 
 def joined(e: Expr, left: Expr, right: Expr) -> Expr:

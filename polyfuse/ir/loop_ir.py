@@ -32,10 +32,14 @@ from enum import Enum
 from operator import is_
 from typing import Any, TypeAlias, TypeVar, Union
 
+from polyfuse.ir.contraction import Term
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, substitute
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_index, map_expr, map_index
+
+# How terms of tiles are written.
+_TERMS: dict[Term, str] = {"product": "{} * {}", "difference": "({} - {})**2", "words": "{} dot_words {}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,8 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """Declare the array `name`: sums over `loops` of left * right, for `rows` times `lanes` places; with
-    `difference` of (left - right) ** 2, with `words` of what `dot_words` makes of both.
+    """Declare the array `name`: sums over `loops` of what `left` and `right` make as factors of a `term`, for
+    `rows` times `lanes` places.
 
     `left` reads an element for each row and `right` one for each lane, contiguous, through the variables
     `row` and `lane`.  These begin at `start`, which names two constants that are declared as well.  Each
@@ -182,8 +186,7 @@ class RegisterTile:
     left: Read
     right: Read
     parts: int = 0
-    difference: bool = False
-    words: bool = False
+    term: Term = "product"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,9 +395,8 @@ def _format(node: Node, indent: str) -> str:
         case RegisterTile(name, dtype, row, rows, lane, lanes):
             size = f"{dtype} {name}[{rows}, {lanes}]"
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in node.loops)
-            sign = "-" if node.difference else "dot_words" if node.words else "*"
-            factors = f"{format_expr(node.left)} {sign} {format_expr(node.right)}"
-            factors = f"({factors})**2" if node.difference else factors
+            left, right = format_expr(node.left), format_expr(node.right)
+            factors = _TERMS[node.term].format(left, right)
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
             return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
         case TurnedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
