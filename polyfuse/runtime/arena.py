@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.forks import ForkLock
 
 ENV_BYTES = "POLYFUSE_ARENA_BYTES"
 ALIGNMENT = 64
@@ -99,20 +100,22 @@ class ArenaStats:
 class Arena:
     """Blocks of memory that are kept between uses: at most `cap` free bytes.
 
-    Thread-safe.  A forked child starts with an empty free list (writing to inherited pages would
-    copy them), while arrays that were alive stay valid in it.
+    Thread-safe, also for finalisers, which the garbage collector may run inside any method: where the lock
+    is held, maybe by this very thread, requests have new memory.  A forked child starts with an empty free
+    list (writing to inherited pages would copy them), while arrays that were alive stay valid in it.
     """
 
     _slab: NDArray[np.uint8]
     _slab_start: int
     _slab_next: int
     _default: Arena | None = None
-    _default_lock = threading.Lock()
+    _default_lock = ForkLock()
 
     def __init__(self, cap: int | None = None) -> None:
         self.cap = default_cap() if cap is None else cap
         self._lock = threading.Lock()
         self._returned: deque[_Block] = deque()
+        self._added: deque[int] = deque()
         self._reset()
         _ARENAS.add(self)
 
@@ -142,8 +145,8 @@ class Arena:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < 0:
             raise ValueError(f"cannot allocate an array of shape {shape}")
-        if nbytes <= SMALL:
-            base, start, offset = self._carve(nbytes)
+        if nbytes <= SMALL and (piece := self._carve(nbytes)):
+            base, start, offset = piece
         elif nbytes < LARGE:
             base = self.block(nbytes)
             start = _address(_CHAR(base))
@@ -162,9 +165,11 @@ class Arena:
         block = self._take(size_class(nbytes))
         return np.asarray(_Lease(self, block)), block.address
 
-    def _carve(self, nbytes: int) -> tuple[NDArray[np.uint8], int, int]:
-        """The next piece of a slab; a slab lives as long as any array on it."""
-        with self._lock:
+    def _carve(self, nbytes: int) -> tuple[NDArray[np.uint8], int, int] | None:
+        """The next piece of a slab, which lives as long as any array on it; None while the lock is held."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             at = self._slab_next
             after = at + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             if after > SLAB:
@@ -174,6 +179,8 @@ class Arena:
                 after = at + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             self._slab_next = after
             return self._slab, self._slab_start, at
+        finally:
+            self._lock.release()
 
     def trim(self, keep: int = 0) -> int:
         """Return free blocks to the system, the longest unused first, until `keep` bytes are left.
@@ -192,22 +199,28 @@ class Arena:
             return ArenaStats(self._used, self._free_bytes, self._mapped, self._reused)
 
     def _take(self, size: int) -> _Block:
-        with self._lock:
-            self._collect()
-            self._used += size
-            fitting = self._by_size.get(size)
-            if fitting:
-                block = self._free.pop(fitting.pop())  # the one used last: its lines may still be cached
-                self._free_bytes -= size
-                self._reused += 1
-                return block
-            self._mapped += 1
+        block = self._free_block(size)
+        if block is None:
+            block = self._map(size)
+            self._added.append(size)
+        return block
+
+    def _free_block(self, size: int) -> _Block | None:
+        """One that nobody uses, if there is any, and the lock is not held."""
+        if not self._lock.acquire(blocking=False):
+            return None
         try:
-            return self._map(size)
-        except BaseException:
-            with self._lock:
-                self._used -= size
-            raise
+            self._collect()
+            fitting = self._by_size.get(size)
+            if not fitting:
+                return None
+            block = self._free.pop(fitting.pop())  # the one used last: its lines may still be cached
+            self._free_bytes -= size
+            self._used += size
+            self._reused += 1
+            return block
+        finally:
+            self._lock.release()
 
     def _map(self, size: int) -> _Block:
         try:
@@ -229,7 +242,10 @@ class Arena:
                 self._lock.release()
 
     def _collect(self) -> None:
-        """Take in what finalisers returned; under the lock."""
+        """Count new blocks, and take in what finalisers returned; under the lock."""
+        while self._added:
+            self._used += self._added.popleft()
+            self._mapped += 1
         while self._returned:
             block = self._returned.popleft()
             self._used -= block.size
@@ -255,7 +271,8 @@ class Arena:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        used = self._used - sum(block.size for block in self._returned)
+        used = self._used + sum(self._added) - sum(block.size for block in self._returned)
+        self._added.clear()
         self._returned.clear()
         self._reset()
         self._used = used
@@ -273,7 +290,6 @@ def _ask_back() -> None:
 
 def _reset_in_child() -> None:
     _ask_back()
-    Arena._default_lock = threading.Lock()
     for arena in list(_ARENAS):
         arena._after_fork()
 

@@ -75,7 +75,7 @@ class CpuExecutable:
         self._spaces, self._workspace_bytes = self.layout.spaces, self.layout.nbytes
         self._failures: list[BaseException] = []
         self._library_steps: list[LibraryStep] = []
-        self._prepared = self.prepare()
+        self._prepared: PreparedCall | None = self.prepare()
 
     # --- preparation ------------------------------------------------------------------------------------
 
@@ -134,8 +134,14 @@ class CpuExecutable:
         Raises ArgumentError PF450 (checked builds) for an index out of range, and MemoryError.
         """
         with self._lock:
-            call, keep = self._fill(self._prepared, arrays)
-            call()
+            # Taken, so that this very thread, if it comes again in a finaliser, does not write into it.
+            prepared, self._prepared = self._prepared, None
+            prepared = prepared or self.prepare()
+            try:
+                call, keep = self._fill(prepared, arrays)
+                call()
+            finally:
+                self._prepared = prepared
         del keep
 
     def bind(self, arrays: Mapping[str, Array]) -> Callable[[], None]:

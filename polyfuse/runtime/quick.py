@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.forks import ForkLock
 from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena, block_bytes
@@ -263,7 +262,9 @@ class _ArraySlot:
 
 
 class QuickCall:
-    """The short way of one layout in Python: a prepared pointer table. Safe to call from several threads."""
+    """The short way of one layout in Python: a prepared pointer table. Safe to call from several threads.
+
+    One call at a time: while it runs, the long way has to decide of others."""
 
     def __init__(
         self,
@@ -276,7 +277,7 @@ class QuickCall:
         plan = executable.plan
         place = {b.name: k for k, b in enumerate(plan.buffers)}
         aliases = {b.alias: place[b.name] for b in plan.buffers if b.alias is not None}
-        self._lock = ForkLock()
+        self._lock = threading.Lock()
         self._call = executable.prepare()
         self._cells = np.zeros(max(1, len(args)), np.int64)
         self._raw = self._cells.data.cast("B")
@@ -314,24 +315,32 @@ class QuickCall:
             ranges.append((address, address + s.nbytes, s.written))
         if self._written and _meet(ranges):
             return None
+        if not self._lock.acquire(blocking=False):  # by another thread, or by this one, in a finaliser
+            return None
+        try:
+            return self._run(args, ranges)
+        finally:
+            self._lock.release()
+
+    def _run(self, args: Sequence[Any], ranges: Sequence[tuple[int, int, bool]]) -> list[Array] | None:
+        """As `__call__`, under the lock, with where arrays lie."""
+        buffers = self._call.buffers
+        for s, (address, _, _) in zip(self._arrays, ranges, strict=True):
+            for place in s.places:
+                buffers[place] = address
+        try:
+            for k, code, offset, brain in self._numbers:
+                code.pack_into(self._raw, offset, _bits(args[k]) if brain else args[k])
+        except (struct.error, OverflowError):
+            return None
+        arena = Arena.get()
         results: list[Array] = []
-        with self._lock:
-            buffers = self._call.buffers
-            for s, (address, _, _) in zip(self._arrays, ranges, strict=True):
-                for place in s.places:
-                    buffers[place] = address
-            try:
-                for k, code, offset, brain in self._numbers:
-                    code.pack_into(self._raw, offset, _bits(args[k]) if brain else args[k])
-            except (struct.error, OverflowError):
-                return None
-            arena = Arena.get()
-            for place, shape, dtype in self._outputs:
-                array, buffers[place] = arena.place(shape, dtype)
-                results.append(array)
-            block = self._place_workspace(arena)
-            self._call.check()
-            self._check_library()
+        for place, shape, dtype in self._outputs:
+            array, buffers[place] = arena.place(shape, dtype)
+            results.append(array)
+        block = self._place_workspace(arena)
+        self._call.check()
+        self._check_library()
         del block
         return [array if array.ndim else array[()] for array in results]
 

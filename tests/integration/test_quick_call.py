@@ -5,6 +5,7 @@ Each test runs with the launcher and without it: both ways are the same to the c
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -452,3 +453,34 @@ def test_a_forked_child_writes_to_none_of_the_parents_memory() -> None:
         os._exit(0 if (free, after.mapped, after.reused) == (0, 1, 0) and (z == 3).all() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert f(x, 4.0).ctypes.data == where
+
+
+class Other(np.ndarray):
+    """An array that the short way does not take."""
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, Other])
+@pytest.mark.parametrize("n", [1000, 300_000])
+def test_finalisers_that_call_the_same_function(kind: type, n: int) -> None:
+    """The garbage collector runs them anywhere in a call, by the thread that is in it."""
+    f = pf.compile(SCALE)
+    mine, theirs = (np.full(n, v, np.float32).view(kind) for v in (1, 7))
+
+    class Late:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            found.append(f(theirs, 5.0)[-1])
+
+    found: list[float] = []
+    f(mine, 2.0)
+    thresholds = gc.get_threshold()
+    try:
+        for k in range(300):
+            Late()
+            gc.set_threshold(1 + k % 23, 1, 1)
+            assert f(mine, 2.0)[-1] == 2
+    finally:
+        gc.set_threshold(*thresholds)
+    assert found and set(found) == {35}

@@ -247,6 +247,18 @@ def test_finaliser_while_the_lock_is_held() -> None:
     assert arena.stats().free == 2 * MB
 
 
+def test_requests_while_the_lock_is_held() -> None:
+    """A finaliser that needs memory may run while this very thread holds the lock."""
+    arena = Arena()
+    arena.allocate(2 * MB)
+    with arena._lock:
+        arrays = [arena.allocate(n) for n in (0, 100, SMALL + 1, 2 * MB)]
+    assert [a.size for a in arrays] == [0, 100, SMALL + 1, 2 * MB] and not any(where(a) % 64 for a in arrays)
+    assert (arena.stats().used, arena.stats().free, arena.stats().mapped) == (2 * MB, 2 * MB, 2)
+    del arrays
+    assert (arena.stats().used, arena.stats().free) == (0, 4 * MB)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_fork() -> None:
     """The child shares nothing that it writes, starts without free blocks, and locks work."""
