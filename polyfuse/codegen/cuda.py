@@ -194,7 +194,8 @@ class _Function:
         where = (
             f"threadIdx.x % {x}, ty = threadIdx.x / {x}" if self.inner else "threadIdx.x, ty = threadIdx.y"
         )
-        body = [*self.storage(), f"  const int tx = {where};", "  (void)tx; (void)ty;"]
+        # Indices are products of these, and have no more bits than their factors.
+        body = [*self.storage(), f"  const {index} tx = {where};", "  (void)tx; (void)ty;"]
         body += self.decode(printer)
         body += printer.block(self.task.body, "  ")
         head = f'extern "C" __global__ void __launch_bounds__({self.bounds()}) {self.name}('

@@ -113,6 +113,13 @@ def test_no_rows() -> None:
     assert total == 0
 
 
+def test_values_of_indices_that_need_64_bits() -> None:
+    """Threads have numbers of 32 bits, and these are factors."""
+    f = pf.compile("op f(x: f32[N]) -> (y: f32[N]) { y[n] = x[n] * f32(n * 4194304) }", target="emulate")
+    np.testing.assert_array_equal(f(np.ones(1000, np.float32)), 4194304.0 * np.arange(1000))
+
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", groups(CASES), ids=lambda g: f"{g[0]}..")
 def test_all_cases_agree_with_the_reference(cases: list[StdlibCase]) -> None:
