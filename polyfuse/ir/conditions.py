@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue
 
 
 def index_operand(e: Expr) -> IndexExpr | None:
-    """The index expression that an operand of a comparison stands for, if it is one."""
+    """The index expression that an operand of a comparison stands for, if it is one: others wrap."""
     match e:
-        case IndexValue(index, dtype) if dtype.is_integer:
+        case IndexValue(index, dtype) if dtype is I64:
             return index
         case Const(int() as value) if not isinstance(value, bool):
             return IConst(value)

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 import islpy as isl
 
+from polyfuse.ir.conditions import index_operand
+from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
@@ -222,16 +224,16 @@ def never_negative(e: IndexExpr) -> bool:
 
 
 def as_index_expr(e: Expr) -> IndexExpr | None:
-    """A 64-bit integer expression of indices, sizes and constants as an index expression."""
+    """An expression of indices, sizes and constants as an index expression; shorter integers wrap."""
+    if e.dtype is not I64:
+        return None
     match e:
-        case IndexValue(index, dtype) if dtype.is_integer and dtype.bits >= 32:
-            return index
-        case Const(int() as value) if not isinstance(value, bool):
-            return IConst(value)
+        case IndexValue() | Const():
+            return index_operand(e)
         case Apply("neg", (arg,)):
             inner = as_index_expr(arg)
             return None if inner is None else binary("-", 0, inner)
-        case Apply(op, (left, right)) if op in _ARITHMETIC and e.dtype.is_integer:
+        case Apply(op, (left, right)) if op in _ARITHMETIC:
             a, b = as_index_expr(left), as_index_expr(right)
             return None if a is None or b is None else binary(_ARITHMETIC[op], a, b)
     return None

@@ -117,3 +117,12 @@ def test_the_results_stay_the_same() -> None:
     more = [(CONCAT, {"N": n, "M": m, "K": n + m - 1}) for n in (1, 5) for m in (1, 4)]
     more += [(PAD_MAX, {"N": n}) for n in (1, 2, 9)]
     check_everywhere([call(text, sizes) for text, sizes in CASES + more])
+
+
+@pytest.mark.parametrize("index", ["i8(i)", "u8(i)", "i16(300 * i)", "i32(100000000 * i)"])
+def test_shorter_integers_wrap_and_are_no_guards(index: str) -> None:
+    text = f"op f(x: f32[N], y: f32[N]) -> (z: f32[N]) {{ z[i] = x[i] if {index} >= 3 else y[i] }}"
+    graph = graph_of(text, N=300)
+    assert split_guards(graph, []) == graph
+    x = np.arange(300, dtype=np.float32)
+    check_everywhere([Call("wraps", text, graph, {}, {"x": x, "y": -x})])
