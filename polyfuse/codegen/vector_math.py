@@ -125,8 +125,7 @@ _FLOAT_PARAMETERS: dict[DType, dict[str, str]] = {
 _DIVISION_BY_FLOAT = """\
 // Floor division; 0 for b = 0, wrapping for b = -1. Vectors have no integer division, but in $D no
 // quotient is rounded across an integer. By a constant the compiler multiplies and shifts.
-PF_INLINE $T pf_floordiv_$N($T a, $T b) {
-  $SHIFT
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
   if (__builtin_constant_p(b) && b != 0 && b != -1)
     return ($T)(a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
   $D q = pf_floor_$M(($D)a / ((b == 0) | (b == -1) ? ($D)1 : ($D)b));
@@ -136,8 +135,7 @@ PF_INLINE $T pf_floordiv_$N($T a, $T b) {
 """
 _DIVISION_BY_INTEGER = """\
 // Floor division; 0 for b = 0, wrapping for b = -1.
-PF_INLINE $T pf_floordiv_$N($T a, $T b) {
-  $SHIFT
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
   $T d = (b == 0) | (b == -1) ? ($T)1 : b;
   $T q = a / d, r = a - q * d;
   q = q - ((r != 0) & ((r < 0) != (d < 0)));
@@ -145,9 +143,8 @@ PF_INLINE $T pf_floordiv_$N($T a, $T b) {
 }
 """
 # By a constant power of two; arithmetic shifts and masks floor.  CUDA's compilers do this by themselves.
-_IS_POWER = "if (__builtin_constant_p(b) && b > 0 && !(b & (b - 1)))"
-_SHIFT = f"  {_IS_POWER} return ($T)(a >> __builtin_ctzll((unsigned long long)b));\n"
-_MASK = f"  {_IS_POWER} return ($T)(a & (b - 1));\n"
+_BY_POWER = "\n  if (__builtin_constant_p(b) && b > 0 && !(b & (b - 1))) return ({})({});"
+_POWERS = {"SHIFT": "a >> __builtin_ctzll((unsigned long long)b)", "MASK": "a & (b - 1)"}
 _FLOAT_TO_INTEGER = """\
 // Toward zero; NaN gives 0, values beyond the type its nearest end.
 PF_INLINE $T pf_${N}_from_$M($F x) {
@@ -172,15 +169,16 @@ class _Chunk:
     needs: tuple[str, ...]
 
 
-def _division(t: DType, target: Target) -> str:
-    """The floor division of an integer type: on CPUs through the smallest float type that is exact."""
-    if target == "cuda":
-        return _DIVISION_BY_INTEGER.replace("  $SHIFT\n", "")
-    if t is I64:
-        return _DIVISION_BY_INTEGER.replace("  $SHIFT\n", _SHIFT)
+def _integers(t: DType, target: Target) -> str:
+    """The functions of an integer type.  Floor divisions are on CPUs through the smallest float type that is
+    exact."""
+    on_cpu = target == "cpu"
+    values = {"T": t.c_name, "N": t.name, "W": _wrapping(t, target)}
+    values |= {k: _BY_POWER.format(t.c_name, e) if on_cpu else "" for k, e in _POWERS.items()}
     d = F64 if t is I32 else F32
-    text = _DIVISION_BY_FLOAT.replace("  $SHIFT\n", _SHIFT)
-    return text.replace("$D", d.c_name).replace("$M", d.name)
+    division = _DIVISION_BY_FLOAT if on_cpu and t is not I64 else _DIVISION_BY_INTEGER
+    values["DIVISION"] = Template(division).substitute(values, D=d.c_name, M=d.name)
+    return Template(read("vector_math_int.h")).substitute(values)
 
 
 def _wrapping(t: DType, target: Target) -> str:
@@ -222,14 +220,12 @@ def _cast(to: DType, frm: DType) -> str:
 
 def _texts(target: Target) -> dict[str, str]:
     """Every function of the templates that all targets share, by name."""
-    floats, integers = read("vector_math_float.h"), read("vector_math_int.h")
+    floats = read("vector_math_float.h")
     texts = [read("vector_math_f64.h"), read("vector_math_f32.h")]
     texts += [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
     texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:
-        text = integers.replace("$DIVISION\n", _division(t, target))
-        text = text.replace("  $MASK\n", "" if target == "cuda" else _MASK)
-        texts.append(Template(text).substitute(T=t.c_name, N=t.name, W=_wrapping(t, target)))
+        texts.append(_integers(t, target))
         texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
     found = dict(blocks("\n".join(texts)))
     for to in ALL:

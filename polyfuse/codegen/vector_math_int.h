@@ -1,6 +1,6 @@
 // Templates for the integer types: $T the type, $N its language name, $W the type that arithmetic wraps in
-// (at least 32 bits wide: what it would be promoted to), $D the float type in which a quotient cannot be
-// rounded across an integer.
+// (at least 32 bits wide: what it would be promoted to), $DIVISION the floor division, $MASK what `vector_math`
+// has for powers of two.
 
 PF_INLINE $T pf_add_$N($T a, $T b) { return ($T)(($W)a + ($W)b); }
 
@@ -19,8 +19,7 @@ PF_INLINE $T pf_max_$N($T a, $T b) { return a > b ? a : b; }
 $DIVISION
 
 // a - floor(a / b) b; 0 for b = 0.
-PF_INLINE $T pf_mod_$N($T a, $T b) {
-  $MASK
+PF_INLINE $T pf_mod_$N($T a, $T b) {$MASK
   return pf_sub_$N(a, pf_mul_$N(pf_floordiv_$N(a, b), b)) & -($T)(b != 0);
 }
 
