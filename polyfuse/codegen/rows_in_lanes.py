@@ -32,7 +32,7 @@ from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
 from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
-from polyfuse.codegen.strip_tiles import Run, StripTile, hidden, line_shift, run_of, strip_of
+from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, hidden, line_shift, run_of, strip_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
@@ -61,6 +61,8 @@ from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, Select, reads, wa
 _LINE_BYTES = 64
 # Fewer steps are no squares.
 FEWEST_STEPS = 8
+# Steps back at most that what is stored may be read: so many are turned around again for each strip.
+FARTHEST = STEPS
 # Elements that need not be converted.
 _SIZES = (4, 8)
 # Of integers, without instructions for vectors.
@@ -259,7 +261,7 @@ class _Lanes:
             return None
         loaded, stored = found
         every = {**stored, **loaded}
-        shift = line_shift(*next(iter(every.items()))) if every else 0
+        shift = line_shift(*next((run, numbers[0]) for run, numbers in every.items())) if every else 0
         strips, strip = strip_of(loop, f"{loop.var}_from", shift)
         tiles: dict[Run, StripTile] = {}
         for run, numbers in every.items():
@@ -273,41 +275,49 @@ class _Lanes:
 
         body = tuple(self._all_rows(_moved(loop.body, place)))
         steps = replace(loop, lower=strip.begin, upper=strip.end, body=body, coordinate=Coordinate.SEQ)
-        before = (tiles[run].loaded(self.rows) for run in loaded)
-        after = (tiles[run].stored(self.rows) for run in stored)
+        back = ((tiles[run], at[0]) for run, at in stored.items() if len(at) > 1)
+        before = (
+            *(tile.earlier(self.rows, number) for tile, number in back),
+            *(tiles[run].loaded(self.rows) for run in loaded),
+        )
+        after = (tiles[run].stored(self.rows, at[0]) for run, at in stored.items())
         return replace(strips, body=(*before, steps, *after))
 
     def _runs(self, loop: For) -> tuple[dict[Run, list[int]], dict[Run, list[int]]] | None:
-        """The runs of memory that steps load and store, with the numbers of their accesses; None where
-        something goes along none, and is neither the same nor side by side for all rows."""
+        """The runs of memory that steps load and store, with the numbers of their accesses, first that of the
+        store; None where something goes along none, and is neither the same nor side by side for all rows."""
         scalars = {n.name for n in (*self.row.body, *loop.body) if isinstance(n, Declare)}
         certain = {r for v in values_of(loop.body) for r in certain_reads(v)}
         every = [r for v in values_of(loop.body) for r in reads(v) if r.indices and r.tensor not in scalars]
         stores = [n for n in loop.body if isinstance(n, Store) and n.indices and n.buffer not in scalars]
         loaded: dict[Run, list[int]] = {}
         stored: dict[Run, list[int]] = {}
-        for r in every:
-            run = self._run(r.tensor, r.indices, r.dtype, loop)
-            known = r in certain if run else self._direct(r.tensor, r.indices)
-            if not known:
-                return None
-            if run:
-                loaded.setdefault(run[0], []).append(run[1])
         for n in stores:
             run = self._run(n.buffer, n.indices, n.value.dtype, loop)
             if run is None and not self.arrays.own(n.buffer):
                 return None
             if run:
                 stored.setdefault(run[0], []).append(run[1])
-        return (loaded, stored) if self._apart(every, stores) else None
+        others: list[Read] = []
+        for r in every:
+            run = self._run(r.tensor, r.indices, r.dtype, loop)
+            known = r in certain if run else self._direct(r.tensor, r.indices)
+            if not known:
+                return None
+            if run and run[0] in stored and 0 < _ago(run[0], stored[run[0]][0], run[1]) <= FARTHEST:
+                stored[run[0]].append(run[1])
+                continue
+            others.append(r)
+            if run:
+                loaded.setdefault(run[0], []).append(run[1])
+        return (loaded, stored) if self._apart(others, stores) else None
 
-    def _apart(self, every: Sequence[Read], stores: Sequence[Store]) -> bool:
-        """Is memory that steps store to stored to once, and not read: tiles do not see one another?"""
+    def _apart(self, others: Sequence[Read], stores: Sequence[Store]) -> bool:
+        """Is memory that steps store to stored to once, and read by no others, so that tiles do not meet?"""
         memory = {t.name: t.alias or t.name for t in self.arrays.kernel.graph.tensors}
         written = [memory.get(n.buffer, n.buffer) for n in stores if not self.arrays.own(n.buffer)]
-        return len({*written}) == len(written) and not {memory.get(r.tensor, r.tensor) for r in every} & {
-            *written
-        }
+        read = {memory.get(r.tensor, r.tensor) for r in others}
+        return len({*written}) == len(written) and not read & {*written}
 
     def _run(self, name: str, indices: tuple[Index, ...], dtype: DType, loop: For) -> tuple[Run, int] | None:
         if self.arrays.own(name) or dtype.bytes not in _SIZES:
@@ -323,6 +333,11 @@ class _Lanes:
         if len(at) < len(indices) or any(row in variables(i) for i in leading):
             return False
         return row not in variables(last) or (linear(last).factor(IVar(row)) == 1 and row not in hidden(last))
+
+
+def _ago(run: Run, stored: int, read: int) -> int:
+    """How many steps ago an element that is read was stored."""
+    return (stored - read) * run.sign
 
 
 def _moved(block: Block, place: Callable[[str, tuple[Index, ...], DType], _Place]) -> Block:

@@ -65,9 +65,10 @@ def hidden(i: IndexExpr) -> set[str]:
     return {v for atom, _ in linear(i).terms if not isinstance(atom, IVar) for v in variables(atom)}
 
 
-def line_shift(run: Run, numbers: Sequence[int]) -> int:
-    """Where strips begin, but for a multiple of their length, so that theirs of a run are whole lines."""
-    return (-min(numbers) if run.sign > 0 else min(numbers) + 1) % STEPS
+def line_shift(run: Run, number: int) -> int:
+    """Where strips begin, but for a multiple of their length, so that what these accesses to a run touch are
+    whole lines."""
+    return (-number if run.sign > 0 else number + 1) % STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,31 +117,27 @@ class StripTile:
 
     def loaded(self, rows: int) -> TurnedTile:
         """Memory turned around into the array."""
-        return TurnedTile(
-            "%tile",
-            self.run.dtype,
-            self.run.tensor,
-            self._memory,
-            self._along,
-            STEPS,
-            _all(rows),
-            rows,
-            to=(self.array.tensor, self._array),
-        )
+        return self._turned(rows, self._along(self.low, self.high))
 
-    def stored(self, rows: int) -> TurnedTile:
-        """The array turned around into memory."""
-        return TurnedTile(
-            "%tile",
-            self.run.dtype,
-            self.array.tensor,
-            self._array,
-            _all(rows),
-            rows,
-            self._along,
-            STEPS,
-            to=(self.run.tensor, self._memory),
-        )
+    def earlier(self, rows: int, number: int) -> TurnedTile:
+        """What steps before the strip stored, as accesses with this number, turned around into the array."""
+        begin = self.strip.begin
+        if self.run.sign > 0:
+            along = For(_PLACE, self.run.last(begin, self.low), self.run.last(begin, number), 1, ())
+        else:
+            along = For(_PLACE, self.run.last(begin, number) + 1, self.run.last(begin, self.high) + 1, 1, ())
+        return self._turned(rows, along)
+
+    def _turned(self, rows: int, along: For) -> TurnedTile:
+        to = self.array.tensor, self._array
+        dtype, memory = self.run.dtype, self._memory
+        return TurnedTile("%tile", dtype, self.run.tensor, memory, along, STEPS, _all(rows), rows, to)
+
+    def stored(self, rows: int, number: int) -> TurnedTile:
+        """What accesses with this number stored in the array, turned around into memory."""
+        to = self.run.tensor, self._memory
+        dtype, along = self.run.dtype, self._along(number, number)
+        return TurnedTile("%tile", dtype, self.array.tensor, self._array, _all(rows), rows, along, STEPS, to)
 
     @property
     def _memory(self) -> tuple[IndexExpr, ...]:
@@ -150,12 +147,11 @@ class StripTile:
     def _array(self) -> tuple[IndexExpr, ...]:
         return linear(IVar(_PLACE) - self._base).expr(), IVar(ROW)
 
-    @property
-    def _along(self) -> For:
-        """The loop along memory, without a body."""
+    def _along(self, low: int, high: int) -> For:
+        """The loop along what accesses with numbers from `low` to `high` touch, without a body."""
         begin, final = self.strip.begin, self.strip.end - 1
         steps = (begin, final) if self.run.sign > 0 else (final, begin)
-        first, last = (self.run.last(*x) for x in zip(steps, (self.low, self.high), strict=True))
+        first, last = (self.run.last(*x) for x in zip(steps, (low, high), strict=True))
         return For(_PLACE, first, last + 1, 1, ())
 
 

@@ -119,7 +119,6 @@ def test_values_of_indices_that_need_64_bits() -> None:
     np.testing.assert_array_equal(f(np.ones(1000, np.float32)), 4194304.0 * np.arange(1000))
 
 
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", groups(CASES), ids=lambda g: f"{g[0]}..")
 def test_all_cases_agree_with_the_reference(cases: list[StdlibCase]) -> None:

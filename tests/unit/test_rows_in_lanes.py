@@ -59,6 +59,17 @@ ROWS_BELOW = """op f(x: f32[B, T]) -> (y: f32[B-1, T]) where B >= 1, T >= 1 {
   y[b, 0] = x[b+1, 0] for b in 0..B-1
   y[b, t] = 0.5 * y[b, t-1] + x[b+1, t] - x[b, t] for b in 0..B-1, t in 1..T
 }"""
+# What was stored in earlier strips as well as in this one.
+SEASONS = """op f(x: f32[B, T]) -> (y: f32[B, T], z: f32[B, T]) where T >= 7 {
+  y[b, t] = x[b, t] for t in 0..7
+  y[b, t] = 0.5 * y[b, t-7] + 0.25 * y[b, t-1] + x[b, t] * y[b, t-5] for t in 7..T
+  z[b, t] = x[b, t] for t in T-6..T
+  z[b, t] = x[b, t] - 0.5 * z[b, t+6] for t in 0..T-6
+}"""
+FAR = """op f(x: f32[B, T]) -> (y: f32[B, T]) where T >= 40 {{
+  y[b, t] = x[b, t] for t in 0..40
+  y[b, t] = 0.5 * y[b, t-{0}] + 0.25 * y[b, t-6] + x[b, t] for t in 40..T
+}}"""
 # The first values are a short loop of their own.
 THREE_BACK = """op f(x: f32[B, T]) -> (y: f32[B, T]) where T >= 3 {
   y[b, t] = x[b, t] for t in 0..3
@@ -74,7 +85,7 @@ PASSES = """op f(x: f32[B, T]) -> (y: f32[B, T], z: f32[B, T]) where T >= 3 {
 CASES = {
     "sums": SUMS.format("f32"), "f64": SUMS.format("f64"), "i64": SUMS.format("i64"),
     "filter": FILTER, "backwards": BACKWARDS, "tridiagonal": TRIDIAGONAL, "runs": RUNS, "wider": WIDER,
-    "three back": THREE_BACK, "rows below": ROWS_BELOW, "passes": PASSES,
+    "three back": THREE_BACK, "seasons": SEASONS, "rows below": ROWS_BELOW, "passes": PASSES,
 }  # fmt: skip
 # Their elements are converted, divided as integers, found by data, or read under a condition on indices.
 ALONE = {
@@ -201,6 +212,16 @@ def test_results_are_right(
     inputs = seeded_inputs(graph)
     (code,) = emit_together([Request(kernels)])
     assert_right(graph, run_on(CpuExecutable(code, {}), kernels.graph, inputs), inputs)
+
+
+@pytest.mark.parametrize("back", [30, 32, 33])
+def test_steps_back_into_the_strip_before_and_farther(back: int, parallel: None) -> None:
+    text = FAR.format(back)
+    assert bool(tiles(lowered(text, B=128, T=512))) == (back <= STEPS)
+    kernels = made(text, B=33, T=140)
+    inputs = seeded_inputs(kernels.graph)
+    (code,) = emit_together([Request(kernels)])
+    assert_right(kernels.graph, run_on(CpuExecutable(code, {}), kernels.graph, inputs), inputs)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
