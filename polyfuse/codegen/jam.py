@@ -47,22 +47,22 @@ EXTREMES = {"max": "max", "min": "min"}
 _COMBINED = {"sum": "add", "prod": "mul", **EXTREMES}
 
 
-def jam(kernel: Kernel, block: Block) -> Block:
+def jam(kernel: Kernel, block: Block, core: Core) -> Block:
     """See the module docstring."""
     result: list[Node] = []
     for node in block:
         match node:
             case For() if _fits(node) or _one_row(node):
                 result += in_steps(node, _body(node, TOGETHER), TOGETHER)
-            case For() if (turns := _turns(node)) is not None:
+            case For() if (turns := _turns(node, core)) is not None:
                 rows = replace(turns, body=_body(replace(node, body=turns.body), TOGETHER))
                 result += in_steps(node, (rows,), TOGETHER)
             case For() if _far(kernel, node):
                 result += in_steps(node, _body(node, FAR_TOGETHER), FAR_TOGETHER)
             case For():
-                result.append(replace(node, body=jam(kernel, node.body)))
+                result.append(replace(node, body=jam(kernel, node.body, core)))
             case If():
-                then, other = jam(kernel, node.then), jam(kernel, node.other)
+                then, other = (jam(kernel, b, core) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)
@@ -104,7 +104,7 @@ def _far(kernel: Kernel, loop: For) -> bool:
     return _bytes(kernel, along[0]) >= FAR_BYTES
 
 
-def _turns(loop: For) -> For | None:
+def _turns(loop: For, core: Core) -> For | None:
     """The loop inside over rows of totals that L1 does not hold, if all it does is to add a term to each."""
     (rows, *more) = loop.body or (None,)
     if not isinstance(rows, For) or more or rows.coordinate is not Coordinate.SEQ or rows.step != 1:
@@ -119,7 +119,7 @@ def _turns(loop: For) -> For | None:
     held = counts[0] * counts[1] * sum(n.value.dtype.bytes for n in totals)
     along = [plain_variables(r.indices) for n in totals for r in reads(n.value)]
     once = any({rows.var, inner.var} <= names for names in along)  # such terms come from memory themselves
-    return rows if len(totals) == len(inner.body) and held > Core().l1 and not once else None
+    return rows if len(totals) == len(inner.body) and held > core.l1 and not once else None
 
 
 def _bytes(kernel: Kernel, r: Read) -> int:

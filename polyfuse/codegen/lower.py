@@ -91,7 +91,7 @@ class LoweredKernel:
 
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     """The kernel's functions as loop IR."""
-    numbers = itertools.count()
+    numbers, knobs = itertools.count(), knobs or CpuKnobs()
     kernel = with_short_functions(kernel)
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
@@ -101,11 +101,10 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
     block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
-    block = jam(kernel, jammed_windows(block))
+    block = jam(kernel, jammed_windows(block), knobs.on)
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
-    knobs = knobs or CpuKnobs()
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     kernel, tasks = rows_jointly(kernel, tasks, knobs)

@@ -12,6 +12,7 @@ import pytest
 import polyfuse as pf
 from polyfuse.codegen import jam as jam_module
 from polyfuse.codegen.jam import FAR_BYTES, FAR_ROW, FAR_TOGETHER, LONGEST, LONGEST_EXTREMES, TOGETHER, jam
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BY_NAME, F32, I64
 from polyfuse.ir.index_expr import IConst, IVar, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -29,6 +30,7 @@ FAR = """op f(x: f32[K], w: {0}[K, N], b: f32[N]) -> (y: f32[N], s: f32[N]) {{
   y[n] = sum[k](x[k] * f32(w[k, n])) + b[n]
   s[n] = sum[k](f32(w[k, n])) }}"""
 NOTHING = Kernel("k", TensorGraph("f", (), (), (), (), (), ()), (), ())
+CORE = Core()
 W, ROW = Read("w", (IVar("t"),), F32), Read("x", (IVar("t"), IVar("c")), F32)
 
 
@@ -47,7 +49,7 @@ def nest(
 
 def test_terms_together_and_the_rest_one_by_one() -> None:
     scalars = (Declare("%h", F32, Apply("exp", (W,), F32)),)
-    main, rest = jam(NOTHING, (nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),))
+    main, rest = jam(NOTHING, (nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),), CORE)
     assert isinstance(main, For) and isinstance(rest, For)
     assert (main.step, main.upper, rest.lower, rest.step) == (TOGETHER, IConst(10), IConst(10), 1)
     *own, inner = main.body
@@ -55,7 +57,7 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
     value = inner.body[0].value
     assert isinstance(value, Apply) and value.op == "add"
-    assert len(jam(NOTHING, (nest(ROW, 10),))) == 1
+    assert len(jam(NOTHING, (nest(ROW, 10),), CORE)) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,12 +84,12 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     ],
 )
 def test_what_stays_as_it_is(other: For) -> None:
-    assert jam(NOTHING, (other,)) == (other,)
+    assert jam(NOTHING, (other,), CORE) == (other,)
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_extremes_of_few_columns_together(op: str) -> None:
-    main, _ = jam(NOTHING, (nest(ROW, op=op, columns=12),))
+    main, _ = jam(NOTHING, (nest(ROW, op=op, columns=12),), CORE)
     assert isinstance(main, For) and isinstance(main.body[0], For)
     (update,) = main.body[0].body
     assert isinstance(update, Update) and isinstance(update.value, Apply)
@@ -99,17 +101,17 @@ def test_terms_of_one_row_and_numbers_in_rows_of_any_length(op: str) -> None:
     """What is loaded of the row serves several terms, and the numbers bring nothing into caches."""
     row = Read("a", (IVar("c"),), F32)
     long = nest(Apply("sub", (row, W), F32), op=op, columns=5000)
-    main, rest = jam(NOTHING, (long,))
+    main, rest = jam(NOTHING, (long,), CORE)
     assert isinstance(main, For) and main.step == TOGETHER and isinstance(rest, For) and rest.step == 1
     alone = nest(Apply("sub", (W, W), F32), op=op, columns=5000)
-    assert jam(NOTHING, (alone,)) == (alone,)
+    assert jam(NOTHING, (alone,), CORE) == (alone,)
 
 
 def test_strips_of_rows_that_begin_anywhere() -> None:
     """Those of partial results, the last of which is shorter."""
     start = binary("*", IVar("p"), 30)
     end = binary("min", binary("+", start, 30), 101)
-    main, rest = jam(NOTHING, (replace(nest(ROW), lower=start, upper=end),))
+    main, rest = jam(NOTHING, (replace(nest(ROW), lower=start, upper=end),), CORE)
     assert isinstance(main, For) and isinstance(rest, For) and (main.step, rest.step) == (TOGETHER, 1)
     for p in range(4):
         low, high = 30 * p, min(30 * p + 30, 101)
@@ -163,7 +165,7 @@ def of_memory(elements: int) -> Kernel:
 
 def test_long_rows_from_memory_go_eight_at_a_time() -> None:
     kernel = of_memory(FAR_BYTES // 4)
-    main, rest = jam(kernel, (nest(ROW, 13, columns=FAR_ROW // 4),))
+    main, rest = jam(kernel, (nest(ROW, 13, columns=FAR_ROW // 4),), CORE)
     assert isinstance(main, For) and isinstance(rest, For) and (main.step, rest.step) == (FAR_TOGETHER, 1)
     (inner,) = main.body
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
@@ -182,7 +184,7 @@ def test_long_rows_from_memory_go_eight_at_a_time() -> None:
 )
 def test_rows_that_stay_one_by_one(elements: int, columns: int, value: Any) -> None:
     other = nest(value, 13, columns=columns)
-    assert jam(of_memory(elements), (other,)) == (other,)
+    assert jam(of_memory(elements), (other,), CORE) == (other,)
 
 
 @pytest.mark.parametrize(("k", "n"), [(131, 4099), (1, 4100), (7, 4096), (33, 3000)])
@@ -215,7 +217,9 @@ def turns(value: Any, rows: int = 1000, upper: Any = None) -> For:
 
 
 def test_rows_that_have_turns_get_several_terms_in_each() -> None:
-    main, rest = jam(NOTHING, (turns(Apply("mul", (Read("w", (IVar("r"), IVar("t")), F32), ROW), F32)),))
+    main, rest = jam(
+        NOTHING, (turns(Apply("mul", (Read("w", (IVar("r"), IVar("t")), F32), ROW), F32)),), CORE
+    )
     assert isinstance(main, For) and isinstance(rest, For)
     assert (main.step, main.upper, rest.lower) == (TOGETHER, IConst(10), IConst(10))
     (rows,) = main.body
@@ -234,7 +238,13 @@ def test_rows_that_have_turns_get_several_terms_in_each() -> None:
     ],
 )
 def test_others_that_have_turns_get_one(loop: For) -> None:
-    assert jam(NOTHING, (loop,)) == (loop,)
+    assert jam(NOTHING, (loop,), CORE) == (loop,)
+
+
+def test_the_core_says_what_l1_holds() -> None:
+    loop = turns(ROW)
+    assert jam(NOTHING, (loop,), replace(CORE, l1=1000 * 36 * 4)) == (loop,)
+    assert len(jam(NOTHING, (loop,), replace(CORE, l1=1000 * 36 * 4 - 1))) == 2
 
 
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(300, 37, 51), (211, 64, 200), (3, 5, 7), (0, 9, 9)])
