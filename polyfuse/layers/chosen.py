@@ -38,7 +38,8 @@ LANES = 8
 
 def compute_chosen(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such elements in the statements that choose them."""
-    for s in reversed(graph.statements):
+    for name in [s.name for s in reversed(graph.statements)]:
+        s = graph.statement(name)  # as it is by now: it may compute what it read
         chosen = _chosen(graph, s)
         if chosen is not None:
             reader, read = chosen

@@ -115,3 +115,25 @@ def test_names_of_loops_may_meet() -> None:
     )
     np.testing.assert_array_equal(f(x, z), (x[:, z] + 1).T)
     assert "choose" in f.explain(x, z)
+
+
+@pytest.mark.parametrize("order", ["ayu", "auy", "uay", "yau"])
+def test_what_is_chosen_may_choose_itself_in_a_recurrence_in_any_order(order: str) -> None:
+    """A reader may come before what it reads."""
+    lines = {
+        "a": "a[t, v] = y[t, z[t], v] * 2.0 for t in 0..T, v in 0..V",
+        "u": "u[t] = a[t, q[t]] + x[t, 0, 0] for t in 0..T",
+        "y": "y[t, m, v] = x[t, m, v] + (u[t - 1] if t >= 1 else 0.0)",
+    }
+    text = f"""op f(x: f32[T, M, V], z: i64[T], q: i64[T]) -> (u: f32[T]) where M >= 1, V >= 1 {{
+      {"; ".join(lines[k] for k in order)} }}"""
+    graph, decisions = chosen(text, T=5, M=16, V=12)
+    assert {d.subject for d in decisions} == {"a", "y"} and len(graph.tensors) == 4
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((5, 16, 12)).astype("f4")
+    z, q = rng.integers(0, 16, 5), rng.integers(0, 12, 5)
+    expected, before = [], 0.0
+    for t in range(5):
+        before = 2.0 * (float(x[t, z[t], q[t]]) + before) + float(x[t, 0, 0])
+        expected.append(before)
+    np.testing.assert_allclose(pf.compile(text)(x, z, q), expected, rtol=1e-5, atol=1e-5)
