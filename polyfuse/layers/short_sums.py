@@ -42,7 +42,8 @@ OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or
 def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such reductions written out, in what reads each of their elements once if they are
     temporary."""
-    for s in graph.statements:
+    for name in [s.name for s in graph.statements]:
+        s = graph.statement(name)  # as it is by now: it may have taken what it read in
         points = _points(s)
         if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"

@@ -19,6 +19,7 @@ PART = "op f(x: f64[N, 9]) -> (y: f64[N]) { y[i] = prod[c in 2..5, k in 4..6](x[
 GUARDED = """op f(x: f32[N, 3]) -> (y: f32[N]) {
   y[i] = max[c in 0..4](x[i, c - 1] if c >= 1 else -1.5)
 }"""
+NESTED = "op f(x: f32[N, 3, 3]) -> (y: f32[N]) { y[n] = sum[i](abs(sum[j](x[n, i, j]))) }"
 WINDOW = (
     "op f(x: f32[N]) -> (y: f32[N - 2]) where N >= 3 { y[i] = sum[k in 0..3](x[i + k]) for i in 0..N - 2 }"
 )
@@ -44,6 +45,13 @@ def test_few_terms_are_written_out(terms: int) -> None:
     (s,) = graph.statements
     assert s.reduction is None and not s.reduction_dims and str(s.expr).count("pow") == terms
     assert decision.kind == "write out" and f"{terms} terms" in decision.reason
+
+
+def test_sums_of_sums_are_written_out() -> None:
+    graph, decisions = written(NESTED, N=4)
+    assert len(decisions) == 2
+    (s,) = graph.statements
+    assert s.reduction is None and str(s.expr).count("abs") == 3
 
 
 def test_dims_that_begin_elsewhere_and_conditions() -> None:
