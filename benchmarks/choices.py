@@ -134,7 +134,7 @@ CHOICES = (
     Choice(
         "sums across memory inside of a row, four terms at a time",
         (Case("dien_attention"),),
-        ((lower, "jam", lambda kernel, block: block),),
+        ((lower, "jam", lambda kernel, block, core: block),),
     ),
     Choice(
         "the first phase of the next row before the last of a row",

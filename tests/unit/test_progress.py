@@ -21,7 +21,7 @@ from polyfuse.layers.clusters import Clustering
 from polyfuse.options import Options
 from polyfuse.progress import Progress, followed, tell
 
-ARRAYS = np.ones((5, 3), "f4"), np.ones((3, 3), "f4")
+ARRAYS = np.ones((5, 9), "f4"), np.ones((9, 9), "f4")
 CUT = Clustering(whole=2, library="never")
 
 
