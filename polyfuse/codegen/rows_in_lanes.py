@@ -32,7 +32,7 @@ from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
 from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
-from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, hidden, line_shift, run_of, strip_of
+from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, hidden, line_shift, run_of, strips_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
@@ -262,7 +262,7 @@ class _Lanes:
         loaded, stored = found
         every = {**stored, **loaded}
         shift = line_shift(*next((run, numbers[0]) for run, numbers in every.items())) if every else 0
-        strips, strip = strip_of(loop, f"{loop.var}_from", shift)
+        strips, strip = strips_of(loop, f"{loop.var}_from", shift)
         tiles: dict[Run, StripTile] = {}
         for run, numbers in every.items():
             extents = (IConst(StripTile.length(numbers)),)

@@ -80,7 +80,7 @@ class Strip:
     end: IndexExpr
 
 
-def strip_of(loop: For, start: str, shift: int) -> tuple[For, Strip]:
+def strips_of(loop: For, start: str, shift: int) -> tuple[For, Strip]:
     """The loop over strips, without a body, and a strip of steps."""
     first = binary("+", binary("*", binary("//", loop.lower - shift, STEPS), STEPS), shift)
     strips = For(start, first, loop.upper, STEPS, ())
