@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.rows_in_step import are_steps
-from polyfuse.codegen.rows_jammed import in_common
+from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
 from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
 from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, hidden, line_shift, run_of, strips_of
@@ -38,7 +38,7 @@ from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, sizes, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import (
@@ -96,50 +96,41 @@ def rows_in_lanes(
 def _nest(arrays: _Arrays, task: Task) -> Task:
     """A task that hands out rows."""
     (loop,) = task.loops
-    lanes = _at_once(arrays, replace(loop, body=task.body), IVar(first_row(loop.var)))
-    if lanes is None:
+    row = replace(loop, body=task.body)
+    rows = _count(row)
+    body = _at_once(arrays, row, rows, IVar(first_row(loop.var))) if rows else None
+    if body is None:
         return task
-    return replace(task, together=Together((task.loops,), lanes.body, lanes.rows, task.together))
+    return replace(task, together=Together((task.loops,), body, rows, task.together))
 
 
 def _serial(arrays: _Arrays, task: Task) -> Task:
     """A task that has loops over rows in it."""
-    rows = [1]
+    counts = [1]
 
     def change(loop: For) -> list[Node] | None:
-        if not _count(loop) or in_common(arrays.kernel, loop) != frozenset():
+        rows = _count(loop)
+        if not rows or in_common(arrays.kernel, loop) != frozenset():
             return None
-        lanes = _at_once(arrays, loop, IVar(loop.var))
-        if lanes is None:
+        body = _at_once(arrays, loop, rows, IVar(loop.var))
+        if body is None:
             return None
-        rows.append(lanes.rows)
-        main = replace(loop, upper=binary("-", loop.upper, lanes.rows - 1), step=lanes.rows, body=lanes.body)
-        extent = binary("max", binary("-", loop.upper, loop.lower), 0)
-        done = binary("*", binary("//", extent, lanes.rows), lanes.rows)
-        return [main, replace(loop, lower=binary("+", loop.lower, done))]
+        counts.append(rows)
+        return in_steps(loop, body, rows)
 
     body = map_outermost(task.body, change)
-    return replace(task, body=body, jammed=max(rows)) if len(rows) > 1 else task
+    return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
 
 
-@dataclass(frozen=True, slots=True)
-class _AtOnce:
-    rows: int
-    body: Block
-
-
-def _at_once(arrays: _Arrays, loop: For, first: IndexExpr) -> _AtOnce | None:
-    """So many rows at once, from the `first` on; None if they are no recurrences of plain steps, or touch
-    what cannot be turned around or has no room."""
-    rows = _count(loop)
-    if not rows:
-        return None
+def _at_once(arrays: _Arrays, loop: For, rows: int, first: IndexExpr) -> Block | None:
+    """The body of so many rows at once, from the `first` on; None if they touch what cannot be turned around,
+    or there is no room."""
     before = dict(arrays.made)
     body = _Lanes(arrays, loop, rows).body()
     if body is None or not arrays.fit:
         arrays.made = before
         return None
-    return _AtOnce(rows, substituted(body, {loop.var: first + IVar(ROW)}))
+    return substituted(body, {loop.var: first + IVar(ROW)})
 
 
 # --- whether ------------------------------------------------------------------------------------------
@@ -203,7 +194,8 @@ class _Arrays:
         return sum(evaluate(b.elements, {}) * b.dtype.bytes for b in self.made.values()) <= self.room
 
     def array(self, key: object, dtype: DType, extents: tuple[IndexExpr, ...], rows: int) -> Buffer:
-        """The one for a key, made when it is asked for first."""
+        """The one for a key and so many rows, made when it is asked for first."""
+        key = key, rows
         if key not in self.made:
             taken = {b.tensor for b in (*self.kernel.buffers, *self.made.values())}
             names = (f"lanes{k}" for k in itertools.count())

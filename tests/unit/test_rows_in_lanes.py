@@ -9,10 +9,13 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
+from polyfuse.codegen.rows_in_lanes import _Arrays
 from polyfuse.codegen.rows_jointly import ROW
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import STEPS
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import F32
+from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import For, TurnedTile
 from polyfuse.ir.schedule_tree import Coordinate
@@ -176,6 +179,14 @@ def test_arrays_of_the_worker_stay_in_l2() -> None:
     low = lowered(TRIDIAGONAL, B=256, T=50_000)
     assert not tiles(low)
     assert not [b for b in low.kernel.buffers if b.scope is Scope.LOCAL and b.reason == "rows are lanes"]
+
+
+def test_loops_of_other_numbers_of_rows_have_arrays_of_their_own() -> None:
+    arrays = _Arrays(made(FILTER, B=64, T=64).kernels[0], 1 << 20)
+    sixteen, eight = (arrays.array("x", F32, (IConst(STEPS),), rows) for rows in (16, 8))
+    assert sixteen is arrays.array("x", F32, (IConst(STEPS),), 16)
+    assert [str(b.extents[-1]) for b in (sixteen, eight)] == ["16", "8"]
+    assert sixteen.tensor != eight.tensor
 
 
 def test_strips_begin_at_lines_of_what_is_stored() -> None:
