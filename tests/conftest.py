@@ -20,6 +20,12 @@ sys.path.insert(0, str(TESTS))
 _changed = pytest.StashKey[list[str]]()
 
 
+@pytest.fixture
+def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests of any size are spread over workers."""
+    monkeypatch.setattr("polyfuse.layers.cpu_mapping.SMALLEST_PARALLEL", 1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"

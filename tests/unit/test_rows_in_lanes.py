@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded_inputs
+from row_kernels import made
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -16,13 +17,10 @@ from polyfuse.codegen.strip_tiles import STEPS
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.kernel import KernelGraph, Scope
+from polyfuse.ir.kernel import Scope
 from polyfuse.ir.loop_ir import For, TurnedTile
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.layers import cpu_mapping
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
 from polyfuse.runtime.cpu import CpuExecutable
 
 SUMS = """op f(x: {0}[B, T]) -> (y: {0}[B, T]) where T >= 1 {{
@@ -111,16 +109,6 @@ ALONE = {
       y[b, t] = y[b, t-1] + x[b, t, 1] for t in 1..T
     }""",
 }
-
-
-@pytest.fixture
-def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
-
-
-def made(text: str, **sizes: int) -> KernelGraph:
-    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
 def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKernel:

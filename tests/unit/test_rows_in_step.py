@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded_inputs
+from row_kernels import made
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -14,14 +15,9 @@ from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, TurnedTile
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
-from polyfuse.layers import cpu_mapping
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
 from polyfuse.runtime.cpu import CpuExecutable, _chunk
 
 SUMS = """op f(x: {0}[B, T]) -> (y: {0}[B, T]) where T >= 1 {{
@@ -78,16 +74,6 @@ CASES = {
     "channels": (CHANNELS, {"C": 5}), "rendered": (RENDERED, {}), "rnn": (RNN.format("f32"), {"H": 19}),
     "rnn of halves": (RNN.format("f16"), {"H": 35}), "rnn of doubles": (RNN.format("f64"), {"H": 6}),
 }  # fmt: skip
-
-
-@pytest.fixture
-def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
-
-
-def made(text: str, **sizes: int) -> KernelGraph:
-    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
 def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKernel:

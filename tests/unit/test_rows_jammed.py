@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
+from equivalence import Array, assert_right, run_on, seeded_inputs
+from row_kernels import made
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -23,10 +24,7 @@ from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Declare, For, If, Node, Prefetch, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
-from polyfuse.layers import cpu_mapping, prefetch
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers import prefetch
 from polyfuse.runtime.cpu import CpuExecutable
 
 LN = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{
@@ -54,16 +52,6 @@ CASES = {
     "extremes": EXTREMES.format("f32"), "sigmoid": SIGMOID.format("f32"), "counts": COUNTS, "total": TOTAL,
 }  # fmt: skip
 LONG = Core().l1 // 8 + 1  # so many sums of four bytes take more than half of L1
-
-
-@pytest.fixture
-def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
-
-
-def made(text: str, **sizes: int) -> KernelGraph:
-    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
 def lowered(text: str, rows: int | None = None, **sizes: int) -> list[LoweredKernel]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
+from row_kernels import made
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
@@ -19,10 +20,6 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Declare, For, Prefetch, Store
-from polyfuse.layers import cpu_mapping
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
 from polyfuse.runtime.cpu import CpuExecutable
 
 SOFTMAX = """op f(x: {0}[T, H]) -> (y: {0}[T, H]) {{
@@ -59,16 +56,6 @@ CASES = {
     "softmax": SOFTMAX.format("f32"), "halves": SOFTMAX.format("bf16"), "f16": NORM.format("f16"),
     "norm": NORM.format("f32"), "doubles": NORM.format("f64"), "root": ROOT_MEAN, "loss": LOSS, "pool": POOL,
 }  # fmt: skip
-
-
-@pytest.fixture
-def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
-
-
-def made(text: str, **sizes: int) -> KernelGraph:
-    return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
 def lowered(text: str, rows: int | None = None, **sizes: int) -> LoweredKernel:
