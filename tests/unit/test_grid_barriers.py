@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from equivalence import fixed_graph_of
 from targets import Call, check_emulated, check_everywhere
+from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit
 from polyfuse.codegen.cuda import emit_cuda
@@ -68,8 +69,10 @@ def call_of(text: str, sizes: dict[str, int], seed: int = 1) -> Call:
     return Call("f", text, graph, sizes, inputs)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("barriers", [True, None])
+@pytest.mark.parametrize(
+    ("fused", "barriers"),
+    thinned([(True, True), (False, True), (True, None), (False, None)], 3, several=True),
+)
 def test_barriers_give_the_same(fused: bool, barriers: bool | None) -> None:
     """In three orders of threads, on devices with other numbers of threads along rows."""
     calls = [call_of(text, sizes) for text, sizes in CASES]

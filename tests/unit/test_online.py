@@ -153,20 +153,20 @@ HARD = {
 }
 
 
-def hard_calls() -> list[OnlineCall]:
+def hard_calls(chunks: tuple[int, ...]) -> list[OnlineCall]:
     names = ("softmax", "logsumexp", "softmin", "variance")
     rows = np.array(list(HARD.values()), np.float32)
     return [
-        call(name, 9, chunk, x, rows=len(rows)) for name in names for chunk in (1, 4) for x in (rows, -rows)
+        call(name, 9, chunk, x, rows=len(rows)) for name in names for chunk in chunks for x in (rows, -rows)
     ]
 
 
 def test_infinities_and_nan() -> None:
-    check_everywhere(hard_calls())
+    check_everywhere(hard_calls((1, 4)))
 
 
 def test_infinities_and_nan_on_a_gpu() -> None:
-    check_emulated(hard_calls(), devices=("usual",), orders=("random",), stitched=(True,))
+    check_emulated(hard_calls((4,)), devices=("usual",), orders=("random",), stitched=(True,))
 
 
 # --- passes over memory -------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ def test_tiles_of_joined_rows_compute_the_same(
     assert_right(graph, {"y": f(**(inputs | {graph.inputs[0]: apart}))}, inputs)
 
 
+@pytest.mark.slow
 def test_all_kinds_of_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_dims, "LEAD", 1e9)
     for what in ("PRODUCTS", "ROWS", "COLUMNS", "OVER", "DISTANCES"):
