@@ -342,6 +342,8 @@ def guarded_load(block: Block) -> bool:
                 every = [value, *(i for i in indices if isinstance(i, EXPR_TYPES))]
                 if any(_guards_load(x) for e in every for x in walk(e)):
                     return True
+            case Declare(value=value) if value is not None and any(map(_guards_load, walk(value))):
+                return True
             case If(cond, then, other):
                 if guarded_load(then) or guarded_load(other):
                     return True
