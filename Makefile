@@ -22,7 +22,7 @@ STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples bench
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench counts gpu-pack gpu golden-update format clean
+.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,16 @@ gpu-pack: | $(VENV)/bin/python ## gather what a GPU machine without a network ne
 
 gpu: ## there: test, compare, benchmark on the GPU (ARGS="--part bench"); without one: rehearse in the emulator
 	$(GPU_PYTHON) -m gpu $(ARGS)
+
+SANITIZED := tests/property/test_random_kinds.py tests/property/test_random_programs.py \
+    tests/property/test_random_row_recurrences.py tests/property/test_random_recurrences.py \
+    tests/unit/test_masked_tails.py tests/unit/test_vector_masks.py tests/unit/test_rows_in_lanes.py \
+    tests/unit/test_convolutions.py tests/unit/test_integer_products.py tests/unit/test_scatters.py \
+    tests/unit/test_turned_tiles.py tests/unit/test_streaming.py tests/unit/test_borders.py tests/unit/test_halves.py \
+    tests/unit/test_few_rows.py tests/unit/test_rows_jointly.py tests/unit/test_contraction_tiles.py
+
+sanitize: $(VENV)/dev.stamp ## kernels of many tests with sanitizers (an hour; ARGS are for pytest)
+	$(RUN) -m polyfuse.runtime.sanitized -m pytest -n $(WORKERS) --dist worksteal --timeout=1200 $(SANITIZED) $(ARGS)
 
 golden-update: $(VENV)/dev.stamp ## write the golden files anew; read the diff before you commit it
 	$(PYTEST) --golden-update

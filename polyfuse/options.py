@@ -54,8 +54,9 @@ ENVIRONMENT = (
     ),
     Variable(
         "POLYFUSE_LAUNCHER",
-        "`0` checks the arguments of repeated calls in Python instead of in C: slower, the same results.",
-        "in C, where the interpreter is one that the launcher knows",
+        "`0` checks the arguments of repeated calls in Python instead of in C: slower, the same results. "
+        "`1`: in C with sanitizers too.",
+        "in C, where the interpreter is one that the launcher knows and there are no sanitizers",
     ),
     Variable(
         ENV_DUMP,
@@ -80,6 +81,12 @@ ENVIRONMENT = (
         "side by side. Results are the same with any number; `1` starts no process besides those of isl "
         "and of the compilers.",
         "the cores that the process may use (its affinity mask)",
+    ),
+    Variable(
+        "POLYFUSE_SANITIZE",
+        "`1` compiles for the CPU with sanitizers of gcc, in a process that has their runtime: "
+        "`python -m polyfuse.runtime.sanitized` starts one.",
+        "without",
     ),
     Variable(
         "CXX",

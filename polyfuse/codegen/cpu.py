@@ -28,6 +28,7 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute
@@ -49,6 +50,7 @@ CACHE_LINE = Core().line
 BACKWARDS = "// needs -fno-ivopts"
 # It carries elements of a window from one step of a tile to the next, in registers that sums need then.
 WINDOWS = "// needs -fno-predictive-commoning"
+SANITIZED = read("vector_sanitized.h")
 _HEAD = """\
 #if defined(__clang__)
 #define PF_IVDEP _Pragma("clang loop vectorize(enable)")
@@ -124,7 +126,9 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURNS if any("pf_turn<" in text for text in functions) else ""
     bounds = bounds_text(functions)
-    source = prelude(used) + "\n" + bounds + streams + masks + turns + _HEAD + "\n" + "\n".join(functions)
+    own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns
+    source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
 
@@ -270,13 +274,16 @@ def _instances(s: Statement) -> IndexExpr:
 
 
 def _scratch_bytes(kernel: Kernel) -> int:
-    return sum(_local_bytes(b) for b in kernel.buffers if b.scope is Scope.LOCAL)
+    return sum(_whole_lines(_local_bytes(b)) for b in kernel.buffers if b.scope is Scope.LOCAL)
 
 
 def _local_bytes(b: Buffer) -> int:
     assert not sizes_of(b.elements)
-    count = evaluate(b.elements, {}) * b.dtype.bytes
-    return -(-count // CACHE_LINE) * CACHE_LINE
+    return evaluate(b.elements, {}) * b.dtype.bytes
+
+
+def _whole_lines(nbytes: int) -> int:
+    return -(-nbytes // CACHE_LINE) * CACHE_LINE
 
 
 class _Emitter:
@@ -412,8 +419,10 @@ class _Emitter:
         for b in kernel.buffers:
             if b.scope is Scope.LOCAL:
                 kind = b.dtype.c_name
-                found.append((f"{kind}* __restrict const b_{b.tensor}", f"({kind}*)(scratch + {offset})"))
-                offset += _local_bytes(b)
+                nbytes = _local_bytes(b)
+                value = f"({kind}*)PF_OWN({offset}, {nbytes})"
+                found.append((f"{kind}* __restrict const b_{b.tensor}", value))
+                offset += _whole_lines(nbytes)
         if self.checked:
             found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
         return found

@@ -62,6 +62,7 @@ PF_INLINE void pf_stream(void* to, const void* from, pf_i64 bytes) {
     return;
   }
   pf_streamed* lines = (pf_streamed*)to;
+  PF_STORES(to, bytes);
   for (pf_i64 k = 0; k < bytes / PF_STREAM_BYTES; ++k) {
 #if defined(__clang__)
     __builtin_nontemporal_store(values[k], lines + k);

@@ -8,23 +8,27 @@ PF_INLINE unsigned long long pf_first(int bytes) {
   return bytes >= 64 ? ~0ull : bytes <= 0 ? 0ull : (1ull << bytes) - 1;
 }
 PF_INLINE void pf_take(void* to, const void* from, int bytes, int room) {
+  PF_LOADS(from, bytes);
   for (int k = 0; k < room; k += 64)
     *(pf_bytes*)((char*)to + k) =
         __builtin_ia32_loaddquqi512_mask((const char*)from + k, (pf_bytes){}, pf_first(bytes - k));
 }
 PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
+  PF_STORES(to, bytes);
   for (int k = 0; k < room; k += 64)
     __builtin_ia32_storedquqi512_mask(
         (char*)to + k, *(const pf_bytes*)((const char*)from + k), pf_first(bytes - k));
 }
 // The same 32 bytes at a time: what is stored in such pieces and loaded whole would wait for all of them.
 PF_INLINE void pf_take_f16(void* to, const void* from, int bytes, int room) {
+  PF_LOADS(from, bytes);
   typedef char piece __attribute__((vector_size(32), may_alias));
   for (int k = 0; k < room; k += 32)
     *(piece*)((char*)to + k) =
         __builtin_ia32_loaddquqi256_mask((const char*)from + k, (piece){}, (unsigned)pf_first(bytes - k));
 }
 PF_INLINE void pf_put_f16(void* to, const void* from, int bytes, int room) {
+  PF_STORES(to, bytes);
   typedef char piece __attribute__((vector_size(32), may_alias));
   for (int k = 0; k < room; k += 32)
     __builtin_ia32_storedquqi256_mask(
@@ -44,6 +48,7 @@ PF_INLINE void pf_keep(void* total, const void* before, int bytes, int room) {
 typedef signed char pf_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 typedef int pf_words __attribute__((vector_size(32)));
 PF_INLINE void pf_take(void* to, const void* from, int bytes, int room) {
+  PF_LOADS(from, bytes);
   const pf_words at = {0, 4, 8, 12, 16, 20, 24, 28};
   const int whole = bytes & ~3;
   int last = 0;

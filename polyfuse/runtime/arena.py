@@ -27,6 +27,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.forks import ForkLock
+from polyfuse.runtime.sanitizers import exact_block, sanitized
 
 ENV_BYTES = "POLYFUSE_ARENA_BYTES"
 ALIGNMENT = 64
@@ -125,7 +126,7 @@ class Arena:
         if cls._default is None:
             with cls._default_lock:
                 _keep_freed()
-                cls._default = cls._default or cls()
+                cls._default = cls._default or (ApartArena() if sanitized() else cls())
         return cls._default
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
@@ -276,6 +277,20 @@ class Arena:
         self._returned.clear()
         self._reset()
         self._used = used
+
+
+class ApartArena(Arena):
+    """Keeps nothing: each array is an allocation of exactly its size, for sanitizers."""
+
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < 0:
+            raise ValueError(f"cannot allocate an array of shape {shape}")
+        base, address = exact_block(nbytes, ALIGNMENT)
+        return np.ndarray(shape, dtype, base), address
+
+    def block(self, nbytes: int) -> NDArray[np.uint8]:
+        return exact_block(nbytes, ALIGNMENT)[0]
 
 
 _ARENAS: weakref.WeakSet[Arena] = weakref.WeakSet()

@@ -20,6 +20,7 @@ from typing import IO
 
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.progress import tell
+from polyfuse.runtime.sanitizers import compiler_environment
 
 PHASE = "C++ parts compiled"
 PROBE_TIMEOUT_S = 30.0
@@ -103,7 +104,7 @@ def _start(command: Sequence[str], folder: Path, output: IO[bytes]) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**compiler_environment(), "LC_ALL": "C"},
             start_new_session=True,  # its own process group, so that all of it can be killed
         )
     except OSError as e:

@@ -23,6 +23,7 @@ from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.library import LibraryStep
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
+from polyfuse.runtime.sanitizers import sanitized
 from polyfuse.runtime.toolchain import load_shared
 from polyfuse.runtime.workspace import layout
 
@@ -33,6 +34,7 @@ CHUNKS_PER_THREAD = 8
 CHUNK_INSTANCES = 16 * 1024
 FEWEST_CHUNKS = 2
 LINE = 64
+_BYTE = np.dtype(np.uint8)
 
 
 def _chunks_each(launch: Launch, instances: int) -> int:
@@ -122,6 +124,17 @@ class CpuExecutable:
         """(workspace buffer -> offset in the block, bytes of the block)."""
         return {n: s.offset for n, s in self._spaces.items()}, self._workspace_bytes
 
+    def temporaries(self) -> dict[str, tuple[Array, int]]:
+        """Memory for one call, of each workspace buffer, and its address: all in one block, or for sanitizers
+        one by one."""
+        arena = Arena.get()
+        if sanitized():
+            return {n: arena.place((s.nbytes,), _BYTE) for n, s in self._spaces.items()}
+        if not self._spaces:
+            return {}
+        block, base = arena.place((self._workspace_bytes,), _BYTE)
+        return {n: (block[s.offset : s.offset + s.nbytes], base + s.offset) for n, s in self._spaces.items()}
+
     # --- calls -------------------------------------------------------------------------------------------
 
     def output(self, b: PlanBuffer) -> Array:
@@ -182,22 +195,20 @@ class CpuExecutable:
         self, prepared: PreparedCall, arrays: Mapping[str, Array]
     ) -> tuple[Callable[[], None], tuple[PreparedCall, object, object]]:
         """Put pointers and strides into a prepared call; what must stay alive comes back with it."""
-        block, base = Arena.get().place((self._workspace_bytes,), np.dtype(np.uint8))
+        memory = self.temporaries()
         status = np.zeros(1, np.int64)
         number = len(self.plan.sizes)
         copies: list[tuple[Array, Array]] = []
         for k, b in enumerate(self.plan.buffers):
-            space = self._spaces.get(b.name)
-            if space is None:
+            if b.name not in memory:
                 array = arrays[b.name]
                 prepared.buffers[k] = array.__array_interface__["data"][0]
                 strides = element_strides(array) if b.strided else ()
             else:
-                prepared.buffers[k] = base + space.offset
+                own, prepared.buffers[k] = memory[b.name]
                 strides = ()
                 if b.kind is not Kind.WORKSPACE:
-                    copy = block[space.offset : space.offset + space.nbytes].view(b.dtype.numpy)
-                    copies.append((copy.reshape(self._shapes[b.name]), arrays[b.name]))
+                    copies.append((own.view(b.dtype.numpy).reshape(self._shapes[b.name]), arrays[b.name]))
                     strides = element_strides(copies[-1][0]) if b.strided else ()
             for s in strides:
                 prepared.numbers[number] = s
@@ -212,7 +223,7 @@ class CpuExecutable:
             if status[0]:
                 self._report(int(status[0]))
 
-        return call, (prepared, (block, copies, dict(arrays)), status)
+        return call, (prepared, (memory, copies, dict(arrays)), status)
 
     def check_library(self) -> None:
         """Raise what went wrong in library steps."""

@@ -6,6 +6,7 @@ There is one engine in a process, and one run at a time.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
 
 from polyfuse.forks import ForkLock
@@ -95,7 +96,7 @@ class Engine:
     def get(cls) -> Engine:
         with cls._making:
             if cls._instance is None:
-                cls._instance = cls(load_shared(emulator_source.engine(), extra_flags=ENGINE_FLAGS))
+                cls._instance = cls(_load_plain(emulator_source.engine(), ENGINE_FLAGS))
             return cls._instance
 
     def kernels(self, source: str, *, check: bool) -> ctypes.CDLL:
@@ -122,4 +123,9 @@ class Engine:
 
 @lru_cache(maxsize=_KERNELS_KEPT)
 def _load(source: str, check: bool) -> ctypes.CDLL:
-    return load_shared(emulator_source.translation_unit(source, check=check), extra_flags=KERNEL_FLAGS)
+    return _load_plain(emulator_source.translation_unit(source, check=check), KERNEL_FLAGS)
+
+
+def _load_plain(source: str, flags: Sequence[str]) -> ctypes.CDLL:
+    """Without sanitizers, which do not know of threads that change their stacks."""
+    return load_shared(source, extra_flags=flags, plain=True)

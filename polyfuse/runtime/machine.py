@@ -246,7 +246,7 @@ def _stored(size: int, pool: Pool, refresh: bool) -> BandwidthReport:
 
 @memoised
 def _library() -> ctypes.CDLL:
-    return load_shared(KERNELS.replace("STEPS", str(_FMA_STEPS)))
+    return load_shared(KERNELS.replace("STEPS", str(_FMA_STEPS)), plain=True)
 
 
 def _measure(size: int, pool: Pool) -> BandwidthReport:

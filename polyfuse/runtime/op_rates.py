@@ -107,7 +107,7 @@ def _key(threads: int) -> str:
 
 @memoised
 def _library() -> ctypes.CDLL:
-    return load_shared(_source())
+    return load_shared(_source(), plain=True)
 
 
 def _measure(pool: Pool, threads: int) -> dict[str, float]:

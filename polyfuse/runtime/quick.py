@@ -301,8 +301,8 @@ class QuickCall:
         self._outputs = [
             (place[name], shape, plan.buffers[place[name]].dtype.numpy) for name, shape in results
         ]
-        spaces, self._workspace = executable.workspace()
-        self._spaces = {place[n]: offset for n, offset in spaces.items()}
+        self._temporaries = executable.temporaries
+        self._places = place
 
     def __call__(self, args: Sequence[Any]) -> list[Array] | None:
         """The results, in order; None if the long way has to decide."""
@@ -338,19 +338,13 @@ class QuickCall:
         for place, shape, dtype in self._outputs:
             array, buffers[place] = arena.place(shape, dtype)
             results.append(array)
-        block = self._place_workspace(arena)
+        memory = self._temporaries()
+        for name, (_, address) in memory.items():
+            buffers[self._places[name]] = address
         self._call.check()
         self._check_library()
-        del block
+        del memory
         return [array if array.ndim else array[()] for array in results]
-
-    def _place_workspace(self, arena: Arena) -> Array | None:
-        if not self._spaces:
-            return None
-        block, base = arena.place((self._workspace,), np.dtype(np.uint8))
-        for place, offset in self._spaces.items():
-            self._call.buffers[place] = base + offset
-        return block
 
 
 def _bits(x: float) -> int:

@@ -32,6 +32,7 @@ from polyfuse.diagnostics import ToolchainError
 from polyfuse.forks import ForkLock
 from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+from polyfuse.runtime.sanitizers import sanitizer_flags
 
 OPTIMISE = (
     "-O3",
@@ -136,16 +137,19 @@ def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
     )
 
 
-def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> Path:
+def compile_shared(
+    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), plain: bool = False
+) -> Path:
     """The shared object of a C++ source (one string), from the cache if possible.
 
-    A long one is compiled in parts, as far as it allows; `flags_for` says with which flags.
+    A long one is compiled in parts, as far as it allows; `flags_for` says with which flags.  What is `plain`
+    never has sanitizers: code that measures the machine, or changes its stack.
 
     Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
     `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
     """
     compiler = find_compiler()
-    flags = (*flags_for(source, compiler), *extra_flags)
+    flags = (*flags_for(source, compiler), *extra_flags, *(() if plain else sanitizer_flags()))
 
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))
@@ -155,13 +159,15 @@ def compile_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequenc
     return Cache.open_default().get_or_build(_key(source, compiler, flags), build) / "kernel.so"
 
 
-def load_shared(source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
+def load_shared(
+    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), plain: bool = False
+) -> ctypes.CDLL:
     """`compile_shared`, loaded into the process; its functions release the GIL while they run.
 
     Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
     """
     for last in (False, True):
-        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags)
+        path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags, plain=plain)
         try:
             return ctypes.CDLL(str(path))
         except OSError as e:

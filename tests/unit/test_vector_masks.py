@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from polyfuse.codegen.cpu import SANITIZED
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.runtime.toolchain import load_shared
@@ -21,7 +22,7 @@ BEHIND = 0xAB
 
 def library(flags: tuple[str, ...]) -> ctypes.CDLL:
     """Functions take_64(to, from, bytes) and so on; `masks` is whether the machine has any."""
-    text = [prelude(()), MASKS, "#ifdef PF_MASKS", 'extern "C" int masks() { return 1; }']
+    text = [prelude(()), SANITIZED, MASKS, "#ifdef PF_MASKS", 'extern "C" int masks() { return 1; }']
     for room in ROOMS:
         for name in ("take", "take_f16", "put", "put_f16"):
             text.append(

@@ -1,0 +1,41 @@
+"""Kernels with sanitizers: what goes one element too far is found, wherever it lies; what is right passes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sanitized_faults import TEXTS
+
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.runtime import sanitized
+
+FAULTS = Path(__file__).parent.parent / "sanitized_faults.py"
+
+
+def in_sanitized(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A Python process with sanitizers."""
+    try:
+        sanitized.environment()
+    except ToolchainError as e:
+        pytest.skip(str(e))
+    command = [sys.executable, "-m", "polyfuse.runtime.sanitized", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **more})
+
+
+def test_each_fault_is_reported() -> None:
+    on = "halt_on_error=0"
+    ran = in_sanitized(str(FAULTS), *TEXTS, ASAN_OPTIONS=on, UBSAN_OPTIONS=on)
+    found = set(re.findall(r"\bfault_(\w+)", ran.stderr))
+    assert found == set(TEXTS) - {"right"}, ran.stderr
+    assert ran.stdout.strip() == "ended"
+
+
+@pytest.mark.parametrize("name", ["own_array", "overflow"])
+def test_the_first_fault_ends_the_process(name: str) -> None:
+    ran = in_sanitized(str(FAULTS), "right", name)
+    assert ran.returncode != 0 and f"fault_{name}" in ran.stderr and "ended" not in ran.stdout
