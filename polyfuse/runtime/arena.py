@@ -161,6 +161,10 @@ class Arena:
         on it refer to it, and to none behind it."""
         return np.empty(nbytes + ALIGNMENT, _BYTE) if nbytes < LARGE else self._lend(nbytes)[0]
 
+    def block_bytes(self, nbytes: int) -> int:
+        """The size of `block`; those of one size are alike."""
+        return nbytes if nbytes < LARGE else size_class(nbytes)
+
     def _lend(self, nbytes: int) -> tuple[NDArray[np.uint8], int]:
         """A large block and its address."""
         block = self._take(size_class(nbytes))
@@ -292,6 +296,9 @@ class ApartArena(Arena):
     def block(self, nbytes: int) -> NDArray[np.uint8]:
         return exact_block(nbytes, ALIGNMENT)[0]
 
+    def block_bytes(self, nbytes: int) -> int:
+        return nbytes
+
 
 _ARENAS: weakref.WeakSet[Arena] = weakref.WeakSet()
 lenders: list[Callable[[], object]] = []
@@ -320,11 +327,6 @@ def _keep_freed() -> None:
     page for the first time again; where a larger block has come and gone, beyond twice its size (mallopt(3)).
     """
     np.empty(4 * LARGE, _BYTE)
-
-
-def block_bytes(nbytes: int) -> int:
-    """The size of `Arena.block`; those of one size are alike."""
-    return nbytes if nbytes < LARGE else size_class(nbytes)
 
 
 def size_class(nbytes: int) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 
 from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena, block_bytes
+from polyfuse.runtime.arena import ALIGNMENT, LARGE, Arena
 from polyfuse.runtime.arguments import Array, dense, element_strides, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.launcher import (
@@ -249,7 +249,7 @@ def _lines(nbytes: int) -> int:
 
 
 def _block(nbytes: int) -> Block:
-    return Block(block_bytes(nbytes), lambda: Arena.get().block(nbytes))
+    return Block(Arena.get().block_bytes(nbytes), lambda: Arena.get().block(nbytes))
 
 
 @dataclass(frozen=True, slots=True)

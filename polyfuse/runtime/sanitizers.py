@@ -20,7 +20,7 @@ from polyfuse.diagnostics import ToolchainError
 
 ENV_SANITIZE = "POLYFUSE_SANITIZE"
 _FLAGS = (
-    "-fsanitize=address,undefined",
+    "-fsanitize=address,undefined,float-cast-overflow",
     "-fsanitize-recover=all",  # options of the runtime say whether the first report ends the process
     "-fno-omit-frame-pointer",
     "-g1",

@@ -14,7 +14,8 @@ from sanitized_faults import TEXTS
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime import sanitized
 
-FAULTS = Path(__file__).parent.parent / "sanitized_faults.py"
+TESTS = Path(__file__).resolve().parents[1]
+FAULTS = TESTS / "sanitized_faults.py"
 
 
 def in_sanitized(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -39,3 +40,12 @@ def test_each_fault_is_reported() -> None:
 def test_the_first_fault_ends_the_process(name: str) -> None:
     ran = in_sanitized(str(FAULTS), "right", name)
     assert ran.returncode != 0 and f"fault_{name}" in ran.stderr and "ended" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "tests", ["unit/test_launcher.py", "property/test_random_kinds.py::test_kinds_agree[scans-0]"]
+)
+def test_right_code_has_no_report(tests: str) -> None:
+    plain = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    ran = in_sanitized(*plain, str(TESTS / tests), POLYFUSE_LAUNCHER="1", POLYFUSE_VERIFY="0")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
