@@ -30,10 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"
     )
+    parser.addoption(
+        "--avx512", choices=("bf16", "plain"), help="emulate a processor with AVX-512, with or without bf16"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_changed] = []
+    if kind := config.getoption("--avx512"):
+        from avx512 import avx512_machine
+
+        machine = avx512_machine(kind == "bf16")
+        machine.__enter__()
+        config.add_cleanup(lambda: machine.__exit__(None, None, None))
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ _HEAD = """\
 #define PF_ROLLED _Pragma("GCC unroll 1")
 #if defined(__x86_64__)
 #define PF_UNROLLED _Pragma("GCC unroll 16")
-#define PF_HELD(v) __asm__ volatile("" : "+v"(v) : : "memory")
+#define PF_HELD(v) \\
+  if constexpr (sizeof(v) <= __BIGGEST_ALIGNMENT__) __asm__ volatile("" : "+v"(v) : : "memory")
 #else
 #define PF_UNROLLED PF_ROLLED
 #define PF_HELD(v)

@@ -90,7 +90,6 @@ PF_INLINE void pf_widen_bf16(float* to, const pf_bf16* from, int n) {
 PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
 #if defined(__AVX512F__) && !defined(__clang__)
   typedef unsigned V __attribute__((vector_size(64)));
-  typedef float F __attribute__((vector_size(64)));
   typedef int S __attribute__((vector_size(64)));
   typedef short G __attribute__((vector_size(32)));
   typedef unsigned W __attribute__((vector_size(64), aligned(4), may_alias));
@@ -98,6 +97,7 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
   int k = 0;
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
   // The instruction takes subnormal floats for 0.
+  typedef float F __attribute__((vector_size(64)));
   typedef short Q __attribute__((vector_size(64), aligned(2), may_alias));
   for (; k + 32 <= n; k += 32) {
     const F a = (F) * (const W*)(from + k), b = (F) * (const W*)(from + k + 16);

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from avx512 import AVX512
+from float_modes import FLUSH
 
 import polyfuse as pf
 from polyfuse.codegen.row_calls import OPS, calls_rows, in_parts, row_name
@@ -28,13 +30,6 @@ PAIR = """
 extern "C" void rows_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; k += 64) pf_row_{0}_{1}(x + k, 64); }}
 extern "C" void ones_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; ++k) x[k] = pf_{0}_{1}(x[k]); }}
 """
-FLUSH = """
-extern "C" void flush(int on) {
-#ifdef __x86_64__
-  __builtin_ia32_ldmxcsr(on ? __builtin_ia32_stmxcsr() | 0x8040u : __builtin_ia32_stmxcsr() & ~0x8040u);
-#endif
-}
-"""
 PROGRAM = """op f(x: f32[T, H], m: f32[T, H], keep: bool[T, H]) -> (y: f32[T, H], s: f32[T], z: f32[T, H]) {
   e[t, h] = exp(x[t, h] - sigmoid(m[t, h]))
   s[t] = sum[h](e[t, h] * sigmoid(exp(-m[t, h])))
@@ -43,15 +38,15 @@ PROGRAM = """op f(x: f32[T, H], m: f32[T, H], keep: bool[T, H]) -> (y: f32[T, H]
 }"""
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+@pytest.fixture(scope="module", params=[(), *AVX512], ids=lambda f: (f or ("native",))[-1])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if GXX is None:
         pytest.skip("no g++")
     folder = tmp_path_factory.mktemp("rows")
     names = [*ROW_FUNCTIONS, *(f"pf_{op}_{t.name}" for op, t in EVERY)]
     pairs = [PAIR.format(op, t.name, t.c_name) for op, t in EVERY]
     (folder / "rows.cpp").write_text(prelude(names) + "".join(pairs) + FLUSH)
-    command = [GXX, *FLAGS, str(folder / "rows.cpp"), "-o", str(folder / "rows.so")]
+    command = [GXX, *FLAGS, *request.param, str(folder / "rows.cpp"), "-o", str(folder / "rows.so")]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(Path(folder / "rows.so")))
 

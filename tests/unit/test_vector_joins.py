@@ -6,6 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from avx512 import AVX512
 
 from polyfuse.codegen.vector_folds import DTYPES, OPS
 from polyfuse.codegen.vector_joins import join_name, joins, part_name
@@ -16,7 +17,10 @@ from polyfuse.runtime.toolchain import load_shared
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 ROWS = 16
 # The last one is for compilers that have no function for it.
-MACHINES = (("-march=native",), ("-march=x86-64-v3",), ("-march=x86-64-v2",), ("-U__GNUC__", "-D__GNUC__=11"))
+MACHINES = (
+    ("-march=native",), ("-march=x86-64-v3",), ("-march=x86-64-v2",), *AVX512,
+    ("-U__GNUC__", "-D__GNUC__=11"),
+)  # fmt: skip
 
 
 def source(lanes: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from float_modes import FLUSH
 
 from polyfuse.codegen.vector_math import FUNCTIONS, INTEGERS, TAKES_TURNS, WRAPS, prelude
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType
@@ -51,16 +52,6 @@ def loop(name: str) -> str:
         f'extern "C" void loop_{name}({params}, {result.c_name}* __restrict o, long n) {{\n'
         f"  for (long i = 0; i < n; i++) o[i] = {name}({values});\n}}\n"
     )
-
-
-# FTZ and DAZ, bits 15 and 6 of the control register.
-FLUSH = """
-extern "C" void flush(int on) {
-#ifdef __x86_64__
-  __builtin_ia32_ldmxcsr(on ? __builtin_ia32_stmxcsr() | 0x8040u : __builtin_ia32_stmxcsr() & ~0x8040u);
-#endif
-}
-"""
 
 
 class Library:
