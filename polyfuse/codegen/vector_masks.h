@@ -3,7 +3,7 @@
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define PF_MASKS 1
-typedef char pf_bytes __attribute__((vector_size(64), may_alias));
+typedef char pf_bytes __attribute__((vector_size(64), aligned(1), may_alias));
 PF_INLINE unsigned long long pf_first(int bytes) {
   return bytes >= 64 ? ~0ull : bytes <= 0 ? 0ull : (1ull << bytes) - 1;
 }
@@ -22,14 +22,14 @@ PF_INLINE void pf_put(void* to, const void* from, int bytes, int room) {
 // The same 32 bytes at a time: what is stored in such pieces and loaded whole would wait for all of them.
 PF_INLINE void pf_take_f16(void* to, const void* from, int bytes, int room) {
   PF_LOADS(from, bytes);
-  typedef char piece __attribute__((vector_size(32), may_alias));
+  typedef char piece __attribute__((vector_size(32), aligned(1), may_alias));
   for (int k = 0; k < room; k += 32)
     *(piece*)((char*)to + k) =
         __builtin_ia32_loaddquqi256_mask((const char*)from + k, (piece){}, (unsigned)pf_first(bytes - k));
 }
 PF_INLINE void pf_put_f16(void* to, const void* from, int bytes, int room) {
   PF_STORES(to, bytes);
-  typedef char piece __attribute__((vector_size(32), may_alias));
+  typedef char piece __attribute__((vector_size(32), aligned(1), may_alias));
   for (int k = 0; k < room; k += 32)
     __builtin_ia32_storedquqi256_mask(
         (char*)to + k, *(const piece*)((const char*)from + k), (unsigned)pf_first(bytes - k));

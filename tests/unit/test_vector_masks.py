@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from avx512 import AVX512
+from forked import right_in_child
 
 from polyfuse.codegen.cpu import SANITIZED
 from polyfuse.codegen.masked_tails import MASKS
@@ -15,8 +17,8 @@ from polyfuse.codegen.vector_math import prelude
 from polyfuse.runtime.toolchain import load_shared
 
 ROOMS = (64, 128, 192)
-# Processors of AVX-512 run the code for AVX2 as well.
-MACHINES = (("-march=native",), ("-march=x86-64-v3",))
+# Processors of AVX-512 run the code for AVX2 as well, and others that for AVX-512 emulated.
+MACHINES = (("-march=native",), ("-march=x86-64-v3",), *AVX512)
 BEHIND = 0xAB
 
 
@@ -40,6 +42,12 @@ def library(flags: tuple[str, ...]) -> ctypes.CDLL:
             f"  __builtin_memcpy(own, to, {room});\n  __builtin_memcpy(old, from, {room});\n"
             f"  pf_keep(own, old, bytes, {room});\n  __builtin_memcpy(to, own, {room});\n}}"
         )
+    text.append(
+        'extern "C" void all(char* own, char* memory, int bytes) {\n'
+        "  pf_take(own, memory, bytes, 64);\n  pf_take_f16(own + 64, memory, bytes, 64);\n"
+        "  pf_put(memory, own, bytes, 64);\n  pf_put_f16(memory, own + 64, bytes, 64);\n"
+        "  pf_keep(own, own + 64, bytes, 64);\n}"
+    )
     text += ["#else", 'extern "C" int masks() { return 0; }', "#endif\n"]
     return load_shared("\n".join(text), extra_flags=flags)
 
@@ -75,6 +83,19 @@ def test_all_counts_of_bytes(functions: ctypes.CDLL, room: int) -> None:
         found = total.copy()
         getattr(functions, f"keep_{room}")(address(found), address(given), count)
         np.testing.assert_array_equal(found, np.where(first, total, given), err_msg=f"keep {count}")
+
+
+def test_arrays_may_begin_anywhere(functions: ctypes.CDLL) -> None:
+    """Of a total nothing says where it is."""
+    room = np.zeros(512, np.uint8)
+    places = [room[at : at + 128] for at in (1 + -room.ctypes.data % 64, 257 + -room.ctypes.data % 64)]
+
+    def works() -> bool:
+        places[1][:] = 7
+        functions.all(address(places[0]), address(places[1]), 40)
+        return bool((places[0][:40] == 7).all() and not places[0][40:64].any())
+
+    assert right_in_child(works)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are forbidden by a call of Linux's C library")
