@@ -95,15 +95,17 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
   typedef unsigned W __attribute__((vector_size(64), aligned(4), may_alias));
   typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
   int k = 0;
-#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-  // The instruction takes subnormal floats for 0.
+#if defined(__AVX512BF16__)
+  // The instruction takes subnormal floats for 0. Their bits tell of them in every mode: doubled, they are less than
+  // those of the least normal number, and not 0.
   typedef float F __attribute__((vector_size(64)));
   typedef short Q __attribute__((vector_size(64), aligned(2), may_alias));
   for (; k + 32 <= n; k += 32) {
-    const F a = (F) * (const W*)(from + k), b = (F) * (const W*)(from + k + 16);
-    const int small = __builtin_ia32_fpclassps512_mask(a, 0x20, -1) | __builtin_ia32_fpclassps512_mask(b, 0x20, -1);
-    if (__builtin_expect(small, 0)) break;
-    *(Q*)(to + k) = (Q)__builtin_ia32_cvtne2ps2bf16_v32hi(b, a);
+    const V a = *(const W*)(from + k), b = *(const W*)(from + k + 16);
+    const V x = a + a - 1u, y = b + b - 1u, limit = 0xffffffu + (V){};
+    const V least = x < y ? x : y;
+    if (__builtin_expect(__builtin_ia32_ucmpd512_mask((S)least, (S)limit, 1, -1), 0)) break;
+    *(Q*)(to + k) = (Q)__builtin_ia32_cvtne2ps2bf16_v32hi((F)b, (F)a);
   }
 #endif
   for (; k < n; k += 16) {

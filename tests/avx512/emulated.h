@@ -131,18 +131,6 @@ AVX512_INLINE float getmant(float x, bool daz) {
   const int lost = a.subnormal() ? __builtin_clz(a.size()) - 8 : 0;
   return bits<float>((a.size() << lost & 0x7fffffu) | 0x3f800000u);
 }
-// VFPCLASS: bits of `imm` for quiet NaN, 0, -0, inf, -inf, subnormal, negative and finite, signalling NaN.
-AVX512_INLINE bool fpclass(float x, int imm, bool daz) {
-  const Number<float> a = argument(x, daz);
-  const bool is[] = {
-      a.nan() && !a.signals(), a.zero() && !a.negative(), a.zero() && a.negative(),
-      a.infinite() && !a.negative(), a.infinite() && a.negative(), a.subnormal(),
-      a.negative() && !a.zero() && !a.infinite() && !a.nan(), a.signals(),
-  };
-  bool any = false;
-  for (int k = 0; k < 8; ++k) any |= is[k] && imm >> k & 1;
-  return any;
-}
 // VCVTNE2PS2BF16 knows no modes: subnormal numbers are 0, halves round to even.
 AVX512_INLINE short bf16(float x) {
   const Number<float> a = argument(x, true);
@@ -184,11 +172,11 @@ AVX512_CALLED F32 getmantps(F32 a, int imm, F32 other, int mask, int) {
   const bool daz = zeros_for_arguments();
   return lanes(other, mask, [&](int l) { return getmant(a[l], daz); });
 }
-AVX512_CALLED unsigned short fpclassps(F32 a, int imm, unsigned short mask) {
-  const bool daz = zeros_for_arguments();
-  unsigned found = 0;
-  for (int l = 0; l < 16; ++l) found |= (unsigned)fpclass(a[l], imm, daz) << l;
-  return (unsigned short)(found & mask);
+AVX512_CALLED unsigned short ucmpd(I32 a, I32 b, int imm, unsigned short mask) {
+  if (imm != 1) __builtin_trap();
+  unsigned less = 0;
+  for (int l = 0; l < 16; ++l) less |= (unsigned)((unsigned)a[l] < (unsigned)b[l]) << l;
+  return (unsigned short)(less & mask);
 }
 AVX512_CALLED I16 cvtne2ps2bf16(F32 high, F32 low) {
   return lanes(I16{}, ~0u, [&](int l) { return bf16(l < 16 ? low[l] : high[l - 16]); });
@@ -259,7 +247,7 @@ AVX512_INLINE void movntdq(I64* to, I64 a) {
 #define __builtin_ia32_reduceps512_mask avx512::reduceps
 #define __builtin_ia32_getexpps512_mask avx512::getexpps
 #define __builtin_ia32_getmantps512_mask avx512::getmantps
-#define __builtin_ia32_fpclassps512_mask avx512::fpclassps
+#define __builtin_ia32_ucmpd512_mask avx512::ucmpd
 #define __builtin_ia32_cvtne2ps2bf16_v32hi avx512::cvtne2ps2bf16
 #define __builtin_ia32_vcvtph2ps512_mask avx512::cvtph2ps
 #define __builtin_ia32_vcvtps2ph512_mask avx512::cvtps2ph
