@@ -100,7 +100,7 @@ def named(part: list[StdlibCase] | tuple[str, ...]) -> str:
     return "+".join(part) if isinstance(part, tuple) else f"{part[0].op}..{part[-1].op}"
 
 
-@pytest.mark.parametrize(("cases", "archs"), with_architectures(2), ids=named)
+@pytest.mark.parametrize(("cases", "archs"), with_architectures(3), ids=named)
 def test_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
     check_compiles(cases, archs=archs)
 

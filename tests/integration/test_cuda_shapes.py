@@ -149,7 +149,7 @@ def test_empty_tensors(op: str) -> None:
 
 
 @pytest.mark.parametrize("stitched", (False, True), ids=("layer I", "layers I and II"))
-@pytest.mark.parametrize("dtype", ("f16", "bf16", "f64"))
+@pytest.mark.parametrize("dtype", thinned(("f16", "bf16", "f64"), 2))
 def test_floats(dtype: str, stitched: bool) -> None:
     calls = [call_of(op, *shape, dtype) for op in FLOATS for shape in ((3, 33), (2, 260))]
     check(calls, ("100 threads",) if stitched else ("33 in a row", "usual"), stitched)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from thinned import thinned
 
 import polyfuse as pf
 
@@ -25,7 +26,7 @@ def source_without_comments(text: str) -> str:
     return re.sub(r"//[^\n]*", "", text)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, 2))
 def test_as_the_name_of_everything(name: str) -> None:
     """Operator, parameter, intermediate, index, size; results are right and the text holds prefixed names."""
     size = "T" if name == "M" else "M"

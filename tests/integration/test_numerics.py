@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.ir.dtypes import BY_NAME
@@ -327,7 +328,7 @@ def test_empty_reductions_have_numpys_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "u8", "i64"])
-@pytest.mark.parametrize("shape", [(2, 21, 300), (3, 1, 17), (40, 33, 1), (2, 700, 19)], ids=str)
+@pytest.mark.parametrize("shape", thinned([(2, 21, 300), (3, 1, 17), (40, 33, 1), (2, 700, 19)], 2), ids=str)
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_first_extreme_along_a_middle_axis(name: str, shape: tuple[int, int, int], dtype: str) -> None:
     """The first of equals, and the first NaN before all else."""

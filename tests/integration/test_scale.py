@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # neither is part of the package
 
 from pace import pace  # noqa: E402
+from thinned import thinned  # noqa: E402
 
 from benchmarks.compile_jobs import layers_text, random_text  # noqa: E402
 
@@ -69,7 +70,7 @@ def measured(kind: str, statements: int) -> tuple[float, int]:
     return seconds / max(slower, pace()), peak_bytes()
 
 
-@pytest.mark.parametrize("statements", [50, 200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("statements", thinned([200, 1000, 50], 3))
 @pytest.mark.parametrize("kind", ["layers", "random"])
 def test_compile_time(statements: int, kind: str, record_property: Callable[[str, object], None]) -> None:
     # A process of its own: the memory of this one is that of all tests before.

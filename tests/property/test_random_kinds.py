@@ -30,9 +30,9 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 
-TOGETHER = 6
-GROUPS = range(2)
-FIRST, LAST = map(int, os.environ.get("POLYFUSE_TEST_GROUPS", "2:10").split(":"))
+TOGETHER = 4
+GROUPS = range(3)
+FIRST, LAST = map(int, os.environ.get("POLYFUSE_TEST_GROUPS", "3:15").split(":"))
 MORE_GROUPS = range(FIRST, LAST)
 
 
@@ -62,7 +62,7 @@ def check_group(kind: str, group: int) -> None:
             pytest.fail(f"thresholds of group {group}; {smaller}", pytrace=False)
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 2))
+@pytest.mark.parametrize("group", thinned(GROUPS, 3))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_agree(kind: str, group: int) -> None:
     check_group(kind, group)

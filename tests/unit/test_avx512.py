@@ -16,6 +16,7 @@ from avx512 import FOLDER, avx512_flags, avx512_machine, can_emulate
 from float_modes import FLUSH
 
 import polyfuse
+from polyfuse.codegen.cpu import SANITIZED
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.transposed import TURNS
@@ -243,6 +244,6 @@ def test_compilers_for_such_processors_take_all_functions_without_a_warning(
     used += ["pf_dot_words_i32<I>", *(f"pf_turn<{size}, 1>" for size in (1, 2, 4, 8))]
     kinds = "typedef int I __attribute__((vector_size(64)));\n"
     entry = f"extern void* const used[] = {{{', '.join(f'(void*)&{name}' for name in used)}}};\n"
-    (tmp_path / "all.cpp").write_text(source + MASKS + TURNS + STREAM + kinds + entry)
+    (tmp_path / "all.cpp").write_text(source + SANITIZED + MASKS + TURNS + STREAM + kinds + entry)
     flags = ["-O0", "-std=c++17", "-Wall", "-Werror", "-c", "-o", "all.o"]
     subprocess.run([str(gxx), f"-march={march}", *flags, "all.cpp"], cwd=tmp_path, check=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from equivalence import cpu_source
 from targets import Call, check_everywhere
+from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.cut_loops import FEWEST_TRIPS, MOST_PIECES, cut_loops
@@ -177,7 +178,7 @@ def whole(body: str) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
-@pytest.mark.parametrize(("n", "m"), [(0, 4), (1, 4), (3, 37), (2, 200)])
+@pytest.mark.parametrize(("n", "m"), thinned([(3, 37), (0, 4), (2, 200), (1, 4)], 2, several=True))
 def test_borders_compute_the_same(n: int, m: int, dtype: str) -> None:
     rng = np.random.default_rng(m)
     calls = []

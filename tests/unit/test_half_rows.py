@@ -41,7 +41,7 @@ def source(text: str, **sizes: int) -> str:
     return emitted(Watch(pf.Options()), compilation)[1].source
 
 
-@pytest.mark.parametrize("h", thinned([1, 7, 8, 33, 16, 31, 100, 48, 64, 65, 132], 3))
+@pytest.mark.parametrize("h", thinned([1, 7, 8, 33, 16, 31, 100, 48, 64, 65, 132], 6))
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_rows_of_all_lengths(operator: str, kind: str, h: int) -> None:

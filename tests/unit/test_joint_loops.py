@@ -96,7 +96,7 @@ def test_an_array_that_is_read_first_keeps_rows_apart() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("count", "columns"), thinned([(37, 20), (16, 7), (64, 100)], 2, several=True))
+@pytest.mark.parametrize(("count", "columns"), thinned([(37, 20), (16, 7), (64, 100)], 3, several=True))
 def test_results_are_those_of_rows_alone(case: str, count: int, columns: int) -> None:
     text = CASES[case]
     known = {"B": count, "T": 5} if case == "pool" else {"T": count}

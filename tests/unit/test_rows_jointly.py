@@ -139,7 +139,7 @@ def test_each_phase_is_a_loop_over_rows() -> None:
 
 @pytest.mark.parametrize("case", ALL_CASES)
 @pytest.mark.parametrize(
-    ("count", "columns"), thinned([(35, 17), (16, 1), (33, 64), (19, 100), (47, 9)], 2, several=True)
+    ("count", "columns"), thinned([(35, 17), (16, 1), (33, 64), (19, 100), (47, 9)], 5, several=True)
 )
 def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, parallel: None) -> None:
     """Chunks with sixteen rows, and with what is left."""

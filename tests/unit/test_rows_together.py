@@ -162,7 +162,7 @@ def test_arrays_have_names_that_no_other_has(parallel: None) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("count", "columns"), thinned([(9, 40), (1, 3), (30, 17), (2, 1)], 2, several=True))
+@pytest.mark.parametrize(("count", "columns"), thinned([(9, 40), (1, 3), (30, 17), (2, 1)], 4, several=True))
 def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, parallel: None) -> None:
     """Chunks of one row, of fewer than a turn takes, and of what is no multiple of it."""
     known = {"B": count, "T": 5} if case == "pool" else {"T": count}
