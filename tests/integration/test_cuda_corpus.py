@@ -100,12 +100,12 @@ def named(part: list[StdlibCase] | tuple[str, ...]) -> str:
     return "+".join(part) if isinstance(part, tuple) else f"{part[0].op}..{part[-1].op}"
 
 
-@pytest.mark.parametrize(("cases", "archs"), with_architectures(3), ids=named)
+@pytest.mark.parametrize(("cases", "archs"), with_architectures(6), ids=named)
 def test_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
     check_compiles(cases, archs=archs)
 
 
-@pytest.mark.parametrize(("cases", "archs"), with_architectures(4), ids=named)
+@pytest.mark.parametrize(("cases", "archs"), with_architectures(8), ids=named)
 def test_stitched_operators_compile(cases: list[StdlibCase], archs: tuple[str, ...]) -> None:
     check_compiles(cases, (H200,), stitched=True, archs=archs)
 

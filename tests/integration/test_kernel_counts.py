@@ -45,7 +45,7 @@ MOST = {
 LARGE = ("adamw_200", "lamb_200")
 MODELS = [pytest.param(c, marks=[pytest.mark.slow] * (c.name in LARGE), id=c.name) for c in cases()]
 # Two GPUs differ in little else than how much they hold at once: one of each kind of model for the second.
-BOTH_GPUS = ("encoder", "lstm", "losses", "branches", "added")
+BOTH_GPUS = ("encoder", "lstm")
 PAIRS = [
     pytest.param(
         c, t, marks=[pytest.mark.slow] * (c.name in LARGE or (t == "V100" and c.name not in BOTH_GPUS))

@@ -30,7 +30,7 @@ def call_of(model: Model) -> Call:
     return Call(model.name, model.op, graph, model.sizes(graph), inputs)
 
 
-@pytest.mark.parametrize("model", thinned(CHOSEN, 2), ids=str)
+@pytest.mark.parametrize("model", thinned(CHOSEN, 3), ids=str)
 def test_layers_and_targets_agree(model: Model) -> None:
     first, second = (
         random.Random(model.name).choice([w for w in WAYS if w.on_cpu == x]) for x in (True, False)

@@ -215,7 +215,7 @@ def test_long_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_mutants(calls, [DEVICES[device]], monkeypatch).barriers >= 24
 
 
-@pytest.mark.parametrize("group", thinned(range(len(operators("f32"))), 2))
+@pytest.mark.parametrize("group", thinned(range(len(operators("f32"))), 4))
 def test_operators(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_mutants(operators("f32")[group], [WARPS], monkeypatch)
 

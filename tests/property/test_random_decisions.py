@@ -51,7 +51,7 @@ def requests(call: Call, taken: Counter[tuple[str, bool]]) -> list[Request]:
     return made
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 2))
+@pytest.mark.parametrize("group", thinned(GROUPS, 4))
 def test_decisions_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 4)
     monkeypatch.setattr(cpu_mapping, "FEWEST_FACTORED", 3)

@@ -98,7 +98,7 @@ def resident(code: CudaCode) -> int:
     return max(int(x.blocks.value) for x in code.plan.launches)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("device", thinned(DEVICES, 2))
+@pytest.mark.parametrize("device", thinned(DEVICES, 4))
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_tensors_of_all_sizes_agree_with_the_reference(kind: str, device: str) -> None:
     call = call_of(kind, SHAPES)
