@@ -68,8 +68,8 @@ def moved(e: Apply) -> Expr:
 
 
 def _multiplied(x: Expr, e: Expr) -> Expr:
-    """x e, term by term if e is c + c f and x is a name. With other constants it would be NaN for some infinite x
-    of which x e is infinite. The function comes first: the first of two products is the one that is fused."""
+    """x e, term by term if e is c + c f and x is a name. With other constants that would be NaN for some
+    infinite x. The function comes first: the first of two products is the one that is fused."""
     match e:
         case Apply("add", (Const() as a, f) | (f, (Const() as a))) if isinstance(x, Read):
             factor = f.args[0] if isinstance(f, Apply) and f.op == "mul" else None
