@@ -1,12 +1,10 @@
 """Products with constants that disappear into the coefficients of a function.
 
-    (0.5 * s) * (1 + erf(s * 0.707))     ->     s * pf_scaled_erf_f32(s, 0.707, 0.5) + s * 0.5
+    (0.5 * s) * (1 + erf(s * 0.707))     ->     s * (0.5 + pf_scaled_erf_f32(s, 0.707, 0.5))
 
 `erf` and `tanh` in single precision are x P(x^2) / Q(x^2): with other coefficients that is c erf(k x), at the
 same cost.  k may be any constant of a common size.  c is a power of two of at most one, so that it may move
 through sums without a change of any bit: a sum with a constant in it is never so small that it would matter.
-Both terms of the sum are then multiplied: that is one fused multiply-add and an exact product, where a sum
-would be rounded before it is multiplied.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyfuse.ir.dtypes import F32, F64
-from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
+from polyfuse.ir.tensor_graph import Apply, Const, Expr
 
 OPS = ("tanh", "erf")
 # Beyond these constants coefficients would leave the range of floats.
@@ -63,19 +61,8 @@ def moved(e: Apply) -> Expr:
                 continue
         if _is_share(c) and _takes(other, alone=rest is None):
             product = _times(other, c)
-            return product if rest is None else _multiplied(rest, product)
+            return product if rest is None else Apply("mul", (rest, product), F32)
     return e
-
-
-def _multiplied(x: Expr, e: Expr) -> Expr:
-    """x e, term by term if e is c + c f and x is a name. With other constants that would be NaN for some
-    infinite x. The function comes first: the first of two products is the one that is fused."""
-    match e:
-        case Apply("add", (Const() as a, f) | (f, (Const() as a))) if isinstance(x, Read):
-            factor = f.args[0] if isinstance(f, Apply) and f.op == "mul" else None
-            if isinstance(factor, Const) and abs(factor.value) == abs(a.value):
-                return Apply("add", (Apply("mul", (x, f), F32), Apply("mul", (x, a), F32)), F32)
-    return Apply("mul", (x, e), F32)
 
 
 def _is_common(k: Const) -> bool:
