@@ -81,7 +81,7 @@ SANITIZED := tests/property/test_random_kinds.py tests/property/test_random_prog
     tests/unit/test_turned_tiles.py tests/unit/test_streaming.py tests/unit/test_borders.py tests/unit/test_halves.py \
     tests/unit/test_few_rows.py tests/unit/test_rows_jointly.py tests/unit/test_contraction_tiles.py
 
-sanitize: $(VENV)/dev.stamp ## kernels of many tests with sanitizers (an hour; ARGS are for pytest)
+sanitize: $(VENV)/dev.stamp ## kernels of many tests with sanitizers, which takes long (ARGS are for pytest)
 	$(RUN) -m polyfuse.runtime.sanitized -m pytest -n $(WORKERS) --dist worksteal --timeout=1200 $(SANITIZED) $(ARGS)
 
 golden-update: $(VENV)/dev.stamp ## write the golden files anew; read the diff before you commit it
