@@ -16,6 +16,7 @@ from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
 from polyfuse.codegen.clamped import bounds_text
 from polyfuse.codegen.falling import falls
+from polyfuse.codegen.headers import read
 from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lanes import many_sums
 from polyfuse.codegen.lower import LoweredKernel, lower
@@ -28,7 +29,6 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.clamped import bounded, within
+from polyfuse.codegen.headers import read
 from polyfuse.codegen.masked_tails import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.trips import trip_of
-from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update

@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from polyfuse.codegen.c_family import Printer, guarded_load
-from polyfuse.codegen.vector_math_cuda import read
+from polyfuse.codegen.headers import read
 from polyfuse.ir.dtypes import F16, DType
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update

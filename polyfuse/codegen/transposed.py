@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guards_index, scalar_name
+from polyfuse.codegen.headers import read
 from polyfuse.codegen.streaming import along
-from polyfuse.codegen.vector_math_cuda import read
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables

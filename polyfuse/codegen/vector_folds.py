@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from string import Template
 
-from polyfuse.codegen.vector_math_cuda import read
+from polyfuse.codegen.headers import read
 from polyfuse.ir.dtypes import F32, F64, I32, I64, DType
 
 OPS = ("sum", "prod", "max", "min")

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from string import Template
 
+from polyfuse.codegen.headers import blocks, read
 from polyfuse.codegen.vector_folds import COMBINED, DTYPES, OPS, WRAPPING
-from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import DType
 
 _WIDTHS = (64, 32, 16)

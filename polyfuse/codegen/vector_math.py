@@ -25,13 +25,13 @@ from typing import Literal
 
 from polyfuse.codegen import clamped, vector_math_cuda
 from polyfuse.codegen.halves import conversions
+from polyfuse.codegen.headers import blocks, read
 from polyfuse.codegen.row_calls import OPS, row_name
 from polyfuse.codegen.scaled_functions import OPS as SCALED
 from polyfuse.codegen.scaled_functions import scaled_name
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_joins import joint_functions
-from polyfuse.codegen.vector_math_cuda import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 
 Target = Literal["cpu", "cuda"]

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from string import Template
 
+from polyfuse.codegen.headers import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 
 LANE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8, BOOL)
@@ -55,20 +55,6 @@ PF_INLINE $T pf_power_$N($T x, int n) {
   return product;
 }
 """
-
-
-def read(name: str) -> str:
-    """A template file without its first paragraph, which is addressed to the reader."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return text.split("\n\n", 1)[1]
-
-
-def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """The functions of a text, by name; an empty line ends each."""
-    for block in text.split("\n\n"):
-        defined = re.search(r"^PF_INLINE [\w ]*?(pf_\w+)\(", block, re.MULTILINE)
-        if defined is not None:
-            yield defined[1], block.strip("\n") + "\n"
 
 
 def head() -> str:
