@@ -52,6 +52,7 @@ from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.long_sums import long_sums
 from polyfuse.codegen.nan_care import spare_nan
+from polyfuse.codegen.next_rows import next_rows
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
@@ -112,6 +113,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     tasks = rows_together(kernel, tasks, knobs)
     tasks = tuple(task_with_column_values(kernel, widened(kernel, t), numbers) for t in tasks)
     kernel, tasks = skewed(kernel, tasks, knobs)
+    tasks = next_rows(kernel, tasks, knobs.on)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))

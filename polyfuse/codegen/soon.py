@@ -115,10 +115,11 @@ class SoonPrinter(StreamPrinter):
         plain = all(isinstance(n, (Declare, Store, Update)) for n in loop.body)
         if self.lazy or not plain or self.in_place(loop):
             return []
-        written = {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
+        others = {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
+        others |= {n.buffer for lines in self.asked for n in lines.body if isinstance(n, Prefetch)}
         rows: dict[_Row, Read] = {}
         for r in _all_reads(loop.body):
-            if r.tensor not in self.soon - written or not self.along((r.tensor, r.indices), loop.var):
+            if r.tensor not in self.soon - others or not self.along((r.tensor, r.indices), loop.var):
                 continue
             if any(isinstance(i, EXPR_TYPES) for i in r.indices):
                 continue  # the data may be there under a condition only

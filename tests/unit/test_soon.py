@@ -73,6 +73,56 @@ def test_what_an_earlier_loop_of_the_row_has_read_is_not_asked_for_again(h: int,
     assert len([line for line in asked if "+ l + 32;" in line]) == loops
 
 
+NORMAL = """op normal(x: f32[N, C, W]) -> (y: f32[N, C, W]) {
+  m[c] = mean[n, w](x[n, c, w])
+  y[n, c, w] = (x[n, c, w] - m[c]) * 2.0
+}"""
+
+
+def of_the_next_row(text: str, **sizes: int) -> list[str]:
+    source = source_of(fetched_soon(kernels_of(text, **sizes), 2, [], True))
+    return [line for line in source.splitlines() if "__builtin_prefetch(&b_x" in line and "_n = " in line]
+
+
+def test_the_last_pass_over_a_row_asks_for_the_next_one() -> None:
+    (line,) = of_the_next_row(NORMAL, N=16, C=64, W=1000)
+    assert "l += 16) { const pf_i64 c2_n = c2_s + l;" in line
+    assert "b_x[(((c1 * 64) + pf_min_i64(c0 + 1, 63)) * 1000) + c2_n]" in line
+    whole = "op f(x: f32[C, W]) -> (y: f32[C, W]) { y[c, w] = x[c, w] / (sum[v](x[c, v]) + 1.0) }"
+    assert of_the_next_row(whole, C=64, W=16000)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"N": 16, "C": 64, "W": 100}, "L1 keeps the row"),
+        ({"N": 64, "C": 64, "W": 10000}, "L2 does not"),
+        ({"N": 16, "C": 4, "W": 1000}, "workers have few rows each"),
+    ],
+)
+def test_the_next_row_comes_by_itself(sizes: dict[str, int], why: str) -> None:
+    assert not of_the_next_row(NORMAL, **sizes), why
+
+
+def test_a_part_of_a_row_is_no_reason_to_ask_for_the_next() -> None:
+    part = "op f(x: f32[N, C, W]) -> (y: f32[N, C, W]) { y[n, c, w] = x[n, c, w] - sum[k](x[k, c, 0]) }"
+    assert not of_the_next_row(part, N=16, C=64, W=1000)
+    once = "op f(x: f32[N, C, W]) -> (s: f32[C]) { s[c] = sum[n, w](x[n, c, w]) }"
+    assert not of_the_next_row(once, N=16, C=64, W=1000)
+
+
+@pytest.mark.parametrize(("n", "c", "w"), [(3, 8, 2100), (37, 9, 333), (2, 11, 4097)])
+def test_results_with_requests_for_the_next_row(n: int, c: int, w: int) -> None:
+    kernels = fetched_soon(kernels_of(NORMAL, N=n, C=c, W=w), 2, [], True)
+    code = emit_together([Request(kernels)])[0]
+    assert "c2_n = " in code.source
+    x = np.random.default_rng(0).standard_normal((n, c, w)).astype(np.float32)
+    y = np.full((n, c, w), 7, np.float32)
+    CpuExecutable(code, {}).run({"x": x, "y": y})
+    want = (x - x.mean((0, 2), np.float64, keepdims=True)) * 2.0
+    np.testing.assert_allclose(y, want, rtol=0, atol=2e-6)
+
+
 def test_what_goes_along_memory_is_asked_for_and_what_is_computed_or_changed_is_not() -> None:
     kernels = fetched_soon(kernels_of(MIX, T=64, H=1024), 2, [], True)
     assert soon(kernels) == {"x", "w", "b", "n"}
