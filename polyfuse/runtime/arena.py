@@ -102,11 +102,13 @@ class Arena:
     """Blocks of memory that are kept between uses: at most `cap` free bytes.
 
     Thread-safe, also for finalisers, which the garbage collector may run inside any method: where the lock
-    is held, maybe by this very thread, requests have new memory.  A forked child starts with an empty free
-    list (writing to inherited pages would copy them), while arrays that were alive stay valid in it.
+    is held, maybe by this very thread, requests have new memory; what would wait for the lock does not where
+    this thread holds it (`_enter`).  A forked child starts with an empty free list (writing to inherited
+    pages would copy them), while arrays that were alive stay valid in it.
     """
 
     _slab: NDArray[np.uint8]
+    _changing: bool  # is a thread, the one that holds the lock, inside a method?
     _slab_start: int
     _slab_next: int
     _default: Arena | None = None
@@ -114,7 +116,7 @@ class Arena:
 
     def __init__(self, cap: int | None = None) -> None:
         self.cap = default_cap() if cap is None else cap
-        self._lock = threading.Lock()
+        self._open()
         self._returned: deque[_Block] = deque()
         self._added: deque[int] = deque()
         self._reset()
@@ -172,7 +174,7 @@ class Arena:
 
     def _carve(self, nbytes: int) -> tuple[NDArray[np.uint8], int, int] | None:
         """The next piece of a slab, which lives as long as any array on it; None while the lock is held."""
-        if not self._lock.acquire(blocking=False):
+        if not self._enter(wait=False):
             return None
         try:
             at = self._slab_next
@@ -185,23 +187,47 @@ class Arena:
             self._slab_next = after
             return self._slab, self._slab_start, at
         finally:
-            self._lock.release()
+            self._leave()
 
     def trim(self, keep: int = 0) -> int:
         """Return free blocks to the system, the longest unused first, until `keep` bytes are left.
 
-        Returns the bytes released.
+        Returns the bytes released: none in a finaliser that runs inside a method of this arena.
         """
         _ask_back()
-        with self._lock:
+        if not self._enter(wait=True):
+            return 0
+        try:
             self._collect()
             return self._shrink(keep)
+        finally:
+            self._leave()
 
     def stats(self) -> ArenaStats:
         _ask_back()
-        with self._lock:
-            self._collect()
+        entered = self._enter(wait=True)
+        try:
+            if entered:
+                self._collect()
             return ArenaStats(self._used, self._free_bytes, self._mapped, self._reused)
+        finally:
+            if entered:
+                self._leave()
+
+    def _enter(self, wait: bool) -> bool:
+        """Take the lock. False if another thread holds it and we do not wait, or if this thread does: then a
+        finaliser runs inside one of our methods, whose lists may be half changed."""
+        if not self._lock.acquire(blocking=wait):
+            return False
+        if self._changing:
+            self._lock.release()
+            return False
+        self._changing = True
+        return True
+
+    def _leave(self) -> None:
+        self._changing = False
+        self._lock.release()
 
     def _take(self, size: int) -> _Block:
         block = self._free_block(size)
@@ -212,7 +238,7 @@ class Arena:
 
     def _free_block(self, size: int) -> _Block | None:
         """One that nobody uses, if there is any, and the lock is not held."""
-        if not self._lock.acquire(blocking=False):
+        if not self._enter(wait=False):
             return None
         try:
             self._collect()
@@ -225,7 +251,7 @@ class Arena:
             self._reused += 1
             return block
         finally:
-            self._lock.release()
+            self._leave()
 
     def _map(self, size: int) -> _Block:
         try:
@@ -240,11 +266,11 @@ class Arena:
     def _give_back(self, block: _Block) -> None:
         """Called by finalisers, so at any moment, even while this very thread holds the lock."""
         self._returned.append(block)
-        if self._lock.acquire(blocking=False):
+        if self._enter(wait=False):
             try:
                 self._collect()
             finally:
-                self._lock.release()
+                self._leave()
 
     def _collect(self) -> None:
         """Count new blocks, and take in what finalisers returned; under the lock."""
@@ -274,8 +300,12 @@ class Arena:
         self._slab_next = SLAB + 1  # no slab yet
         self._free_bytes = self._used = self._mapped = self._reused = 0
 
+    def _open(self) -> None:
+        self._lock = threading.RLock()
+        self._changing = False
+
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._open()
         used = self._used + sum(self._added) - sum(block.size for block in self._returned)
         self._added.clear()
         self._returned.clear()

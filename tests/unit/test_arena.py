@@ -10,6 +10,8 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -25,6 +27,16 @@ MB = 1 << 20
 
 def where(a: np.ndarray) -> int:
     return int(a.__array_interface__["data"][0])
+
+
+@contextmanager
+def inside(arena: Arena) -> Iterator[None]:
+    """As if a finaliser ran, or another thread, while this one is inside a method of an arena."""
+    assert arena._enter(wait=True)
+    try:
+        yield
+    finally:
+        arena._leave()
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, SMALL, SMALL + 1, 100_000, LARGE - 1])
@@ -242,7 +254,7 @@ def test_finaliser_while_the_lock_is_held() -> None:
     """The garbage collector may run a finaliser inside `allocate` itself; it must not deadlock."""
     arena = Arena()
     a = arena.allocate(2 * MB)
-    with arena._lock:
+    with inside(arena):
         del a
     assert arena.stats().free == 2 * MB
 
@@ -251,12 +263,45 @@ def test_requests_while_the_lock_is_held() -> None:
     """A finaliser that needs memory may run while this very thread holds the lock."""
     arena = Arena()
     arena.allocate(2 * MB)
-    with arena._lock:
+    with inside(arena):
         arrays = [arena.allocate(n) for n in (0, 100, SMALL + 1, 2 * MB)]
     assert [a.size for a in arrays] == [0, 100, SMALL + 1, 2 * MB] and not any(where(a) % 64 for a in arrays)
     assert (arena.stats().used, arena.stats().free, arena.stats().mapped) == (2 * MB, 2 * MB, 2)
     del arrays
     assert (arena.stats().used, arena.stats().free) == (0, 4 * MB)
+
+
+def test_a_finaliser_that_trims_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may run inside any method that this very thread is in, and must not wait for it."""
+    arena = Arena()
+    arena.allocate(2 * MB)
+    collect, found = arena._collect, []
+
+    def interrupted() -> None:
+        found.append((arena.trim(), arena.stats().free))
+        collect()
+
+    monkeypatch.setattr(arena, "_collect", interrupted)
+    thread = threading.Thread(target=arena.trim, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for itself"
+    assert found == [(0, 2 * MB)], "nothing is let go of in the midst of a change"
+    monkeypatch.undo()
+    assert (arena.stats().free, arena.trim()) == (0, 0)
+
+
+def test_trim_waits_for_another_thread() -> None:
+    arena = Arena()
+    arena.allocate(2 * MB)
+    freed: list[int] = []
+    thread = threading.Thread(target=lambda: freed.append(arena.trim()), daemon=True)
+    with inside(arena):
+        thread.start()
+        thread.join(0.05)
+        assert not freed
+    thread.join(10)
+    assert freed == [2 * MB]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -271,7 +316,7 @@ def test_fork() -> None:
     free = arena.allocate(4 * MB)
     del free
     used = arena.stats().used
-    with arena._lock:  # as if another thread were allocating at this moment
+    with inside(arena):  # as if another thread were allocating at this moment
         pid = os.fork()
         if pid == 0:
             code = 1
