@@ -4,8 +4,9 @@
 // filled the caches. Who holds a block is known by the references to its array: those of results on it, and ours.
 
 struct Kept {
-  int64_t bytes;
+  int64_t bytes;  // as the layout of a call asks for them
   Object array;
+  int64_t extent;  // of the array, of bytes, as it was lent
 };
 
 constexpr int64_t kMostKept = 16;
@@ -14,6 +15,12 @@ int64_t nkept, kept_bytes, most_kept_bytes;
 
 // Has anything but the list a reference to an array? Its count is the lower half of the word.
 inline bool lent(Object array) { return static_cast<uint32_t>(static_cast<pf_array*>(array)->references) > 1; }
+
+// Is it the array that was lent? Whoever has a result has its base too, and may resize that in place.
+inline bool whole(const Kept& one) {
+  const pf_array& a = *static_cast<pf_array*>(one.array);
+  return a.rank == 1 && *a.extents == one.extent && a.dtype == py.byte_dtype;
+}
 
 void drop(Object* objects, int64_t count) {
   for (int64_t k = 0; k < count; ++k) py.decref(objects[k]);
@@ -27,7 +34,7 @@ void put_in_front(Kept one, int64_t before) {
 // A reference to a block that nobody uses, or null.
 Object kept_block(int64_t bytes) {
   for (int64_t k = 0; k < nkept; ++k) {
-    if (kept[k].bytes != bytes || lent(kept[k].array)) continue;
+    if (kept[k].bytes != bytes || lent(kept[k].array) || !whole(kept[k])) continue;
     put_in_front(kept[k], k);
     return owned(kept[0].array);
   }
@@ -43,7 +50,7 @@ void keep(int64_t bytes, Object array) {
     kept_bytes -= kept[--nkept].bytes;
     gone[ngone++] = kept[nkept].array;
   }
-  put_in_front(Kept{bytes, owned(array)}, nkept++);
+  put_in_front(Kept{bytes, owned(array), *static_cast<pf_array*>(array)->extents}, nkept++);
   kept_bytes += bytes;
   drop(gone, ngone);
 }

@@ -416,6 +416,23 @@ def test_a_block_that_nothing_uses_is_taken_again_by_any_operator(start: Launche
 
 
 @pytest.mark.usefixtures("nothing_kept")
+def test_a_block_that_was_resized_is_not_taken_again(start: Launcher) -> None:
+    made = []
+
+    def allocate() -> np.ndarray[Any, Any]:
+        made.append(1064)
+        return np.zeros(made[-1], np.uint8)  # NumPy resizes none that weak references know
+
+    results = [Result(F32, (4,), 0, 0, 0)]
+    blocks = [Block(1000, allocate)]
+    front = front_of(start, layout_of(lambda table: 0, 1, [], results, blocks=blocks, shared=0))
+    base: Any = front.call(()).base
+    base.resize(10, refcheck=False)
+    del base
+    assert front.call(()).base.size == 1064 and len(made) == 2
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_blocks_that_were_not_used_for_longest_go_first(start: Launcher) -> None:
     sizes = [Blocks(2000 + k) for k in range(20)]
     fronts = [block_front(start, b) for b in sizes]
