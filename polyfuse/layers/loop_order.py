@@ -42,18 +42,24 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
     these walk along memory: a transpose is as fast along one side as along the other."""
     large = every = 0
     for n, e in m.exprs:
-        if n not in names or not isinstance(e, IVar):
-            continue
-        s = graph.statement(n)
-        every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
-        accesses = [(t, indices) for t, indices in every_access if t not in held]
-        most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
-        for tensor, indices in accesses:
-            walks = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, e.name)]
-            score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in walks)
-            every += score
-            large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
+        if n in names and isinstance(e, IVar):
+            mine = walked(graph, graph.statement(n), e.name, held)
+            large, every = large + mine[0], every + mine[1]
     return large, every if large > 0 else 0
+
+
+def walked(graph: TensorGraph, s: Statement, dim: str, held: Set[str] = frozenset()) -> tuple[int, int]:
+    """`contiguity` of one statement and one of its dims."""
+    large = every = 0
+    every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+    accesses = [(t, indices) for t, indices in every_access if t not in held]
+    most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
+    for tensor, indices in accesses:
+        steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
+        score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
+        every += score
+        large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
+    return large, every
 
 
 def _score(inner: tuple[IndexExpr, ...]) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.stitching_gain import StitchingCost, microseconds
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.ir.index_expr import variables
+from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.digit_dims import sums_windows
@@ -26,6 +26,7 @@ from polyfuse.layers.dominants import dominants
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
 from polyfuse.layers.groups import Group, group_of, united
+from polyfuse.layers.loop_order import walked
 from polyfuse.layers.recompute import crossing, saved_seconds, without
 from polyfuse.layers.rewrites import inline
 from polyfuse.poly.domains import PolyModel, build_model
@@ -216,8 +217,28 @@ class Stitcher:
             if partner is not None:
                 found.append((r, partner))
                 left.remove(partner)
+        found = [x for x in found if not self.crosses_memory((first, second), x, found)]
         rows = [x for x in found if not self.fills_lanes(first, second, *x)]
         return rows or found
+
+    def crosses_memory(
+        self, groups: tuple[Group, Group], pair: tuple[Member, Member], rows: list[tuple[Member, Member]]
+    ) -> bool:
+        """On a CPU: would a sum over a loop along memory and others run across memory, that loop being a row?
+
+        No loop along memory were left inside, and the mapping sinks none into it that the sum is over."""
+        if not isinstance(self.figures.target, int):
+            return False
+        for group, r, members in zip(groups, pair, zip(*rows, strict=True), strict=True):
+            for s in map(self.graph.statement, group.names):
+                outer = {v for m in members for v in variables(m.of(s.name))}
+                inner = [d for d in s.reduction_dims if d not in outer]
+                along = r.of(s.name)
+                if inner and isinstance(along, IVar) and along.name in s.reduction_dims:
+                    mine = walked(self.graph, s, along.name)
+                    if mine > max(walked(self.graph, s, d) for d in inner) and mine[0] > 0:
+                        return True
+        return False
 
     def fills_lanes(self, first: Group, second: Group, r: Member, partner: Member) -> bool:
         """On a CPU: do sums of windows run along memory in a loop that the other nest reduces over?
