@@ -197,11 +197,6 @@ CHOICES = (
         ((lowering, "fetched_soon", lambda kernels, *_: kernels),),
     ),
     Choice(
-        "the next row asked for in the last pass",
-        (Case("bn_train_relu"), Case("bn_train_relu", {"N": 32, "C": 256, "H": 28, "W": 28})),
-        ((lower, "next_rows", lambda kernel, tasks, core: tasks),),
-    ),
-    Choice(
         "strips in place that begin at cache lines",
         (Case("adamw"),),
         ((cpu, "strip_of", lambda task: None),),

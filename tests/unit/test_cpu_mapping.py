@@ -375,3 +375,30 @@ def test_strips_of_columns_are_shared_out_evenly() -> None:
     }
     assert found == {(768, 2): 192, (3072, 2): 256, (768, 1): 256, (300, 2): 192, (1000, 3): 192}
     assert cpu_mapping._sunk_strip(255, 2) == cpu_mapping._sunk_strip(None, 8) == cpu_mapping.SUNK_STRIP
+
+
+# The mean of each column, then a sum over all that reads it: they agree on j, along which memory lies.
+NORMED = """op f(g: f32[N, M]) -> (y: f32[N, M]) where N >= 1, M >= 1 {
+  c[j] = mean[i](g[i, j] ** 2) + 1.0
+  r = sqrt(mean[i, j]((g[i, j] * rsqrt(c[j])) ** 2))
+  y[i, j] = g[i, j] / r
+}"""
+
+
+def test_sums_run_along_memory() -> None:
+    """In whatever order the schedule has their loops, and though another nest agrees on the loop along it."""
+    kernels, _ = mapped(
+        "op f(g: f32[N, M], h: f32[N]) -> (r: f32) { r = sum[j, i](g[i, j] * h[i]) }", N=50, M=40
+    )
+    assert [c.split("@")[0] for c in coordinates(kernels, "r")][-1] == "j"
+    scheduled = LoopFusion().schedule(fixed_graph_of(NORMED, N=60, M=50))
+    kernels, decisions = form_kernels(scheduled, 2, Stitching())
+    (total,) = (s.name for k in kernels.kernels for s in k.graph.statements if s.name == "r__sum")
+    assert [c.split("@")[0] for c in coordinates(kernels, total)][-1] == "j"
+    assert any(d.kind == "stitch" and d.subject.startswith("r__sum to") and not d.taken for d in decisions)
+
+
+@pytest.mark.parametrize(("n", "m"), [(600, 500), (1, 1), (1, 700), (700, 1), (33, 20)])
+def test_sums_along_memory_compute_the_same(n: int, m: int) -> None:
+    graph = fixed_graph_of(NORMED, N=n, M=m)
+    assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0])
