@@ -44,7 +44,7 @@ class Library:
         found = None if self.wanted == "never" else library_product(graph, s, self.machine, self.strided)
         if found is None or self.wanted == "always" or isinstance(self.machine, GpuTarget):
             return found
-        times = product_times(graph, s, found.products, self.core, self.machine)
+        times = product_times(graph, s, found, self.core, self.machine)
         if not times.generated:
             return found
         if decisions is not None:
@@ -98,7 +98,7 @@ def with_library(
         return kernels
     why = f"{found.products / 1e6:.3g} M products: a matrix product of the library"
     if library.wanted == "auto" and isinstance(library.machine, int):
-        times = product_times(graph, graph.statements[0], found.products, library.core, library.machine)
+        times = product_times(graph, graph.statements[0], found, library.core, library.machine)
         why += f", {times}"
     decisions.append(Decision("library", found.out.tensor, True, why))
     return replace(kernels, kernels=(replace(kernels.kernels[0], library=found),))

@@ -3,8 +3,9 @@
     tiles      cycles of the tiles (`layers.tile_shapes`), of the worker that has the most pieces, or the time
                to fetch the right factor once for each block of rows; copies of factors
     loops      where there are no tiles: an element of the larger factor for each product, from where it is
-    library    multiply-adds at nearly the peak of the cores, copies of both factors, the call; and the
-               result written and read again where something follows it, which tiles do while they have it
+    library    multiply-adds at nearly the peak of the cores, columns in whole vectors; copies of both factors
+               into its order, the call; and the result written and read again where something follows it,
+               which tiles do while they have it
 
 Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  A call
 has to be faster by a `LEAD`: the library's threads run beside the pool's, and where another program has one
@@ -17,7 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
+from polyfuse.cost.core_tiles import lanes_of
 from polyfuse.cost.cpu_device import CpuDevice, table_cpu
+from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
@@ -27,6 +30,9 @@ from polyfuse.layers.products import Product, product_of, with_followers
 
 # So many times as fast must the library be.
 LEAD = 1.25
+# Cycles in which it copies a vector of a factor: measured with OpenBLAS on AVX2, one thread, M x K x N with N
+# of 8 to 128, whose time for each product is the same beyond N / 8 vectors and this.
+LIBRARY_COPY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +56,13 @@ class ProductTimes:
         return f"about {self.library * 1e6:.4g} us, tiles about {self.tiles * 1e6:.4g} us"
 
 
-def product_times(graph: TensorGraph, s: Statement, products: int, core: Core, threads: int) -> ProductTimes:
-    """Of a statement that is a matrix product of so many products, with what follows each element of it."""
+def product_times(
+    graph: TensorGraph, s: Statement, found: MatrixProduct, core: Core, threads: int
+) -> ProductTimes:
+    """Of a statement that is a matrix product, with what follows each element of it."""
     machine = table_cpu(threads, core)
-    factors = sum(_bytes(graph, name) for name in {r.tensor for r in statement_reads(s)})
-    library = machine.library_s(products, s.expr.dtype.bytes) + moved_s(machine, 2 * factors)
-    loops = machine.step_s + _loops_s(graph, s, products, machine)
+    library = library_s(graph, found, s.expr.dtype.bytes, machine)
+    loops = machine.step_s + _loops_s(graph, s, found.products, machine)
     p = product_of(graph, s)
     if p is None or not cpu_tiles.fits(graph, p, core):
         return ProductTimes(None, loops, library)
@@ -85,6 +92,19 @@ def tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) ->
     fetched = moved_s(machine, right * shape.blocks(x))
     copies = cpu_tiles.copied_bytes(graph, s, p, shape)
     return max(computing, fetched) + moved_s(machine, 2 * copies), copies
+
+
+def library_s(graph: TensorGraph, found: MatrixProduct, itemsize: int, machine: CpuDevice) -> float:
+    """Seconds of a call: columns are computed in whole vectors, and factors come from memory, or through
+    registers, into the order of the library's tiles."""
+    lanes = lanes_of(machine.core, itemsize)
+    shape = graph.tensor(found.right.tensor).shape
+    columns = prod(evaluate(shape[k], {}) for k in found.right.inner)
+    computed = found.products / columns * ceil(columns / lanes) * lanes if columns else 0
+    factors = _bytes(graph, found.left.tensor) + _bytes(graph, found.right.tensor)
+    vectors = factors / machine.core.vector_bytes / machine.threads
+    copying = max(moved_s(machine, 2 * factors), vectors * LIBRARY_COPY * machine.cycle_s)
+    return machine.library_s(computed, itemsize) + copying
 
 
 def _loops_s(graph: TensorGraph, s: Statement, products: int, machine: CpuDevice) -> float:

@@ -12,6 +12,7 @@ from polyfuse.cost.core_tiles import Tiles
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.nests import Nest, nests
 from polyfuse.cost.speed_of_light import estimate
+from polyfuse.ir.contraction import matrix_product
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.schedule_tree import Coordinate
@@ -40,7 +41,9 @@ def tiled(kernel: Kernel) -> list[Nest]:
 def test_a_kernel_takes_as_long_as_its_tiles(text: str, sizes: tuple[int, int, int]) -> None:
     graph = pf.parse(text).op().specialize(M=sizes[0], K=sizes[1], N=sizes[2]).graph
     s = next(s for s in graph.statements if s.reduction is not None)
-    times = product_times(graph, s, sizes[0] * sizes[1] * sizes[2], Core(), 2)
+    found = matrix_product(graph, s)
+    assert found is not None
+    times = product_times(graph, s, found, Core(), 2)
     assert times.tiles is not None
     found = estimate(kernels_of(text, *sizes).ir, table_cpu(2)).seconds
     assert times.tiles <= 1.01 * found, "the kernel also does what follows"
