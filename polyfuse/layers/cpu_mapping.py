@@ -35,7 +35,7 @@ from polyfuse.ir.schedule_tree import (
 )
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers import loop_order
-from polyfuse.layers.loop_order import better, contiguity, held
+from polyfuse.layers.loop_order import better, contiguity, held, sums_along_memory
 from polyfuse.layers.nest import (
     has_band,
     heavy,
@@ -91,7 +91,7 @@ def map_phase(
     graph: TensorGraph, phase: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs | None = None
 ) -> tuple[TensorGraph, list[Tree]]:
     """The phase with coordinates; a factored reduction gives further nests to run after it."""
-    phase = _sums_along_memory(graph, _as_one_band(graph, without_units(graph, phase)))
+    phase = sums_along_memory(graph, _as_one_band(graph, without_units(graph, phase)))
     if not isinstance(phase, Band):
         return _map_row(graph, phase, threads, decisions, knobs)
     knobs = knobs or CpuKnobs()
@@ -316,32 +316,6 @@ def _as_one_band(graph: TensorGraph, phase: Tree) -> Tree:
             if all(is_free(graph, m, statements(phase)) for m in (*members, *inner)):
                 return _as_one_band(graph, Band((*members, *inner), child, True))
     return phase
-
-
-def _sums_along_memory(graph: TensorGraph, tree: Tree) -> Tree:
-    """Sums over all loops of a nest, which may go in any order, with the loop along memory innermost.
-
-    B(j)B(i)(s)  with s = sum[i, j](x[i, j])     becomes     B(i, j)(s)
-    """
-    match tree:
-        case Band(members, child, permutable):
-            turned = _turned_sum(graph, tree)
-            return turned or Band(members, _sums_along_memory(graph, child), permutable)
-        case Sequence(children):
-            return Sequence(tuple(_sums_along_memory(graph, c) for c in children))
-        case _:
-            return tree
-
-
-def _turned_sum(graph: TensorGraph, nest: Band) -> Band | None:
-    names, members, inner = statements(nest), nest.members, nest.child
-    while isinstance(inner, Band):
-        members, inner = (*members, *inner.members), inner.child
-    summed = all(m.coincident and racing(graph, m, names) for m in members)
-    best = max(reversed(members), key=lambda m: contiguity(graph, m, names, frozenset()))
-    if len(names) != 1 or not summed or not better(graph, best, members[-1:], names, frozenset()):
-        return None
-    return Band((*(m for m in members if m != best), best), inner, True)
 
 
 def _free_first(graph: TensorGraph, phase: Band) -> Band:

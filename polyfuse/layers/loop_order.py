@@ -10,9 +10,9 @@ from collections.abc import Collection, Set
 from math import prod
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
-from polyfuse.ir.schedule_tree import Member
+from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers.nest import trip_of
+from polyfuse.layers.nest import racing, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 
 # Shorter loops fill no vectors.
@@ -68,6 +68,32 @@ def _score(inner: tuple[IndexExpr, ...]) -> int:
         return 1
     apart = [e.value for e in inner if isinstance(e, IConst)]
     return 0 if len(apart) == len(inner) and prod(apart) <= NEAR else -1
+
+
+def sums_along_memory(graph: TensorGraph, tree: Tree) -> Tree:
+    """Sums over all loops of a nest, which may go in any order, with the loop along memory innermost.
+
+    B(j)B(i)(s)  with s = sum[i, j](x[i, j])     becomes     B(i, j)(s)
+    """
+    match tree:
+        case Band(members, child, permutable):
+            turned = _turned_sum(graph, tree)
+            return turned or Band(members, sums_along_memory(graph, child), permutable)
+        case Sequence(children):
+            return Sequence(tuple(sums_along_memory(graph, c) for c in children))
+        case _:
+            return tree
+
+
+def _turned_sum(graph: TensorGraph, nest: Band) -> Band | None:
+    names, members, inner = statements(nest), nest.members, nest.child
+    while isinstance(inner, Band):
+        members, inner = (*members, *inner.members), inner.child
+    summed = all(m.coincident and racing(graph, m, names) for m in members)
+    best = max(reversed(members), key=lambda m: contiguity(graph, m, names, frozenset()))
+    if len(names) != 1 or not summed or not better(graph, best, members[-1:], names, frozenset()):
+        return None
+    return Band((*(m for m in members if m != best), best), inner, True)
 
 
 def held(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:
