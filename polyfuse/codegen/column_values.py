@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.hoist import Moved, aliases, costly, written
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat
@@ -31,50 +31,49 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, depends_on
 
-# Bytes of the arrays of a loop: they shall stay in L1, with the rows.
-ROOM = Core().l1 // 3
 # Fewer rows do not make up for what is stored before them; rows that are shared out are in many chunks.
 FEWEST, FEWEST_SHARED = 4, 256
 
 
-def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
-    """See the module docstring. `numbers` numbers the arrays."""
+def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
+    """See the module docstring. `numbers` numbers the arrays, which are made for a core."""
     result: list[Node] = []
     for node in block:
         match node:
             case For() if node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FEWEST:
-                rows = _Rows(kernel, written((node,), aliases(kernel)), numbers)
+                rows = _Rows(kernel, written((node,), aliases(kernel)), numbers, kept_room(core))
                 body = rows.block(node.body)
-                result += [*rows.before, replace(node, body=column_values(kernel, body, numbers))]
+                result += [*rows.before, replace(node, body=column_values(kernel, body, numbers, core))]
             case For():
-                result.append(replace(node, body=column_values(kernel, node.body, numbers)))
+                result.append(replace(node, body=column_values(kernel, node.body, numbers, core)))
             case If():
-                then, other = (column_values(kernel, b, numbers) for b in (node.then, node.other))
+                then, other = (column_values(kernel, b, numbers, core) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)
     return tuple(result)
 
 
-def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count[int], core: Core) -> Task:
     """The same for rows that are handed out."""
     if task.together or not task.loops or math.prod(trip_of(x) or 0 for x in task.loops) < FEWEST_SHARED:
         return task
     changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
-    rows = _Rows(kernel, changed, numbers)
+    rows = _Rows(kernel, changed, numbers, kept_room(core))
     body = rows.block(task.body)
     return replace(task, body=body, before=(*task.before, *rows.before))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Loops over rows, which set `changed`; `before` comes to stand before them."""
+    """Loops over rows, which set `changed`; `before` comes to stand before them, with arrays of
+    `room` bytes at most."""
 
     kernel: Kernel
     changed: set[str]
     numbers: itertools.count[int]
+    room: int
     before: list[Node] = field(default_factory=list)
-    room: int = ROOM
 
     def block(self, block: Block) -> Block:
         """A block that all rows run."""
@@ -90,8 +89,9 @@ class _Rows:
         if not count or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
             return loop
         changed, alias = self.changed - {loop.var}, aliases(self.kernel)
-        columns = _Columns(changed, alias, self.numbers, kernel=self.kernel, lane=loop, count=count)
-        columns.room = self.room
+        columns = _Columns(
+            changed, alias, self.numbers, kernel=self.kernel, lane=loop, count=count, room=self.room
+        )
         body = columns.block(loop.body, ())
         self.before += columns.filled()
         self.room = columns.room
@@ -105,7 +105,7 @@ class _Columns(Moved):
     kernel: Kernel
     lane: For
     count: int
-    room: int = ROOM
+    room: int
 
     def costly(self, e: Expr) -> bool:
         value = e.arg if isinstance(e, Cast) else e

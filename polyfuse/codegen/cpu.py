@@ -29,7 +29,7 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room, near_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -347,6 +347,7 @@ class _Emitter:
             lane_room=lane_room(self.knobs.on),
             streamed=self._streamed(places),
             soon=self._soon(places, task),
+            near_room=near_room(self.knobs.on),
             strided=strided,
             strip=strip_of(task),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,

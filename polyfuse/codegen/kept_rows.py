@@ -18,7 +18,7 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Kernel
@@ -26,19 +26,17 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, walk
 
-# Bytes of such rows: they shall stay in L1.
-ROOM = Core().l1 // 3
 # Conversions that a kept value saves each loop, at least.
 FEWEST = 2
 _PLAIN = (Declare, Store, Update)
 
 
-def kept_rows(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def kept_rows(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
     """The block, with such rows in arrays of their own; `numbers` numbers them."""
     unchanged = frozenset(b.tensor for b in kernel.unchanged)
 
     def changed(block: Block) -> Block:
-        return _of_block(tuple(map(node, block)), unchanged, numbers)
+        return _of_block(tuple(map(node, block)), unchanged, numbers, kept_room(core))
 
     def node(n: Node) -> Node:
         match n:
@@ -52,13 +50,13 @@ def kept_rows(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bl
     return changed(block)
 
 
-def _of_block(block: Block, unchanged: frozenset[str], numbers: itertools.count[int]) -> Block:
-    """The same for the vector loops that follow one another in a block."""
+def _of_block(block: Block, unchanged: frozenset[str], numbers: itertools.count[int], room: int) -> Block:
+    """The same for the vector loops that follow one another in a block; their rows have so many bytes."""
     loops = [n for n in block if isinstance(n, For) and _possible(n)]
     for same in _alike(loops):
         wanted = _wanted(same, unchanged)
-        room = ROOM // (_trip(same[0]) * F32.bytes)
-        names = {e: f"%kept{next(numbers)}" for e in wanted[:room]}
+        most = room // (_trip(same[0]) * F32.bytes)
+        names = {e: f"%kept{next(numbers)}" for e in wanted[:most]}
         if names:
             first = {e: min(k for k, x in enumerate(same) if e in _made(x)) for e in names}
             made = {

@@ -93,16 +93,17 @@ class LoweredKernel:
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     """The kernel's functions as loop IR."""
     numbers, knobs = itertools.count(), knobs or CpuKnobs()
+    core = knobs.on
     kernel = with_short_functions(kernel)
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
     block = cut_loops(split_digits(block, numbers))
-    block = column_values(kernel, hoist(kernel, block, numbers), numbers)
+    block = column_values(kernel, hoist(kernel, block, numbers), numbers, core)
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
-    block = fetch_ahead(kernel, kept_rows(kernel, block, numbers))
+    block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))
     block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
-    block = jam(kernel, jammed_windows(block), knobs.on)
+    block = jam(kernel, jammed_windows(block), core)
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
@@ -111,9 +112,9 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     kernel, tasks = rows_jointly(kernel, tasks, knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
-    tasks = tuple(task_with_column_values(kernel, widened(kernel, t), numbers) for t in tasks)
+    tasks = tuple(task_with_column_values(kernel, widened(kernel, t, core), numbers, core) for t in tasks)
     kernel, tasks = skewed(kernel, tasks, knobs)
-    tasks = next_rows(kernel, tasks, knobs.on)
+    tasks = next_rows(kernel, tasks, core)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))

@@ -30,7 +30,7 @@ from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_joins import joins
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import joint_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import BF16, F16
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes
@@ -57,8 +57,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, reads
 ROW = "row"
 # Totals of all rows fill a vector of the widest machine.
 _VECTOR_BYTES = 64
-# Arrays of all rows: those of a worker stay in L2, those on the stack are small.
-MOST_BYTES = Core().l2 // 2
+# Arrays of all rows on the stack are small.
 MOST_STACK = 64 << 10
 # Rows of so many bytes pay, where all that a kernel touches fits L2, and else: there memory has nothing to do
 # while the later phases of sixteen rows are computed.
@@ -186,7 +185,7 @@ def at_once(
     on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
     if any(sizes(b.elements) for b in mine) or rows * on_stack > MOST_STACK:
         return None
-    if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > MOST_BYTES:
+    if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > joint_room(knobs.on):
         return None
     names = frozenset(b.tensor for b in mine)
     all_rows = placed(row, names, {n.name: row_places(n) for n in arrays}, IVar(ROW))

@@ -31,7 +31,7 @@ from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core, overlap_room
+from polyfuse.ir.cpu_core import overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Kernel, Scope
@@ -52,8 +52,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, reads, walk
 
-# What is read of a row, at most: two rows and one that is asked for shall stay in L1.
-ROOM = Core().l1 // 6
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
@@ -62,7 +60,7 @@ _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
     """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
     `knobs.skew` says so), and the kernel with the arrays that they need."""
-    wanted = knobs.skew
+    wanted, most = knobs.skew, skew_room(knobs.on)
     local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
     made: list[Task] = []
     doubled: set[str] = set()
@@ -70,7 +68,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
         found = None
         if wanted is not False and t.loops and not t.together and t.jammed == 1:
             found = _cut(t.body, local)
-        if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= ROOM)):
+        if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= most)):
             if _row_bytes(t.body) <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
             own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)

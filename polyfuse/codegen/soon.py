@@ -23,7 +23,6 @@ from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
 from polyfuse.codegen.transposed import turned_text
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, TurnedTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
@@ -33,21 +32,21 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 AHEAD = 2 * LINE
 # So many rows of a tensor in one loop are as many streams, which the hardware follows.
 STREAMS = 8
-# Rows up to this length are still in L2 when the next loop reads them, beside what else the loops touch.
-KEPT_BYTES = Core().l2 // 4
 
 _Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row is
 
 
 @dataclass(slots=True)
 class SoonPrinter(StreamPrinter):
-    """Vector loops over what is in `soon` go in strips, each of which begins with requests.
+    """Vector loops over what is in `soon` go in strips, each of which begins with requests.  Rows of up to
+    `near_room` bytes are near once a loop has read them.
 
     Not so where a loop updates memory of the caller (`inout`) in place: measured, it gains nothing there.
     """
 
     soon: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     inout: frozenset[str] = field(default_factory=frozenset, kw_only=True)
+    near_room: int = field(default=0, kw_only=True)
     near: frozenset[_Row] = field(default_factory=frozenset, kw_only=True)
     asked: tuple[For, ...] = field(default=(), kw_only=True)
 
@@ -62,14 +61,14 @@ class SoonPrinter(StreamPrinter):
         """Rows that these loops read are near from now on."""
         for node in nodes:
             if isinstance(node, For):
-                self.near |= _read_whole(node)
+                self.near |= _read_whole(node, self.near_room)
 
     def block(self, nodes: Block, indent: str) -> list[str]:
         before, lines = self.near, []
         for node in nodes:
             lines += self.node(node, indent)
             if isinstance(node, For):
-                self.near |= _read_whole(node)
+                self.near |= _read_whole(node, self.near_room)
         self.near = before
         return lines
 
@@ -131,14 +130,14 @@ class SoonPrinter(StreamPrinter):
         return [r for r in rows.values() if many[r.tensor] < STREAMS]
 
 
-def _read_whole(loop: For) -> frozenset[_Row]:
-    """Rows of a length that caches keep, all of which a loop along them reads."""
+def _read_whole(loop: For, room: int) -> frozenset[_Row]:
+    """Rows of so many bytes at most, all of which a loop along them reads."""
     trip = trip_of(loop)
     found = [r for r in _all_reads(loop.body) if r.indices and r.indices[-1] == IVar(loop.var)]
     return frozenset(
         (r.tensor, r.indices[:-1])
         for r in found
-        if trip is not None and trip * r.dtype.bytes <= KEPT_BYTES
+        if trip is not None and trip * r.dtype.bytes <= room
         if not any(isinstance(i, EXPR_TYPES) or loop.var in variables(i) for i in r.indices[:-1])
     )
 

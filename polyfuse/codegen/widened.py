@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.halves import converted
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel
@@ -40,15 +40,13 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
 )
 
-# Bytes of all such arrays of a task: they shall stay in L1, with the rows.
-ROOM = Core().l1 // 3
 # Fewer iterations than this do not make up for the conversions before them.
 FEWEST_ROWS = 16
 
 _Row = tuple[str, tuple[Index, ...]]  # a tensor, and its leading indices
 
 
-def widened(kernel: Kernel, task: Task) -> Task:
+def widened(kernel: Kernel, task: Task, core: Core) -> Task:
     """The task, with such rows as f32."""
     shared = () if task.together else _shared(task.loops)
     search = _Search({b.tensor: b.extents for b in kernel.unchanged if b.extents == b.shape}, shared)
@@ -56,7 +54,7 @@ def widened(kernel: Kernel, task: Task) -> Task:
     names: dict[_Row, str] = {}
     before: list[Node] = []
     first: list[Node] = []
-    room = ROOM
+    room = kept_room(core)
     for row, (read, count) in search.found.items():
         if count * F32.bytes <= room:
             room -= count * F32.bytes

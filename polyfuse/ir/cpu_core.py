@@ -40,6 +40,27 @@ class Core:
 AVX2 = Core(32, 16, loads=1.6, l2_bytes=12, apart=3)
 
 
+def kept_room(core: Core) -> int:
+    """Bytes of what loops over rows keep beside these: it shall stay in L1, with them."""
+    return core.l1 // 3
+
+
+def skew_room(core: Core) -> int:
+    """Bytes that are read of a row, at most, where rows overlap: two of them and one that is asked for shall
+    stay in L1."""
+    return core.l1 // 6
+
+
+def joint_room(core: Core) -> int:
+    """Bytes of a worker's arrays for all rows that are computed at once: they shall stay in L2."""
+    return core.l2 // 2
+
+
+def near_room(core: Core) -> int:
+    """Bytes of a row that is still in L2 when the next loop reads it, beside what else the loops touch."""
+    return core.l2 // 4
+
+
 def overlap_room(core: Core) -> int:
     """Bytes that a row may have where rows overlap and lines of a third one are asked for between them: all
     three shall stay in L1, with what is kept of a row and what rows share."""

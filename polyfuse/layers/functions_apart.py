@@ -26,7 +26,7 @@ from math import prod
 
 from polyfuse.cost.operations import cpu_weight
 from polyfuse.decisions import Decision
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.functions import has_function, is_function
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.tensor_graph import (
@@ -55,14 +55,12 @@ FEWEST_AGAIN = 4
 FEWEST_SAVED = 1e5
 # Lanes that a function takes at once where it is not computed one after the other.
 LANES = 8
-# Columns that loops over rows keep.
-KEPT = Core().l1 // 3
 
 
-def functions_apart(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
-    """The graph with such functions in statements of their own, on a CPU."""
+def functions_apart(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
+    """The graph with such functions in statements of their own, on a CPU with such cores."""
     for s in graph.statements:
-        apart = _Apart.of(graph, s)
+        apart = _Apart.of(graph, s, kept_room(core))
         if apart is None:
             continue
         expr = apart.expr(s.expr)
@@ -78,20 +76,22 @@ def functions_apart(graph: TensorGraph, decisions: list[Decision]) -> TensorGrap
 
 @dataclass(slots=True)
 class _Apart:
-    """What leaves one statement, whose dims run `counts` times each; tensors that come `later` need it."""
+    """What leaves one statement, whose dims run `counts` times each; tensors that come `later` need it.
+    Loops over rows have `room` for columns of so many bytes."""
 
     graph: TensorGraph
     s: Statement
     counts: dict[str, int]
     later: frozenset[str]
     in_steps: bool
+    room: int
     made: list[Statement] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
     known: dict[Expr, Read] = field(default_factory=dict)
 
     @staticmethod
-    def of(graph: TensorGraph, s: Statement) -> _Apart | None:
+    def of(graph: TensorGraph, s: Statement, room: int) -> _Apart | None:
         """None where nothing may leave a statement."""
         counts = {
             d.name: d.upper.value - d.lower.value
@@ -104,7 +104,7 @@ class _Apart:
             return None
         needing = depending(graph.statements, s)
         later = frozenset({s.target, *(x.target for x in graph.statements if x.name in needing)})
-        return _Apart(graph, s, counts, later, _steps_along_memory(s, later))
+        return _Apart(graph, s, counts, later, _steps_along_memory(s, later), room)
 
     def expr(self, e: Expr) -> Expr:
         """An expression that is computed in any case, with reads in place of what leaves it."""
@@ -132,7 +132,7 @@ class _Apart:
         along = plain_variables(self.s.write[-1:]) | set(self.s.reduction_dims)
         if not dims & along:
             return ""
-        large = sum(self.counts[d] > 1 for d in dims) > 1 or size * e.dtype.bytes > KEPT
+        large = sum(self.counts[d] > 1 for d in dims) > 1 or size * e.dtype.bytes > self.room
         if large and times >= FEWEST_AGAIN * size and (times - size) * weight >= FEWEST_SAVED:
             return f"it has {size} values, which would be computed {times // size} times each"
         if self.in_steps and size * weight * (LANES - 1) >= FEWEST_SAVED:

@@ -28,7 +28,7 @@ def prepared(
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
     if not isinstance(machine, GpuTarget):
         graph = graph if checked else compute_chosen(graph, decisions)
-        graph = write_out(functions_apart(graph, decisions), decisions)
+        graph = write_out(functions_apart(graph, decisions, core or Core()), decisions)
         graph = split_short_dims(graph, decisions)
     clean = cleaned(graph, decisions, checked=checked)
     if not isinstance(machine, GpuTarget):

@@ -11,7 +11,8 @@ from equivalence import assert_computes, cpu_source, fixed_graph_of
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.column_values import ROOM, column_values
+from polyfuse.codegen.column_values import column_values
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BOOL, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -21,6 +22,7 @@ from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read, Select
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 
+CORE = Core()
 T, V = IVar("t"), IVar("v")
 X, S, R = Read("x", (T, V), F32), Read("s", (V,), F32), Read("r", (T,), F32)
 
@@ -54,9 +56,9 @@ def rows(*body: Node, trip: int = 9, lanes: int = 12) -> For:
     return For("t", IConst(0), IConst(trip), 1, (lane,))
 
 
-def changed(loop: For) -> str:
+def changed(loop: For, core: Core = CORE) -> str:
     graph = fixed_graph_of("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", N=9)
-    return format_block(column_values(Kernel("k0", graph, (), ()), (loop,), itertools.count()))
+    return format_block(column_values(Kernel("k0", graph, (), ()), (loop,), itertools.count(), core))
 
 
 def test_before_and_after() -> None:
@@ -82,7 +84,7 @@ STAYS = {
     "cheap": rows(Store("y", (T, V), mul(X, mul(S, S)))),
     "of the row": rows(Store("y", (T, V), mul(X, exp(R)))),
     "few rows": rows(Store("y", (T, V), exp(S)), trip=3),
-    "long": rows(Store("y", (T, V), exp(S)), lanes=ROOM // 4 + 1),
+    "long": rows(Store("y", (T, V), exp(S)), lanes=kept_room(CORE) // 4 + 1),
     "stored by the rows": rows(Store("s", (V,), exp(S))),
     "of a scalar": rows(Declare("s", F32, X), Store("y", (T, V), exp(Read("s", (), F32)))),
     "guarded": rows(
@@ -98,6 +100,12 @@ STAYS = {
 @pytest.mark.parametrize("loop", STAYS.values(), ids=STAYS.keys())
 def test_what_stays_as_it_is(loop: For) -> None:
     assert changed(loop) == format_block((loop,))
+
+
+def test_room_for_columns_is_that_of_the_core_at_hand() -> None:
+    loop = rows(Store("y", (T, V), exp(S)), lanes=3000)
+    assert "%column0" in changed(loop, Core(l1=48 << 10))
+    assert "%column" not in changed(loop, Core(l1=32 << 10))
 
 
 @pytest.mark.parametrize("dtype", thinned(["f32", "f64"], 2))
@@ -153,12 +161,13 @@ def test_what_lies_apart_is_gathered_once() -> None:
 
     def block(value: Expr, **sizes: int) -> str:
         return format_block(
-            column_values(kernel, (rows(Store("y", (T, V), value), **sizes),), itertools.count())
+            column_values(kernel, (rows(Store("y", (T, V), value), **sizes),), itertools.count(), CORE)
         )
 
     assert block(mul(X, p)).count("p[v, 2]") == 1 and "%column0[v] = p[v, 2]" in block(mul(X, p))
     assert "%column" not in block(mul(X, turned))
-    assert "%column" not in block(mul(X, p), trip=3) and "%column" not in block(mul(X, p), lanes=ROOM)
+    assert "%column" not in block(mul(X, p), trip=3)
+    assert "%column" not in block(mul(X, p), lanes=kept_room(CORE))
 
 
 @pytest.mark.parametrize("c", thinned([5, 2, 3, 7, 9], 4))

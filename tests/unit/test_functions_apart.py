@@ -8,10 +8,12 @@ from equivalence import assert_equivalent, assert_right, cpu_source, fixed_graph
 
 import polyfuse as pf
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.functions_apart import functions_apart
 
+CORE = Core()
 DIVERGENCES = """op f(p: {0}[N, K], q: {0}[M, K]) -> (y: {0}[N, M]) {{
   y[i, j] = {0}(sum[k](p[i, k] * (log(p[i, k] + 2.0) - log(q[j, k] + 2.0))))
 }}"""
@@ -41,10 +43,10 @@ GATHERED = """op f(x: f32[N, D], w: f32[V, D], k: i64[M]) -> (y: f32[N, M]) wher
 }"""
 
 
-def apart(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
+def apart(text: str, core: Core = CORE, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = functions_apart(graph, decisions)
+    after = functions_apart(graph, decisions, core)
     assert_equivalent(graph, after)
     return after, decisions
 
@@ -101,6 +103,13 @@ def test_steps_along_memory_wait_for_no_function() -> None:
 )  # fmt: skip
 def test_what_stays(text: str, sizes: dict[str, int]) -> None:
     assert left(text, **sizes) == 0
+
+
+def test_room_for_columns_is_that_of_the_core_at_hand() -> None:
+    """Columns of 12 kB: a third of L1 is 16 kB, or less than 11."""
+    text = SCALED.format("K", "k")
+    assert not apart(text, Core(l1=48 << 10), N=999, K=3000)[1]
+    assert len(apart(text, Core(l1=32 << 10), N=999, K=3000)[1]) == 1
 
 
 def test_a_condition_goes_with_what_it_guards() -> None:

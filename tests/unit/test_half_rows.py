@@ -15,6 +15,8 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.widened import _Row, _Search
 from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, ISize
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -34,10 +36,11 @@ ROUNDED = """op f(x: {0}[T, H], g: {0}[H]) -> (y: {0}[T, H], s: f32[T], c: f32[H
 }}"""
 
 
-def source(text: str, **sizes: int) -> str:
+def source(text: str, core: Core | None = None, **sizes: int) -> str:
     programs = pf.parse(text).programs
     graph = instantiate(programs, programs[-1].ops[-1].name)
-    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=Stitching())
+    way, knobs = Stitching(), CpuKnobs(core=core)
+    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=way, knobs=knobs)
     return emitted(Watch(pf.Options()), compilation)[1].source
 
 
@@ -103,6 +106,16 @@ def test_what_the_code_keeps(kind: str) -> None:
     assert not re.search(r"kept\d", plain), "f32 is for layer I to decide"
     rounded = source(ROUNDED.format(kind), T=512, H=768)
     assert f"pf_row_round_{kind}(" in rounded
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_room_for_what_is_kept_is_that_of_the_core_at_hand(kind: str) -> None:
+    """Rows of 8 kB as f32: a third of L1 holds two, one, or none."""
+    norm, residual = (load(x).text.replace("f32", kind) for x in ("ln_fwd", "res_ln"))
+    for l1, wide, kept in ((48, 2, 1), (24, 1, 1), (16, 0, 0)):
+        core = Core(l1=l1 << 10)
+        assert len(set(re.findall(r"wide\d_m\[2048\]", source(norm, core, T=512, H=2048)))) == wide
+        assert len(set(re.findall(r"kept\d+_m\[", source(residual, core, T=512, H=2048)))) == kept
 
 
 def test_rows_that_may_not_be_there_are_not_widened() -> None:

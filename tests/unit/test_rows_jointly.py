@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from equivalence import Array, assert_right, fixed_graph_of, run_on, seeded_inputs
@@ -10,7 +12,8 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
-from polyfuse.codegen.rows_jointly import MOST_BYTES, of_all
+from polyfuse.codegen.rows_jointly import of_all
+from polyfuse.ir.cpu_core import Core, joint_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, Scope
@@ -106,9 +109,12 @@ def test_knobs_decide() -> None:
 
 def test_large_arrays_keep_rows_apart() -> None:
     """A softmax has its exponentials in an array of the worker."""
-    most = MOST_BYTES // 64
+    most = joint_room(Core()) // 64
     assert rows_of(lowered(SOFTMAX.format("f32"), ONCE, T=4096, H=most)) == 16
     assert rows_of(lowered(SOFTMAX.format("f32"), ONCE, T=4096, H=most + 1)) == 1
+    smaller = replace(ONCE, core=Core(l2=512 << 10))
+    assert rows_of(lowered(SOFTMAX.format("f32"), smaller, T=4096, H=most // 2)) == 16
+    assert rows_of(lowered(SOFTMAX.format("f32"), smaller, T=4096, H=most)) == 1
 
 
 def test_what_has_no_totals_that_join_stays_as_it_is() -> None:

@@ -10,9 +10,8 @@ from thinned import thinned
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.codegen.skewed import ROOM
 from polyfuse.codegen.tasks import Skew
-from polyfuse.ir.cpu_core import Core, overlap_room
+from polyfuse.ir.cpu_core import Core, overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Block, Prefetch
@@ -158,20 +157,22 @@ def test_rows_that_are_asked_for_are_later_ones() -> None:
 
 
 def test_room_for_three_rows_is_that_of_the_core_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 6 kB fit an eighth of 48 kB, not of 32."""
+    """Rows of 5 kB fit an eighth of 48 kB, not of 32, rows of 6 kB a sixth of it."""
     monkeypatch.setattr(CpuKnobs, "on", Core(l1=32 << 10))
-    skew = skew_of(lowered(NORM, T=40960, H=1536))
+    skew = skew_of(lowered(NORM, T=40960, H=1280))
     assert skew is not None and asked(skew.last) and not asked(skew.start)
+    assert skew_of(lowered(NORM, T=40960, H=1536)) is None
     monkeypatch.setattr(CpuKnobs, "on", Core(l1=48 << 10))
-    skew = skew_of(lowered(NORM, T=40960, H=1536))
-    assert skew is not None and asked(skew.start) and not asked(skew.last)
+    for columns in (1280, 1536):
+        skew = skew_of(lowered(NORM, T=40960, H=columns))
+        assert skew is not None and asked(skew.start) and not asked(skew.last)
 
 
 def test_where_it_pays() -> None:
     assert skew_of(lowered(NORM, T=4096, H=768)) is not None
     assert skew_of(lowered(SOFTMAX, T=4096, H=768)) is None, "exp takes longer than what it waits for"
     assert skew_of(lowered(SOFTMAX, True, T=4096, H=768)) is not None
-    longest = ROOM // 4
+    longest = skew_room(Core()) // 4
     assert skew_of(lowered(NORM, T=4096, H=longest)) is not None
     assert skew_of(lowered(NORM, T=4096, H=longest + 1)) is None, "two rows shall stay in L1"
     assert skew_of(lowered(NORM, T=4096, H=32)) is None, "less than a step of lanes"

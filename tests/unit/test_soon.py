@@ -10,6 +10,8 @@ from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -28,8 +30,8 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
     return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())[0]
 
 
-def source_of(kernels: KernelGraph, checked: bool = False) -> str:
-    return emit_together([Request(kernels, checked=checked)])[0].source
+def source_of(kernels: KernelGraph, checked: bool = False, core: Core | None = None) -> str:
+    return emit_together([Request(kernels, checked=checked, knobs=CpuKnobs(core=core))])[0].source
 
 
 def soon(kernels: KernelGraph) -> set[str]:
@@ -60,16 +62,18 @@ def test_results_stay_the_same(t: int, h: int) -> None:
         np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
-@pytest.mark.parametrize(("h", "loops"), [(1024, 1), (1 << 20, 2)])
-def test_what_an_earlier_loop_of_the_row_has_read_is_not_asked_for_again(h: int, loops: int) -> None:
+@pytest.mark.parametrize(
+    ("h", "l2", "loops"), [(1024, 1024, 1), (1 << 20, 1024, 2), (40000, 1024, 1), (40000, 512, 2)]
+)
+def test_what_an_earlier_loop_of_the_row_has_read_is_not_asked_for_again(h: int, l2: int, loops: int) -> None:
     text = """
     op centred(x: f32[T, H]) -> (y: f32[T, H]) {
       m[t] = sum[h](x[t, h])
       y[t, h] = (x[t, h] - m[t]) * 2.0
     }
     """
-    kernels = fetched_soon(kernels_of(text, T=4, H=h), 2, [], True)
-    asked = [line for line in source_of(kernels).splitlines() if "__builtin_prefetch(&b_x" in line]
+    kernels, core = fetched_soon(kernels_of(text, T=4, H=h), 2, [], True), Core(l2=l2 << 10)
+    asked = [line for line in source_of(kernels, core=core).splitlines() if "__builtin_prefetch(&b_x" in line]
     assert len([line for line in asked if "+ l + 32;" in line]) == loops
 
 
