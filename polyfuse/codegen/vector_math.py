@@ -153,7 +153,21 @@ PF_INLINE $T pf_${N}_from_$M($F x) {
   $T r = ($T)(over | (x != x) ? ($F)0 : c);
   return r | ($MAX & -($T)over);
 }
-
+"""
+# Where floats have both ends of the type, a value is clamped to them: of a choice between them and others,
+# comparisons are left, of a NaN beside unsigned ends nothing.
+_FLOAT_TO_SHORT = """\
+// Toward zero; NaN gives 0, values beyond the type its nearest end.
+PF_LIMIT $F pf_${N}_low_$M = $LOW, pf_${N}_high_$M = $HIGH;
+PF_INLINE $T pf_${N}_from_$M($F x) {
+  return $CLAMPED;
+}
+"""
+_CLAMPED = {
+    True: "pf_${N}_within_$M(pf_at_most_$M(pf_at_least_$M(x, pf_${N}_low_$M), pf_${N}_high_$M))",
+    False: "($T)pf_at_most_$M(x > pf_${N}_low_$M ? x : pf_${N}_low_$M, pf_${N}_high_$M)",
+}
+_FLOAT_WITHIN = """\
 // Of what lies within the type, or is NaN, whose bits go: gcc 12 would make a choice in the narrow type.
 PF_INLINE $T pf_${N}_within_$M($F x) {
   return ($T)pf_from_bits_$M(pf_bits_$M(x) & (x == x ? ~($U)0 : ($U)0));
@@ -189,15 +203,20 @@ def _wrapping(t: DType, target: Target) -> str:
     return unsigned if target == "cuda" else signed
 
 
-def _float_to_integer(t: DType, f: DType) -> str:
+def _float_to_integer(t: DType, f: DType, target: Target) -> str:
     signed = t is not U8
     top = 1 << (t.bits - 1 if signed else t.bits)
     low = f"-0x1p{t.bits - 1}" if signed else "0x0p0"
     suffix, wide = "f" if f is F32 else "", "ll" if t is I64 else ""
-    return Template(_FLOAT_TO_INTEGER).substitute(
-        T=t.c_name, N=t.name, M=f.name, F=f.c_name, U=_FLOAT_PARAMETERS[f]["U"],
-        MAX=f"{top - 1}{wide}", LIMIT=f"0x1p{top.bit_length() - 1}{suffix}", LOW=low + suffix,
-    )  # fmt: skip
+    values = {
+        "T": t.c_name, "N": t.name, "M": f.name, "F": f.c_name, "U": _FLOAT_PARAMETERS[f]["U"],
+        "MAX": f"{top - 1}{wide}", "LIMIT": f"0x1p{top.bit_length() - 1}{suffix}", "LOW": low + suffix,
+        "HIGH": f"{top - 1}.0{suffix}",
+    }  # fmt: skip
+    values["CLAMPED"] = Template(_CLAMPED[signed]).substitute(values)
+    short = target == "cpu" and top <= 1 << int(_FLOAT_PARAMETERS[f]["MANT"])
+    made = (_FLOAT_TO_SHORT if short else _FLOAT_TO_INTEGER, _FLOAT_WITHIN)
+    return "\n".join(Template(text).substitute(values) for text in made)
 
 
 def _cast(to: DType, frm: DType) -> str:
@@ -226,7 +245,7 @@ def _texts(target: Target) -> dict[str, str]:
     texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:
         texts.append(_integers(t, target))
-        texts.extend(_float_to_integer(t, f) for f in COMPUTE_FLOATS)
+        texts.extend(_float_to_integer(t, f, target) for f in COMPUTE_FLOATS)
     found = dict(blocks("\n".join(texts)))
     for to in ALL:
         for frm in ALL:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.codegen.vector_math import prelude
 
 FLOATS: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 INTEGERS: dict[str, Any] = {"i8": np.int8, "u8": np.uint8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
@@ -85,7 +86,16 @@ def test_what_may_leave_a_type_ends_at_its_limits(to: str, low: float, high: flo
     info = np.iinfo(INTEGERS[to])
     clipped = np.nan_to_num(np.clip(x.astype("f8"), low, high), nan=0)
     np.testing.assert_array_equal(f(x), np.clip(np.trunc(clipped), info.min, info.max).astype(INTEGERS[to]))
-    assert f"pf_{to}_within_f32(" not in text_of(f, x)
+    assert f" = pf_{to}_from_f32(" in text_of(f, x)
+
+
+@pytest.mark.parametrize("to", INTEGERS)
+@pytest.mark.parametrize("kind", FLOATS)
+def test_conversions_clamp_where_floats_have_the_ends_of_the_type(to: str, kind: str) -> None:
+    """A float of 24 bits has none of 2 ** 31 - 1."""
+    name = f"pf_{to}_from_{kind}"
+    exact = np.iinfo(INTEGERS[to]).max <= 1 << (24 if kind == "f32" else 53)
+    assert (f"pf_at_most_{kind}(" in prelude({name})) == exact
 
 
 def test_bounds_in_rows_and_totals() -> None:
