@@ -26,6 +26,7 @@ from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
+from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -274,7 +275,7 @@ class HalfPrinter(Printer):
         stored = [
             (n.buffer, n.indices, n.value.dtype)
             for n in loop.body
-            if isinstance(n, Store) and _narrows(n.value) and targets.count(n.buffer) == 1
+            if isinstance(n, Store) and _narrows(n.value) and _alone(n, loop.body)
             if self.along((n.buffer, n.indices), loop.var)
         ]
         return list(dict.fromkeys(found)), stored
@@ -310,6 +311,23 @@ def _follows(e: IndexExpr, var: str) -> bool:
             return _follows(a, var) and var not in variables(b)
         case _:
             return e == IVar(var)
+
+
+def _alone(store: Store, body: Block) -> bool:
+    """Does nothing else in the body change what a store does?  Its indices differ by a number from those of
+    others, and iterations do not meet."""
+    others = [
+        n for n in body if isinstance(n, (Store, Update)) and n.buffer == store.buffer and n is not store
+    ]
+    return all(any(map(_differ, store.indices, n.indices)) for n in others)
+
+
+def _differ(a: Index, b: Index) -> bool:
+    """Are two indices never the same?"""
+    if isinstance(a, EXPR_TYPES) or isinstance(b, EXPR_TYPES):
+        return False
+    apart = linear(a - b)
+    return not apart.terms and apart.constant != 0
 
 
 def _narrows(e: Expr) -> bool:

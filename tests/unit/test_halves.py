@@ -24,6 +24,11 @@ NORM = """op f(x: {0}[T, H]) -> (y: {0}[T, H], m: {0}[T]) {{
   s[t] = sum[h](exp(x[t, h] - m[t]))
   y[t, h] = exp(x[t, h] - m[t]) / s[t]
 }}"""
+PIECES = """op f(x: f32[H]) -> (y: {0}[3, H], z: {0}[H + 1]) {{
+  y[0, h] = {0}(x[h]); y[1, h] = {0}(x[h] * 2.0); y[2, h] = {0}(x[h] * 3.0)
+  z[h] = {0}(x[h] * 4.0) for h in 0..H
+  z[H] = {0}(0.0)
+}}"""
 IN_PLACE = "op f(inout x: {0}[T, H]) {{ x[t, h] = x[t, h] * 2.0 }}"
 GATHER = "op f(x: {0}[T, H], i: i64[N]) -> (y: {0}[N, H]) {{ y[n, h] = x[i[n], h] + x[i[n], H-1-h] }}"
 SHIFTED = "op f(x: {0}[T, H]) -> (y: {0}[T, H]) {{ y[t, h] = x[t, h+1] - x[t, h] if h + 1 < H else x[t, h] }}"
@@ -87,6 +92,17 @@ def test_rows(kind: str, h: int) -> None:
     want = x.astype("f4")
     want[:, :-1] = want[:, 1:] - want[:, :-1]
     np.testing.assert_array_equal(got.astype("f4"), want.astype(TYPES[kind]).astype("f4"))
+
+
+@pytest.mark.parametrize("h", [1, 9, 300, 40000])
+@pytest.mark.parametrize("kind", TYPES)
+def test_several_rows_of_a_result_are_converted_in_one_loop(kind: str, h: int) -> None:
+    x = np.random.default_rng(h).standard_normal(h).astype(np.float32)
+    y, z = pf.compile(PIECES.format(kind))(x)
+    want = np.stack([x, x * np.float32(2), x * np.float32(3)]).astype(TYPES[kind])
+    np.testing.assert_array_equal(y.astype("f4"), want.astype("f4"))
+    np.testing.assert_array_equal(z[:-1].astype("f4"), (x * np.float32(4)).astype(TYPES[kind]).astype("f4"))
+    assert source(PIECES, kind, H=40000).count(f"pf_narrow_{kind}(&b_y[") == 3
 
 
 def test_strided_arrays() -> None:
