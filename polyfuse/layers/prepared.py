@@ -14,6 +14,7 @@ from polyfuse.layers.functions_apart import functions_apart
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_dims import split_short_dims
+from polyfuse.layers.short_rows import split_short_rows
 from polyfuse.layers.short_sums import write_out
 
 
@@ -29,7 +30,7 @@ def prepared(
     if not isinstance(machine, GpuTarget):
         graph = graph if checked else compute_chosen(graph, decisions)
         graph = write_out(functions_apart(graph, decisions, core or Core()), decisions)
-        graph = split_short_dims(graph, decisions)
+        graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     if not isinstance(machine, GpuTarget):
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
