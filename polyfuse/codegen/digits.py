@@ -12,6 +12,11 @@ A digit of a vector's lanes is a division for each of them, and what is read by 
     for c in 0..N @vec:  y[c] = x[(c + 3) % N]  ->   for c in 0..N - 3 @vec:  y[c] = x[c + 3]
                                                      for c in N - 3..N @vec:  y[c] = x[c + 3 - N]
 
+    for c in 0..U @vec:  y[c, 0] = x[c // 2];    ->   for c in 0..U @vec:  w[c] = x[c // 2]     split as above
+                         y[c, 1] = z[c]               for c in 0..U @vec:  y[c, 0] = w[c];  y[c, 1] = z[c]
+
+The last where a copy for each iteration of a window would store to more neighbours than compilers join.
+
 Windows of several lengths are split one after the other, from the longest.  The iterations of a vector loop
 do not meet, so they may run in any order, and copies of its body one by one.  Those of a loop of updates in
 turns (`layers.scatter_copies`) may meet; copies keep their order.
@@ -25,12 +30,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.rows_together import nodes_of, renamed
 from polyfuse.codegen.trips import most_trips
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.linear import linear, simplify
@@ -48,7 +56,7 @@ from polyfuse.ir.loop_ir import (
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, depends_on, reads, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, depends_on, reads, walk
 
 # From so many iterations on a window is a loop, with vectors along it; a shorter one is that many copies.
 LEAST_WINDOW = 8
@@ -60,15 +68,20 @@ LEAST_SUM = 32
 UNROLLED = 16
 # Copies have so many statements together, at most.
 MOST_STATEMENTS = 32
-_PLAIN = (If, Declare, Store, Update, Comment)
+_SIMPLE = (Declare, Store, Update, Comment)
+_PLAIN = (If, *_SIMPLE)
 _LANE = IVar("%lane")  # the place in a window, while an index is simplified
 
 
-def split_digits(block: Block, numbers: itertools.count[int]) -> Block:
-    """See the module docstring. `numbers` numbers the scalars of copies."""
+def split_digits(block: Block, numbers: itertools.count[int], core: Core) -> Block:
+    """See the module docstring. `numbers` numbers the scalars of copies, and arrays for a core."""
 
     def change(node: Node) -> Node | Block:
-        return _changed(node, numbers) if isinstance(node, For) else node
+        if not isinstance(node, For):
+            return node
+        # Outermost loops become functions of their own, which share no arrays.
+        room = 0 if node in block else kept_room(core)
+        return _spread(node, numbers, room) or _changed(node, numbers)
 
     return map_nodes(block, change)
 
@@ -306,6 +319,52 @@ def _copy(loop: For, env: Mapping[str, IndexExpr], numbers: itertools.count[int]
         return body
     own = [n.name for n in nodes_of(body) if isinstance(n, Declare)]
     return renamed(body, {name: f"%copy{next(numbers)}" for name in own})
+
+
+# --- rows of what windows share -----------------------------------------------------------------------
+
+
+def _spread(loop: For, numbers: itertools.count[int], room: int) -> Block | None:
+    """Arrays of what the loop reads by digits, of at most so many bytes, the loops that fill them, and the
+    one that reads them; None where copies do as well, or digits are elsewhere."""
+    length = max(periods(loop) or {0})
+    stores = [n for n in loop.body if isinstance(n, (Store, Update))]
+    apart = Counter(n.buffer for n in stores if _apart(n, loop.var))
+    if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or guarded_load(loop.body):
+        return None
+    if not all(isinstance(n, _SIMPLE) for n in loop.body) or not _joins(length) or _along(loop, length):
+        return None
+    if all(count == 1 or _joins(count * length) for count in apart.values()):
+        return None
+    count, place = most_trips(loop) or 0, (_from(IVar(loop.var), loop.lower),)
+    found = dict.fromkeys(r for v in _values(loop) for r in reads(v) if _by_digits(r, loop.var))
+    names: dict[Expr, Read] = {r: Read(f"%spread{next(numbers)}", place, r.dtype) for r in found}
+    changed = {n.buffer for n in stores}
+    if any(r.tensor in changed for r in found) or not 0 < count * sum(r.dtype.bytes for r in found) <= room:
+        return None
+    reading = replace(loop, body=map_values(loop.body, lambda e: names.get(e, e), lambda i: i))
+    filling = replace(loop, body=tuple(Store(w.tensor, place, r) for r, w in names.items()), lanes=())
+    filled = _changed(filling, numbers)
+    if periods(reading) != set() or filled is filling:
+        return None
+    arrays = (Declare(w.tensor, w.dtype, None, count) for w in names.values())
+    return (*arrays, *(filled if isinstance(filled, tuple) else (filled,)), reading)
+
+
+def _apart(n: Store | Update, var: str) -> bool:
+    """Are elements of neighbouring iterations no neighbours?"""
+    return any(not isinstance(i, EXPR_TYPES) and linear(i).factor(IVar(var)) != 1 for i in n.indices[-1:])
+
+
+def _joins(count: int) -> bool:
+    """Do compilers make vectors of so many neighbours that are stored one by one?"""
+    return count == 3 or (count > 1 and count & (count - 1) == 0)
+
+
+def _by_digits(r: Read, var: str) -> bool:
+    """Is an element found by digits of a variable, and that without data?"""
+    plain = [i for i in r.indices if not isinstance(i, EXPR_TYPES)]
+    return len(plain) == len(r.indices) and any(any(_digits_in(i, var)) for i in plain)
 
 
 # --- sums ---------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equivalence import cpu_source, fixed_graph_of, results_of, seeded_inputs, shape_of
+from equivalence import assert_right, cpu_source, fixed_graph_of, results_of, seeded_inputs, shape_of
 
+import polyfuse as pf
 from polyfuse.codegen.cpu import CpuCode
 from polyfuse.codegen.digits import MOST_STATEMENTS, by_steps, periods, split_digits
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import F32, I8
 from polyfuse.ir.index_expr import IndexExpr, ISize, IVar, as_index, binary, evaluate
 from polyfuse.ir.loop_ir import Block, Declare, For, Store, Update, format_block
@@ -39,7 +41,7 @@ def copying(*places: IndexExpr, upper: IndexExpr | int = 100, lower: IndexExpr |
 
 
 def split(loop: For) -> str:
-    return format_block(split_digits((loop,), itertools.count()))
+    return format_block(split_digits((loop,), itertools.count(), Core()))
 
 
 def test_short_windows_are_copies_of_the_body() -> None:
@@ -94,7 +96,7 @@ def test_windows_in_windows() -> None:
     ids=lambda x: format_block(x.body),
 )
 def test_loops_that_stay(loop: For) -> None:
-    assert split_digits((loop,), itertools.count()) == (loop,)
+    assert split_digits((loop,), itertools.count(), Core()) == (loop,)
 
 
 def test_loops_of_other_kinds_stay() -> None:
@@ -106,7 +108,7 @@ def test_loops_of_other_kinds_stay() -> None:
         "c", as_index(0), N, 1, (Update("%m", (), "max", Read("x", (C // 9,), F32)),), Coordinate.VECTOR
     )
     for kept in (scalar, long, order):
-        assert split_digits((kept,), itertools.count()) == (kept,)
+        assert split_digits((kept,), itertools.count(), Core()) == (kept,)
 
 
 def test_copies_have_scalars_of_their_own() -> None:
@@ -192,12 +194,82 @@ def test_each_iteration_runs_once(seed: int) -> None:
         lower = rng.choice((as_index(0), as_index(rng.randrange(9)), IVar("k") * 16, ISize("L")))
         upper = rng.choice((as_index(rng.randrange(120)), N, lower + 64, lower + rng.randrange(90)))
         loop = copying(*places, lower=lower, upper=upper)
-        block = split_digits((loop,), itertools.count())
+        block = split_digits((loop,), itertools.count(), Core())
         changed += block != (loop,)
         for n in (0, length - 1, length + 1, 97):
             env = {"N": n, "k": n % 5, "L": n // 3}
             assert sorted(done(block, env)) == sorted(done((loop,), env)), format_block((loop,))
     assert changed > 12
+
+
+# --- rows of what windows share -----------------------------------------------------------------------
+
+
+def pixels(*stores: Store, upper: int = 100, core: Core | None = None) -> str:
+    """A loop of rows of pixels."""
+    loop = For("c", as_index(0), as_index(upper), 1, stores, Coordinate.VECTOR)
+    rows = For("t", as_index(0), as_index(9), 1, (loop,))
+    return format_block(split_digits((rows,), itertools.count(), core or Core()))
+
+
+def channel(k: int, place: IndexExpr = C // 2, tensor: str = "x") -> Store:
+    return Store("y", (C, as_index(k)), Read(tensor, (place,), F32))
+
+
+def test_what_windows_share_is_spread_where_copies_are_too_many_neighbours() -> None:
+    three = (channel(0), channel(1), channel(2, C, "z"))
+    assert pixels(*three) == (
+        "for t in 0..9:\n  f32 %spread0[100]\n"
+        "  for c in 0..50 @vec:\n    %spread0[c*2] = x[c]\n    %spread0[c*2 + 1] = x[c]\n"
+        "  for c in 0..100 @vec:\n    y[c, 0] = %spread0[c]\n    y[c, 1] = %spread0[c]\n    y[c, 2] = z[c]"
+    )
+    assert "%spread" not in split(For("c", as_index(0), as_index(100), 1, three, Coordinate.VECTOR)), (
+        "outermost"
+    )
+
+
+@pytest.mark.parametrize(
+    "stores",
+    [
+        (channel(0),),
+        (channel(0), channel(1)),  # four neighbours
+        (channel(0), channel(1), channel(2, C // 5)),  # more than compilers join, either way
+        (channel(0), channel(1), channel(2, C // 2, "y")),  # what the loop changes
+        tuple(Store("y", (as_index(k), C), Read("x", (C // 2,), F32)) for k in range(3)),  # rows apart
+    ],
+    ids=["one", "two", "five", "changed", "planes"],
+)
+def test_copies_are_not_spread(stores: tuple[Store, ...]) -> None:
+    assert "%spread" not in pixels(*stores)
+
+
+def test_what_is_spread_has_room_in_the_core_at_hand() -> None:
+    three, most = (channel(0), channel(1), channel(2)), kept_room(Core()) // 4
+    assert "%spread" in pixels(*three, upper=most) and "%spread" not in pixels(*three, upper=most + 1)
+    assert "%spread" not in pixels(*three, upper=most, core=Core(l1=32 << 10))
+
+
+COLOURS = """op f(y: u8[H, W], u: {0}[H // 2, W // {1}], v: {0}[H // 2, W // {1}], m: f32[3])
+    -> (o: u8[H, W, 3], p: f32[H, W, 3]) where H % 2 == 0, W % {1} == 0 {{
+  o[i, j, 0] = u8(f32(y[i, j]) + f32(v[i // 2, j // {1}]))
+  o[i, j, 1] = u8(f32(y[i, j]) * 2.0 + f32(u[i // 2, j // {1}]) + f32(v[i // 2, j // {1}]))
+  o[i, j, 2] = u8(f32(y[i, j]) * m[j % {1}] + f32(u[i // 2, j // {1}]))
+  p[i, j, 0] = f32(u[i // 2, j // {1}]) if j >= 3 else 1.0
+  p[i, j, 1] = f32(u[i // 2, j // {1} - 1]) if j >= {1} else 0.5
+  p[i, j, 2] = 2.0
+}}"""
+
+
+@pytest.mark.parametrize("sizes", [(2, 0), (2, 6), (4, 24), (6, 66), (130, 360)], ids=str)
+@pytest.mark.parametrize(("dtype", "window"), [("u8", 2), ("f16", 2), ("f32", 3)])
+def test_colours(dtype: str, window: int, sizes: tuple[int, int]) -> None:
+    text = COLOURS.format(dtype, window)
+    graph = fixed_graph_of(text, H=sizes[0], W=sizes[1])
+    inputs = seeded_inputs(graph)
+    inputs["u"], inputs["v"], inputs["m"] = (np.abs(inputs[n]).astype(inputs[n].dtype) for n in "uvm")
+    o, p = pf.compile(text)(**inputs)
+    assert_right(graph, {"o": o, "p": p}, inputs)
+    assert sizes[1] < 300 or "spread0[" in cpu_source(text, H=sizes[0], W=sizes[1])
 
 
 # --- the code -----------------------------------------------------------------------------------------
