@@ -36,7 +36,7 @@ def jammed_windows(block: Block) -> Block:
 
 
 def _jammed(loop: For) -> tuple[For] | None:
-    *around, inner = _nest(loop)
+    *around, inner = nest(loop)
     if inner.coordinate is not Coordinate.VECTOR or inner.lanes or inner.step != 1 or not inner.body:
         return None
     updates = [n for n in inner.body if isinstance(n, Update)]
@@ -61,7 +61,7 @@ def _jammed(loop: For) -> tuple[For] | None:
     return (made,)
 
 
-def _nest(loop: For) -> list[For]:
+def nest(loop: For) -> list[For]:
     """The loops of a perfect nest, up to the first that is no plain one."""
     found = [loop]
     while found[-1].coordinate is Coordinate.SEQ and found[-1].step == 1 and len(found[-1].body) == 1:

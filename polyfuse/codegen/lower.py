@@ -44,6 +44,7 @@ from polyfuse.codegen.cut_loops import cut_loops
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.digits import split_digits
 from polyfuse.codegen.dots_jammed import dots_jammed
+from polyfuse.codegen.held_totals import with_held_totals
 from polyfuse.codegen.hoist import hoist
 from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
@@ -115,6 +116,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
     tasks = tuple(task_with_column_values(kernel, widened(kernel, t, core), numbers, core) for t in tasks)
     kernel, tasks = skewed(kernel, tasks, knobs)
     tasks = next_rows(kernel, tasks, core)
+    tasks = tuple(with_held_totals(kernel, t, core) for t in tasks)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))
