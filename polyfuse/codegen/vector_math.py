@@ -124,10 +124,8 @@ _FLOAT_PARAMETERS: dict[DType, dict[str, str]] = {
 # 1 / (a b) of itself away from an integer that it is not, more than the rounding.
 _DIVISION_BY_FLOAT = """\
 // Floor division; 0 for b = 0, wrapping for b = -1. Vectors have no integer division, but in $D no
-// quotient is rounded across an integer. By a constant the compiler multiplies and shifts.
-PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
-  if (__builtin_constant_p(b) && b != 0 && b != -1)
-    return ($T)(a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
+// quotient is rounded across an integer.
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT$MULTIPLY
   $D q = pf_floor_$M(($D)a / ((b == 0) | (b == -1) ? ($D)1 : ($D)b));
   $T i = ($T)q, n = pf_neg_$N(a);
   return ($T)((b == -1 ? n : i) & -($T)(b != 0));
@@ -135,16 +133,24 @@ PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
 """
 _DIVISION_BY_INTEGER = """\
 // Floor division; 0 for b = 0, wrapping for b = -1.
-PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT
+PF_INLINE $T pf_floordiv_$N($T a, $T b) {$SHIFT$MULTIPLY
   $T d = (b == 0) | (b == -1) ? ($T)1 : b;
   $T q = a / d, r = a - q * d;
   q = q - ((r != 0) & ((r < 0) != (d < 0)));
   return (b == -1 ? pf_neg_$N(a) : q) & -($T)(b != 0);
 }
 """
+_UNSIGNED = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 # By a constant power of two; arithmetic shifts and masks floor.  CUDA's compilers do this by themselves.
 _BY_POWER = "\n  if (__builtin_constant_p(b) && b > 0 && !(b & (b - 1))) return ({})({});"
 _POWERS = {"SHIFT": "a >> __builtin_ctzll((unsigned long long)b)", "MASK": "a & (b - 1)"}
+# By another positive constant the compiler multiplies and shifts.  ~a is -1 - a: what is not negative is
+# divided, so that no remainder has to be looked at, and unsigned types need no correction of the sign.
+_BY_POSITIVE = """
+  if (__builtin_constant_p(b) && b > 0) {
+    $T s = a < 0 ? -1 : 0;
+    return ($T)((($U)(a ^ s) / ($U)b) ^ ($U)s);
+  }"""
 _FLOAT_TO_INTEGER = """\
 // Toward zero; NaN gives 0, values beyond the type its nearest end.
 PF_INLINE $T pf_${N}_from_$M($F x) {
@@ -189,6 +195,8 @@ def _integers(t: DType, target: Target) -> str:
     on_cpu = target == "cpu"
     values = {"T": t.c_name, "N": t.name, "W": _wrapping(t, target)}
     values |= {k: _BY_POWER.format(t.c_name, e) if on_cpu else "" for k, e in _POWERS.items()}
+    unsigned = _UNSIGNED[t.bits]
+    values["MULTIPLY"] = Template(_BY_POSITIVE).substitute(values, U=unsigned) if on_cpu else ""
     d = F64 if t is I32 else F32
     division = _DIVISION_BY_FLOAT if on_cpu and t is not I64 else _DIVISION_BY_INTEGER
     values["DIVISION"] = Template(division).substitute(values, D=d.c_name, M=d.name)

@@ -19,6 +19,7 @@ from float_modes import FLUSH
 
 from polyfuse.codegen.vector_math import FUNCTIONS, INTEGERS, TAKES_TURNS, WRAPS, prelude
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType
+from polyfuse.ir.intervals import of_dtype
 
 Array = np.ndarray[Any, Any]
 GXX = shutil.which("g++")
@@ -398,6 +399,52 @@ def test_integers(t: DType, lib: Library) -> None:
         got = lib(f"pf_{op}_{t.name}", *((a, b) if op in BINARY else (a,)))
         want = np.array([integer_reference(op, t, *p) for p in grid], dtype=t.numpy)
         np.testing.assert_array_equal(got, want, err_msg=op)
+
+
+@pytest.mark.parametrize("t", INTEGERS, ids=str)
+def test_integers_by_constants(t: DType, tmp_path: Path) -> None:
+    """Divisions by constants, which have code of their own: all values of short types, and both ends."""
+    low, high = (int(v) for v in of_dtype(t))
+    wanted = (0, 1, 2, 3, 7, 8, 10, 100, 641, high - 1, high, -1, -3, -8, low)
+    divisors = [d for d in wanted if low <= d <= high]
+    loops = "".join(
+        f'extern "C" void {op}_{k}(const {t.c_name}* __restrict a, {t.c_name}* __restrict o, long n) {{\n'
+        f"  for (long i = 0; i < n; i++) o[i] = pf_{op}_{t.name}(a[i], {f'({d + 1}LL - 1)' if d < 0 else f'{d}LL'});\n}}\n"
+        for k, d in enumerate(divisors)
+        for op in ("floordiv", "mod")
+    )
+    source = prelude([f"pf_floordiv_{t.name}", f"pf_mod_{t.name}"]) + loops
+    (tmp_path / "by.cpp").write_text(source)
+    command = [str(GXX), *FLAGS, *BUILDS["native"], str(tmp_path / "by.cpp"), "-o"]
+    subprocess.run([*command, str(tmp_path / "by.so")], check=True)
+    library = ctypes.CDLL(str(tmp_path / "by.so"))
+    if t.bits <= 16:
+        values = np.arange(low, high + 1).astype(t.numpy)
+    else:
+        ends = [*range(low, low + 5000), *range(-5000, 5001), *range(high - 5000, high + 1)]
+        anywhere = RNG.integers(low, high, 20_000, dtype=t.numpy) >> RNG.integers(0, t.bits, 20_000)
+        values = np.concatenate([np.array(ends, dtype=t.numpy), anywhere.astype(t.numpy)])
+    out = np.empty_like(values)
+    for k, d in enumerate(divisors):
+        for op in ("floordiv", "mod"):
+            pointers = [ctypes.c_void_p(x.ctypes.data) for x in (values, out)]
+            getattr(library, f"{op}_{k}")(*pointers, ctypes.c_long(out.size))
+            want = np.array([integer_reference(op, t, int(a), d) for a in values], dtype=t.numpy)
+            np.testing.assert_array_equal(out, want, err_msg=f"{op} by {d}")
+
+
+@pytest.mark.skipif(not X86, reason="words of x86")
+def test_short_integers_are_divided_as_they_are(tmp_path: Path) -> None:
+    """By a constant: products of 16 bits, 8 or 16 at once, and none of 32 or 64."""
+    text = (
+        "void f(const pf_i16* __restrict a, pf_i16* __restrict o, long n) {\n"
+        "  for (long i = 0; i < n; i++) o[i] = pf_floordiv_i16(a[i], 10);\n}\n"
+    )
+    (tmp_path / "short.cpp").write_text(prelude(["pf_floordiv_i16"]) + text)
+    command = [str(GXX), *FLAGS, "-march=haswell", "-S", str(tmp_path / "short.cpp"), "-o", "-"]
+    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "vpmulhuw" in code
+    assert not re.search("vpmulld|vpmul[u]?dq|vdiv", code)
 
 
 @pytest.mark.parametrize("t", [F16, BF16], ids=str)
