@@ -39,7 +39,9 @@ _WORDS = ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN")
 CONTINUES = frozenset((*_OPERATORS, *_WORDS, "_COMMA", "END", "LBRACE"))
 SOFT_KEYWORDS = frozenset(("OP", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 
-_INTERESTING = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(?!\n)')
+# Strings with nothing to complain of are one match, up to the next character of interest.
+_FINE_STRINGS = r"""(?P<fine>(?:"[\t !#-~]*+"[ \t\n]*+)++)"""
+_INTERESTING = re.compile(_FINE_STRINGS + r'|#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(?!\n)')
 _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
 _NAME_FOLLOWS = re.compile(r"[ \t\r\n]*(?!(?:max|min)=(?!=)|(?:and|or|if|else|for)\b)[A-Za-z_]")
@@ -92,6 +94,8 @@ def prescan(source: SourceText) -> Scanned:
     stack: list[int] = []
     for match in _INTERESTING.finditer(source.text):
         head, start = source.text[match.start()], match.start()
+        if match["fine"]:
+            continue
         if head in "([{":
             _open_bracket(source, stack, start)
         elif head in ")]}":
