@@ -407,10 +407,11 @@ def test_integers_by_constants(t: DType, tmp_path: Path) -> None:
     low, high = (int(v) for v in of_dtype(t))
     wanted = (0, 1, 2, 3, 7, 8, 10, 100, 641, high - 1, high, -1, -3, -8, low)
     divisors = [d for d in wanted if low <= d <= high]
+    written = [f"({d + 1}LL - 1)" if d < 0 else f"{d}LL" for d in divisors]
     loops = "".join(
         f'extern "C" void {op}_{k}(const {t.c_name}* __restrict a, {t.c_name}* __restrict o, long n) {{\n'
-        f"  for (long i = 0; i < n; i++) o[i] = pf_{op}_{t.name}(a[i], {f'({d + 1}LL - 1)' if d < 0 else f'{d}LL'});\n}}\n"
-        for k, d in enumerate(divisors)
+        f"  for (long i = 0; i < n; i++) o[i] = pf_{op}_{t.name}(a[i], {text});\n}}\n"
+        for k, text in enumerate(written)
         for op in ("floordiv", "mod")
     )
     source = prelude([f"pf_floordiv_{t.name}", f"pf_mod_{t.name}"]) + loops
