@@ -15,3 +15,8 @@ def pace() -> float:
     for k in range(5_000_000):
         total += k * k
     return max(1.0, (time.process_time() - start) / THERE)
+
+
+def in_time(seconds: float, limit: float) -> bool:
+    """Were so many seconds of the processor within a limit, or would have been there?"""
+    return seconds < limit or seconds < limit * pace()

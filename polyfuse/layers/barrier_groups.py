@@ -10,7 +10,7 @@ side by side they fill the machine better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
@@ -33,6 +33,7 @@ def grouped(
     groups: list[Group] = []
     reasons: dict[str, str] = {}
     uses = _Uses(kernels.graph)
+    place = {k.name: n for n, k in enumerate(kernels.kernels)}
     for k in kernels.kernels:
         needed = [g for g in groups if not apart or uses.depend(g, (k,))]
         movable = _at_the_end(groups, needed, uses)
@@ -48,7 +49,7 @@ def grouped(
             if taken:
                 parts = tuple(p for g in movable[first:] for p in g)
                 groups = [g for g in groups if g not in movable[first:]]
-                groups.append((*sorted(parts, key=kernels.kernels.index), k))
+                groups.append((*sorted(parts, key=lambda p: place[p.name]), k))
                 reasons[k.name] = reason
                 break
         else:
@@ -66,7 +67,7 @@ def _at_the_end(groups: list[Group], needed: list[Group], uses: _Uses) -> list[G
     found: list[Group] = []
     for n in reversed(needed):
         later = [g for g in groups[groups.index(n) + 1 :] if g not in found]
-        if not any(uses.depend((*n,), g) for g in later):
+        if not any(uses.depend(n, g) for g in later):
             found.insert(0, n)
     return found
 
@@ -76,22 +77,25 @@ class _Uses:
 
     def __init__(self, graph: TensorGraph) -> None:
         self._memory = {t.name: t.alias or t.name for t in graph.tensors}
+        self._known: dict[str, tuple[set[str], set[str]]] = {}  # by the kernel's name
 
-    def depend(self, first: Iterable[Kernel], second: Iterable[Kernel]) -> bool:
+    def depend(self, first: Group, second: Group) -> bool:
         """Does one of the two write what the other touches?"""
-        (written, read), (also_written, also_read) = self._of(first), self._of(second)
-        return bool(written & (also_written | also_read) or read & also_written)
+        return any(self._meet(a, b) for a in first for b in second)
 
-    def _of(self, kernels: Iterable[Kernel]) -> tuple[set[str], set[str]]:
+    def _meet(self, first: Kernel, second: Kernel) -> bool:
+        (written, read), (also_written, also_read) = self._of(first), self._of(second)
+        apart = written.isdisjoint(also_written) and written.isdisjoint(also_read)
+        return not (apart and read.isdisjoint(also_written))
+
+    def _of(self, k: Kernel) -> tuple[set[str], set[str]]:
         """(written, read)"""
-        written: set[str] = set()
-        read: set[str] = set()
-        for k in kernels:
+        if k.name not in self._known:
             outside = {b.tensor for b in k.arguments}
-            for s in k.graph.statements:
-                written |= {self._memory[s.target]} if s.target in outside else set()
-                read |= {self._memory[r.tensor] for r in statement_reads(s) if r.tensor in outside}
-        return written, read
+            written = {self._memory[s.target] for s in k.graph.statements if s.target in outside}
+            touched = {r.tensor for s in k.graph.statements for r in statement_reads(s)}
+            self._known[k.name] = written, {self._memory[t] for t in touched & outside}
+        return self._known[k.name]
 
 
 def one_kernel(parts: Group, threads: tuple[int, int] = (1, 1), resident: int = 0, per_sm: int = 1) -> Kernel:

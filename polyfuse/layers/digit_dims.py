@@ -33,15 +33,16 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     map_expr,
 )
+from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import depending, product_of
+from polyfuse.layers.products import product_of
 
 
 def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such dims split, where that makes contractions for tiles."""
     for s in graph.statements:
         digits = _digits_of(graph, s) if s.reduction == "sum" and not s.accumulate else []
-        if not digits or s.name in depending(graph.statements, s):
+        if not digits or s.name in depending(graph, s):
             continue
         tensor, summed, copied = _parts(graph, s, digits)
         statements = tuple(x for t in graph.statements for x in ((summed, copied) if t is s else (t,)))

@@ -45,8 +45,9 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import depending, product_of
+from polyfuse.layers.products import product_of
 from polyfuse.layers.rewrites import as_read
 
 # A value that is computed so often is worth a place in memory.
@@ -102,7 +103,7 @@ class _Apart:
             return None
         if len(counts) < len(s.dims) or min(counts.values(), default=0) < 1 or product_of(graph, s):
             return None
-        needing = depending(graph.statements, s)
+        needing = depending(graph, s)
         later = frozenset({s.target, *(x.target for x in graph.statements if x.name in needing)})
         return _Apart(graph, s, counts, later, _steps_along_memory(s, later), room)
 

@@ -42,6 +42,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
     statement_reads,
 )
+from polyfuse.layers.depending import depending
 from polyfuse.layers.strides import address, stride
 
 # A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows
@@ -98,7 +99,7 @@ def around_products(
         found = product_of(graph, s)
         if found is None or not wanted(graph, found):
             continue
-        later = depending(inside, s)
+        later = depending(graph, s, names)
         if s.name in later:
             continue  # a recurrence
         found = replace(found, followers=_followers(graph, inside, found, later))
@@ -114,7 +115,7 @@ def around_products(
 def with_followers(graph: TensorGraph, p: Product) -> Product:
     """A contraction with what follows each element, among all statements."""
     inside = list(graph.statements)
-    later = depending(inside, graph.statement(p.statement))
+    later = depending(graph, graph.statement(p.statement))
     return replace(p, followers=() if p.statement in later else _followers(graph, inside, p, later))
 
 
@@ -246,26 +247,6 @@ def _extent(d: IterDim) -> int:
     """How long a dim is; 0 where that is not one number."""
     known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
     return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
-
-
-def depending(inside: Sequence[Statement], start: Statement) -> frozenset[str]:
-    """Statements that need, by any way, what one computes."""
-    reached: set[str] = set()
-    targets = {start.target}
-    while True:
-        more = [
-            t
-            for t in inside
-            if t.name not in reached
-            and (
-                targets & {r.tensor for r in statement_reads(t)}
-                or (t.accumulate and t.target in targets and t.name != start.name)
-            )
-        ]
-        if not more:
-            return frozenset(reached)
-        reached |= {t.name for t in more}
-        targets |= {t.target for t in more}
 
 
 def _followers(

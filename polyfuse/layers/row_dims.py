@@ -35,9 +35,10 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers import cpu_tiles
 from polyfuse.layers.collapse import collapse
+from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.product_times import moved_s, tiles_s
-from polyfuse.layers.products import Product, depending, plain, product_of
+from polyfuse.layers.products import Product, plain, product_of
 from polyfuse.layers.tile_copies import extents_of
 from polyfuse.layers.tile_shapes import TURN_CYCLES
 
@@ -52,7 +53,7 @@ def join_row_dims(
     """The graph with dims joined in contractions whose tiles are faster so."""
     machine = table_cpu(threads, core)
     for s in graph.statements:
-        if _tiled(graph, s, machine) is None or s.name in depending(graph.statements, s):
+        if _tiled(graph, s, machine) is None or s.name in depending(graph, s):
             continue
         alone = collapse(replace(graph, statements=(s,)), [])
         p = _tiled(alone, alone.statements[0], machine)

@@ -41,6 +41,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.cpu_mapping import SMALLEST_PARALLEL, factored, map_phase, vectorise
+from polyfuse.layers.depending import depending
 from polyfuse.layers.nest import Nest, span_of, volume
 from polyfuse.layers.scatter_copies import worth_copying
 
@@ -75,7 +76,7 @@ def around_scatters(
         found = scatter_of(graph, inside, s, threads, core)
         if found is None:
             continue
-        later = _depending(inside, s)
+        later = depending(graph, s, names)
         own = {found.statement, *found.first}
         if later & own:
             continue  # a recurrence
@@ -225,22 +226,6 @@ def _fixed(dims: tuple[IterDim, ...]) -> bool:
 def _trip(d: IterDim) -> int:
     assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `_fixed` asked
     return max(0, d.upper.value - d.lower.value)
-
-
-def _depending(inside: Sequence[Statement], start: Statement) -> frozenset[str]:
-    """Statements that need, by any way, what one computes, and further scatters to its tensor."""
-    reached: set[str] = set()
-    targets = {start.target}
-    while more := [s for s in inside if s.name not in reached and _needs(s, start, targets)]:
-        reached |= {s.name for s in more}
-        targets |= {s.target for s in more}
-    return frozenset(reached)
-
-
-def _needs(s: Statement, start: Statement, targets: set[str]) -> bool:
-    if s.accumulate and s.target in targets and s.name != start.name:
-        return True
-    return bool(targets & {r.tensor for r in statement_reads(s)})
 
 
 def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:

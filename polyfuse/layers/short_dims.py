@@ -41,9 +41,9 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.depending import depending
 from polyfuse.layers.digit_dims import sums_windows
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import depending
 from polyfuse.layers.short_sums import MOST_OPERATIONS, OPERATION, at, written_out
 
 # Elements of a short dim, and of all short dims of a tensor: sixteen are a vector.
@@ -145,7 +145,7 @@ def _may_be(graph: TensorGraph, s: Statement, ranks: Mapping[str, int]) -> bool:
 def _fills_vectors(graph: TensorGraph, s: Statement, used: set[str]) -> bool:
     """Does a statement compute functions along such dims, none of which waits for another?"""
     spatial = used - set(s.reduction_dims)
-    return bool(spatial) and has_function(s.expr) and s.name not in depending(graph.statements, s)
+    return bool(spatial) and has_function(s.expr) and s.name not in depending(graph, s)
 
 
 def _inside(index: Index, values: dict[str, IndexExpr], extent: IndexExpr) -> bool:

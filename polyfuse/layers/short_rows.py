@@ -33,8 +33,8 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import depending
 from polyfuse.layers.short_dims import LONGEST, MOST_STATEMENTS
 from polyfuse.layers.short_sums import MOST_OPERATIONS, at
 
@@ -73,7 +73,7 @@ def _row(graph: TensorGraph, s: Statement) -> IterDim | None:
     target = graph.tensor(s.target)
     if target.role is not Role.OUTPUT or target.alias is not None or s.reduction is not None or s.accumulate:
         return None
-    if s.name in depending(graph.statements, s):
+    if s.name in depending(graph, s):
         return None
     accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
     indices = [i for _, i in accesses if i]

@@ -312,7 +312,8 @@ def test_too_few_rounds_tell_nothing() -> None:
     assert tuning_turns.fastest(told) is told[1]
 
 
-def test_the_models_choice_is_compiled_first_then_the_likeliest() -> None:
+def test_the_models_choice_is_compiled_first_then_the_likeliest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFUSE_JOBS", "1")  # of several compilers none would be the first
     base = compilation(T=512, H=300)
     first = maker()(base, Variant())
     assert first is not None
@@ -333,7 +334,7 @@ def test_the_models_choice_is_compiled_first_then_the_likeliest() -> None:
             compilers.add(made[-1])
         gate.set()
         assert compilers.notes(made[0], time.monotonic() + 10) == {}
-    assert order[0] == "0" and order[2:] == ["3", "4", "2"]
+    assert order == ["0", "1", "3", "4", "2"]
 
 
 def test_a_table_shows_both_times() -> None:
