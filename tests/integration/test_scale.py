@@ -71,7 +71,7 @@ def measured(kind: str, statements: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("statements", thinned([200, 1000, 50], 3))
-@pytest.mark.parametrize("kind", ["layers", "random"])
+@pytest.mark.parametrize("kind", thinned(["layers", "random"], 2))
 def test_compile_time(statements: int, kind: str, record_property: Callable[[str, object], None]) -> None:
     # A process of its own: the memory of this one is that of all tests before.
     command = [sys.executable, __file__, kind, str(statements)]
@@ -99,6 +99,7 @@ def test_cutting_grows_hardly_faster_than_the_graph() -> None:
     assert seconds[1] < 30 * seconds[0]
 
 
+@pytest.mark.slow
 def test_searching_grows_hardly_faster_than_the_graph() -> None:
     """A thousand statements in less than ten seconds of the processor; four times the statements, less than
     twelve times the time (n log n: five, the rest for noise)."""

@@ -54,8 +54,13 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("shape", thinned(range(len(SHAPES)), 3))
 def test_tiles_agree_with_the_reference(shape: int, every_size: None) -> None:
-    forms = FORMS if shape == 0 else FEW
-    check_everywhere([product_call(n, shape, **SHAPES[shape]) for n in forms], interpret=shape == 2)
+    check_everywhere([product_call(n, shape, **SHAPES[shape]) for n in FEW], interpret=shape == 2)
+
+
+@pytest.mark.parametrize("part", thinned(range(3), 3))
+def test_all_forms_agree_with_the_reference(part: int, every_size: None) -> None:
+    forms = [n for n in FORMS if n not in FEW][part::3]
+    check_everywhere([product_call(n, 0, **SHAPES[0]) for n in forms])
 
 
 def test_nothing_to_compute(every_size: None) -> None:
@@ -63,18 +68,24 @@ def test_nothing_to_compute(every_size: None) -> None:
 
 
 def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In panels whose tiles go back to memory, in parts that an accumulator takes, with rows in groups."""
+    """In panels whose tiles go back to memory."""
     for name in ("TILE_PART", "COPY_PART"):
         monkeypatch.setattr(tile_shapes, name, 1 << 12)
     check_everywhere([product_call(n, K=11, M=40, N=37) for n in FEW])
+
+
+@pytest.mark.parametrize(("part", "fewest"), thinned([(1 << 12, 1), (4, 1000)], 2, several=True))
+def test_panels_of_few_steps(
+    part: int, fewest: int, every_size: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts that an accumulator takes, with rows in groups."""
     monkeypatch.setattr(cpu_tiles, "MOST_STEPS", 2)
     monkeypatch.setattr(tile_shapes, "KEPT_PART", 1 << 14)
-    for part, fewest in ((1 << 12, 1), (4, 1000)):
-        for name, value in (("TILE_PART", part), ("COPY_PART", part), ("FEWEST_NEAR", fewest)):
-            monkeypatch.setattr(tile_shapes, name, value)
-        tile_shape.cache_clear()
-        forms = ("after", "right turned", "batched", "from before zero")
-        check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
+    for name, value in (("TILE_PART", part), ("COPY_PART", part), ("FEWEST_NEAR", fewest)):
+        monkeypatch.setattr(tile_shapes, name, value)
+    tile_shape.cache_clear()
+    forms = ("after", "right turned", "batched", "from before zero")
+    check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
 
 
 def test_many_terms_are_summed_in_parts() -> None:

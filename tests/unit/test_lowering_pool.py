@@ -266,7 +266,7 @@ def put(self, k, made):
     told(self, k, made)
     print("going", *[h.process.pid for h in lowering_pool._helpers if h.process], flush=True)
 lowering_pool._Work._put = put
-compilation(blocks(200)).lowered(Watch(Options()))
+compilation(blocks(80)).lowered(Watch(Options()))
 """
 
 

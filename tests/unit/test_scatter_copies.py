@@ -159,15 +159,18 @@ def test_turns_are_copies_of_the_loop_body() -> None:
     assert all(f"* 4 + {turn}) * 50 + pf_min_i64(pf_max_i64(b_d" in text for turn in range(4))
 
 
+@pytest.mark.parametrize("shapes", thinned([((67, 5), (130, 1)), ((41, 23),)], 2))
 @pytest.mark.parametrize("threads", thinned([3, 2], 2))
-def test_every_form_against_the_reference(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_form_against_the_reference(
+    threads: int, shapes: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (cpu_mapping, scatters):
         monkeypatch.setattr(module, "SMALLEST_PARALLEL", 4)
     monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
     monkeypatch.setattr(scatter_copies, "FEWEST_UPDATES", 0)
     rng = np.random.default_rng(threads)
     calls = []
-    for n, m in ((67, 5), (130, 1), (41, 23)):
+    for n, m in shapes:
         d, w = rng.integers(0, m, n), rng.standard_normal(n).astype("f4")
         b, sizes = rng.standard_normal(m).astype("f4"), {"N": n, "M": m, "K": 2}
         rows = {"d": d, "x": rng.standard_normal((n, 33)).astype("f4"), "y": np.ones((m, 33), "f4")}
