@@ -39,8 +39,9 @@ _WORDS = ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN")
 CONTINUES = frozenset((*_OPERATORS, *_WORDS, "_COMMA", "END", "LBRACE"))
 SOFT_KEYWORDS = frozenset(("OP", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 
-# Strings with nothing to complain of are one match, up to the next character of interest.
-_FINE_STRINGS = r"""(?P<fine>(?:"[\t !#-~]*+"[ \t\n]*+)++)"""
+# Strings with nothing to complain of are scanned together.  The group is not possessive: before Python
+# 3.11.5 a possessive group whose last repetition fails keeps what that repetition read (cpython 106052).
+_FINE_STRINGS = r"""(?P<fine>(?:"[\t !#-~]*+"[ \t\n]*+){1,1000})"""
 _INTERESTING = re.compile(_FINE_STRINGS + r'|#[^\n]*|"[^"\n]*"?|[()\[\]{}]|[^\t\n\r\x20-\x7e]|\r(?!\n)')
 _PLAIN = re.compile(r"[\t\x20-\x7e]*\r?")
 _SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)++")
