@@ -351,14 +351,23 @@ def cast_to(x: Val, source: DType, target: DType) -> Val:
 
 
 def _truncated(x: Val, target: DType) -> Val:
-    """Float to integer. What does not fit is undecided: targets differ."""
-    info = np.iinfo(target.numpy)
-    fits = (x.v > float(info.min) - 1.0) & (x.v < float(info.max) + 1.0)
-    v = np.where(fits, np.trunc(np.where(fits, x.v, 0.0)), 0.0).astype(np.int64)
-    unsure = ~fits
-    if not is_exact(x.e):
-        unsure = unsure | (np.trunc(x.v - x.e) != np.trunc(x.v + x.e)) | undecided(x.e)
-    return Val(v, _undecided_where(unsure))
+    """Float to integer, which never falls as the number grows: decided where the interval's ends agree."""
+    v = _saturated(x.v, target)
+    if is_exact(x.e):
+        return Val(v)
+    unsure = _saturated(x.v - x.e, target) != _saturated(x.v + x.e, target)
+    return Val(v, _undecided_where(unsure | undecided(x.e)))
+
+
+def _saturated(x: Array, target: DType) -> Array:
+    """Toward zero, within the limits of the type; NaN gives 0.
+
+    The largest i64 is no float64: numbers from 2^63 on are chosen, not converted."""
+    low, high = np.iinfo(target.numpy).min, np.iinfo(target.numpy).max
+    top = float(high) if target.bits < 64 else 2.0**63
+    within = (x > float(low)) & (x < top)
+    whole = np.where(within, x, 0.0).astype(np.int64)
+    return np.where(x >= top, high, np.where(x <= float(low), low, whole))
 
 
 def choose(cond: Val, then: Val, other: Val, is_float: bool) -> Val:
