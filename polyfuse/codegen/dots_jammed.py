@@ -85,14 +85,15 @@ def bounds_of(loops: Sequence[For]) -> set[str]:
     return {v for n in loops for e in (n.lower, n.upper) for v in variables(e)}
 
 
-def multiplies(loop: For, rows: Set[str], columns: Set[str]) -> bool:
+def multiplies(loop: For, rows: Set[str], columns: Set[str], own: Set[str] = frozenset()) -> bool:
     """Does a loop only add products of what a row and what a column has to one scalar, in lanes? These are
-    told by their variables."""
+    told by their variables, or by arrays that are a row's own."""
     match loop.body:
         case (Update(buffer, (), "sum", Apply("mul", (left, right))),) if loop.lanes == (buffer,):
             known = [depends_on(e) for e in (left, right)]
-            own = [(bool(k & rows), bool(k & columns)) for k in known]
-            return own in ([(True, False), (False, True)], [(False, True), (True, False)])
+            mine = [any(r.tensor in own for r in reads(e)) for e in (left, right)]
+            of = [(m or bool(k & rows), bool(k & columns)) for k, m in zip(known, mine, strict=True)]
+            return of in ([(True, False), (False, True)], [(False, True), (True, False)])
         case _:
             return False
 

@@ -30,7 +30,7 @@ from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, values_of
 from polyfuse.ir.schedule_tree import Coordinate
@@ -52,13 +52,14 @@ def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs)
     rows = {x.var for x in task.loops}
     steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
     count = knobs.rows or ROWS
-    if count < 2 or not any(_worth(n, rows) for n in steps) or not possible(kernel, task, tasks):
+    own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
+    if count < 2 or not any(_worth(n, rows, own) for n in steps) or not possible(kernel, task, tasks):
         return task
-    few = replace(task, body=_columns(kernel, task.body, rows, count, knobs.on))
+    few = replace(task, body=_columns(kernel, task.body, rows, own, count, knobs.on))
     bodies = [body_of_row(kernel, few, k) for k in range(count)]
     loops = tuple(loops_of_row(task, k) for k in range(count))
     together = Together(loops, _woven(bodies, rows), count)
-    return replace(task, body=_columns(kernel, task.body, rows, 1, knobs.on), together=together)
+    return replace(task, body=_columns(kernel, task.body, rows, own, 1, knobs.on), together=together)
 
 
 # --- whether ------------------------------------------------------------------------------------------
@@ -84,11 +85,11 @@ def _before(r: Read, at: Store | Update, var: str) -> bool:
     return any(x.constant and not x.terms for x in apart)
 
 
-def _worth(steps: For, rows: Set[str]) -> bool:
+def _worth(steps: For, rows: Set[str], own: Set[str]) -> bool:
     """Do steps wait longer than they compute, or read what other rows read as well?"""
     loops = [n for n in nodes_of(steps.body) if isinstance(n, For)]
     columns = {n.var for n in loops if n.coordinate is Coordinate.SEQ}
-    if any(multiplies(n, rows, columns) for n in loops):
+    if any(multiplies(n, rows, columns, own) for n in loops):
         return True
     plain = all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops)
     return plain and sum(map(_bytes, loops)) <= SHORT_BYTES
@@ -104,14 +105,14 @@ def _bytes(loop: For) -> int:
 # --- how ----------------------------------------------------------------------------------------------
 
 
-def _columns(kernel: Kernel, body: Block, rows: Set[str], count: int, core: Core) -> Block:
+def _columns(kernel: Kernel, body: Block, rows: Set[str], own: Set[str], count: int, core: Core) -> Block:
     """With sums of several columns together, as many as registers hold for so many rows."""
 
     def change(loop: For) -> Sequence[Node] | None:
         sums = [n for n in loop.body if isinstance(n, For)]
         if loop.coordinate is not Coordinate.SEQ or len(sums) != 1 or in_common(kernel, loop) != frozenset():
             return None
-        if not multiplies(sums[0], rows, {loop.var}) or loop.var in bounds_of(sums):
+        if not multiplies(sums[0], rows, {loop.var}, own) or loop.var in bounds_of(sums):
             return None
         (update,) = sums[0].body
         assert isinstance(update, Update)

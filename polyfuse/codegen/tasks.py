@@ -112,10 +112,14 @@ def _peel(loop: For) -> tuple[tuple[For, ...], Block]:
 
 
 def _declare(block: Block, scalar: Declare) -> Block:
-    """Put a declaration at the head of the smallest block that holds every use."""
+    """Put a declaration at the head of the smallest block that holds every use, or into each of several loops
+    if no iteration of these needs what another one leaves."""
     users = [k for k, node in enumerate(block) if _uses(node, scalar.name)]
     if not users:
         return block
+    if all(_is_fresh(block[k], scalar.name) for k in users):
+        inside = (replace(n, body=_declare(n.body, scalar)) if isinstance(n, For) else n for n in block)
+        return tuple(inside)
     if len(users) == 1:
         k = users[0]
         node = block[k]
@@ -130,6 +134,18 @@ def _declare(block: Block, scalar: Declare) -> Block:
             case _:
                 pass
     return (*block[: users[0]], scalar, *block[users[0] :])
+
+
+def _is_fresh(node: Node, name: str) -> bool:
+    """Is it a loop whose iterations store to a scalar before they read it?"""
+    if not isinstance(node, For):
+        return False
+    users = [n for n in node.body if _uses(n, name)]
+    match users[0]:
+        case Store(buffer, (), value) if buffer == name and name not in read_names(value, ()):
+            return True
+        case _:
+            return all(_is_fresh(n, name) for n in users)
 
 
 def _uses(node: Node, name: str) -> bool:

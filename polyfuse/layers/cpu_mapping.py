@@ -51,8 +51,10 @@ from polyfuse.layers.nest import (
 )
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor, rows_first
+from polyfuse.layers.row_pairs import of_pairs
 from polyfuse.layers.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.time_steps import is_spread, steps_of
+from polyfuse.layers.totals_first import totals_first
 from polyfuse.layers.transposed import transposed_tiles
 
 # Below this many instances a kernel is faster on one core than spread over several.
@@ -206,6 +208,8 @@ def _map_parallel(
     phase, free = (tiled.nest, tiled.blocks) if tiled else (phase, _free_members(graph, phase))
     if volume(graph, statements(phase)) < smallest:
         free = 0
+    elif of_pairs(graph, phase, free, threads):
+        free -= 1
     members = tuple(
         replace(m, coordinate=Coordinate.BLK) if k < free else m for k, m in enumerate(phase.members)
     )
@@ -412,6 +416,9 @@ def vectorise(
             sunk = _sink(graph, tree, threads, decisions, knobs)
             if sunk != tree:
                 return vectorise(graph, sunk, threads, decisions, knobs)
+            apart = totals_first(graph, tree, decisions)
+            if apart != tree:
+                return vectorise(graph, apart, threads, decisions, knobs)
             return Band(members, vectorise(graph, child, threads, decisions, knobs), permutable)
         case Band(members, child, permutable):
             if permutable:

@@ -59,6 +59,12 @@ RNN = """op f(x: {0}[T, B, H], u: {0}[H, H], h0: {0}[B, H]) -> (h: {0}[T, B, H])
   h[0, b, j] = tanh(x[0, b, j] + sum[k](u[j, k] * h0[b, k]))
   h[t, b, j] = tanh(x[t, b, j] + sum[k](u[j, k] * h[t-1, b, k])) for t in 1..T
 }}"""
+# What is multiplied by the matrix lies in an array of the row's own.
+CHOSEN = """op f(x: f32[T, B, H], u: f32[H, H], h0: f32[B, H]) -> (h: f32[T, B, H]) where T >= 1 {
+  before[t, b, j] = h0[b, j] if t == 0 else h[t-1, b, j] for t in 0..T, b in 0..B, j in 0..H
+  g[t, b, j] = sum[k](u[j, k] * before[t, b, k])
+  h[t, b, j] = tanh(x[t, b, j] + g[t, b, j]) * 0.5 + before[t, b, j]
+}"""
 # The sums read tiles that are turned around.
 RENDERED = """op f(a: f32[B, T], c: f32[B, T, 3]) -> (y: f32[B, 3]) where T >= 1 {
   p[b, t] = 1.0 - exp(-abs(a[b, t]))
@@ -73,6 +79,7 @@ CASES = {
     "two": (TWO_BACK, {}), "three": (ONLY_THREE_BACK, {}), "backwards": (BACKWARDS, {}), "pair": (PAIR, {}),
     "channels": (CHANNELS, {"C": 5}), "rendered": (RENDERED, {}), "rnn": (RNN.format("f32"), {"H": 19}),
     "rnn of halves": (RNN.format("f16"), {"H": 19}), "rnn of doubles": (RNN.format("f64"), {"H": 6}),
+    "chosen": (CHOSEN, {"H": 19}),
 }  # fmt: skip
 
 
@@ -153,9 +160,10 @@ def test_rows_of_few_channels_go_in_step_and_those_of_many_alone() -> None:
     assert lowered(CHANNELS, B=64, T=64, C=33).rows == 1
 
 
+@pytest.mark.parametrize("text", [RNN.format("f32"), CHOSEN])
 @pytest.mark.parametrize(("core", "columns"), [(AVX2, 3), (Core(), 6)])
-def test_a_row_of_the_matrix_is_loaded_once_for_all_rows(core: Core, columns: int) -> None:
-    low = lowered(RNN.format("f32"), CpuKnobs(core=core), B=32, T=9, H=64)
+def test_a_row_of_the_matrix_is_loaded_once_for_all_rows(text: str, core: Core, columns: int) -> None:
+    low = lowered(text, CpuKnobs(core=core), B=32, T=9, H=64)
     (together,) = [t.together for t in low.tasks if t.together]
     sums = [n for n in nodes_of(together.body) if isinstance(n, For) and n.lanes]
     assert {len(n.body) for n in sums} == {4 * columns, 4} and {n.lane_bytes for n in sums} == {
