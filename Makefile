@@ -20,6 +20,9 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/dev.stamp),$(RUN),$(PYTHON))
 TUTORIALS := $(sort $(wildcard docs/tutorials/*.py))
 STYLED := $(wildcard polyfuse tests docs/*.py docs/tutorials/*.py examples benchmarks grammars gpu)
 
+# Modules are compiled once, not by each of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all tests all-tests lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
