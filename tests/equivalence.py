@@ -7,7 +7,7 @@ assert_computes(graph, kernels)            # by the interpreter of kernels, or t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,15 @@ def assert_computes(
 
 def assert_right(graph: TensorGraph, found: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
     """Results are what the graph means."""
+    assert_all_right(graph, [found], inputs)
+
+
+def assert_all_right(
+    graph: TensorGraph, runs: Iterable[Mapping[str, Array]], inputs: Mapping[str, Array]
+) -> None:
+    """The results of several runs on the same inputs."""
     wanted = evaluate(graph, {}, inputs)
-    for t in results_of(graph):
-        outcome = agrees(found[t.name].reshape(shape_of(t)), wanted[t.name], t.dtype)
-        assert outcome, f"{t.name}: {outcome.message}"
+    for found in runs:
+        for t in results_of(graph):
+            outcome = agrees(found[t.name].reshape(shape_of(t)), wanted[t.name], t.dtype)
+            assert outcome, f"{t.name}: {outcome.message}"

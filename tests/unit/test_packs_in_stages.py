@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,13 @@ def code_of(low: Lowered, kernels: KernelGraph | None = None) -> CudaCode:
     return emit_cuda(Request(kernels or low.kernels, copied=low.copied))
 
 
+@cache
+def compiled(kind: str, device: str = "usual", count: int = len(SHAPES)) -> tuple[Lowered, CudaCode]:
+    """A step for the first tensors, compiled once for all tests."""
+    low = lowered(call_of(kind, SHAPES[:count]), DEVICES[device])
+    return low, code_of(low)
+
+
 def expected(call: Call) -> Any:
     return evaluate(call.graph, {}, {n: a for n, a in call.memory().items() if n in call.graph.inputs})
 
@@ -103,7 +111,7 @@ def resident(code: CudaCode) -> int:
 def test_tensors_of_all_sizes_agree_with_the_reference(kind: str, device: str) -> None:
     call = call_of(kind, SHAPES)
     want = expected(call)
-    code = code_of(lowered(call, DEVICES[device]))
+    _, code = compiled(kind, device)
     (launch,) = code.plan.launches
     assert launch.cooperative == (kind == "lamb")
     for order in ("random", "forward", "reverse"):
@@ -116,11 +124,11 @@ def test_special_values_agree_with_the_reference(value: float) -> None:
     call = call_of("lamb", SHAPES[:4])
     call.inputs["g0"][0, 0] = value
     call.inputs["p1"][:] = 0.0
-    compare_results(call, results(call, code_of(lowered(call, DEVICES["usual"]))), expected(call), str(value))
+    compare_results(call, results(call, compiled("lamb", count=4)[1]), expected(call), str(value))
 
 
 def test_stages_hold_what_does_not_wait_for_each_other() -> None:
-    low = lowered(call_of("lamb", SHAPES), DEVICES["usual"])
+    low, code = compiled("lamb")
     (kernel,) = low.kernels.kernels
     memory = {t.name: t for t in low.kernels.graph.tensors}
     written: list[set[str]] = []
@@ -131,16 +139,14 @@ def test_stages_hold_what_does_not_wait_for_each_other() -> None:
             # It waits for something of the stage before, so it could be in no earlier one.
             assert not written or written[-1] & (one.read | one.written)
         written.append({m for t in touched for m in t.written | t.read})
-    source = code_of(low).source
-    assert source.count("  pf_grid_barrier(grid_state);") == len(kernel.parts) - 1
+    assert code.source.count("  pf_grid_barrier(grid_state);") == len(kernel.parts) - 1
 
 
 @pytest.mark.parametrize("most", thinned([8, 512], 2))
 def test_the_order_of_packing_does_not_matter(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of a stage in another order, with arguments passed and in a table: the same bits."""
     monkeypatch.setattr(device_packs, "MOST_PASSED", most)
-    call = call_of("lamb", SHAPES)
-    low = lowered(call, DEVICES["usual"])
+    call, (low, _) = call_of("lamb", SHAPES), compiled("lamb")
     (kernel,) = low.kernels.kernels
     found = []
     for seed in range(3):
@@ -162,9 +168,7 @@ def test_the_order_of_packing_does_not_matter(most: int, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def lamb() -> tuple[Call, Lowered, CudaCode]:
-    call = call_of("lamb", SHAPES)
-    low = lowered(call, DEVICES["usual"])
-    return call, low, code_of(low)
+    return call_of("lamb", SHAPES), *compiled("lamb")
 
 
 def test_a_grid_that_is_not_resident_would_wait_for_ever(lamb: tuple[Call, Lowered, CudaCode]) -> None:
@@ -356,19 +360,19 @@ def launches_of(kind: str, count: int, target: str, device: str | None = None) -
     return len(made.lowered(Watch(options)).kernels.kernels)
 
 
-V100 = pytest.param("cuda", "V100", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("target", "device"), [("cpu", None), ("cuda", "H200"), V100])
+# A usual run counts the same kernels in `test_kernel_counts.py`.
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "device"), [("cpu", None), ("cuda", "H200"), ("cuda", "V100")])
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_a_step_for_fifty_tensors_is_one_launch(kind: str, target: str, device: str | None) -> None:
     assert launches_of(kind, 50, target, device) == 1
 
 
-@pytest.mark.parametrize(("target", "device"), [("cuda", "H200"), V100])
-@pytest.mark.parametrize("kind", thinned(["adamw", "lamb"], 2))
-def test_a_step_for_two_hundred_tensors_is_one_launch(kind: str, target: str, device: str) -> None:
-    assert launches_of(kind, 200, target, device) == 1
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["H200", "V100"])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_a_step_for_two_hundred_tensors_is_one_launch(kind: str, device: str) -> None:
+    assert launches_of(kind, 200, "cuda", device) == 1
 
 
 def test_compiling_grows_with_the_number_of_tensors() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Library:
     """All functions of the prelude, callable on arrays."""
 
     def __init__(self, folder: Path, flags: list[str]) -> None:
+        self.flags = flags
         source = folder / "all.cpp"
         source.write_text(prelude(FUNCTIONS) + "\n" + "\n".join(map(loop, FUNCTIONS)) + FLUSH)
         self.path = folder / "all.so"
@@ -86,11 +88,14 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Library:
     return Library(tmp_path_factory.mktemp("native"), BUILDS["native"])
 
 
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library(tmp_path_factory.mktemp("baseline"), BUILDS["baseline"])
+
+
 @pytest.fixture(scope="module", params=list(BUILDS))
-def lib(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    if request.param == "native":
-        return request.getfixturevalue("native")  # type: ignore[no-any-return]
-    return Library(tmp_path_factory.mktemp(request.param), BUILDS[request.param])
+def lib(request: pytest.FixtureRequest) -> Library:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 def specials(t: DType) -> Array:
@@ -299,20 +304,31 @@ extern "C" void power_{0}_{1}(const {2}* a, {2}* o, long n) {{
 """
 
 
-@pytest.mark.parametrize("y", [-1.0, -0.5, 0.5, 3.0, 1.3, -2.0, 5.0, 0.01, -6.0, 6.5, -7.0])
+EXPONENTS = (-1.0, -0.5, 0.5, 3.0, 1.3, -2.0, 5.0, 0.01, -6.0, 6.5, -7.0)
+
+
+@pytest.fixture(scope="module")
+def powers(lib: Library, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Loops that raise to a constant, for each of the exponents."""
+    folder = tmp_path_factory.mktemp("powers")
+    loops = [PLAIN.format(k, t.name, t.c_name, y) for t in (F32, F64) for k, y in enumerate(EXPONENTS)]
+    (folder / "power.cpp").write_text(prelude([f"pf_pow_{t.name}" for t in (F32, F64)]) + "".join(loops))
+    flags = [*FLAGS, *lib.flags, "-nostdlib"]
+    command = [str(GXX), *flags, str(folder / "power.cpp"), "-o", str(folder / "power.so")]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(folder / "power.so"))
+
+
+@pytest.mark.parametrize("y", EXPONENTS)
 @pytest.mark.parametrize("t", [F32, F64], ids=str)
-def test_constant_exponents(t: DType, y: float, lib: Library, tmp_path: Path) -> None:
+def test_constant_exponents(t: DType, y: float, lib: Library, powers: ctypes.CDLL) -> None:
     """The errors of powers, and what powers of special values are."""
     name = f"pf_pow_{t.name}"
-    source = prelude([name]) + PLAIN.format("of", t.name, t.c_name, y)
-    (tmp_path / "power.cpp").write_text(source)
-    flags = [*FLAGS, *next(f for b, f in BUILDS.items() if b in str(lib.path.parent)), "-nostdlib"]
-    command = [str(GXX), *flags, str(tmp_path / "power.cpp"), "-o", str(tmp_path / "power.so")]
-    subprocess.run(command, check=True)
     x = samples(t, 300_000)
     got = np.empty_like(x)
     pointers = [ctypes.c_void_p(v.ctypes.data) for v in (x, got)]
-    getattr(ctypes.CDLL(str(tmp_path / "power.so")), f"power_of_{t.name}")(*pointers, ctypes.c_long(x.size))
+    power = powers[f"power_{EXPONENTS.index(y)}_{t.name}"]
+    power(*pointers, ctypes.c_long(x.size))
     with np.errstate(all="ignore"):
         want = np.power(wide(x), wide(np.full_like(x, y)))
     assert ulp_error(got, want) <= FUNCTIONS[name]
@@ -383,8 +399,9 @@ def integer_reference(op: str, t: DType, a: int, b: int) -> int:
     return wrap(table[op](), t)
 
 
-@pytest.mark.parametrize("t", INTEGERS, ids=str)
-def test_integers(t: DType, lib: Library) -> None:
+@cache
+def integer_table(t: DType) -> tuple[Array, Array, dict[str, Array]]:
+    """Pairs of numbers, all of them of a short type, and what each function makes of them."""
     info = np.iinfo(t.numpy)
     if t.bits == 8:
         values = list(range(info.min, info.max + 1))
@@ -393,11 +410,16 @@ def test_integers(t: DType, lib: Library) -> None:
         values = [v for v in near if info.min <= v <= info.max]
         values += [int(v) for v in RNG.integers(info.min, info.max, 60, dtype=t.numpy)]
     grid = [(a, b) for a in values for b in values]
-    a = np.array([p[0] for p in grid], dtype=t.numpy)
-    b = np.array([p[1] for p in grid], dtype=t.numpy)
-    for op in ("add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod", "pow"):
+    ops = ("add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod", "pow")
+    wanted = {op: np.array([integer_reference(op, t, *p) for p in grid], dtype=t.numpy) for op in ops}
+    return np.array([p[0] for p in grid], t.numpy), np.array([p[1] for p in grid], t.numpy), wanted
+
+
+@pytest.mark.parametrize("t", INTEGERS, ids=str)
+def test_integers(t: DType, lib: Library) -> None:
+    a, b, wanted = integer_table(t)
+    for op, want in wanted.items():
         got = lib(f"pf_{op}_{t.name}", *((a, b) if op in BINARY else (a,)))
-        want = np.array([integer_reference(op, t, *p) for p in grid], dtype=t.numpy)
         np.testing.assert_array_equal(got, want, err_msg=op)
 
 
@@ -549,15 +571,10 @@ def test_casts_from_integers(frm: DType, lib: Library) -> None:
     np.testing.assert_array_equal(lib(f"pf_bf16_from_{frm.name}", x).view(np.uint16), want.view(np.uint16))
 
 
-def test_every_function_has_a_loop_and_no_library_call(native: Library, tmp_path: Path) -> None:
+def test_every_function_has_a_loop_and_no_library_call(lib: Library) -> None:
     if shutil.which("nm") is None:
         pytest.skip("no nm")
-    listing = subprocess.run(["nm", "-D", "-u", str(native.path)], capture_output=True, text=True, check=True)
-    assert listing.stdout.split() == []
-    baseline = Library(tmp_path, BUILDS["baseline"])
-    listing = subprocess.run(
-        ["nm", "-D", "-u", str(baseline.path)], capture_output=True, text=True, check=True
-    )
+    listing = subprocess.run(["nm", "-D", "-u", str(lib.path)], capture_output=True, text=True, check=True)
     assert listing.stdout.split() == []
 
 
