@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from thinned import thinned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
 
@@ -20,7 +21,7 @@ def shrunk(case: Case) -> Case:
     return replace(case, sizes={n: min(v, SMALLEST.get(n, 8)) for n, v in case.sizes.items()})
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda c: c.title)
+@pytest.mark.parametrize("case", thinned(cases(), 2), ids=lambda c: c.title)
 def test_layers_move_no_more_and_launch_no_more(case: Case) -> None:
     for target in ("cpu", "cuda"):
         found = [shrunk(case).kernels(layers, target) for layers in LEVELS]

@@ -126,8 +126,9 @@ op f(x: F[T, C], target: i64[T]) -> (loss: f32, dx: F[T, C]) {
 }"""
 
 
+# The longest rows take the most registers.
 @pytest.mark.parametrize("device", ("V100", "A100", "H200"))
-@pytest.mark.parametrize("columns", (30522, 32768, 50257))
+@pytest.mark.parametrize("columns", thinned((50257, 32768, 30522), 3))
 def test_long_rows_do_not_spill(columns: int, device: str) -> None:
     """Vocabularies of BERT and GPT-2: as many elements in registers as a block of 1024 threads has."""
     requests = []

@@ -49,7 +49,9 @@ def compare(model: Model, found: dict[str, np.ndarray], tolerance: float) -> Non
         )
 
 
-@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=[pytest.mark.slow] * m.name.endswith("-200")) for m in MODELS], ids=str
+)
 def test_agrees_with_numpy(model: Model) -> None:
     graph = model.graph()
     found = evaluate(graph, model.sizes(graph), model.inputs)

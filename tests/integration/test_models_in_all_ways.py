@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from models import MODELS, Model
 from targets import Call
-from thinned import thinned
 from ways import WAYS, check
 
 # The optimizers over many tensors compile for seconds.
@@ -30,7 +29,18 @@ def call_of(model: Model) -> Call:
     return Call(model.name, model.op, graph, model.sizes(graph), inputs)
 
 
-@pytest.mark.parametrize("model", thinned(CHOSEN, 3), ids=str)
+USUAL = CHOSEN[::3]
+LONGEST = "dien"  # it compiles for a quarter of a minute
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(m, marks=[pytest.mark.slow] * (m not in USUAL or m.name.split("-")[0] == LONGEST))
+        for m in CHOSEN
+    ],
+    ids=str,
+)
 def test_layers_and_targets_agree(model: Model) -> None:
     first, second = (
         random.Random(model.name).choice([w for w in WAYS if w.on_cpu == x]) for x in (True, False)

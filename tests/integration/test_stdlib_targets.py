@@ -43,8 +43,8 @@ def check(cases: list[StdlibCase]) -> None:
     check_everywhere(calls)
 
 
-# All of them run for a CPU in `test_stdlib.py`, every second group on all targets in a usual run.
-@pytest.mark.parametrize("cases", thinned(groups(chosen())[::-1], 5), ids=lambda g: f"{g[0].op}..{g[-1].op}")
+# All of them run for a CPU in `test_stdlib.py`, every tenth group on all targets in a usual run.
+@pytest.mark.parametrize("cases", thinned(groups(chosen())[::-1], 10), ids=lambda g: f"{g[0].op}..{g[-1].op}")
 def test_operators_agree_with_the_reference(cases: list[StdlibCase]) -> None:
     check(cases)
 

@@ -209,7 +209,7 @@ def operators(*dtypes: str) -> list[list[Call]]:
     return [calls[k : k + TOGETHER] for k in range(0, len(calls), TOGETHER)]
 
 
-@pytest.mark.parametrize("device", thinned(DEVICES, 2))
+@pytest.mark.parametrize("device", thinned(DEVICES, 4))
 def test_long_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [long_call(op, 2, n) for op in (*FLOATS, *PLAIN) for n in (260, 1023)]
     assert check_mutants(calls, [DEVICES[device]], monkeypatch).barriers >= 24
@@ -227,12 +227,13 @@ def test_several_reductions(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_mutants([random_call(k) for k in range(8)], [WARPS], monkeypatch).barriers >= 3
+    assert check_mutants([random_call(k) for k in range(4)], [WARPS], monkeypatch).barriers >= 3
 
 
-def test_shared_places(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chains", thinned([3, 6], 2))
+def test_shared_places(chains: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that lie in the memory of earlier ones: barriers between two users of one place are needed."""
-    calls = [chain(5, 130), chain(4, 200, kept=True), *(random_chain(k) for k in range(6))]
+    calls = [chain(5, 130), chain(4, 200, kept=True), *(random_chain(k) for k in range(chains))]
     places = [
         b.place
         for call in calls

@@ -46,7 +46,7 @@ def request(low: Lowered) -> Request:
     return Request(low.kernels, copied=low.copied)
 
 
-@pytest.mark.parametrize("group", thinned(GROUPS, 3))
+@pytest.mark.parametrize("group", thinned(GROUPS, 6))
 def test_clusters_of_any_size_agree(group: int) -> None:
     calls = [call_of(7000 + group * TOGETHER + k) for k in range(TOGETHER)]
     sizes = [1 + k % 3 for k in range(TOGETHER)]

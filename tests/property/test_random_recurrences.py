@@ -53,7 +53,7 @@ def call_of(seed: int) -> Call:
     return Call(f"recurrence {seed}", text, graph, {"N": n}, inputs)
 
 
-@pytest.mark.parametrize("group", thinned(range(PROGRAMS // TOGETHER), 3))
+@pytest.mark.parametrize("group", thinned(range(PROGRAMS // TOGETHER), 6))
 def test_recurrences_agree(group: int) -> None:
     check_everywhere([call_of(TOGETHER * group + k) for k in range(TOGETHER)])
 

@@ -100,7 +100,7 @@ def test_many_terms_are_summed_in_parts() -> None:
 CORES = (replace(AVX2, l2=1 << 18), Core(16, 32), Core(16, 8, units=1, latency=1, l2=1 << 10))
 
 
-@pytest.mark.parametrize("core", thinned(CORES, 2), ids=("avx2", "neon", "small"))
+@pytest.mark.parametrize("core", thinned(CORES, 3), ids=("avx2", "neon", "small"))
 def test_tiles_of_other_cores(core: Core, every_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuKnobs, "on", core)
     check_everywhere([product_call(n, N=53) for n in (*FEW, "right turned", "left turned", "batched")])

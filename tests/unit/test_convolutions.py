@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from equivalence import cpu_source, fixed_graph_of
 from targets import Call, check_everywhere
+from thinned import thinned
 
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
@@ -50,9 +51,12 @@ def call_of(text: str, **sizes: int) -> Call:
     return Call(f"{sizes}", text, graph, sizes, arrays)
 
 
+SHAPES = [(8, 16, 7, 7, 24), (1, 3, 5, 33, 2), (2, 4, 3, 3, 40), (2, 8, 28, 30, 9), (3, 16, 14, 14, 16)]
+
+
+@pytest.mark.parametrize("shapes", thinned([SHAPES[:3], SHAPES[3:]], 2), ids=["small", "large"])
 @pytest.mark.parametrize("text", [SAME, HALF, RELU], ids=["same", "half", "relu"])
-def test_images_of_any_size(text: str) -> None:
-    shapes = [(2, 8, 28, 30, 9), (3, 16, 14, 14, 16), (8, 16, 7, 7, 24), (1, 3, 5, 33, 2), (2, 4, 3, 3, 40)]
+def test_images_of_any_size(text: str, shapes: list[tuple[int, int, int, int, int]]) -> None:
     check_everywhere([call_of(text, N=n, C=c, H=h, W=w, K=k) for n, c, h, w, k in shapes], interpret=False)
 
 

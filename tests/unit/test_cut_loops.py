@@ -177,7 +177,7 @@ def whole(body: str) -> str:
     return f"op f(x: f32[N, M], w: f32[M]) -> (y: f32[N, M + 6]) where M >= 4 {{ y[a, i] = {body} }}"
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("dtype", thinned(["f32", "f64", "bf16", "f16"], 2))
 @pytest.mark.parametrize(("n", "m"), thinned([(3, 37), (0, 4), (2, 200), (1, 4)], 2, several=True))
 def test_borders_compute_the_same(n: int, m: int, dtype: str) -> None:
     rng = np.random.default_rng(m)

@@ -69,7 +69,7 @@ def test_sums_along_memory_agree_with_the_reference(size: int) -> None:
     check_everywhere([product_call(n, size, **SIZES[size]) for n in forms], interpret=size == 3)
 
 
-@pytest.mark.parametrize("core", thinned(CORES, 2), ids=("avx2", "neon", "small"))
+@pytest.mark.parametrize("core", thinned(CORES, 3), ids=("avx2", "neon", "small"))
 def test_sums_along_memory_on_other_cores(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuKnobs, "on", core)
     check_everywhere([product_call(n, M=5, N=21, K=70) for n in TURNED])

@@ -125,7 +125,7 @@ def test_short_rows_are_packed(gpu: str, name: str, vector: int | None) -> None:
 
 
 @pytest.mark.skipif(not has_compiler(), reason="neither NVRTC nor nvcc is here")
-@each_gpu
+@pytest.mark.parametrize("gpu", [pytest.param(g, marks=[pytest.mark.slow] * (g != "H200")) for g in GPUS])
 def test_one_wave_is_one(gpu: str) -> None:
     """The compiler keeps what the launch bounds promise, without spilling: all blocks are resident."""
     dtypes = ("f32", "f16", "f64") if gpu == "H200" else ("f32",)

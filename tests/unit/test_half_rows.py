@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.widened import _Row, _Search
@@ -44,8 +43,15 @@ def source(text: str, core: Core | None = None, **sizes: int) -> str:
     return emitted(Watch(pf.Options()), compilation)[1].source
 
 
-@pytest.mark.parametrize("h", thinned([1, 7, 8, 33, 16, 31, 100, 48, 64, 65, 132], 6))
-@pytest.mark.parametrize("kind", TYPES)
+# In a usual run rows of one element, and of several vectors and a part of one: each in one of the types.
+LENGTHS = [
+    pytest.param(kind, h, marks=[pytest.mark.slow] * ((kind, h) not in (("f16", 1), ("bf16", 100))))
+    for h in (1, 7, 8, 16, 31, 33, 48, 64, 65, 100, 132)
+    for kind in TYPES
+]
+
+
+@pytest.mark.parametrize(("kind", "h"), LENGTHS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_rows_of_all_lengths(operator: str, kind: str, h: int) -> None:
     w = load(operator)

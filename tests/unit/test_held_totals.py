@@ -93,7 +93,7 @@ def test_large_windows_are_not_held() -> None:
 
 
 @pytest.mark.parametrize("dtype", thinned(["f32", "f64", "f16", "bf16", "i32"], 3))
-@pytest.mark.parametrize("channels", [1, 7, 33, 96, 100, 193, 500])
+@pytest.mark.parametrize("channels", thinned([1, 7, 33, 96, 100, 500, 193], 2))
 def test_filters_are_right(dtype: str, channels: int) -> None:
     for rows, columns in ((3, 3), (1, 5), (2, 1)):
         check(FILTERS.format(dtype, rows, columns), N=2, H=6, W=7, C=channels)

@@ -72,7 +72,7 @@ def extremes(dtype: np.dtype, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("left", "right"), [("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8"), ("i16", "i16")]
 )
-@pytest.mark.parametrize("steps", [100, 101])
+@pytest.mark.parametrize("steps", thinned([101, 100], 2))
 def test_tiles_of_short_integers_take_two_steps_at_once(left: str, right: str, steps: int) -> None:
     text = TEXT.format(left).replace(f"b: {left}", f"b: {right}")
     graph = fixed_graph_of(text, M=37, K=steps, N=35)
@@ -109,7 +109,7 @@ def test_bytes_less_a_zero_point_have_room_in_halves(dtype: str, less: str, pair
     check_everywhere([Call("f", text, graph, {"M": 37, "K": 101, "N": 35}, inputs)])
 
 
-@pytest.mark.parametrize("channels", [3, 8])
+@pytest.mark.parametrize("channels", thinned([3, 8], 2))
 def test_windows_of_bytes(channels: int) -> None:
     sizes = {"N": 2, "C": channels, "H": 21, "W": 22, "O": 17, "R": 3, "S": 3}
     text = WINDOWS.format("u8", "i8")

@@ -13,6 +13,7 @@ import pytest
 from brute_force import Enumeration
 from graphs import graph
 from random_graphs import random_graph
+from thinned import thinned
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.index_expr import variables
@@ -117,7 +118,7 @@ def test_some_statements_only() -> None:
     assert shape(tree) == "B11(ce+sq)"
 
 
-@pytest.mark.parametrize("batch", range(6))
+@pytest.mark.parametrize("batch", thinned(range(6), 2))
 def test_random_graphs(batch: int) -> None:
     """Above and below the number of statements from which macro-statements are formed."""
     for seed in range(batch * 12, (batch + 1) * 12):

@@ -195,8 +195,15 @@ def test_what_is_changed_in_place_is_not_read_ahead() -> None:
 # --- results ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spread", [False, True], ids=["loop", "nest"])
-@pytest.mark.parametrize("case", [*CASES, *ALONE])
+@pytest.mark.parametrize(
+    ("case", "spread"),
+    [
+        # In a usual run every other case in loops, all of them in nests.
+        pytest.param(case, spread, marks=[pytest.mark.slow] * (not spread and k % 2 > 0))
+        for k, case in enumerate([*CASES, *ALONE])
+        for spread in (False, True)
+    ],
+)
 @pytest.mark.parametrize(
     ("count", "steps"), thinned([(33, 100), (16, 9), (1, 40), (0, 33), (40, 33), (17, 64)], 6, True)
 )
