@@ -210,9 +210,8 @@ def _map_parallel(
         free = 0
     elif of_pairs(graph, phase, free, threads):
         free -= 1
-    members = tuple(
-        replace(m, coordinate=Coordinate.BLK) if k < free else m for k, m in enumerate(phase.members)
-    )
+    blocks = (replace(m, coordinate=Coordinate.BLK) for m in phase.members[:free])
+    members = (*blocks, *phase.members[free:])
     return vectorise(graph, replace(phase, members=members), threads, decisions, knobs)
 
 
@@ -413,12 +412,10 @@ def vectorise(
         case Sequence(children):
             return Sequence(tuple(vectorise(graph, c, threads, decisions, knobs) for c in children))
         case Band(members, child, permutable) if has_band(child):
-            sunk = _sink(graph, tree, threads, decisions, knobs)
-            if sunk != tree:
-                return vectorise(graph, sunk, threads, decisions, knobs)
-            apart = totals_first(graph, tree, decisions)
-            if apart != tree:
-                return vectorise(graph, apart, threads, decisions, knobs)
+            turned = _sink(graph, tree, threads, decisions, knobs)
+            turned = totals_first(graph, tree, decisions) if turned == tree else turned
+            if turned != tree:
+                return vectorise(graph, turned, threads, decisions, knobs)
             return Band(members, vectorise(graph, child, threads, decisions, knobs), permutable)
         case Band(members, child, permutable):
             if permutable:
