@@ -28,9 +28,8 @@ from math import prod
 from typing import TypeAlias
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.contraction import is_difference, joined
+from polyfuse.ir.contraction import joined
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import (
     Coordinate,
@@ -42,7 +41,6 @@ from polyfuse.ir.schedule_tree import (
     statements,
 )
 from polyfuse.ir.tensor_graph import (
-    Expr,
     Read,
     Statement,
     TensorGraph,
@@ -50,20 +48,13 @@ from polyfuse.ir.tensor_graph import (
     reads,
     statement_reads,
 )
+from polyfuse.layers.factors import Product, along, contiguous, lies_along, plain
 from polyfuse.layers.paired_steps import with_pairs
-from polyfuse.layers.products import (
-    Product,
-    along,
-    contiguous,
-    from_zero,
-    lies_along,
-    plain,
-    product_of,
-)
+from polyfuse.layers.product_measures import extents_of, measures
+from polyfuse.layers.products import from_zero, product_of
 from polyfuse.layers.rewrites import inlinable, inline
-from polyfuse.layers.strides import address, stride
-from polyfuse.layers.tile_copies import STRIP, Copy, Side, extents_of, loop
-from polyfuse.layers.tile_shapes import CROWDED, MOST_STEPS, Extents, TileShape, tile_shape
+from polyfuse.layers.tile_copies import STRIP, Copy, Side, loop
+from polyfuse.layers.tile_shapes import MOST_STEPS, TileShape, tile_shape
 
 # A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles
 # read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
@@ -84,32 +75,6 @@ def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
 def shape_of(graph: TensorGraph, s: Statement, p: Product, core: Core, threads: int) -> TileShape:
     """The tiles of a contraction."""
     return tile_shape(measures(graph, s, p), core, threads)
-
-
-def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
-    """A contraction in numbers."""
-    of = extents_of(s)
-    steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
-    copied = not contiguous(graph, p.right, p.column)
-    crowded = not copied and _crowded(graph, s, p.right)
-    turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
-    dim = None if is_difference(s.expr) else along(graph, p)  # sums along memory are those of products
-    length = 0 if dim is None else of[dim]
-    halves = any(r.dtype == F16 for e in (p.left, p.right) for r in reads(e))
-    shared = prod(of[d] for d in set(p.outer) - depends_on(p.right))
-    size = s.expr.dtype.bytes
-    apart = _apart(graph, s, p) * size
-    return Extents(
-        of[p.row], of[p.column], steps, outer, size, copied, turned, crowded, length, halves, shared, apart
-    )
-
-
-def _apart(graph: TensorGraph, s: Statement, p: Product) -> int:
-    """Elements from one row of the left factor to the next, where tiles follow rows along what is summed."""
-    if not any(contiguous(graph, p.left, d) for d in s.reduction_dims):
-        return 0
-    assert isinstance(p.left, Read)
-    return abs(stride(address(graph, p.left.tensor, p.left.indices), p.row) or 0)
 
 
 def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
@@ -143,7 +108,7 @@ def with_prologues(
 def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
     """What computes a factor of a contraction that is copied, if nothing else needs it."""
     s = next((s for s in graph.statements if s.name == name), None)
-    p = product_of(graph, s) if s is not None else None
+    p = product_of(graph, s, core) if s is not None else None
     if s is None or p is None or not fits(graph, p, core):
         return None
     for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1)):
@@ -205,7 +170,7 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
     fewest = shape.fewest_near if near else FEWEST_READERS
     rows = shape.rows * shape.group if near else 0
     right = Side("right", p.right, p.column, shape.columns, readers, fewest, rows)
-    return (left,) if shape.streamed else (left, right)
+    return (left,) if shape.streamed and not shape.in_rows else (left, right)
 
 
 def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
@@ -231,14 +196,6 @@ def _copied(graph: TensorGraph, s: Statement, side: Side) -> bool | None:
             return False
         return side.readers >= side.fewest and elements <= MOST_COPIED * source
     return True if elements * s.expr.dtype.bytes <= LARGEST_COPY else None
-
-
-def _crowded(graph: TensorGraph, s: Statement, e: Expr) -> bool:
-    """Is what is read for one step after the other in so few sets of L2 that it does not stay there?"""
-    assert isinstance(e, Read)
-    where, size = address(graph, e.tensor, e.indices), e.dtype.bytes
-    steps = [stride(where, d) for d in s.reduction_dims]
-    return any(x is not None and x > 0 and x * size % CROWDED == 0 for x in steps)
 
 
 def _elements(graph: TensorGraph, name: str) -> int:

@@ -18,9 +18,9 @@ from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
+from polyfuse.layers.factors import Product, plain
 from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
 from polyfuse.layers.nest import Nest
-from polyfuse.layers.products import Product, plain
 
 # Columns of a thread, and the numbers of rows that it may have.
 COLUMNS = 4

@@ -36,13 +36,14 @@ from polyfuse.ir.schedule_tree import (
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.layers import cpu_mapping, cpu_tiles, gpu_mapping, gpu_tiles
+from polyfuse.layers.factors import Product
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.gpu_storage import GpuStorage
 from polyfuse.layers.grid_barriers import join_kernels
 from polyfuse.layers.nest import Nest, side_by_side
 from polyfuse.layers.one_wave import one_wave
 from polyfuse.layers.prefetch import fetched_ahead
-from polyfuse.layers.products import Product, around_products
+from polyfuse.layers.products import around_products
 from polyfuse.layers.reductions import explicit_reductions
 from polyfuse.layers.regions import join_regions
 from polyfuse.layers.row_cache import cache_rows
@@ -131,7 +132,7 @@ def _parts(
     found: list[Tree | Product | Scatter] = []
     fits = partial(cpu_tiles.fits, core=knobs.on)
     for part in around_scatters(graph, phases, target, knobs.on):
-        found += [part] if isinstance(part, Scatter) else around_products(graph, part, fits)
+        found += [part] if isinstance(part, Scatter) else around_products(graph, part, fits, knobs.on)
     return found
 
 

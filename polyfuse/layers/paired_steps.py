@@ -28,8 +28,8 @@ from polyfuse.ir.tensor_graph import (
     TensorGraph,
     map_expr,
 )
-from polyfuse.layers.products import Product
-from polyfuse.layers.tile_copies import extents_of
+from polyfuse.layers.factors import Product
+from polyfuse.layers.product_measures import extents_of
 
 
 def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:

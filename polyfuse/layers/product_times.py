@@ -20,19 +20,25 @@ from math import ceil, prod
 
 from polyfuse.cost.core_tiles import lanes_of
 from polyfuse.cost.cpu_device import CpuDevice, table_cpu
-from polyfuse.ir.contraction import MatrixProduct
+from polyfuse.ir.contraction import MatrixProduct, Operand
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers import cpu_tiles
+from polyfuse.layers.factors import Product
 from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.products import Product, product_of, with_followers
+from polyfuse.layers.product_measures import measures
+from polyfuse.layers.products import product_of, with_followers
+from polyfuse.layers.tile_shapes import STREAMED_FACTOR
 
 # So many times as fast must the library be.
 LEAD = 1.25
 # Cycles in which it copies a vector of a factor: measured with OpenBLAS on AVX2, one thread, M x K x N with N
 # of 8 to 128, whose time for each product is the same beyond N / 8 vectors and this.
 LIBRARY_COPY = 3
+# So many times as long memory takes to give the library a large factor that does not lie along what is
+# summed: products of 8 columns with 32 to 64 steps of 4 M elements, OpenBLAS on AVX2, one thread.
+LIBRARY_ACROSS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def product_times(
     machine = table_cpu(threads, core)
     library = library_s(graph, found, s.expr.dtype.bytes, machine)
     loops = machine.step_s + _loops_s(graph, s, found.products, machine)
-    p = product_of(graph, s)
+    p = product_of(graph, s, core)
     if p is None or not cpu_tiles.fits(graph, p, core):
         return ProductTimes(None, loops, library)
     if with_followers(graph, p).followers:
@@ -75,7 +81,7 @@ def product_times(
 
 def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> float | None:
     """Lanes' operations that take as long as the tiles of a contraction on a CPU; None where it has none."""
-    p = product_of(graph, s) if isinstance(target, int) else None
+    p = product_of(graph, s, Core()) if isinstance(target, int) else None
     if p is None or not isinstance(target, int) or not cpu_tiles.fits(graph, p, Core()):
         return None
     machine = table_cpu(target)
@@ -84,7 +90,7 @@ def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> fl
 
 def tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
     """Seconds of tiles and of copies of factors that all workers read; bytes of these."""
-    x = cpu_tiles.measures(graph, s, p)
+    x = measures(graph, s, p)
     shape = cpu_tiles.shape_of(graph, s, p, machine.core, machine.threads)
     pieces = x.outer * shape.blocks(x) * ceil(x.columns / (shape.columns * shape.across))
     computing = shape.cycles * machine.cycle_s / pieces * ceil(pieces / machine.threads)
@@ -102,9 +108,17 @@ def library_s(graph: TensorGraph, found: MatrixProduct, itemsize: int, machine: 
     columns = prod(evaluate(shape[k], {}) for k in found.right.inner)
     computed = found.products / columns * ceil(columns / lanes) * lanes if columns else 0
     factors = _bytes(graph, found.left.tensor) + _bytes(graph, found.right.tensor)
+    brought = _brought(graph, found.left, found.left.inner) + _brought(graph, found.right, found.right.outer)
     vectors = factors / machine.core.vector_bytes / machine.threads
-    copying = max(moved_s(machine, 2 * factors), vectors * LIBRARY_COPY * machine.cycle_s)
+    copying = max(moved_s(machine, 2 * brought), vectors * LIBRARY_COPY * machine.cycle_s)
     return machine.library_s(computed, itemsize) + copying
+
+
+def _brought(graph: TensorGraph, factor: Operand, over: tuple[int, ...]) -> float:
+    """Bytes of a factor, as many more as it takes longer."""
+    size = _bytes(graph, factor.tensor)
+    across = len(graph.tensor(factor.tensor).shape) - 1 not in over
+    return size * LIBRARY_ACROSS if across and size > STREAMED_FACTOR else size
 
 
 def _loops_s(graph: TensorGraph, s: Statement, products: int, machine: CpuDevice) -> float:

@@ -19,30 +19,29 @@ and columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import prod
 from typing import TypeAlias
 
 from polyfuse.ir.contraction import factors_of, is_difference, joined
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IVar, binary, substitute
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
-    Cast,
-    Expr,
     IterDim,
-    Read,
     Statement,
     TensorGraph,
     depends_on,
     map_expr,
-    reads,
     statement_reads,
 )
 from polyfuse.layers.depending import depending
+from polyfuse.layers.factors import Follower, Product, along, contiguous, lies_along, widens
+from polyfuse.layers.product_ways import best_way
 from polyfuse.layers.strides import address, stride
 
 # A tile of fewer multiplications, rows, columns or steps is not worth its beginning and end; of fewer rows
@@ -66,37 +65,18 @@ FULL_COLUMNS = 12
 Followed: TypeAlias = dict[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A statement over the elements of a contraction; `dims` are (of the contraction, of the statement)."""
-
-    statement: str
-    dims: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A contraction: dims of its statement by what they are, its factors, and what follows each element."""
-
-    statement: str
-    row: str
-    column: str
-    outer: tuple[str, ...]
-    over: tuple[str, ...]
-    left: Expr
-    right: Expr
-    followers: tuple[Follower, ...] = ()
-
-
 def around_products(
-    graph: TensorGraph, phases: Sequence[Tree], wanted: Callable[[TensorGraph, Product], bool]
+    graph: TensorGraph,
+    phases: Sequence[Tree],
+    wanted: Callable[[TensorGraph, Product], bool],
+    core: Core | None = None,
 ) -> list[Tree | Product]:
     """Phases as parts that run one after the other, cut around the contractions that are wanted; the phases
     themselves where there are none."""
     names = {n for phase in phases for n in statements(phase)}
     inside = [s for s in graph.statements if s.name in names]
     for s in inside:
-        found = product_of(graph, s)
+        found = product_of(graph, s, core)
         if found is None or not wanted(graph, found):
             continue
         later = depending(graph, s, names)
@@ -105,9 +85,9 @@ def around_products(
         found = replace(found, followers=_followers(graph, inside, found, later))
         after = later - {f.statement for f in found.followers}
         return [
-            *around_products(graph, _restricted(phases, names - later - {s.name}), wanted),
+            *around_products(graph, _restricted(phases, names - later - {s.name}), wanted, core),
             found,
-            *around_products(graph, _restricted(phases, after), wanted),
+            *around_products(graph, _restricted(phases, after), wanted, core),
         ]
     return list(phases)
 
@@ -148,8 +128,10 @@ def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
     return [p for p in parts if p is not None]
 
 
-def product_of(graph: TensorGraph, s: Statement) -> Product | None:
-    """A statement as a contraction large enough for tiles, or None. Its bounds are known."""
+def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Product | None:
+    """A statement as a contraction large enough for tiles, or None. Its bounds are known.
+
+    On a core rows and columns are those of the way that takes the fewest cycles (`layers.product_ways`)."""
     e = s.expr
     if s.reduction != "sum" or s.accumulate or factors_of(e) is None:
         return None
@@ -172,6 +154,8 @@ def product_of(graph: TensorGraph, s: Statement) -> Product | None:
     fewest = FEWEST_DISTANT if is_difference(e) else FEWEST_TURNED
     found = [x for x in found if extents[x.row] >= fewest or _read_in_place(graph, x, extents)]
     found = [x for x in found if min(extents[x.row], extents[x.column]) >= _fewest_widened(graph, x)]
+    if core is not None:
+        return best_way(graph, s, found, core)
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
@@ -205,42 +189,14 @@ def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> b
     return dim is None or (extents[dim] >= FEWEST_ALONG and not difference)
 
 
-def _widens(x: Product) -> bool:
-    """Are factors integers that become larger?"""
-    return any((isinstance(e, Cast) and e.dtype == I32) or is_half(e) for e in (x.left, x.right))
-
-
 def _fewest_widened(graph: TensorGraph, x: Product) -> int:
     """Rows and columns that tiles have at least, of integers that become larger."""
-    if not _widens(x):
+    if not widens(x):
         return 0
     factors = (x.left, x.right)
     if any(all(lies_along(graph, e, d) for e in factors) for d in x.over):
         return FEWEST_WIDENED_TURNED
     return 0 if all(map(is_half, factors)) else FEWEST_WIDENED
-
-
-def along(graph: TensorGraph, x: Product) -> str | None:
-    """A dim that is summed along which both factors lie, elements of memory or converted to floats."""
-    if _widens(x):
-        return None
-    left, right = (e.arg if isinstance(e, Cast) else e for e in (x.left, x.right))
-    return next((d for d in x.over if contiguous(graph, left, d) and contiguous(graph, right, d)), None)
-
-
-def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:
-    """Is an expression one element of memory, with its neighbour for the next value of a dim?"""
-    return plain(e) and isinstance(e, Read) and stride(address(graph, e.tensor, e.indices), dim) == 1
-
-
-def lies_along(graph: TensorGraph, e: Expr, dim: str) -> bool:
-    """Is something read whose neighbours in memory are those along a dim?"""
-    return any(contiguous(graph, r, dim) for r in reads(e))
-
-
-def plain(e: Expr) -> bool:
-    """Is an expression an element that is found without data?"""
-    return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
 def _extent(d: IterDim) -> int:

@@ -36,7 +36,8 @@ from polyfuse.ir.tensor_graph import (
     reads,
     walk,
 )
-from polyfuse.layers.products import plain, product_of
+from polyfuse.layers.factors import plain
+from polyfuse.layers.products import product_of
 from polyfuse.layers.rewrites import inlinable, inline
 
 MOST_OPERATIONS = 16

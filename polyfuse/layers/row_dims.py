@@ -36,10 +36,12 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers import cpu_tiles
 from polyfuse.layers.collapse import collapse
 from polyfuse.layers.depending import depending
+from polyfuse.layers.factors import Product, plain
 from polyfuse.layers.fresh import fresh_name
+from polyfuse.layers.product_measures import extents_of, measures
 from polyfuse.layers.product_times import moved_s, tiles_s
-from polyfuse.layers.products import Product, plain, product_of
-from polyfuse.layers.tile_copies import extents_of
+from polyfuse.layers.product_ways import moving_cycles
+from polyfuse.layers.products import product_of
 from polyfuse.layers.tile_shapes import TURN_CYCLES
 
 # The part of the time without that tiles of joined rows may take, how often elements of the result are moved
@@ -59,7 +61,7 @@ def join_row_dims(
         p = _tiled(alone, alone.statements[0], machine)
         if p is None:
             continue
-        before = tiles_s(alone, alone.statements[0], p, machine)[0]
+        before = _tiles_s(alone, alone.statements[0], p, machine)
         found = [(_joined_s(x, machine), x) for x in _ways(graph, s, alone.statements[0])]
         after, best = min(found, key=lambda x: x[0], default=(before, None))
         if best is not None and after < LEAD * before:
@@ -83,7 +85,7 @@ class _Joined:
 
 def _tiled(graph: TensorGraph, s: Statement, machine: CpuDevice) -> Product | None:
     """A statement as a contraction that has tiles."""
-    p = product_of(graph, s)
+    p = product_of(graph, s, machine.core)
     return p if p is not None and cpu_tiles.fits(graph, p, machine.core) else None
 
 
@@ -93,15 +95,20 @@ def _joined_s(x: _Joined, machine: CpuDevice) -> float:
     p = _tiled(x.graph, s, machine)
     if p is None or p.row != x.row:
         return float("inf")
-    found = cpu_tiles.measures(x.graph, s, p)
+    found = measures(x.graph, s, p)
     shape = cpu_tiles.shape_of(x.graph, s, p, machine.core, machine.threads)
     sums = found.outer * found.rows * found.columns
     turned = sums * (x.put.write[-1] != s.write[-1])
-    turned += found.outer * shape.blocks(found) * found.steps * found.columns * found.turned
     cycles: float = found.outer * found.rows * ceil(found.columns / shape.columns) * DIGIT_CYCLES
     cycles += turned / lanes_of(machine.core, size) * TURN_CYCLES
-    seconds = tiles_s(x.graph, s, p, machine)[0] + cycles * machine.cycle_s / machine.threads
+    seconds = _tiles_s(x.graph, s, p, machine) + cycles * machine.cycle_s / machine.threads
     return seconds + MOVES * moved_s(machine, sums * size) + machine.step_s
+
+
+def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> float:
+    """Seconds of tiles and of what brings factors and results into their order."""
+    moving = moving_cycles(graph, s, p, machine.core) * machine.cycle_s / machine.threads
+    return tiles_s(graph, s, p, machine)[0] + moving
 
 
 def _ways(graph: TensorGraph, s: Statement, collapsed: Statement) -> Iterator[_Joined]:

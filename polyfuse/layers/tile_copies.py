@@ -24,8 +24,9 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     map_expr,
 )
+from polyfuse.layers.factors import Product, lies_along
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.products import Product, lies_along
+from polyfuse.layers.product_measures import extents_of
 
 # Elements of a factor, along memory, that are turned around together.
 STRIP = 64
@@ -46,14 +47,6 @@ class Side:
     readers: int
     fewest: int
     near: int = 0
-
-
-def extents_of(s: Statement) -> dict[str, int]:
-    found = {}
-    for d in s.dims:
-        assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `layers.products` has seen to it
-        found[d.name] = d.upper.value - d.lower.value
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ STREAMED_FACTOR = 6 << 20
 # are followed together.  Strips of these are so many bytes long at least; and so many panels are added to an
 # element at most, else panels are longer.
 STREAMED_STEPS, STREAMED_BYTES, MOST_ADDED = 8, 2048, 1024
+# Streams that are followed together in any case; tiles of columns from which on a left factor is copied.
+FOLLOWED, FEWEST_LEFT = 16, 4
 # Cycles to add a vector of a tile to the result, and to wait for a short piece of a row of the right factor
 # that memory brings.
 VISIT_CYCLES, PIECE_CYCLES = 6, 30
@@ -66,9 +68,9 @@ class Extents:
     copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
     crowded: its rows share few sets of L2.
     along: both factors lie along what is summed, for so many steps (0: they do not).  halves: one of them is
-    f16.
-    shared: so many of the outer points have one right factor.  apart: bytes from one row of the left factor
-    to the next, where it is read in place along what is summed (0: it is not).
+    f16.  shared: so many of the outer points have one right factor.
+    beside: the left factor lies along rows.  apart: bytes from one row of it to the next, where it is read in
+    place along what is summed (0: it is not).
     """
 
     rows: int
@@ -83,6 +85,7 @@ class Extents:
     halves: bool = False
     shared: int = 1
     apart: int = 0
+    beside: bool = False
 
     @property
     def once(self) -> bool:
@@ -97,7 +100,7 @@ class TileShape:
     copies the right factor for them.
 
     dots: vectors go along what is summed (`layers.dot_shapes`), else along columns.  streamed: panels are
-    short, and strips of columns long."""
+    short, and strips of columns, or of rows (`in_rows`), long."""
 
     rows: int
     columns: int
@@ -109,6 +112,7 @@ class TileShape:
     fewest_near: int = FEWEST_NEAR
     dots: bool = False
     streamed: bool = False
+    in_rows: bool = False
 
     def blocks(self, x: Extents) -> int:
         """Blocks of rows."""
@@ -119,6 +123,7 @@ class TileShape:
 def tile_shape(x: Extents, core: Core, threads: int) -> TileShape:
     """The best tile of a contraction for a core, and blocks for so many of them."""
     tiles = _streamed(x, _across(x, core, threads), core, threads)
+    tiles = tiles if tiles.streamed else _rows_streamed(x, tiles, core, threads)
     dots = _dots(x, core, threads) if x.along and x.rows <= MOST_DOT_ROWS else None
     return dots if dots is not None and dots.cycles < _with_copy(x, tiles, core) else tiles
 
@@ -145,12 +150,10 @@ def _streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileSha
     brings in order, and the strip of the result stays in L1; but they begin and end more often."""
     right = x.outer * x.steps * x.columns * x.itemsize
     rows, wide = max(1, ceil(x.rows / tiles.rows)), max(1, ceil(x.columns / tiles.columns))
-    panel = max(STREAMED_STEPS, STREAMED_STEPS * ceil(x.steps / (STREAMED_STEPS * MOST_ADDED)))
+    panel = _short_panel(x)
     if x.copied or x.once or right <= STREAMED_FACTOR or x.steps < 2 * panel or tiles.blocks(x) > 1:
         return tiles
-    vectors = rows * tiles.rows * tiles.columns / lanes_of(core, x.itemsize)
-    visits = x.outer * wide * ceil(x.steps / panel)
-    cycles = tiles.cycles + visits * (rows * TILE_CYCLES + vectors * VISIT_CYCLES)
+    cycles = tiles.cycles + _visits(x, tiles, panel, core)
     if cycles >= tiles.cycles + x.outer * wide * x.steps * PIECE_CYCLES:
         return tiles
     row = wide * tiles.columns * x.itemsize
@@ -163,6 +166,40 @@ def _streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileSha
     return replace(
         tiles, panel=panel, across=ceil(wide / pieces), group=rows, kept=rows, cycles=cycles, streamed=True
     )
+
+
+def _rows_streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> TileShape:
+    """The same tiles in short panels of long strips of rows, where that is faster: where memory brings a left
+    factor that lies along rows, for few columns (more have it copied)."""
+    left = x.outer * x.rows * x.steps * x.itemsize
+    rows, wide = max(1, ceil(x.rows / tiles.rows)), max(1, ceil(x.columns / tiles.columns))
+    panel = _short_panel(x)
+    if (
+        not x.beside
+        or wide >= FEWEST_LEFT
+        or left <= STREAMED_FACTOR
+        or x.steps < max(2 * panel, FOLLOWED + 1)
+    ):
+        return tiles
+    cycles = tiles.cycles + _visits(x, tiles, panel, core)
+    if cycles >= tiles.cycles + x.outer * rows * wide * x.steps * PIECE_CYCLES:
+        return tiles
+    strip = max(STREAMED_BYTES // x.itemsize, core.l1 // 2 // (x.columns * x.itemsize))
+    group = max(1, min(strip // tiles.rows, ceil(rows * x.outer / threads)))
+    return replace(
+        tiles, panel=panel, across=wide, group=group, kept=group, cycles=cycles, streamed=True, in_rows=True
+    )
+
+
+def _short_panel(x: Extents) -> int:
+    """Steps of a panel in which memory brings a factor."""
+    return max(STREAMED_STEPS, STREAMED_STEPS * ceil(x.steps / (STREAMED_STEPS * MOST_ADDED)))
+
+
+def _visits(x: Extents, tiles: TileShape, panel: int, core: Core) -> float:
+    """Cycles in which tiles begin and end in panels of so many steps."""
+    count = x.outer * ceil(x.rows / tiles.rows) * ceil(x.columns / tiles.columns) * ceil(x.steps / panel)
+    return count * (TILE_CYCLES + tiles.rows * tiles.columns / lanes_of(core, x.itemsize) * VISIT_CYCLES)
 
 
 def _with_copy(x: Extents, tiles: TileShape, core: Core) -> float:

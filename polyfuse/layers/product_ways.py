@@ -1,0 +1,101 @@
+"""Which dims of a contraction are rows and columns of its tiles: the way that takes the fewest cycles.
+
+    t[i, j, u, b] = sum[a](c[u, a] * x[8 * i + a, 8 * j + b])      rows u; columns b, i or j
+
+Besides the tiles themselves (`layers.tile_shapes`) a way takes
+
+    what is written      along columns in whole vectors, else each element at a place of its own
+    the right factor     read in place where memory lies along columns, else copied first, or turned around
+    the left factor      in lines that hold more than the rows and steps of a tile where these lie apart
+
+Columns that fill one vector, and lie as memory does, so are better than many that do not (docs/targets.md).
+Cycles are those of one core; that caches hold less of some factors is left to the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, prod
+
+from polyfuse.cost.core_tiles import lanes_of
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import evaluate, variables
+from polyfuse.ir.linear import Linear
+from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, reads
+from polyfuse.layers.factors import Product
+from polyfuse.layers.product_measures import extents_of, measures
+from polyfuse.layers.strides import address, stride
+from polyfuse.layers.tile_shapes import (
+    COPY_CYCLES,
+    FEWEST_LEFT,
+    FOLLOWED,
+    STREAMED_FACTOR,
+    TURN_CYCLES,
+    Extents,
+    TileShape,
+    tile_shape,
+)
+
+# Cycles to write an element across memory, and for a line that is not all used, mostly from L2.
+ACROSS_CYCLES, LINE_CYCLES = 3, 6
+# The same from memory, where each step is in another page; and rows of a tile that are looked at.
+FAR_CYCLES, MOST_STARTS = 20, 16
+
+
+def best_way(graph: TensorGraph, s: Statement, ways: Iterable[Product], core: Core) -> Product | None:
+    """The way of a contraction that takes the fewest cycles; of equal ones that with the most rows."""
+    of = extents_of(s)
+    return min(ways, key=lambda p: (way_cycles(graph, s, p, core), -of[p.row]), default=None)
+
+
+def way_cycles(graph: TensorGraph, s: Statement, p: Product, core: Core) -> float:
+    """Cycles of one core for a contraction with such rows and columns."""
+    return tile_shape(measures(graph, s, p), core, 1).cycles + moving_cycles(graph, s, p, core)
+
+
+def moving_cycles(graph: TensorGraph, s: Statement, p: Product, core: Core) -> float:
+    """Those besides the tiles: what memory that lies otherwise takes of one core."""
+    x = measures(graph, s, p)
+    shape = tile_shape(x, core, 1)
+    cycles = 0 if shape.dots else _copying(x, core) + _lines(graph, s, p, shape, core)
+    if stride(address(graph, s.target, s.write), p.column) == 1:
+        return cycles
+    times = ceil(x.steps / shape.panel) if shape.streamed else 1
+    return cycles + x.outer * x.rows * x.columns * times * ACROSS_CYCLES
+
+
+def _copying(x: Extents, core: Core) -> float:
+    """Cycles to copy the right factor."""
+    if not x.copied:
+        return 0
+    elements = x.outer * x.steps * x.columns / (x.shared if x.once else 1)
+    return elements / lanes_of(core, x.itemsize) * (TURN_CYCLES if x.turned else COPY_CYCLES)
+
+
+def _lines(graph: TensorGraph, s: Statement, p: Product, shape: TileShape, core: Core) -> float:
+    """Cycles for the left factor's lines, as far as they hold more than what is needed; none from L1."""
+    of, size = extents_of(s), s.expr.dtype.bytes
+    elements = prod(of[d] for d in depends_on(p.left))
+    if elements * size <= core.l1 // 2:
+        return 0
+    readers = prod(of[d] for d in set(p.outer) - depends_on(p.left)) * ceil(of[p.column] / shape.columns)
+    far = elements * size > STREAMED_FACTOR and prod(of[d] for d in p.over) > FOLLOWED and not shape.in_rows
+    rows = min(of[p.row], shape.rows * (shape.group if shape.in_rows else 1), MOST_STARTS)
+    held = core.line // size
+    cycles = 0.0
+    for r in reads(p.left):
+        where = address(graph, r.tensor, r.indices)
+        run = min(held, max((of[d] for d in p.over if stride(where, d) == 1), default=1))
+        half = 0 if run == held else held // 2  # short runs begin anywhere in a line
+        found = {half + a + t for a in _starts(where, p.row, rows) for t in range(run)}
+        lines = (len({a // held for a in found}) - len(found) / held) / (rows * run)
+        times = 1 if run == 1 and readers >= FEWEST_LEFT else readers  # it is copied for so many
+        cycles += elements * times * lines * (FAR_CYCLES if far and run == 1 else LINE_CYCLES)
+    return cycles
+
+
+def _starts(where: Linear, row: str, rows: int) -> list[int]:
+    """Elements from the first of neighbouring rows to each, for the first values of all other dims."""
+    moving = [(a, c) for a, c in where.terms if row in variables(a)]
+    first = dict.fromkeys((v for a, _ in moving for v in variables(a)), 0)
+    return [sum(c * evaluate(a, {**first, row: r}) for a, c in moving) for r in range(rows)]
