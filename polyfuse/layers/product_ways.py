@@ -29,6 +29,7 @@ from polyfuse.layers.tile_shapes import (
     COPY_CYCLES,
     FEWEST_LEFT,
     FOLLOWED,
+    L1_WAY,
     STREAMED_FACTOR,
     TURN_CYCLES,
     Extents,
@@ -38,7 +39,8 @@ from polyfuse.layers.tile_shapes import (
 
 # Cycles to write an element across memory, and for a line that is not all used, mostly from L2.
 ACROSS_CYCLES, LINE_CYCLES = 3, 6
-# The same from memory, where each step is in another page; and rows of a tile that are looked at.
+# The same from memory, where each step is in another page, or rows come to the same place in a cache; and
+# rows of a tile that are looked at.
 FAR_CYCLES, MOST_STARTS = 20, 16
 
 
@@ -82,12 +84,15 @@ def _lines(graph: TensorGraph, s: Statement, p: Product, shape: TileShape, core:
     far = elements * size > STREAMED_FACTOR and prod(of[d] for d in p.over) > FOLLOWED and not shape.in_rows
     rows = min(of[p.row], shape.rows * (shape.group if shape.in_rows else 1), MOST_STARTS)
     held = core.line // size
-    cycles = 0.0
+    apart = measures(graph, s, p).apart
+    alike = elements * size > core.l2 and apart > 0 and apart % L1_WAY == 0  # rows that share sets of L1
+    cycles = elements / held * FAR_CYCLES if alike else 0.0
     for r in reads(p.left):
         where = address(graph, r.tensor, r.indices)
-        run = min(held, max((of[d] for d in p.over if stride(where, d) == 1), default=1))
-        half = 0 if run == held else held // 2  # short runs begin anywhere in a line
-        found = {half + a + t for a in _starts(where, p.row, rows) for t in range(run)}
+        run = max((of[d] for d in p.over if stride(where, d) == 1), default=1)
+        if run >= held:
+            continue  # lines are used whole
+        found = {held // 2 + a + t for a in _starts(where, p.row, rows) for t in range(run)}
         lines = (len({a // held for a in found}) - len(found) / held) / (rows * run)
         times = 1 if run == 1 and readers >= FEWEST_LEFT else readers  # it is copied for so many
         cycles += elements * times * lines * (FAR_CYCLES if far and run == 1 else LINE_CYCLES)
