@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 
@@ -61,6 +62,7 @@ def _collect(e: IndexExpr, factor: int, found: dict[IndexExpr, int]) -> int:
             return 0
 
 
+@lru_cache(maxsize=4096)
 def flat(indices: tuple[IndexExpr, ...], extents: tuple[IndexExpr, ...]) -> Linear:
     """The element number of an access to dense row-major storage."""
     total: IndexExpr = IConst(0)

@@ -14,7 +14,7 @@ Cycles are those of one core; that caches hold less of some factors is left to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import ceil, prod
 
 from polyfuse.cost.core_tiles import lanes_of
@@ -44,22 +44,24 @@ ACROSS_CYCLES, LINE_CYCLES = 3, 6
 FAR_CYCLES, MOST_STARTS = 20, 16
 
 
-def best_way(graph: TensorGraph, s: Statement, ways: Iterable[Product], core: Core) -> Product | None:
+def best_way(graph: TensorGraph, s: Statement, ways: Sequence[Product], core: Core) -> Product | None:
     """The way of a contraction that takes the fewest cycles; of equal ones that with the most rows."""
+    if len(ways) < 2:
+        return next(iter(ways), None)
     of = extents_of(s)
-    return min(ways, key=lambda p: (way_cycles(graph, s, p, core), -of[p.row]), default=None)
+    return min(ways, key=lambda p: (way_cycles(graph, s, p, core), -of[p.row]))
 
 
 def way_cycles(graph: TensorGraph, s: Statement, p: Product, core: Core) -> float:
     """Cycles of one core for a contraction with such rows and columns."""
-    return tile_shape(measures(graph, s, p), core, 1).cycles + moving_cycles(graph, s, p, core)
-
-
-def moving_cycles(graph: TensorGraph, s: Statement, p: Product, core: Core) -> float:
-    """Those besides the tiles: what memory that lies otherwise takes of one core."""
     x = measures(graph, s, p)
+    return tile_shape(x, core, 1).cycles + moving_cycles(graph, s, p, x, core)
+
+
+def moving_cycles(graph: TensorGraph, s: Statement, p: Product, x: Extents, core: Core) -> float:
+    """Those besides the tiles: what memory that lies otherwise takes of one core."""
     shape = tile_shape(x, core, 1)
-    cycles = 0 if shape.dots else _copying(x, core) + _lines(graph, s, p, shape, core)
+    cycles = 0 if shape.dots else _copying(x, core) + _lines(graph, s, p, x, shape, core)
     if stride(address(graph, s.target, s.write), p.column) == 1:
         return cycles
     times = ceil(x.steps / shape.panel) if shape.streamed else 1
@@ -74,18 +76,17 @@ def _copying(x: Extents, core: Core) -> float:
     return elements / lanes_of(core, x.itemsize) * (TURN_CYCLES if x.turned else COPY_CYCLES)
 
 
-def _lines(graph: TensorGraph, s: Statement, p: Product, shape: TileShape, core: Core) -> float:
+def _lines(graph: TensorGraph, s: Statement, p: Product, x: Extents, shape: TileShape, core: Core) -> float:
     """Cycles for the left factor's lines, as far as they hold more than what is needed; none from L1."""
     of, size = extents_of(s), s.expr.dtype.bytes
     elements = prod(of[d] for d in depends_on(p.left))
     if elements * size <= core.l1 // 2:
         return 0
-    readers = prod(of[d] for d in set(p.outer) - depends_on(p.left)) * ceil(of[p.column] / shape.columns)
-    far = elements * size > STREAMED_FACTOR and prod(of[d] for d in p.over) > FOLLOWED and not shape.in_rows
-    rows = min(of[p.row], shape.rows * (shape.group if shape.in_rows else 1), MOST_STARTS)
+    readers = prod(of[d] for d in set(p.outer) - depends_on(p.left)) * ceil(x.columns / shape.columns)
+    far = elements * size > STREAMED_FACTOR and x.steps > FOLLOWED and not shape.in_rows
+    rows = min(x.rows, shape.rows * (shape.group if shape.in_rows else 1), MOST_STARTS)
     held = core.line // size
-    apart = measures(graph, s, p).apart
-    alike = elements * size > core.l2 and apart > 0 and apart % L1_WAY == 0  # rows that share sets of L1
+    alike = elements * size > core.l2 and x.apart > 0 and x.apart % L1_WAY == 0  # rows share sets of L1
     cycles = elements / held * FAR_CYCLES if alike else 0.0
     for r in reads(p.left):
         where = address(graph, r.tensor, r.indices)

@@ -12,6 +12,7 @@ from targets import check_everywhere
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers import product_ways, products, tile_shapes
+from polyfuse.layers.product_measures import measures
 from polyfuse.layers.products import product_of
 from polyfuse.layers.tile_shapes import STREAMED_STEPS, Extents, tile_shape
 
@@ -71,7 +72,7 @@ def test_what_lies_across_memory_takes_longer() -> None:
     graph = fixed_graph_of(ACROSS, N=100_000, K=64, O=8)
     s = graph.statements[0]
     ways = products._ways(s, ("n", "o"), ("k",))
-    cost = {x.column: product_ways.moving_cycles(graph, s, x, AVX2) for x in ways}
+    cost = {x.column: product_ways.moving_cycles(graph, s, x, measures(graph, s, x), AVX2) for x in ways}
     panels = 64 // STREAMED_STEPS  # in each of which the result is written
     assert cost["n"] == panels * 100_000 * 8 * product_ways.ACROSS_CYCLES
     assert 0 < cost["o"] < cost["n"]
