@@ -29,6 +29,8 @@ FORMS = {
       c[p, q, m, n] = 0.125 * sum[k](a[p, m, q, k] * b[p, n, q, k]) }""",
     "two over": """(a: f32[K, M, Q], b: f32[K, Q, N]) -> (c: f32[M, N]) {
       c[m, n] = sum[k, q](a[k, m, q] * b[k, q, n]) }""",
+    "three": """(a: f32[M, K], b: f32[K, Q], d: f32[Q, N]) -> (c: f32[M, N]) {
+      c[m, n] = sum[k, q](a[m, k] * b[k, q] * d[q, n]) }""",
     "part": "(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k in 3..K](a[m, k] * b[k, n]) }",
     "from before zero": """(a: f32[M, K], b: f32[N, K]) -> (y: f32[M, N]) where K >= 3 {
       c[m, n] = sum[k in -3..K - 3](a[m, k + 3] * b[n, k + 3])

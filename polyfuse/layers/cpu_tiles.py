@@ -227,12 +227,18 @@ def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside
         return band(loops, _dots(p, s, shape, along(graph, p), values), True)
     cut, parts = _panels(p, extents_of(s), shape)
     for d, size, last in cut:
-        found = [*values(d, size, (s.name,)), *((n, binary("//", IVar(d), size)) for n in copies)]
+        found = [*values(d, size, (s.name,)), *((n, _panel_of(inside, d, size)) for n in copies)]
         loops.append(loop(f"{d}_panel", *found, *((n, IConst(last)) for n in later)))
     tile = _tile(p, s, shape, parts, values)
     if inside is not None:
         tile = sequence([band(inside.loops((inside.tile,)), Leaf(inside.name), True), tile])
     return band(loops, tile, True)
+
+
+def _panel_of(copy: Copy | None, dim: str, size: int) -> IndexExpr:
+    """The panel of a dim that is summed in which an element is copied: the first, where it serves all."""
+    needed = copy is not None and any(d.name == dim for d in copy.over)
+    return binary("//", IVar(dim), size) if needed else IConst(0)
 
 
 def _dots(p: Product, s: Statement, shape: TileShape, along: str | None, values: _Values) -> Tree:

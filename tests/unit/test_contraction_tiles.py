@@ -74,6 +74,16 @@ def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPa
     check_everywhere([product_call(n, K=11, M=40, N=37) for n in FEW])
 
 
+def test_a_factor_that_panels_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker copies it in the first panel of a dim that is summed and that it does not depend on."""
+    monkeypatch.setattr(CpuKnobs, "on", AVX2)
+    call = product_call("three", K=64, Q=64, M=60, N=60)
+    f = pf.compile(f"op f{FORMS['three']}", target="cpu")
+    a, b, d = call.inputs.values()
+    assert np.abs(f(a, b, d) - a.astype("f8") @ b.astype("f8") @ d.astype("f8")).max() < 1e-3
+    assert "__n_tiles" in f.built(a, b, d).code.source
+
+
 @pytest.mark.parametrize(("part", "fewest"), thinned([(1 << 12, 1), (4, 1000)], 2, several=True))
 def test_panels_of_few_steps(
     part: int, fewest: int, every_size: None, monkeypatch: pytest.MonkeyPatch
