@@ -10,6 +10,7 @@ from polyfuse.layers.chosen import compute_chosen
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
+from polyfuse.layers.factoring import suggest_factoring
 from polyfuse.layers.functions_apart import functions_apart
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.row_dims import join_row_dims
@@ -32,6 +33,7 @@ def prepared(
         graph = write_out(functions_apart(graph, decisions, core or Core()), decisions)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
+    suggest_factoring(clean, decisions)
     if not isinstance(machine, GpuTarget):
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
         clean = split_digit_dims(clean, decisions)
