@@ -117,7 +117,8 @@ def agree(
             "PF302",
             f"nothing gives the range of '{var}'",
             span,
-            f"'{var}' stands alone in no unguarded subscript; write its range, such as: {example.format('N')}",
+            f"'{var}' stands alone in no unguarded subscript; write its range, such as: "
+            + example.format("N"),
         )
         return None
     known = sources[0]

@@ -13,7 +13,8 @@ single long loop is cut into blocks (strip-mine).
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
+from math import prod
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.shared_steps import Gain, part_seconds
@@ -300,15 +301,14 @@ def _cannot_factor(
 
 
 def _free_members(graph: TensorGraph, phase: Band) -> int:
-    """Number of leading free loops; the innermost loop of a perfect nest stays for the vector lanes."""
+    """Number of leading free loops; of a perfect nest the innermost loop stays for the vector lanes, and so
+    do those around it that are short: small matrices are computed whole."""
     names = statements(phase)
-    count = 0
-    for m in phase.members:
-        if not is_free(graph, m, names):
-            break
-        count += 1
-    perfect = not has_band(phase.child)
-    return min(count, len(phase.members) - 1) if perfect else count
+    count = sum(1 for _ in takewhile(lambda m: is_free(graph, m, names), phase.members))
+    if has_band(phase.child):
+        return count
+    trips = [trip_of(graph, m) or WHOLE for m in phase.members]
+    return next((k for k in range(1, count) if prod(trips[k:]) <= WHOLE), min(count, len(trips) - 1))
 
 
 def _as_one_band(graph: TensorGraph, phase: Tree) -> Tree:

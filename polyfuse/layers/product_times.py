@@ -4,8 +4,8 @@
                to fetch the right factor once for each block of rows; copies of factors
     loops      where there are no tiles: an element of the larger factor for each product, from where it is
     library    multiply-adds at nearly the peak of the cores, columns in whole vectors; copies of both factors
-               into its order, the call; and the result written and read again where something follows it,
-               which tiles do while they have it
+               into its order, the result, the call; and the result written and read again where something
+               follows it, which tiles do while they have it
 
 Rates are those of a common server (`cost.cpu_device`): a choice must not change with a measurement.  A call
 has to be faster by a `LEAD`: the library's threads run beside the pool's, and where another program has one
@@ -33,9 +33,9 @@ from polyfuse.layers.tile_shapes import STREAMED_FACTOR
 
 # So many times as fast must the library be.
 LEAD = 1.25
-# Cycles in which it copies a vector of a factor: measured with OpenBLAS on AVX2, one thread, M x K x N with N
-# of 8 to 128, whose time for each product is the same beyond N / 8 vectors and this.
-LIBRARY_COPY = 3
+# Cycles for a vector of a factor, which it copies, and of the result: measured with OpenBLAS on AVX2, one
+# thread, 8 to 256 steps and columns of 300,000 elements.
+LIBRARY_COPY = 6
 # So many times as long memory takes to give the library a large factor that does not lie along what is
 # summed: products of 8 columns with 32 to 64 steps of 4 M elements, OpenBLAS on AVX2, one thread.
 LIBRARY_ACROSS = 2.5
@@ -109,7 +109,7 @@ def library_s(graph: TensorGraph, found: MatrixProduct, itemsize: int, machine: 
     computed = found.products / columns * ceil(columns / lanes) * lanes if columns else 0
     factors = _bytes(graph, found.left.tensor) + _bytes(graph, found.right.tensor)
     brought = _brought(graph, found.left, found.left.inner) + _brought(graph, found.right, found.right.outer)
-    vectors = factors / machine.core.vector_bytes / machine.threads
+    vectors = (factors + _bytes(graph, found.out.tensor)) / machine.core.vector_bytes / machine.threads
     copying = max(moved_s(machine, 2 * brought), vectors * LIBRARY_COPY * machine.cycle_s)
     return machine.library_s(computed, itemsize) + copying
 

@@ -5,8 +5,8 @@ becomes
     d[i, j] = (x[i, 0] - y[j, 0]) + (x[i, 1] - y[j, 1]) + (x[i, 2] - y[j, 2])
 
 Three terms fill no vector; without the reduction all loops may be lanes, and values are computed where they
-are read.  Sums of windows keep their loop, for neighbours share their terms, and so do batches of products of
-small matrices, which are tiles.  Eight terms are a vector, and no gain for rows.
+are read.  Sums of windows keep their loop, for neighbours share their terms.  Eight terms are a vector, and
+no gain for rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from itertools import product
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.contraction import matrix_product
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.linear import simplify
 from polyfuse.ir.tensor_graph import (
@@ -45,7 +44,7 @@ def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     for name in [s.name for s in graph.statements]:
         s = graph.statement(name)  # as it is by now: it may have taken what it read in
         points = _points(s)
-        if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
+        if 0 < len(points) <= MOST_TERMS and _may_be(s, len(points)):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"
             decisions.append(Decision("write out", s.target, True, why))
             written = written_out(s, points)
@@ -79,14 +78,11 @@ def _points(s: Statement) -> list[dict[str, IndexExpr]]:
     return [dict(zip(s.reduction_dims, map(IConst, at), strict=True)) for at in product(*spans)]
 
 
-def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
-    """Is a reduction short of operations, and none that loops or tiles are better for?"""
+def _may_be(s: Statement, terms: int) -> bool:
+    """Is a reduction short of operations, and not of windows?"""
     if terms * sum(isinstance(e, Apply | Select) for e in walk(s.expr)) > MOST_OPERATIONS:
         return False
-    if terms > 1 and sums_windows(s):
-        return False
-    small = matrix_product(graph, s)
-    return small is None or not small.out.batch
+    return terms <= 1 or not sums_windows(s)
 
 
 def written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:

@@ -167,7 +167,7 @@ def test_a_library_computes_whole_vectors_of_columns_and_copies_factors() -> Non
         )
         return library_times(graph, AVX2, 2).library - CALL_S
 
-    assert seconds(12) == pytest.approx(seconds(16), rel=0.02)
+    assert seconds(12) == pytest.approx(seconds(16), rel=0.03)
     assert 1.3 < 16 * seconds(8) / seconds(128) < 2
 
 

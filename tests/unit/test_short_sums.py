@@ -61,6 +61,17 @@ def test_dims_that_begin_elsewhere_and_conditions() -> None:
     assert s.reduction is None
 
 
+def test_batches_of_small_matrices_are_written_out_and_computed_whole() -> None:
+    """A worker's iteration is a matrix, whose loops have fixed ends."""
+    (s,) = written(BATCH, B=5)[0].statements
+    assert s.reduction is None
+    f = pf.compile(BATCH, target="cpu", options=pf.Options(library="never"))
+    a, b = np.random.default_rng(5).standard_normal((2, 5000, 3, 3)).astype("f4")
+    assert np.abs(f(a, b) - a.astype("f8") @ b.astype("f8")).max() < 1e-5
+    source = f.built(a, b).code.source
+    assert "c1 < 3;" in source and "rest % 3" not in source
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [
@@ -68,7 +79,6 @@ def test_dims_that_begin_elsewhere_and_conditions() -> None:
         (DISTANCES, {"N": 5, "M": 7, "C": 0}),
         (WINDOW, {"N": 9}),
         (TRIANGLE, {"N": 2}),
-        (BATCH, {"B": 5}),
         (PLACE, {"N": 5}),
         (COUNTS, {"N": 5}),
     ],
