@@ -52,6 +52,8 @@ FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_ALONG = 32
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
+# Of fewer steps tiles are worth it where both factors lie along them: else one is read across lanes.
+FEWEST_ACROSS = 4
 # Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
 # which are not summed together, no factor is turned around.
 FEWEST_DISTANCES, FEWEST_DISTANT = 1024, 8
@@ -144,13 +146,15 @@ def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Pr
     if sorted(i.name for i in s.write if isinstance(i, IVar)) != sorted(free) or len(s.write) != len(free):
         return None
     over = s.reduction_dims
-    if prod(extents.values()) < FEWEST_PRODUCTS or prod(extents[d] for d in over) < FEWEST_OVER:
+    steps = prod(extents[d] for d in over)
+    if prod(extents.values()) < FEWEST_PRODUCTS or steps < min(FEWEST_OVER, FEWEST_ACROSS):
         return None
     if is_difference(e) and prod(extents[d] for d in free) < FEWEST_DISTANCES:
         return None
     starts = {d.name for d in s.dims if d.lower == IConst(0)}
     found = [x for x in _ways(s, free, over) if {x.row, x.column} <= starts]
     found = [x for x in found if extents[x.row] >= FEWEST_ROWS and extents[x.column] >= FEWEST_COLUMNS]
+    found = [x for x in found if steps >= FEWEST_OVER or along(graph, x) is not None]
     fewest = FEWEST_DISTANT if is_difference(e) else FEWEST_TURNED
     found = [x for x in found if extents[x.row] >= fewest or _read_in_place(graph, x, extents)]
     found = [x for x in found if min(extents[x.row], extents[x.column]) >= _fewest_widened(graph, x)]

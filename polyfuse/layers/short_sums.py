@@ -5,7 +5,8 @@ becomes
     d[i, j] = (x[i, 0] - y[j, 0]) + (x[i, 1] - y[j, 1]) + (x[i, 2] - y[j, 2])
 
 Three terms fill no vector; without the reduction all loops may be lanes, and values are computed where they
-are read.  Sums of windows keep their loop, for neighbours share their terms.  Eight terms are a vector, and
+are read.  Sums of windows keep their loop, for neighbours share their terms, and so do those of four terms
+and more along both factors, unless something sums them up: these are tiles.  Eight terms are a vector, and
 no gain for rows.
 """
 
@@ -30,6 +31,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.digit_dims import sums_windows
+from polyfuse.layers.products import product_of, with_followers
 from polyfuse.layers.rewrites import inlinable, inline
 
 MOST_TERMS = 7
@@ -44,7 +46,7 @@ def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     for name in [s.name for s in graph.statements]:
         s = graph.statement(name)  # as it is by now: it may have taken what it read in
         points = _points(s)
-        if 0 < len(points) <= MOST_TERMS and _may_be(s, len(points)):
+        if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"
             decisions.append(Decision("write out", s.target, True, why))
             written = written_out(s, points)
@@ -78,11 +80,15 @@ def _points(s: Statement) -> list[dict[str, IndexExpr]]:
     return [dict(zip(s.reduction_dims, map(IConst, at), strict=True)) for at in product(*spans)]
 
 
-def _may_be(s: Statement, terms: int) -> bool:
-    """Is a reduction short of operations, and not of windows?"""
+def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
+    """Is a reduction short of operations, and none that loops or tiles are better for?"""
     if terms * sum(isinstance(e, Apply | Select) for e in walk(s.expr)) > MOST_OPERATIONS:
         return False
-    return terms <= 1 or not sums_windows(s)
+    if terms > 1 and sums_windows(s):
+        return False
+    p = product_of(graph, s)
+    following = {f.statement for f in with_followers(graph, p).followers} if p else set()
+    return p is None or any(t.name not in following for t in graph.readers(s.target))
 
 
 def written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:

@@ -72,6 +72,22 @@ def test_batches_of_small_matrices_are_written_out_and_computed_whole() -> None:
     assert "c1 < 3;" in source and "rest % 3" not in source
 
 
+def test_many_pairs_of_short_rows_are_tiles() -> None:
+    """Where nothing sums them up: of four terms and more, of which one factor would be read across lanes."""
+    sizes = {"N": 200, "M": 300}
+    assert len(written(DISTANCES, **sizes, C=3)[1]) == 1
+    assert written(DISTANCES, **sizes, C=4)[1] == [] and written(DISTANCES, **sizes, C=MOST_TERMS)[1] == []
+    nearest = DISTANCES.replace("-> (d: f32[N, M])", "-> (m: f32[N])").replace(
+        " }", "; m[i] = min[j](d[i, j]) }"
+    )
+    assert len(written(nearest, **sizes, C=4)[1]) == 1
+    f = pf.compile(DISTANCES, target="cpu")
+    x, y = (np.random.default_rng(k).standard_normal((n, 5)).astype("f4") for k, n in enumerate((200, 301)))
+    difference = x[:, None].astype("f8") - y[None]
+    assert np.abs(f(x, y) - (difference**2).sum(-1)).max() < 1e-4
+    assert any("+ tile" in str(d) for d in f.built(x, y).decisions)
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [
