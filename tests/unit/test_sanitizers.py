@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from sanitized_faults import TEXTS
-
-from polyfuse.diagnostics import ToolchainError
-from polyfuse.runtime import sanitized
+from sanitized_processes import in_sanitized
 
 TESTS = Path(__file__).resolve().parents[1]
 FAULTS = TESTS / "sanitized_faults.py"
-
-
-def in_sanitized(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A Python process with sanitizers."""
-    try:
-        sanitized.environment()
-    except ToolchainError as e:
-        pytest.skip(str(e))
-    command = [sys.executable, "-m", "polyfuse.runtime.sanitized", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **more})
 
 
 def test_each_fault_is_reported() -> None:
