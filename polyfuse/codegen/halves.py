@@ -59,7 +59,8 @@ def conversions() -> dict[str, str]:
 @dataclass(slots=True)
 class HalfPrinter(Printer):
     """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
-    `alike` what is the same for all.  Arrays in `roomy` have places for a whole last step of lanes.
+    `alike` what is the same for all.  Arrays in `roomy` have places for a whole step of lanes, wherever it
+    begins.
 
     Neighbours in memory of buffers in `strided` may be apart.  Loops `in_rows` that are computed at once
     (`codegen.joint_text`) are short: the rest of each goes under masks.  Iterations over a variable in
@@ -103,11 +104,11 @@ class HalfPrinter(Printer):
                 return Printer.node(self, node, indent)
 
     def array(self, node: Declare, indent: str) -> list[str]:
-        """Of whole steps of lanes, through a pointer: beside stores to an array gcc 12 leaves lanes in
-        memory."""
+        """With room for a step of lanes that begins at the last element: loops may start anywhere, and read
+        what is further on.  Through a pointer: beside stores to an array gcc 12 leaves lanes in memory."""
         assert node.value is None, node
         self.roomy.add(node.name)
-        name, kind, count = scalar_name(node.name), node.dtype.c_name, -(-node.count // LANES) * LANES
+        name, kind, count = scalar_name(node.name), node.dtype.c_name, node.count - 1 + LANES
         return [
             f"{indent}__attribute__((aligned(64))) {kind} {name}_m[{count}];",
             f"{indent}{kind}* __restrict const {name} = ({kind}*)__builtin_assume_aligned({name}_m, 64);",
@@ -176,7 +177,7 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """The iterations from the loop's start to the end, no more than the lanes, as one step of these; or
         `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
-        tail = None if self.lazy else tail_of(loop, self.along, self.roomy)
+        tail = None if self.lazy else tail_of(loop, self.along, self.roomy if lanes <= LANES else ())
         if tail is None:
             return plain
         i1, start = indent + "  ", f"{loop.var}_s"

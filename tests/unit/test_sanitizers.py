@@ -34,3 +34,19 @@ def test_right_code_has_no_report(tests: str) -> None:
     plain = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
     ran = in_sanitized(*plain, str(TESTS / tests), POLYFUSE_LAUNCHER="1", POLYFUSE_VERIFY="0")
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# The rest of the loop begins behind the row's start, and its lanes end behind the row's end.
+SHIFTED_ROW = """
+import numpy as np, polyfuse as pf
+text = "op f(x: f16[T, N], g: f16[N + 1]) -> (y: f16[T, N]) { y[t, i] = x[t, i] * g[i + 1] }"
+g = np.arange(64, dtype="f2")
+y = pf.compile(text)(np.full((64, 63), 2, "f2"), g)
+assert (y == 2 * g[1:]).all()
+print("ended")
+"""
+
+
+def test_lanes_end_in_a_row_that_is_shared() -> None:
+    ran = in_sanitized("-c", SHIFTED_ROW)
+    assert ran.stdout.strip() == "ended", ran.stderr
