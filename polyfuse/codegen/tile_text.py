@@ -12,7 +12,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import assert_never
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
@@ -32,6 +32,7 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
     size = node.lanes * node.dtype.bytes
+    widest = max(16, gcd(size, 64))  # vectors that fill a row
     loops = [
         f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
         for x in node.loops
@@ -48,7 +49,7 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
         f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts else ''};",
         f"{indent}{{",
-        f"{i1}enum {{ {name}_bytes = {size} % PF_VECTOR ? 16 : PF_VECTOR,"
+        f"{i1}enum {{ {name}_bytes = {widest} < PF_VECTOR ? {widest} : PF_VECTOR,"
         f" {name}_vectors = {size} / {name}_bytes }};",
         f"{i1}typedef {c} {name}_vector __attribute__((vector_size({name}_bytes)));",
         f"{i1}typedef {c} {name}_memory"
