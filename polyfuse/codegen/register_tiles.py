@@ -157,6 +157,8 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
     shape, left, right = (strip_of(nest.row), strip_of(nest.lane)), nest.left, nest.right
     if shape[0] is None or shape[1] is None or not (isinstance(left, Read) and isinstance(right, Read)):
         return None
+    if not {left.tensor, right.tensor} <= {b.tensor for b in kernel.buffers}:
+        return None  # what loops around compute
     rows, lanes = shape[0].length, _lanes(kernel, nest, right, shape[1].length)
     if rows * lanes * dtype.bytes > MOST_BYTES:
         return None
@@ -245,15 +247,15 @@ def _start(kernel: Kernel, nest: SumNest, loop: For, length: int, read: Read) ->
 
 def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
     """All values of a dim of the result in what is summed, if each goes with all values of other dims."""
-    (place, *others) = [k for k, i in enumerate(update.indices) if var in plain_variables((i,))]
+    places = [k for k, i in enumerate(update.indices) if var in plain_variables((i,))]
     summed = [s for s in kernel.graph.statements if s.target == update.buffer and s.accumulate]
-    if others or len(summed) != 1:
+    if len(places) != 1 or len(summed) != 1:
         return None
     spans = {
         d.name: range(d.lower.value, d.upper.value)
         for d in summed[0].dims
         if isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
     }
-    index = summed[0].write[place]
+    index = summed[0].write[places[0]]
     known = len(spans) == len(summed[0].dims)
     return spans.get(index.name) if known and isinstance(index, IVar) else None
