@@ -8,7 +8,8 @@ Besides the tiles themselves (`layers.tile_shapes`) a way takes
     the right factor     read in place where memory lies along columns, else copied first, or turned around
     the left factor      in lines that hold more than the rows and steps of a tile where these lie apart
 
-Columns that fill one vector, and lie as memory does, so are better than many that do not (docs/targets.md).
+Columns that fill one vector, and lie as memory does, so are better than many that do not
+(docs/reference/contractions.md).
 Cycles are those of one core; that caches hold less of some factors is left to the tiles.
 """
 
