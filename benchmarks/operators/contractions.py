@@ -258,4 +258,39 @@ CASES = (
         lambda t, f, x, w, b: f.conv2d(x, w, b, padding=1),
         lambda j, n, x, w, b: j.lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1))) + b[0],
     ),
+    Case(
+        "transform of blocks of 8 x 8",
+        """op f(x: f32[8*P, 8*Q], c: f32[8, 8]) -> (y: f32[P, Q, 8, 8]) {
+          t[i, j, u, b] = sum[a](c[u, a] * x[8*i + a, 8*j + b]) for i in 0..P, j in 0..Q, b in 0..8
+          y[i, j, u, v] = sum[b](t[i, j, u, b] * c[v, b])
+        }""",
+        lambda d: (d(512, 512), d(8, 8)),
+        lambda t, f, x, c: t.einsum("ua,iajb,vb->ijuv", c, x.view(64, 8, 64, 8), c),
+        lambda j, n, x, c: n.einsum("ua,iajb,vb->ijuv", c, x.reshape(64, 8, 64, 8), c),
+    ),
+    Case(
+        "product of few columns, turned",
+        "op f(x: f32[K, N], w: f32[K, O]) -> (y: f32[N, O]) { y[n, o] = sum[k](x[k, n] * w[k, o]) }",
+        lambda d: (d(48, 40_000), d(48, 8)),
+        lambda t, f, x, w: x.T @ w,
+        lambda j, n, x, w: x.T @ w,
+    ),
+    Case(
+        "distances of rows of five",
+        """op f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) {
+          y[i, j] = sum[k]((x[i, k] - w[j, k]) ** 2)
+        }""",
+        lambda d: (d(1000, 5), d(1000, 5)),
+        lambda t, f, x, w: ((x[:, None] - w) ** 2).sum(2),
+        lambda j, n, x, w: ((x[:, None] - w) ** 2).sum(2),
+        eager=lambda t, f, x, w: t.cdist(x, w) ** 2,
+    ),
+    Case(
+        "many products of 5 x 5, turned",
+        "op f(x: f32[B, N, N], w: f32[B, N, N]) -> (y: f32[B, N, N]) {\n"
+        "  y[b, i, j] = sum[k](x[b, i, k] * w[b, j, k])\n}",
+        lambda d: (d(16_000, 5, 5), d(16_000, 5, 5)),
+        lambda t, f, x, w: t.bmm(x, w.transpose(1, 2)),
+        lambda j, n, x, w: n.einsum("bik,bjk->bij", x, w),
+    ),
 )
