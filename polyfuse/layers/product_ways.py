@@ -87,7 +87,7 @@ def _lines(graph: TensorGraph, s: Statement, p: Product, x: Extents, shape: Tile
     far = elements * size > STREAMED_FACTOR and x.steps > FOLLOWED and not shape.in_rows
     rows = min(x.rows, shape.rows * (shape.group if shape.in_rows else 1), MOST_STARTS)
     held = core.line // size
-    alike = elements * size > core.l2 and x.apart > 0 and x.apart % L1_WAY == 0  # rows share sets of L1
+    alike = elements * size > 2 * core.l2 and x.apart > 0 and x.apart % L1_WAY == 0  # they share sets of L1
     cycles = elements / held * FAR_CYCLES if alike else 0.0
     for r in reads(p.left):
         where = address(graph, r.tensor, r.indices)
