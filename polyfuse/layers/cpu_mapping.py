@@ -68,6 +68,7 @@ SUNK_STRIP = 256
 # Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
 SHORTEST_STRIP = 128
 WHOLE = 64
+SMALL_MATRIX = 64  # elements, which an iteration of a worker computes whole
 # A longer loop inside of a row that runs across a reduction is cut into strips, whose totals stay in L1.
 LONGEST_SUNK = 2048
 CHUNKS_PER_THREAD = 4
@@ -307,8 +308,8 @@ def _free_members(graph: TensorGraph, phase: Band) -> int:
     count = sum(1 for _ in takewhile(lambda m: is_free(graph, m, names), phase.members))
     if has_band(phase.child):
         return count
-    trips = [trip_of(graph, m) or WHOLE for m in phase.members]
-    return next((k for k in range(1, count) if prod(trips[k:]) <= WHOLE), min(count, len(trips) - 1))
+    trips = [trip_of(graph, m) or SMALL_MATRIX for m in phase.members]
+    return next((k for k in range(1, count) if prod(trips[k:]) <= SMALL_MATRIX), min(count, len(trips) - 1))
 
 
 def _as_one_band(graph: TensorGraph, phase: Tree) -> Tree:

@@ -54,12 +54,12 @@ from polyfuse.layers.product_measures import extents_of, measures
 from polyfuse.layers.products import from_zero, product_of
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.layers.tile_copies import STRIP, Copy, Side, loop
-from polyfuse.layers.tile_shapes import MOST_STEPS, TileShape, tile_shape
+from polyfuse.layers.tile_shapes import FEWEST_READERS, MOST_STEPS, TileShape, tile_shape
 
 # A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles
-# read it in place about as fast, and elsewhere; and if the copy takes at most so many times its memory.
-FEWEST_ALONG, FEWEST_READERS = 256, 4
-MOST_COPIED = 2
+# read it in place about as fast (elsewhere `FEWEST_READERS`); and if the copy takes at most so many times its
+# memory.
+FEWEST_ALONG, MOST_COPIED = 256, 2
 # What is more than elements of memory has to be copied, unless it takes more than this.
 LARGEST_COPY = 256 * 1024 * 1024
 

@@ -16,8 +16,8 @@ from itertools import combinations
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.tensor_graph import Apply, Expr, Statement, TensorGraph, depends_on, format_expr
+from polyfuse.layers.product_measures import extents_of
 
 # So many times fewer products are worth a line, of so many or more.
 WORTH, FEWEST_PRODUCTS = 2, 64 * 1024
@@ -36,7 +36,7 @@ class Factoring:
 def suggest_factoring(graph: TensorGraph, decisions: list[Decision]) -> None:
     """A line for each sum that would take fewer products as two."""
     for s in graph.statements:
-        found, all_of_it = best_factoring(s), prod(_extents(s).values())
+        found, all_of_it = best_factoring(s), prod(extents_of(s).values())
         if found is None or all_of_it < max(FEWEST_PRODUCTS, WORTH * found.products):
             continue
         inside, outside = (" * ".join(map(format_expr, side)) for side in (found.inside, found.outside))
@@ -51,13 +51,13 @@ def suggest_factoring(graph: TensorGraph, decisions: list[Decision]) -> None:
 def best_factoring(s: Statement) -> Factoring | None:
     """The two sums with the fewest products, of a sum of products whose bounds are known; None if there are
     none."""
-    if s.reduction != "sum" or len(_extents(s)) < len(s.dims):
+    if s.reduction != "sum" or not all(extents_of(s).values()):
         return None
     return min(_factorings(s), key=lambda f: f.products, default=None)
 
 
 def _factorings(s: Statement) -> Iterator[Factoring]:
-    of, over = _extents(s), s.reduction_dims
+    of, over = extents_of(s), s.reduction_dims
     factors = list(_factors(s.expr))
     if len(factors) < 3:
         return
@@ -79,12 +79,3 @@ def _factors(e: Expr) -> Iterator[Expr]:
             yield from _factors(a)
     else:
         yield e
-
-
-def _extents(s: Statement) -> dict[str, int]:
-    """How long the dims are whose bounds are numbers."""
-    return {
-        d.name: d.upper.value - d.lower.value
-        for d in s.dims
-        if isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    }

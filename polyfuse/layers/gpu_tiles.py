@@ -15,12 +15,13 @@ from math import prod
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import is_difference
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
 from polyfuse.layers.factors import Product, plain
 from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
 from polyfuse.layers.nest import Nest
+from polyfuse.layers.product_measures import extents_of
 
 # Columns of a thread, and the numbers of rows that it may have.
 COLUMNS = 4
@@ -37,7 +38,7 @@ def fits(graph: TensorGraph, p: Product, gpu: GpuTarget) -> bool:
 
 def _rows(graph: TensorGraph, p: Product, gpu: GpuTarget) -> int | None:
     """Rows of a thread: the most of which there are enough blocks."""
-    extents = _extents(graph, p)
+    extents = extents_of(graph.statement(p.statement))
     if extents[p.column] < COLUMNS or gpu.vector is not None or gpu.row_threads is not None:
         return None
     for rows in ROWS:
@@ -48,14 +49,6 @@ def _rows(graph: TensorGraph, p: Product, gpu: GpuTarget) -> int | None:
     return None
 
 
-def _extents(graph: TensorGraph, p: Product) -> dict[str, int]:
-    found = {}
-    for d in graph.statement(p.statement).dims:
-        assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `layers.products` has seen to it
-        found[d.name] = d.upper.value - d.lower.value
-    return found
-
-
 def _threads(extents: dict[str, int], p: Product, rows: int) -> tuple[int, int]:
     return min(THREADS, ceil(extents[p.column], COLUMNS)), min(THREADS, ceil(extents[p.row], rows))
 
@@ -64,7 +57,7 @@ def map_product(
     graph: TensorGraph, p: Product, gpu: GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Nest]]:
     """A contraction in tiles of threads."""
-    extents, rows = _extents(graph, p), _rows(graph, p, gpu)
+    extents, rows = extents_of(graph.statement(p.statement)), _rows(graph, p, gpu)
     assert rows is not None  # `fits` was asked
     tx, ty = _threads(extents, p, rows)
     why = f"{prod(extents.values()) / 1e6:.3g} M products: {rows} rows and {COLUMNS} columns in each of "

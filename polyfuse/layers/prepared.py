@@ -30,7 +30,8 @@ def prepared(
     """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
     if not isinstance(machine, GpuTarget):
         graph = graph if checked else compute_chosen(graph, decisions)
-        graph = write_out(functions_apart(graph, decisions, core or Core()), decisions)
+        on = core or Core()
+        graph = write_out(functions_apart(graph, decisions, on), decisions, on)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)

@@ -7,18 +7,21 @@ from math import prod
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.tensor_graph import Expr, Read, Statement, TensorGraph, depends_on, reads
+from polyfuse.ir.tensor_graph import Expr, IterDim, Read, Statement, TensorGraph, depends_on, reads
 from polyfuse.layers.factors import Product, along, contiguous
 from polyfuse.layers.strides import address, stride
 from polyfuse.layers.tile_shapes import CROWDED, Extents
 
 
 def extents_of(s: Statement) -> dict[str, int]:
-    found = {}
-    for d in s.dims:
-        assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)  # `layers.products` has seen to it
-        found[d.name] = d.upper.value - d.lower.value
-    return found
+    """How long its dims are; 0 where that is not one number."""
+    return {d.name: _extent(d) for d in s.dims}
+
+
+def _extent(d: IterDim) -> int:
+    """How long a dim is; 0 where that is not one number."""
+    known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
+    return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
 
 
 def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:

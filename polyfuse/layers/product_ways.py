@@ -28,7 +28,7 @@ from polyfuse.layers.product_measures import extents_of, measures
 from polyfuse.layers.strides import address, stride
 from polyfuse.layers.tile_shapes import (
     COPY_CYCLES,
-    FEWEST_LEFT,
+    FEWEST_READERS,
     FOLLOWED,
     L1_WAY,
     STREAMED_FACTOR,
@@ -96,7 +96,7 @@ def _lines(graph: TensorGraph, s: Statement, p: Product, x: Extents, shape: Tile
             continue  # lines are used whole
         found = {held // 2 + a + t for a in _starts(where, p.row, rows) for t in range(run)}
         lines = (len({a // held for a in found}) - len(found) / held) / (rows * run)
-        times = 1 if run == 1 and readers >= FEWEST_LEFT else readers  # it is copied for so many
+        times = 1 if run == 1 and readers >= FEWEST_READERS else readers  # it is copied for so many
         cycles += elements * times * lines * (FAR_CYCLES if far and run == 1 else LINE_CYCLES)
     return cycles
 

@@ -32,7 +32,6 @@ from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.short_integers import is_half
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
-    IterDim,
     Statement,
     TensorGraph,
     depends_on,
@@ -41,6 +40,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.depending import depending
 from polyfuse.layers.factors import Follower, Product, along, contiguous, lies_along, widens
+from polyfuse.layers.product_measures import extents_of
 from polyfuse.layers.product_ways import best_way
 from polyfuse.layers.strides import address, stride
 
@@ -52,7 +52,7 @@ FEWEST_ROWS, FEWEST_TURNED = 2, 4
 FEWEST_ALONG = 32
 FEWEST_COLUMNS = 8
 FEWEST_OVER = 8
-# Of fewer steps tiles are worth it where both factors lie along them: else one is read across lanes.
+# Of fewer steps tiles are worth it on a CPU where both factors lie along them: else lanes read across one.
 FEWEST_ACROSS = 4
 # Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
 # which are not summed together, no factor is turned around.
@@ -139,7 +139,7 @@ def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Pr
         return None
     if e.dtype not in (F32, F64, I32) or len(graph.writers(s.target)) > 1:
         return None
-    extents = {d.name: _extent(d) for d in s.dims}
+    extents = extents_of(s)
     free = tuple(d.name for d in s.dims if not d.reduce)
     if not all(extents.values()) or any(isinstance(i, EXPR_TYPES) for i in s.write):
         return None
@@ -147,7 +147,8 @@ def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Pr
         return None
     over = s.reduction_dims
     steps = prod(extents[d] for d in over)
-    if prod(extents.values()) < FEWEST_PRODUCTS or steps < min(FEWEST_OVER, FEWEST_ACROSS):
+    fewest_over = FEWEST_OVER if core is None else min(FEWEST_OVER, FEWEST_ACROSS)
+    if prod(extents.values()) < FEWEST_PRODUCTS or steps < fewest_over:
         return None
     if is_difference(e) and prod(extents[d] for d in free) < FEWEST_DISTANCES:
         return None
@@ -201,12 +202,6 @@ def _fewest_widened(graph: TensorGraph, x: Product) -> int:
     if any(all(lies_along(graph, e, d) for e in factors) for d in x.over):
         return FEWEST_WIDENED_TURNED
     return 0 if all(map(is_half, factors)) else FEWEST_WIDENED
-
-
-def _extent(d: IterDim) -> int:
-    """How long a dim is; 0 where that is not one number."""
-    known = isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
 
 
 def _followers(

@@ -107,10 +107,8 @@ def _joined_s(x: _Joined, machine: CpuDevice) -> float:
 
 def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> float:
     """Seconds of tiles and of what brings factors and results into their order."""
-    moving = (
-        moving_cycles(graph, s, p, measures(graph, s, p), machine.core) * machine.cycle_s / machine.threads
-    )
-    return tiles_s(graph, s, p, machine)[0] + moving
+    cycles = moving_cycles(graph, s, p, measures(graph, s, p), machine.core)
+    return tiles_s(graph, s, p, machine)[0] + cycles * machine.cycle_s / machine.threads
 
 
 def _ways(graph: TensorGraph, s: Statement, collapsed: Statement) -> Iterator[_Joined]:

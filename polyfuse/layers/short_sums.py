@@ -18,6 +18,7 @@ from itertools import product
 from math import prod
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.linear import simplify
 from polyfuse.ir.tensor_graph import (
@@ -40,13 +41,13 @@ MOST_OPERATIONS = 128
 OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
-def write_out(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def write_out(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
     """The graph with such reductions written out, in what reads each of their elements once if they are
     temporary."""
     for name in [s.name for s in graph.statements]:
         s = graph.statement(name)  # as it is by now: it may have taken what it read in
         points = _points(s)
-        if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points)):
+        if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points), core):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"
             decisions.append(Decision("write out", s.target, True, why))
             written = written_out(s, points)
@@ -80,13 +81,13 @@ def _points(s: Statement) -> list[dict[str, IndexExpr]]:
     return [dict(zip(s.reduction_dims, map(IConst, at), strict=True)) for at in product(*spans)]
 
 
-def _may_be(graph: TensorGraph, s: Statement, terms: int) -> bool:
+def _may_be(graph: TensorGraph, s: Statement, terms: int, core: Core) -> bool:
     """Is a reduction short of operations, and none that loops or tiles are better for?"""
     if terms * sum(isinstance(e, Apply | Select) for e in walk(s.expr)) > MOST_OPERATIONS:
         return False
     if terms > 1 and sums_windows(s):
         return False
-    p = product_of(graph, s)
+    p = product_of(graph, s, core)
     following = {f.statement for f in with_followers(graph, p).followers} if p else set()
     return p is None or any(t.name not in following for t in graph.readers(s.target))
 

@@ -49,8 +49,10 @@ STREAMED_FACTOR = 6 << 20
 # are followed together.  Strips of these are so many bytes long at least; and so many panels are added to an
 # element at most, else panels are longer.
 STREAMED_STEPS, STREAMED_BYTES, MOST_ADDED = 8, 2048, 1024
-# Streams that are followed together in any case; tiles of columns from which on a left factor is copied.
-FOLLOWED, FEWEST_LEFT = 16, 4
+# Streams that are followed together in any case.
+FOLLOWED = 16
+# A factor that lies across memory is copied by all workers if so many tiles read it.
+FEWEST_READERS = 4
 # Cycles to add a vector of a tile to the result, and to wait for a short piece of a row of the right factor
 # that memory brings.
 VISIT_CYCLES, PIECE_CYCLES = 6, 30
@@ -176,7 +178,7 @@ def _rows_streamed(x: Extents, tiles: TileShape, core: Core, threads: int) -> Ti
     panel = _short_panel(x)
     if (
         not x.beside
-        or wide >= FEWEST_LEFT
+        or wide >= FEWEST_READERS
         or left <= STREAMED_FACTOR
         or x.steps < max(2 * panel, FOLLOWED + 1)
     ):

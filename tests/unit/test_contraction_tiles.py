@@ -98,6 +98,19 @@ def test_panels_of_few_steps(
     check_everywhere([product_call(n, K=11, M=40, N=70) for n in forms])
 
 
+@pytest.mark.parametrize(("columns", "widest"), [(8, 32), (16, 64)])
+def test_rows_of_tiles_are_in_the_widest_vectors_that_fill_them(
+    columns: int, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 floats are one vector of 32 bytes also where a processor has longer ones."""
+    monkeypatch.setattr(CpuKnobs, "on", AVX2 if columns < 16 else Core())
+    text = "op f(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[m, n] = sum[k](a[m, k] * b[k, n]) }"
+    f = pf.compile(text, target="cpu", options=pf.Options(library="never"))
+    a, b = np.ones((400, 64), "f4"), np.ones((64, columns), "f4")
+    source = f.built(a, b).code.source
+    assert f"tile0_bytes = {widest} < PF_VECTOR ? {widest} : PF_VECTOR" in source and (f(a, b) == 64).all()
+
+
 def test_many_terms_are_summed_in_parts() -> None:
     """As many as one accumulator takes lose no more than pairs of sums do."""
     f = pf.compile(f"op f{FORMS['plain']}", target="cpu", options=pf.Options(library="never"))

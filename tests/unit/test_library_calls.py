@@ -158,6 +158,18 @@ def library_times(graph: TensorGraph, core: Core, threads: int) -> ProductTimes:
     return product_times(graph, s, found, core, threads)
 
 
+def test_a_library_takes_longer_for_a_large_factor_across_memory() -> None:
+    """Measured: 2.4 times as long with 4 M elements, no longer with 200,000."""
+
+    def seconds(x: str, n: int) -> float:
+        text = f"op f(x: f32[{x.upper()}], w: f32[K, O]) -> (y: f32[N, O]) {{ y[n, o] = sum[k](x[{x}] * w[k, o]) }}"
+        graph = fixed_graph(instantiate(parse_text(text), "f"), {"N": n, "K": 48, "O": 8})
+        return library_times(graph, AVX2, 2).library - CALL_S
+
+    assert seconds("k, n", 80_000) > 1.5 * seconds("n, k", 80_000)
+    assert seconds("k, n", 4_000) == seconds("n, k", 4_000)
+
+
 def test_a_library_computes_whole_vectors_of_columns_and_copies_factors() -> None:
     """Measured: eight columns take OpenBLAS 1.7 times as long for each product as 128, twelve as sixteen."""
 

@@ -53,6 +53,21 @@ def test_few_columns_are_not_taken_where_many_rows_lie_along_memory() -> None:
     assert way(ALONG, N=64, K=500, O=4000) == ("o", "n")
 
 
+def test_large_factors_whose_rows_share_sets_of_a_cache_are_better_turned_around() -> None:
+    assert way(ALONG, N=64, K=1000, O=1000) == ("o", "n")
+    assert way(ALONG, N=64, K=1024, O=1024) == ("n", "o")  # rows of w are 4 kB apart
+    assert way(FACTORS, M=64, K=4096, N=20) == ("m", "n")  # x is so large only that L2 holds it
+
+
+def test_sums_of_few_steps_are_contractions_on_a_cpu_only() -> None:
+    """Where both factors lie along them: on a GPU that is not measured."""
+    graph = fixed_graph_of(ALONG, N=500, K=5, O=500)
+    assert product_of(graph, graph.statements[0]) is None
+    assert way(ALONG, N=500, K=5, O=500)
+    across = fixed_graph_of(ACROSS, N=500, K=5, O=500)
+    assert product_of(across, across.statements[0], AVX2) is None
+
+
 def test_ways_that_take_as_long_have_the_most_rows() -> None:
     text = """op f(x: f32[A, B, K], w: f32[K, N]) -> (y: f32[A, B, N]) {
       y[a, b, n] = sum[k](x[a, b, k] * w[k, n])

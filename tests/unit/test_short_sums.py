@@ -9,6 +9,7 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.decisions import Decision
+from polyfuse.ir.cpu_core import AVX2
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.short_sums import MOST_TERMS, write_out
 
@@ -34,7 +35,7 @@ COUNTS = "op f(k: i64[N, 2]) -> (h: i64[9]) { h[k[i, c]] += 1 }"
 def written(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = write_out(graph, decisions)
+    after = write_out(graph, decisions, AVX2)
     assert_equivalent(graph, after)
     return after, decisions
 
