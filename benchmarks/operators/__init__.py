@@ -7,6 +7,7 @@ from benchmarks.operators import (
     contractions,
     functions,
     gradients,
+    graphs,
     images,
     indices,
     losses,
@@ -16,6 +17,7 @@ from benchmarks.operators import (
     rows,
     science,
     sequences,
+    serving,
 )
 from benchmarks.operators.case import Case as Case
 
@@ -33,4 +35,6 @@ CASES: tuple[Case, ...] = (
     *contractions.CASES,
     *science.CASES,
     *points.CASES,
+    *graphs.CASES,
+    *serving.CASES,
 )
