@@ -97,6 +97,16 @@ def _cross(x: Any, w: Any, v: Any) -> Any:
     return c
 
 
+def _splat_torch(torch: Any, F: Any, p: Any, w: Any) -> Any:
+    at = (p * 128.0).int()
+    return torch.zeros(128 * 128).index_add_(0, at[:, 0] * 128 + at[:, 1], w).view(128, 128)
+
+
+def _splat_jax(jax: Any, jnp: Any, p: Any, w: Any) -> Any:
+    at = (p * 128.0).astype("i4")
+    return jnp.zeros((128, 128)).at[at[:, 0], at[:, 1]].add(w)
+
+
 def _equalised_torch(torch: Any, F: Any, x: Any) -> Any:
     c = torch.bincount(x, minlength=256).cumsum(0).float()
     return (c * (255.0 / len(x))).to(torch.uint8)[x.int()]
@@ -188,6 +198,25 @@ CASES: tuple[Case, ...] = (
         lambda d: (d.ints(0, 100, 500_000), d.ints(0, 100, 500_000)),
         lambda t, f, a, b: t.bincount(a * 100 + b, minlength=10_000).view(100, 100),
         lambda j, n, a, b: n.bincount(a * 100 + b, length=10_000).reshape(100, 100),
+    ),
+    Case(
+        "floats in 100 bins",
+        "op f(x: f32[N]) -> (h: i32[100]) { h[i32(min(max(x[i] * 12.5 + 50.0, 0.0), 99.0))] += 1 }",
+        lambda d: (d(1_000_000),),
+        lambda t, f, x: t.bincount((x * 12.5 + 50.0).clamp(0.0, 99.0).int(), minlength=100),
+        lambda j, n, x: n.bincount(n.clip(x * 12.5 + 50.0, 0.0, 99.0).astype("i4"), length=100),
+        eager=lambda t, f, x: t.histc(x, 100, -4.0, 4.0),
+        tolerance=2e-3,
+    ),
+    Case(
+        "points added to an image",
+        """op f(p: f32[N, 2], w: f32[N]) -> (y: f32[128, 128]) {
+          y[i32(p[n, 0] * 128.0), i32(p[n, 1] * 128.0)] += w[n]
+        }""",
+        lambda d: (d.unit(500_000, 2), d.unit(500_000)),
+        _splat_torch,
+        _splat_jax,
+        tolerance=1e-3,
     ),
     Case(
         "image of equalised brightness",

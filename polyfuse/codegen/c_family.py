@@ -19,6 +19,7 @@ from polyfuse.ir.dtypes import F32, I32, I64, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.loop_ir import (
+    PLACES,
     Barrier,
     Block,
     Combine,
@@ -289,6 +290,8 @@ class Printer:
     def data_index(self, e: Expr, extent: IndexExpr) -> str:
         """A gathered index, clamped to its range (`checked` builds report it before); in 32 bits where these
         hold both."""
+        if isinstance(e, Read) and e.tensor.startswith(PLACES):
+            return self.expr(e)
         narrow = e.dtype.bits <= 32 and isinstance(extent, IConst) and 0 < extent.value <= 2**31
         dtype = I32 if narrow else I64
         value = self.cast(self.expr(e), e.dtype, dtype)

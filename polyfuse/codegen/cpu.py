@@ -199,9 +199,9 @@ def _bodies(
         names, low = emitter.printed[form]
         places = emitter.places(_with_arrays_of(kernel, low.kernel))
     else:
-        low = lower(
-            kernel, replace(emitter.knobs, rows=1, jointly=False) if emitter.checked else emitter.knobs
-        )
+        checked = emitter.checked
+        knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
+        low = lower(kernel, knobs, checked)
         places = emitter.places(low.kernel)
         names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
         functions += [emitter.body(n, places, task) for n, task in zip(names, low.tasks, strict=True)]

@@ -6,6 +6,8 @@ conditions    that loops decide are resolved; those that are the same for all la
 accumulators  updates of one element over inner loops go through a scalar
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
+places        of scatters, and what they add, are computed in lanes
+sums in one   over a short loop that lanes run along, and one around it
 digits        loops that read by `i // K` and `i % K` run over windows of K
 cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
 invariants    functions of what a loop does not change are computed before it
@@ -55,6 +57,7 @@ from polyfuse.codegen.long_sums import long_sums
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.next_rows import next_rows
 from polyfuse.codegen.owners import owned
+from polyfuse.codegen.places import placed
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
@@ -65,6 +68,7 @@ from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.short_functions import with_short_functions
 from polyfuse.codegen.skewed import skewed
+from polyfuse.codegen.sums_in_one import sums_in_one
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.codegen.tile_followers import follow_tiles
 from polyfuse.codegen.time_parts import block_tree
@@ -91,15 +95,17 @@ class LoweredKernel:
         return max((len(x.loops) for t in self.tasks for x in t.ways), default=1)
 
 
-def lower(kernel: Kernel, knobs: CpuKnobs | None = None) -> LoweredKernel:
-    """The kernel's functions as loop IR."""
+def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) -> LoweredKernel:
+    """The kernel's functions as loop IR; `checked`: indices that are data are checked where they are used."""
     numbers, knobs = itertools.count(), knobs or CpuKnobs()
     core = knobs.on
     kernel = with_short_functions(kernel)
     block = accumulated(kernel, numbers)
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
-    block = cut_loops(split_digits(block, numbers, core))
+    if not (checked or kernel.owners):
+        block = placed(kernel, block, numbers)
+    block = cut_loops(split_digits(sums_in_one(block, core), numbers, core))
     block = column_values(kernel, hoist(kernel, block, numbers), numbers, core)
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))

@@ -77,6 +77,10 @@ class Exec:
     args: tuple[IndexExpr, ...]
 
 
+# Arrays of indices that are within the dims they are for begin so.
+PLACES = "%place"
+
+
 @dataclass(frozen=True, slots=True)
 class Declare:
     """A scalar, or with `count` a small array, every element of which starts as `value`."""

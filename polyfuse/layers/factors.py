@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from polyfuse.ir.dtypes import I32
 from polyfuse.ir.short_integers import is_half
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, TensorGraph, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Read, TensorGraph, depends_on, reads
 from polyfuse.layers.strides import address, stride
 
 
@@ -41,11 +41,24 @@ def widens(x: Product) -> bool:
 
 
 def along(graph: TensorGraph, x: Product) -> str | None:
-    """A dim that is summed along which both factors lie, elements of memory or converted to floats."""
+    """A dim that is summed along which both factors lie: elements of memory, converted to floats, or shifted
+    and scaled by what does not change along it."""
     if widens(x):
         return None
-    left, right = (e.arg if isinstance(e, Cast) else e for e in (x.left, x.right))
-    return next((d for d in x.over if contiguous(graph, left, d) and contiguous(graph, right, d)), None)
+    return next((d for d in x.over if all(_runs(graph, e, d) for e in (x.left, x.right))), None)
+
+
+def _runs(graph: TensorGraph, e: Expr, dim: str) -> bool:
+    """Is an expression an element that lies along a dim, in arithmetic with what the dim does not change?"""
+    match e:
+        case Cast(arg):
+            return _runs(graph, arg, dim)
+        case Apply("mul" | "sub" | "add", (a, b)) if dim not in depends_on(b):
+            return _runs(graph, a, dim)
+        case Apply("mul" | "sub" | "add", (a, b)) if dim not in depends_on(a):
+            return _runs(graph, b, dim)
+        case _:
+            return contiguous(graph, e, dim)
 
 
 def contiguous(graph: TensorGraph, e: Expr, dim: str) -> bool:

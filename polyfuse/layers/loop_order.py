@@ -11,7 +11,7 @@ from math import prod
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.layers.nest import racing, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 
@@ -39,7 +39,8 @@ def better(
 def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
     """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
     tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only, where
-    these walk along memory: a transpose is as fast along one side as along the other."""
+    these walk along memory: a transpose is as fast along one side as along the other.  Where data says what
+    is read, each iteration reads elsewhere."""
     large = every = 0
     for n, e in m.exprs:
         if n in names and isinstance(e, IVar):
@@ -56,7 +57,8 @@ def walked(graph: TensorGraph, s: Statement, dim: str, held: Set[str] = frozense
     most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
     for tensor, indices in accesses:
         steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
-        score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
+        jumps = [i for i in indices if isinstance(i, EXPR_TYPES) and dim in depends_on(i)]
+        score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps) - len(jumps)
         every += score
         large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
     return large, every

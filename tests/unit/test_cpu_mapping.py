@@ -402,3 +402,13 @@ def test_sums_run_along_memory() -> None:
 def test_sums_along_memory_compute_the_same(n: int, m: int) -> None:
     graph = fixed_graph_of(NORMED, N=n, M=m)
     assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0])
+
+
+@pytest.mark.parametrize(("columns", "along"), [(64, "d"), (1, "k")])
+def test_rows_that_data_choose_are_read_along_their_columns(columns: int, along: str) -> None:
+    """Values and numbers of rows lie along k, but what is read of the rows lies apart for each k."""
+    text = """op f(v: f32[N, K], c: i32[N, K], x: f32[M, D]) -> (y: f32[N, D]) {
+      y[n, d] = sum[k](v[n, k] * x[c[n, k], d])
+    }"""
+    kernels, _ = mapped(text, N=500, K=16, M=500, D=columns)
+    assert [c.split("@")[0] for c in coordinates(kernels, "y")][-1] == along

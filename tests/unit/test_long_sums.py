@@ -27,7 +27,7 @@ IN_DOUBLE = {
 
 
 def source(text: str) -> str:
-    return cpu_source(text, N=16, C=64, H=256)
+    return cpu_source(text, N=16, C=64, H=2048)
 
 
 @pytest.mark.parametrize("case", IN_DOUBLE)

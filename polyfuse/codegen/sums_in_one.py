@@ -1,0 +1,59 @@
+"""Sums over two loops are summed in one, where lanes would run along a short one again and again.
+
+    for g in 0..16:                                       for v in 0..2048 @vec:
+      for k in 0..128 @vec: acc += w[g, k] * s[g]   ->      acc += w[v // 128, v % 128] * s[v // 128]
+
+Lanes are added up once, not for each g.  The digits of v are the same for all lanes of a step
+(`codegen.digits.by_steps`), so the inner loop is whole steps of a vector or more.  Longer sums stay as they
+are: lanes are single precision, and what they are added to is not (`codegen.long_sums`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.trips import trip_of
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core
+from polyfuse.ir.index_expr import IConst, IVar, binary
+from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, substituted
+from polyfuse.ir.schedule_tree import Coordinate
+
+# Terms that a lane adds at most, and steps of lanes after which to add them up is no matter.
+MOST_TERMS, MOST_STEPS = 256, 16
+# Lanes of a step at least.
+FEWEST_LANES = 16
+
+
+def sums_in_one(block: Block, core: Core) -> Block:
+    """See the module docstring."""
+    return map_nodes(block, lambda n: _changed(n, core) if isinstance(n, For) else n)
+
+
+def _changed(outer: For, core: Core) -> Node:
+    match outer.body:
+        case (For(lanes=(_, *_)) as inner,) if _plain(outer, Coordinate.SEQ) and not inner.lane_bytes:
+            pass
+        case _:
+            return outer
+    if not _plain(inner, Coordinate.VECTOR) or not all(isinstance(n, Update) for n in inner.body):
+        return outer
+    rows, length = trip_of(outer) or 0, trip_of(inner) or 0
+    widest = max(n.value.dtype.bytes for n in inner.body if isinstance(n, Update))
+    lanes = min(length & -length, LANE_VECTORS * core.vector_bytes // widest)
+    if (
+        lanes < FEWEST_LANES
+        or rows < 2
+        or length // lanes > MOST_STEPS
+        or rows * length // lanes > MOST_TERMS
+    ):
+        return outer
+    v = IVar(inner.var)
+    digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
+    body = substituted(inner.body, digits)
+    return replace(inner, upper=IConst(rows * length), body=body)
+
+
+def _plain(loop: For, at: Coordinate) -> bool:
+    """A loop from 0 on, all that it is?"""
+    known = isinstance(loop.lower, IConst) and loop.lower.value == 0 and loop.step == 1
+    return known and loop.coordinate is at and not loop.joint
