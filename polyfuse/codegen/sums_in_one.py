@@ -15,8 +15,9 @@ from dataclasses import replace
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.index_expr import IConst, IVar, binary
-from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, substituted
+from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, substituted, values_of
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Read, depends_on, reads
 
 # Terms that a lane adds at most, and steps of lanes after which to add them up is no matter.
 MOST_TERMS, MOST_STEPS = 256, 16
@@ -47,6 +48,8 @@ def _changed(outer: For, core: Core) -> Node:
         or rows * length // lanes > MOST_TERMS
     ):
         return outer
+    if not all(_along(r, inner.var) for e in values_of(inner.body) for r in reads(e)):
+        return outer  # tiles that are turned around need both loops
     v = IVar(inner.var)
     digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
     body = substituted(inner.body, digits)
@@ -57,3 +60,9 @@ def _plain(loop: For, at: Coordinate) -> bool:
     """A loop from 0 on, all that it is?"""
     known = isinstance(loop.lower, IConst) and loop.lower.value == 0 and loop.step == 1
     return known and loop.coordinate is at and not loop.joint
+
+
+def _along(r: Read, var: str) -> bool:
+    """Does memory lie along a loop, as far as what is read depends on it?"""
+    *others, last = r.indices or (IConst(0),)
+    return var not in depends_on(*others) and (var not in depends_on(last) or last == IVar(var))

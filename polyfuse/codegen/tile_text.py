@@ -1,7 +1,8 @@
 """A register tile as C++: accumulators are vectors of the machine, one or more for each row.
 
 gcc and clang keep an array of vectors in registers where every index is known once loops of fixed length
-are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.
+are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.  Where they
+do not fill a row the last one begins earlier, and computes some lanes again.
 
 Short loops over what is summed (the window of a convolution) are written out: a core that another thread
 shares begins few instructions in a cycle, and those of such loops are a quarter.  gcc 12 would load the
@@ -12,7 +13,7 @@ registers that sums have need of; so each sum is a value of its own after each s
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import prod
 from typing import assert_never
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
@@ -25,6 +26,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
 _UNROLL = '_Pragma("GCC unroll 32")'
 # Steps that are written out at most: of a tile of 6 rows and 2 vectors, they take a kilobyte and a half.
 MOST_STEPS = 16
+# Bytes of a vector at most; the prelude says how many the machine has.
+WIDEST = 64
 
 
 def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool) -> list[str]:
@@ -32,7 +35,7 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     name, c = scalar_name(node.name), node.dtype.c_name
     (row, first_row), (lane, first_lane) = node.start
     size = node.lanes * node.dtype.bytes
-    widest = max(16, gcd(size, 64))  # vectors that fill a row
+    widest = min(WIDEST, 1 << size.bit_length() - 1)
     loops = [
         f"for (pf_i64 {x.var} = {printer.index(x.lower)}; {x.var} < {printer.index(x.upper)}; ++{x.var}) {{"
         for x in node.loops
@@ -40,17 +43,19 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
     i1, i2 = indent + "  ", indent + "  " * (1 + len(loops))
     each = f"{_UNROLL} for (int v = 0; v < {name}_vectors; ++v)"
     summed = [f"{name}_vector {name}_acc[{node.rows}][{name}_vectors] = {{}};"]
-    stored = (
-        f"(({name}_memory*)({name} + {node.lanes} * k))[v] {'+=' if node.parts else '='} {name}_acc[k][v];"
-    )
-    stores = [f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)", f"  {each} {stored}"]
+    rows = f"{_UNROLL} for (int k = 0; k < {node.rows}; ++k)"
+    place = f"*(({name}_memory*)({name} + {node.lanes} * k + {_offset(node)}))"
+    stores = [rows, f"  {each} {place} = {name}_acc[k][v];"]
+    if node.parts:  # what two vectors have is added once
+        stores = [rows, f"  {each} {name}_acc[k][v] += {place};", *stores]
     lines = [
         f"{indent}const pf_i64 {row} = {bare(printer.index(first_row))};",
         f"{indent}const pf_i64 {lane} = {bare(printer.index(first_lane))};",
         f"{indent}{c} {name}[{node.rows * node.lanes}]{' = {}' if node.parts else ''};",
         f"{indent}{{",
         f"{i1}enum {{ {name}_bytes = {widest} < PF_VECTOR ? {widest} : PF_VECTOR,"
-        f" {name}_vectors = {size} / {name}_bytes }};",
+        f" {name}_vectors = ({size} + {name}_bytes - 1) / {name}_bytes,"
+        f" {name}_last = {node.lanes} - {name}_bytes / {node.dtype.bytes} }};",
         f"{i1}typedef {c} {name}_vector __attribute__((vector_size({name}_bytes)));",
         f"{i1}typedef {c} {name}_memory"
         f" __attribute__((vector_size({name}_bytes), aligned({node.dtype.bytes}), may_alias));",
@@ -106,10 +111,16 @@ def _right(printer: Printer, node: RegisterTile, indent: str, gathered: bool) ->
         source = f"&{printer.expr(_at(node.right, node.lane, IVar(lane)))}"
     return [
         *lines,
-        f"{indent}const {name}_memory* const {name}_from = (const {name}_memory*)({source});",
+        f"{indent}const {node.dtype.c_name}* const {name}_from = {source};",
         f"{indent}{name}_vector {name}_right[{name}_vectors];",
-        f"{indent}{each} {name}_right[v] = {name}_from[v];",
+        f"{indent}{each} {name}_right[v] = *(const {name}_memory*)({name}_from + {_offset(node)});",
     ]
+
+
+def _offset(node: RegisterTile) -> str:
+    """Where vector v of a row begins."""
+    name = scalar_name(node.name)
+    return f"(v + 1 < {name}_vectors ? v * ({name}_bytes / {node.dtype.bytes}) : {name}_last)"
 
 
 def _at(read: Read, var: str, value: IndexExpr) -> Read:

@@ -50,6 +50,7 @@ from polyfuse.layers.nest import (
     volume,
     without_units,
 )
+from polyfuse.layers.outer_order import along_writes
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor, rows_first
 from polyfuse.layers.row_pairs import of_pairs
@@ -201,13 +202,13 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
     not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
-    sunk = _sink(graph, phase, threads, decisions, knobs)
-    if not isinstance(sunk, Band):
+    if not isinstance(sunk := _sink(graph, phase, threads, decisions, knobs), Band):
         return vectorise(graph, sunk, threads, decisions, knobs)
     size = knobs.strip or STRIP
     phase = _strip_mine(graph, sunk, size, smallest or 2 * size)
     tiled = transposed_tiles(graph, phase, threads, decisions)
-    phase, free = (tiled.nest, tiled.blocks) if tiled else (phase, _free_members(graph, phase))
+    phase = tiled.nest if tiled else along_writes(graph, phase)
+    free = tiled.blocks if tiled else _free_members(graph, phase)
     if volume(graph, statements(phase)) < smallest:
         free = 0
     elif of_pairs(graph, phase, free, threads):

@@ -57,8 +57,8 @@ def walked(graph: TensorGraph, s: Statement, dim: str, held: Set[str] = frozense
     most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
     for tensor, indices in accesses:
         steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
-        jumps = [i for i in indices if isinstance(i, EXPR_TYPES) and dim in depends_on(i)]
-        score = sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps) - len(jumps)
+        jumps = any(isinstance(i, EXPR_TYPES) and dim in depends_on(i) for i in indices)
+        score = -1 if jumps else sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
         every += score
         large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
     return large, every

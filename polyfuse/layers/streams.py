@@ -9,12 +9,14 @@ the last cache: then the result is gone anyway when the operator has ended.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
-from polyfuse.ir.tensor_graph import Role, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, depends_on, statement_reads
+from polyfuse.layers.product_measures import extents_of
 
 # Results smaller than this are worth no second thought.
 LEAST_BYTES = 1 << 20
@@ -68,8 +70,25 @@ def _bytes(kernels: KernelGraph, name: str) -> int:
 
 
 def touched(kernels: KernelGraph) -> int:
-    """Bytes of all memory that the kernels touch, what is written in place counted once."""
+    """Bytes of all memory that the kernels touch, what is written in place counted once; of a table whose
+    rows data choose no more than is read."""
     outside = (Scope.ARGUMENT, Scope.GLOBAL)
     names = {b.tensor for k in kernels.kernels for b in k.buffers if b.scope in outside}
     own = {t.name for t in kernels.graph.tensors if t.alias is None}
-    return sum(_bytes(kernels, n) for n in names & own)
+    chosen = _chosen(kernels)
+    return sum(min(_bytes(kernels, n), chosen.get(n, _bytes(kernels, n))) for n in names & own)
+
+
+def _chosen(kernels: KernelGraph) -> dict[str, int]:
+    """Bytes of all reads of a tensor together, of those that are only read, and only where data say."""
+    found: dict[str, int] = {}
+    whole: set[str] = set()
+    for s in (s for k in kernels.kernels for s in k.graph.statements):
+        of = extents_of(s)
+        whole.add(s.target)
+        for r in statement_reads(s):
+            elements = prod(of[d] for d in depends_on(*r.indices))
+            if elements == 0 or not any(isinstance(i, EXPR_TYPES) for i in r.indices):
+                whole.add(r.tensor)
+            found[r.tensor] = found.get(r.tensor, 0) + elements * r.dtype.bytes
+    return {n: size for n, size in found.items() if n not in whole}

@@ -412,3 +412,12 @@ def test_rows_that_data_choose_are_read_along_their_columns(columns: int, along:
     }"""
     kernels, _ = mapped(text, N=500, K=16, M=500, D=columns)
     assert [c.split("@")[0] for c in coordinates(kernels, "y")][-1] == along
+
+
+def test_an_image_whose_elements_data_choose_is_no_row() -> None:
+    """What is read jumps along p and q, which are one loop, as along c; all else lies along q."""
+    text = """op f(x: f32[C, H, W], u: i64[P, Q], v: i64[P, Q]) -> (y: f32[C, P, Q]) {
+      y[c, p, q] = x[c, u[p, q], v[p, q]] + x[c, v[p, q], u[p, q]]
+    }"""
+    kernels, _ = mapped(text, C=16, H=64, W=64, P=64, Q=64)
+    assert [c.split("@")[0] for c in coordinates(kernels, "y")][-1] == "p_q"

@@ -133,6 +133,17 @@ def test_the_model_streams_what_does_not_fit(n: int, past: set[str]) -> None:
     assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"y", "z"}
 
 
+@pytest.mark.parametrize(
+    ("text", "past"), [("t[i[n], d]", set()), ("t[i[n], d] + t[n, d] for n in 0..N", {"y"})]
+)
+def test_of_a_table_counts_what_is_read(text: str, past: set[str]) -> None:
+    """A few rows of a large table that data choose; where it is read elsewhere as well, all of it counts."""
+    text = f"op f(t: f32[V, D], i: i64[N]) -> (y: f32[N, D]) where V >= N {{ y[n, d] = {text} }}"
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, V=BORDER // 128, D=256, N=4096)), 2)
+    made = stores_past_caches(kernels, 2, [])
+    assert {b.tensor for k in made.kernels for b in k.buffers if b.past} == past
+
+
 def test_what_is_changed_in_place_or_read_by_another_kernel_is_not_streamed() -> None:
     text = """op step(inout p: f32[N], x: f32[N]) -> (y: f32[N], z: f32[N]) {
       p[i] = p[i] + x[i]

@@ -56,6 +56,13 @@ def test_which_sums_are_in_one(groups: int, length: int, expected: set[int]) -> 
     assert lengths(GROUPS, N=300, G=groups, K=length) == expected
 
 
+def test_tiles_that_are_turned_around_need_both_loops() -> None:
+    text = (
+        "op f(a: f32[B, N, M], b: f32[B, M, N]) -> (y: f32[B]) { y[z] = sum[i, k](a[z, i, k] * b[z, k, i]) }"
+    )
+    assert max(lengths(text, B=20, N=64, M=64), default=0) <= 64
+
+
 @pytest.mark.parametrize("text", [GROUPS, HIGHEST, TWO, ROWS], ids=["groups", "highest", "two", "rows"])
 @pytest.mark.parametrize(("groups", "length"), [(16, 128), (3, 48), (2, 16), (5, 100), (1, 64), (0, 16)])
 def test_values(text: str, groups: int, length: int) -> None:
