@@ -43,7 +43,7 @@ SIZES = {"N": 4, "S": 64, "H": 12, "D": 64}
     [
         (HEADS, SIZES, ["n", "h", "s", "d"]),
         (THREE, SIZES, ["n", "h", "s", "d"]),
-        (HEADS, SIZES | {"D": 512}, ["n", "s", "h", "d"]),  # long pieces
+        (THREE, SIZES | {"D": 512}, ["n", "s", "h", "d"]),  # long pieces
     ],
     ids=["one", "three", "long"],
 )
