@@ -18,6 +18,7 @@ from benchmarks.operators import (
     science,
     sequences,
     serving,
+    training,
 )
 from benchmarks.operators.case import Case as Case
 
@@ -37,4 +38,5 @@ CASES: tuple[Case, ...] = (
     *points.CASES,
     *graphs.CASES,
     *serving.CASES,
+    *training.CASES,
 )
