@@ -92,7 +92,8 @@ def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
         case "difference":
             return f"{{ const {name}_vector d = q - {right}; {total} += d * d; }}"
         case "words":
-            return f"{total} += {printer.call('pf_dot_words_i32', [f'{name}_vector{{}} + q', right])};"
+            given = [total, f"{name}_vector{{}} + q", right]
+            return f"{total} = {printer.call('pf_add_words_i32', given)};"
         case _:
             assert_never(node.term)
 

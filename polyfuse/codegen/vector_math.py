@@ -72,6 +72,7 @@ _WRAPPING = frozenset(
     [
         *(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS),
         "pf_dot_words_i32",
+        "pf_add_words_i32",
     ]
 )
 
@@ -315,7 +316,7 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 """Those that work on many elements in place, a multiple of 16."""
 
 
-WORD_FUNCTIONS: tuple[str, ...] = ("pf_word_i32", "pf_dot_words_i32")
+WORD_FUNCTIONS: tuple[str, ...] = ("pf_word_i32", "pf_dot_words_i32", "pf_add_words_i32")
 """Those of two integers in a word."""
 
 

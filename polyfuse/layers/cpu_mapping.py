@@ -67,8 +67,7 @@ FEWEST_FACTORED = 16
 STRIP = 2048
 SUNK_STRIP = 256
 # Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
-SHORTEST_STRIP = 128
-WHOLE = 64
+SHORTEST_STRIP, WHOLE = 128, 64
 SMALL_MATRIX = 64  # elements, which an iteration of a worker computes whole
 # A longer loop inside of a row that runs across a reduction is cut into strips, whose totals stay in L1.
 LONGEST_SUNK = 2048
@@ -202,10 +201,10 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
     not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
-    if not isinstance(sunk := _sink(graph, phase, threads, decisions, knobs), Band):
+    sunk = _sink(graph, phase, threads, decisions, knobs)
+    if not isinstance(sunk, Band):
         return vectorise(graph, sunk, threads, decisions, knobs)
-    size = knobs.strip or STRIP
-    phase = _strip_mine(graph, sunk, size, smallest or 2 * size)
+    phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest or 2 * (knobs.strip or STRIP))
     tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
@@ -214,8 +213,8 @@ def _map_parallel(
     elif of_pairs(graph, phase, free, threads):
         free -= 1
     blocks = (replace(m, coordinate=Coordinate.BLK) for m in phase.members[:free])
-    members = (*blocks, *phase.members[free:])
-    return vectorise(graph, replace(phase, members=members), threads, decisions, knobs)
+    phase = replace(phase, members=(*blocks, *phase.members[free:]))
+    return vectorise(graph, phase, threads, decisions, knobs)
 
 
 def _map_reduction(
