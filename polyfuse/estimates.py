@@ -16,6 +16,8 @@ _NAMES = ("L1", "L2", "L3", "memory")
 _LANES = (("avx512f", 16), ("avx2", 8))
 # Vector registers, and how tiles get factors from L2, by what the processor says it has.
 _CORES = (("avx512f", Core(64, 32)), ("avx2", AVX2), ("asimd", Core(16, 32)))
+# Features that add products of four bytes, of which one factor has a sign.
+_BYTE_PRODUCTS = ("avx512_vnni", "avx_vnni")
 
 
 def this_cpu(threads: int | None = None) -> CpuDevice:
@@ -48,7 +50,8 @@ def this_core() -> Core:
     sizes = cache_sizes()
     features = cpu_features()
     core = next((core for name, core in _CORES if name in features), Core(16, 16))
-    return replace(core, l1=sizes.l1, l2=sizes.l2)
+    products = any(name in features for name in _BYTE_PRODUCTS)
+    return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products)
 
 
 def projected_cpu(threads: int | None = None) -> tuple[CpuDevice, Rates]:

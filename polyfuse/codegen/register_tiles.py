@@ -19,7 +19,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.windows import strip_of
-from polyfuse.ir.contraction import factors_of, term_of
+from polyfuse.ir.contraction import Term, factors_of, term_of
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
@@ -182,12 +182,18 @@ def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[
         left,
         right,
         _parts(nest),
-        term_of(nest.update.value),
+        _term(nest),
     )
     place = binary("*", binary("-", IVar(nest.row.var), IVar(row)), lanes)
     place = binary("+", place, binary("-", IVar(nest.lane.var), IVar(lane)))
     total = replace(nest.update, value=Read(name, (place,), dtype))
     return [tile, replace(nest.row, body=(replace(nest.lane, body=(total,)),))]
+
+
+def _term(nest: SumNest) -> Term:
+    """Of bytes without signs the factor of rows has some, where it is the second one."""
+    term, factors = term_of(nest.update.value), factors_of(nest.update.value)
+    return "row bytes" if term == "bytes" and factors and factors[1] == nest.left else term
 
 
 def _parts(nest: SumNest) -> int:

@@ -91,9 +91,11 @@ def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
             return f"{total} += q * {right};"
         case "difference":
             return f"{{ const {name}_vector d = q - {right}; {total} += d * d; }}"
-        case "words":
-            given = [total, f"{name}_vector{{}} + q", right]
-            return f"{total} = {printer.call('pf_add_words_i32', given)};"
+        case "words" | "bytes" | "row bytes":
+            function = "pf_add_words_i32" if node.term == "words" else "pf_add_bytes_i32"
+            given = [f"{name}_vector{{}} + q", right]
+            given = given[::-1] if node.term == "row bytes" else given
+            return f"{total} = {printer.call(function, [total, *given])};"
         case _:
             assert_never(node.term)
 

@@ -73,6 +73,8 @@ _WRAPPING = frozenset(
         *(f"pf_{op}_{t.name}" for op in ("add", "sub", "mul", "neg", "pow") for t in INTEGERS),
         "pf_dot_words_i32",
         "pf_add_words_i32",
+        "pf_dot_bytes_i32",
+        "pf_add_bytes_i32",
     ]
 )
 
@@ -316,8 +318,11 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 """Those that work on many elements in place, a multiple of 16."""
 
 
-WORD_FUNCTIONS: tuple[str, ...] = ("pf_word_i32", "pf_dot_words_i32", "pf_add_words_i32")
-"""Those of two integers in a word."""
+WORD_FUNCTIONS: tuple[str, ...] = (
+    *("pf_word_i32", "pf_dot_words_i32", "pf_add_words_i32"),
+    *("pf_half_i32", "pf_dot_bytes_i32", "pf_add_bytes_i32"),
+)
+"""Those of two or four integers in a word."""
 
 
 CPU_FUNCTIONS: frozenset[str] = frozenset(

@@ -1,4 +1,4 @@
-// Words of two integers of 16 bits (`layers.paired_steps`).
+// Words of two integers of 16 bits, or of four bytes (`layers.paired_steps`).
 
 PF_INLINE pf_i32 pf_word_i32(pf_i32 low, pf_i32 high) {
   return (pf_i32)((unsigned)high << 16 | ((unsigned)low & 0xffff));
@@ -38,4 +38,26 @@ PF_INLINE V pf_add_words_i32(V total, V a, V b) {
   if constexpr (sizeof(V) == 32) return (V)__builtin_ia32_vpdpwssd_v8si(total, a, b);
 #endif
   return total + pf_dot_words_i32(a, b);
+}
+
+// Two bytes.
+PF_INLINE pf_i32 pf_half_i32(pf_i32 low, pf_i32 high) { return (low & 0xff) | (high & 0xff) << 8; }
+
+// The products of four bytes, those of `a` with signs and those of `b` without, added to a total.
+template <typename V>
+PF_INLINE V pf_add_bytes_i32(V total, V a, V b) {
+#if defined(__AVX512VNNI__) && !defined(__clang__)
+  if constexpr (sizeof(V) == 64) return (V)__builtin_ia32_vpdpbusd_v16si(total, b, a);
+#endif
+#if ((defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)) && !defined(__clang__)
+  if constexpr (sizeof(V) == 32) return (V)__builtin_ia32_vpdpbusd_v8si(total, b, a);
+  if constexpr (sizeof(V) == 16) return (V)__builtin_ia32_vpdpbusd_v4si(total, b, a);
+#endif
+  total += ((a << 24) >> 24) * (b & 0xff) + ((a << 16) >> 24) * ((b >> 8) & 0xff);
+  return total + ((a << 8) >> 24) * ((b >> 16) & 0xff) + (a >> 24) * ((b >> 24) & 0xff);
+}
+
+template <typename V>
+PF_INLINE V pf_dot_bytes_i32(V a, V b) {
+  return pf_add_bytes_i32(V{}, a, b);
 }

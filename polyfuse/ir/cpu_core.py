@@ -22,6 +22,7 @@ class Core:
     l1, l2, line              bytes of its own data caches, and of a line of them
     l2_bytes, apart           bytes of rows of a factor that L2 gives a tile in a cycle; cycles that a tile
                               waits for a row that does not follow the one before in memory
+    byte_products             has it an instruction that adds four products of bytes to a total?
     """
 
     vector_bytes: int = 64
@@ -34,6 +35,7 @@ class Core:
     line: int = 64
     l2_bytes: int = 32
     apart: int = 0
+    byte_products: bool = False
 
 
 # One with vectors of 32 bytes: what loads and L2 give is measured (docs/targets.md).

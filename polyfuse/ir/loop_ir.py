@@ -39,7 +39,13 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_index, map_expr, map_index
 
 # How terms of tiles are written.
-_TERMS: dict[Term, str] = {"product": "{} * {}", "difference": "({} - {})**2", "words": "{} dot_words {}"}
+_TERMS: dict[Term, str] = {
+    "product": "{} * {}",
+    "difference": "({} - {})**2",
+    "words": "{} dot_words {}",
+    "bytes": "{} dot_bytes {}",
+    "row bytes": "{1} dot_bytes {0}",
+}
 
 
 @dataclass(frozen=True, slots=True)

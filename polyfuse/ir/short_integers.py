@@ -15,6 +15,13 @@ def is_half(e: Expr) -> bool:
     return found is not None and least <= found[0] and found[1] <= most
 
 
+def is_byte(e: Expr, signed: bool) -> bool:
+    """Has an i32 room in 8 bits, with a sign or without one, whatever the data?"""
+    found = _values(e)
+    least, most = _VALUES[I8 if signed else U8]
+    return found is not None and least <= found[0] and found[1] <= most
+
+
 def _values(e: Expr) -> tuple[int, int] | None:
     """The least and the greatest value of an i32; None where that is not known to be short."""
     match e:

@@ -136,10 +136,12 @@ EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
 # name -> number of operands. Comparisons and isnan give bool; and/or/not take bool;
 # floordiv and mod floor as Python does; min and max propagate NaN.  Of i32, and in no language: word has the
 # low 16 bits of two numbers, the first in its lower half; dot_words adds the products of two words' halves,
-# which have signs.
+# which have signs; half has the low 8 bits of two numbers, and dot_bytes adds the products of bytes of two
+# words, those of the first with signs and those of the second without.
 SCALAR_OPS: dict[str, int] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max"), 2),
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "word", "dot_words"), 2),
+    **dict.fromkeys(("half", "dot_bytes"), 2),
     **dict.fromkeys(("neg", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf"), 1),
     **dict.fromkeys(("sin", "cos", "abs", "floor", "ceil", "round", "isnan"), 1),
 }

@@ -28,7 +28,7 @@ from math import prod
 from typing import TypeAlias
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.contraction import joined
+from polyfuse.ir.contraction import factors_of, joined
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import (
@@ -49,7 +49,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.factors import Product, along, contiguous, lies_along, plain
-from polyfuse.layers.paired_steps import with_pairs
+from polyfuse.layers.paired_steps import with_words
 from polyfuse.layers.product_measures import extents_of, measures
 from polyfuse.layers.products import from_zero, product_of
 from polyfuse.layers.rewrites import inlinable, inline
@@ -133,7 +133,7 @@ def map_product(
     graph: TensorGraph, p: Product, core: Core, threads: int, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
-    graph, p = with_pairs(*from_zero(graph, p))
+    graph, p = with_words(*from_zero(graph, p), core)
     s = graph.statement(p.statement)
     shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []
@@ -150,7 +150,8 @@ def map_product(
                 trees.append(copy.tree())
             copied[side.name] = "by the worker that needs it" if side.near else "into their order"
             factors[side.name] = read
-    tiled = replace(s, expr=joined(s.expr, *factors.values()))
+    order = ("left", "right") if factors_of(s.expr) != (p.right, p.left) else ("right", "left")
+    tiled = replace(s, expr=joined(s.expr, *(factors[name] for name in order)))
     graph = replace(graph, statements=tuple(tiled if x is s else x for x in graph.statements))
     decisions.append(_decision(s, p, shape, copied))
     return graph, [*trees, _nest(graph, p, s, shape, inside)]

@@ -1,4 +1,4 @@
-"""Two steps of a sum of products of short integers at a time.
+"""Two or four steps of a sum of products of short integers at a time.
 
     c[m, n] = sum[k < K](i32(a[m, k]) * i32(b[k, n]))
 becomes
@@ -8,16 +8,21 @@ Copies of the factors have words, of two halves of 16 bits, so that one instruct
 multiplies twice as many elements as a product of i32 does, and adds them up as well.  Where a sum has an odd
 number of steps, the last word of each factor has a zero.  All is exact: halves have room for bytes of
 any kind, also less a zero point (`i32(a[m, k]) - i32(zero)`), and for i16, and sums wrap as before.
+
+Where a core multiplies bytes (`vpdpbusd`), of which one factor has signs and the other none, words have four
+of these (`layers.byte_signs` makes such factors of others).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from polyfuse.ir.contraction import is_difference
+from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute
-from polyfuse.ir.short_integers import is_half
+from polyfuse.ir.short_integers import is_byte, is_half
 from polyfuse.ir.tensor_graph import (
     Apply,
     Const,
@@ -32,33 +37,52 @@ from polyfuse.layers.factors import Product
 from polyfuse.layers.product_measures import extents_of
 
 
-def with_pairs(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
-    """The graph and the contraction, whose sums are from 0 on, with words of two steps, if its factors are
-    short integers."""
+def with_words(graph: TensorGraph, p: Product, core: Core) -> tuple[TensorGraph, Product]:
+    """The graph and the contraction, whose sums are from 0 on, with words of several steps, if its factors
+    are short integers."""
     s = graph.statement(p.statement)
     if is_difference(s.expr) or not (is_half(p.left) and is_half(p.right)):
         return graph, p
+    signs = signs_of(p) if core.byte_products else None
+    count = 4 if signs else 2
     extents = extents_of(s)
-    over = min(p.over, key=lambda d: (-(-extents[d] // 2) / extents[d], -extents[d]))
+    over = min(p.over, key=lambda d: (-(-extents[d] // count) / extents[d], -extents[d]))
     dim = next(d for d in s.dims if d.name == over)
-    half = replace(dim, upper=IConst((extents[over] + 1) // 2))
-    odd = extents[over] % 2 == 1
-    p = replace(p, left=_word(p.left, dim, odd), right=_word(p.right, dim, odd))
-    term = Apply("dot_words", (p.left, p.right), I32)
-    paired = replace(s, dims=tuple(half if d is dim else d for d in s.dims), expr=term)
-    return replace(graph, statements=tuple(paired if x is s else x for x in graph.statements)), p
+    fewer = replace(dim, upper=IConst(-(-extents[over] // count)))
+    whole = extents[over] % count == 0
+    left, right = (_word(e, dim, count, whole) for e in (p.left, p.right))
+    operands = (left, right) if signs != (False, True) else (right, left)
+    term = Apply("dot_bytes" if signs else "dot_words", operands, I32)
+    packed = replace(s, dims=tuple(fewer if d is dim else d for d in s.dims), expr=term)
+    statements = tuple(packed if x is s else x for x in graph.statements)
+    return replace(graph, statements=statements), replace(p, left=left, right=right)
 
 
-def _word(e: Expr, dim: IterDim, odd: bool) -> Expr:
-    """A factor at two steps that follow one another; of an odd number, the last has none after it."""
-    first = binary("*", IVar(dim.name), 2)
-    second = binary("+", first, 1)
-    high = _at(e, dim.name, second)
-    if odd:
-        inside = Apply("lt", (IndexValue(second, I64), IndexValue(dim.upper, I64)), BOOL)
-        high = Select(inside, high, Const(0, I32), I32)
-    return Apply("word", (_at(e, dim.name, first), high), I32)
+def signs_of(p: Product) -> tuple[bool, bool] | None:
+    """Which of the factors (left, right) are bytes with signs, where the other ones are bytes without; None
+    where they are not."""
+    ways = ((True, False), (False, True))
+    return next((w for w in ways if is_byte(p.left, w[0]) and is_byte(p.right, w[1])), None)
 
 
-def _at(e: Expr, name: str, value: IndexExpr) -> Expr:
-    return map_expr(e, lambda x: x, lambda i: substitute(i, {name: value}))
+def _word(e: Expr, dim: IterDim, count: int, whole: bool) -> Expr:
+    """A factor at so many steps that follow one another; the last of them may be none."""
+    first = binary("*", IVar(dim.name), count)
+    parts = [_at(e, dim, binary("+", first, k) if k else first, whole or k == 0) for k in range(count)]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Expr]) -> Expr:
+    if len(parts) == 2:
+        return Apply("word", (parts[0], parts[1]), I32)
+    halves = [Apply("half", (parts[k], parts[k + 1]), I32) for k in (0, 2)]
+    return Apply("word", (halves[0], halves[1]), I32)
+
+
+def _at(e: Expr, dim: IterDim, value: IndexExpr, inside: bool) -> Expr:
+    """A factor at a step; 0 where there is none."""
+    there = map_expr(e, lambda x: x, lambda i: substitute(i, {dim.name: value}))
+    if inside:
+        return there
+    condition = Apply("lt", (IndexValue(value, I64), IndexValue(dim.upper, I64)), BOOL)
+    return Select(condition, there, Const(0, I32), I32)

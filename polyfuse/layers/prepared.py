@@ -6,6 +6,7 @@ from __future__ import annotations
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.byte_signs import with_one_sign
 from polyfuse.layers.chosen import compute_chosen
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import recompute_numbers
@@ -36,6 +37,7 @@ def prepared(
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)
     if not isinstance(machine, GpuTarget):
+        clean = with_one_sign(clean, decisions, core or Core())
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
         clean = split_digit_dims(clean, decisions)
         clean = join_row_dims(clean, decisions, machine, core)

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
 from polyfuse.runtime.special import erf, power
-from polyfuse.runtime.words import dot_words, word
+from polyfuse.runtime.words import dot_bytes, dot_words, half, word
 
 # A NumPy scalar, or an array with an element for each instance.
 Value = Any
@@ -112,7 +112,7 @@ _FLOAT: dict[str, Callable[..., Value]] = {
 _INTEGER: dict[str, Callable[..., Value]] = {
     "sub": np.subtract, "floordiv": _floor_divide, "mod": _modulo, "pow": _integer_power,
     "neg": np.negative, "abs": np.abs, "floor": _same, "ceil": _same, "round": _same, "isnan": _never,
-    "word": word, "dot_words": dot_words,
+    "word": word, "dot_words": dot_words, "half": half, "dot_bytes": dot_bytes,
 }  # fmt: skip
 
 

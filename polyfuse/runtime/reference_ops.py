@@ -25,7 +25,7 @@ from polyfuse.runtime.reference_values import (
     wrapped,
 )
 from polyfuse.runtime.special import erf, power
-from polyfuse.runtime.words import dot_words, word
+from polyfuse.runtime.words import dot_bytes, dot_words, half, word
 
 # --- arithmetic on floats --------------------------------------------------------------------------
 
@@ -306,6 +306,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "pow": _integer(_integer_power), "min": _integer(np.minimum), "max": _integer(np.maximum),
     "neg": _integer(np.negative), "abs": _integer(np.abs),
     "word": _integer(word), "dot_words": _integer(dot_words),
+    "half": _integer(half), "dot_bytes": _integer(dot_bytes),
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
     "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
 }  # fmt: skip

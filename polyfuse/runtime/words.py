@@ -1,4 +1,4 @@
-"""Words of two integers of 16 bits in NumPy (`layers.paired_steps`)."""
+"""Words of two integers of 16 bits, or of four bytes, in NumPy (`layers.paired_steps`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,21 @@ def dot_words(a: Integers, b: Integers) -> Integers:
     """The products of halves, added."""
     low = np.multiply(_low(a), _low(b))
     return np.add(low, np.multiply(np.right_shift(a, 16), np.right_shift(b, 16)))
+
+
+def half(low: Integers, high: Integers) -> Integers:
+    """The low 8 bits of both."""
+    return np.bitwise_or(np.left_shift(np.bitwise_and(high, 0xFF), 8), np.bitwise_and(low, 0xFF))
+
+
+def dot_bytes(a: Integers, b: Integers) -> Integers:
+    """The products of bytes, added: those of `a` have signs, those of `b` none."""
+    total = np.zeros_like(a)
+    for shift in range(0, 32, 8):
+        one, other = (np.bitwise_and(np.right_shift(x, shift), 0xFF) for x in (a, b))
+        signed = np.subtract(np.bitwise_xor(one, 0x80), 0x80)
+        total = np.add(total, np.multiply(signed, other))
+    return total
 
 
 def _low(x: Integers) -> Integers:

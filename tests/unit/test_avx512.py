@@ -241,8 +241,11 @@ def test_compilers_for_such_processors_take_all_functions_without_a_warning(
     plain = [n for n in names if re.search(rf"^PF_INLINE (?!V )\w+ {n}\(", source, re.MULTILINE)]
     assert {"pf_row_log_f32", "pf_narrow_bf16", "pf_exp_f64"} <= set(plain)
     used = [*plain, "pf_take", "pf_take_f16", "pf_put", "pf_put_f16", "pf_keep", "pf_stream"]
-    used += ["pf_dot_words_i32<I>", *(f"pf_turn<{size}, 1>" for size in (1, 2, 4, 8))]
-    kinds = "typedef int I __attribute__((vector_size(64)));\n"
+    used += ["pf_dot_words_i32<I>", "pf_add_words_i32<I>", "pf_add_bytes_i32<I>", "pf_add_bytes_i32<J>"]
+    used += [f"pf_turn<{size}, 1>" for size in (1, 2, 4, 8)]
+    kinds = "".join(
+        f"typedef int {n} __attribute__((vector_size({b})));\n" for n, b in (("I", 64), ("J", 32))
+    )
     entry = f"extern void* const used[] = {{{', '.join(f'(void*)&{name}' for name in used)}}};\n"
     (tmp_path / "all.cpp").write_text(source + SANITIZED + MASKS + TURNS + STREAM + kinds + entry)
     flags = ["-O0", "-std=c++17", "-Wall", "-Werror", "-c", "-o", "all.o"]
