@@ -34,7 +34,7 @@ from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -68,10 +68,13 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
         found = None
         if wanted is not False and t.loops and not t.together and t.jammed == 1:
             found = _cut(t.body, local)
-        if found is not None and (wanted or (not _long(t.body) and _row_bytes(t.body) <= most)):
-            if _row_bytes(t.body) <= overlap_room(knobs.on):
+        if found is None:
+            made.append(t)
+            continue
+        own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
+        if wanted or (not _long(t.body) and _held_bytes(found, own, kernel) <= most):
+            if sum(_row_bytes(t.body).values()) <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
-            own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
             doubled |= own
             t = replace(t, skew=_skew(t, found, own))
         made.append(t)
@@ -151,7 +154,32 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     return (*before, loop, *follows), (*rest, *body[two:end]), body[end:]
 
 
-def _row_bytes(body: Block) -> int:
+def _held_bytes(parts: tuple[Block, Block, Block], own: Set[str], kernel: Kernel) -> int:
+    """Bytes of rows that are in L1 at a time: two of those that the last loop reads again and of a worker's
+    `own`, which the first loop fills, and one of the others and of results that stay in the caches."""
+    first, middle, last = parts
+    again = {tensor for tensor, _ in _row_bytes(last)}
+    read = _row_bytes((*first, *middle, *last))
+    rows = sum(size * (2 if tensor in again else 1) for (tensor, _), size in read.items())
+    return rows + sum(size * (2 if name in own else 1) for name, size in _stored(parts, kernel).items())
+
+
+def _stored(parts: tuple[Block, Block, Block], kernel: Kernel) -> dict[str, int]:
+    """Bytes of the rows that vector loops store, but of those that go past the caches."""
+    loops = [x for part in parts for x in nodes_of(part) if isinstance(x, For)]
+    vectors = [x for x in loops if x.coordinate is Coordinate.VECTOR]
+    stored = {n.buffer for x in vectors for n in x.body if isinstance(n, Store) and x.var in depends_on(*n.indices)}
+    rows = {b.tensor: b for b in kernel.buffers if b.tensor in stored and not b.past}
+    return {name: _row_of(b) for name, b in rows.items()}
+
+
+def _row_of(b: Buffer) -> int:
+    """Bytes of a row of a buffer."""
+    last = b.extents[-1]
+    return last.value * b.dtype.bytes if isinstance(last, IConst) else LONG
+
+
+def _row_bytes(body: Block) -> dict[tuple[str, tuple[Index, ...]], int]:
     """Of the rows of memory that loops go along, each counted once: a loop that has them in parts
     (`codegen.prefetch`) comes after one that has them whole."""
     rows: dict[tuple[str, tuple[Index, ...]], int] = {}
@@ -162,7 +190,7 @@ def _row_bytes(body: Block) -> int:
                 if _along(r, x.var):
                     size = LONG if trip is None else trip * r.dtype.bytes
                     rows.setdefault((r.tensor, r.indices[:-1]), size)
-    return sum(rows.values())
+    return rows
 
 
 def _reduces(loop: For) -> bool:

@@ -48,9 +48,9 @@ def kept_room(core: Core) -> int:
 
 
 def skew_room(core: Core) -> int:
-    """Bytes that are read of a row, at most, where rows overlap: two of them and one that is asked for shall
-    stay in L1."""
-    return core.l1 // 6
+    """Bytes of rows that are in L1 at a time, at most, where rows overlap: those of two rows that are read
+    again, and of results (`codegen.skewed`). Lines that are asked for and what rows share need the rest."""
+    return core.l1 // 2
 
 
 def joint_room(core: Core) -> int:

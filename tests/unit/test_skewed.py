@@ -162,7 +162,7 @@ def test_rows_that_are_asked_for_are_later_ones() -> None:
 
 
 def test_room_for_three_rows_is_that_of_the_core_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 5 kB fit an eighth of 48 kB, not of 32, rows of 6 kB a sixth of it."""
+    """Rows of 5 kB fit an eighth of 48 kB, not of 32, two rows of 6 kB and one of results half of it."""
     monkeypatch.setattr(CpuKnobs, "on", Core(l1=32 << 10))
     skew = skew_of(lowered(NORM, T=40960, H=1280))
     assert skew is not None and asked(skew.last) and not asked(skew.start)
@@ -177,12 +177,22 @@ def test_where_it_pays() -> None:
     assert skew_of(lowered(NORM, T=4096, H=768)) is not None
     assert skew_of(lowered(SOFTMAX, T=4096, H=768)) is None, "exp takes longer than what it waits for"
     assert skew_of(lowered(SOFTMAX, True, T=4096, H=768)) is not None
-    longest = skew_room(Core()) // 4
+    longest = skew_room(Core()) // 12
     assert skew_of(lowered(NORM, T=4096, H=longest)) is not None
     assert skew_of(lowered(NORM, T=4096, H=longest + 1)) is None, "two rows shall stay in L1"
     assert skew_of(lowered(NORM, T=4096, H=32)) is None, "less than a step of lanes"
     one = "op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = sum[h](x[t, h]) }"
     assert skew_of(lowered(one, True, T=4096, H=768)) is None, "one phase"
+
+
+def test_rows_that_are_read_once_need_no_room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 32 kB of L1, two inputs of 3 kB whose sum is kept fit, one of 6 kB that is read again does not."""
+    monkeypatch.setattr(CpuKnobs, "on", Core(l1=32 << 10))
+    skew = skew_of(lowered(RESIDUAL, T=40960, H=768))
+    assert skew is not None
+    assert not asked((*skew.start, *skew.ahead, *skew.last)), "there is no room for lines besides"
+    assert skew_of(lowered(NORM, T=40960, H=1536)) is None
+    assert skew_of(lowered(RESIDUAL, T=40960, H=1024)) is None, "20 kB of 32, and what all rows read"
 
 
 def test_short_rows_take_turns_instead() -> None:
