@@ -10,12 +10,14 @@ from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.runtime.machine import BandwidthReport, cache_sizes, known, level_sets
 from polyfuse.runtime.op_rates import known_op_rates
 from polyfuse.runtime.pool import default_threads
-from polyfuse.runtime.toolchain import cpu_features
+from polyfuse.runtime.toolchain import cpu_family, cpu_features
 
 _NAMES = ("L1", "L2", "L3", "memory")
 _LANES = (("avx512f", 16), ("avx2", 8))
 # Vector registers, and how tiles get factors from L2, by what the processor says it has.
 _CORES = (("avx512f", Core(64, 32)), ("avx2", AVX2), ("asimd", Core(16, 32)))
+# Families that compute with vectors of 64 bytes, and load them, in two halves: Zen 4.
+_HALVES = {("AuthenticAMD", 25)}
 # Features that add products of four bytes, of which one factor has a sign.
 _BYTE_PRODUCTS = ("avx512_vnni", "avx_vnni")
 
@@ -34,13 +36,15 @@ def this_cpu(threads: int | None = None) -> CpuDevice:
         levels.append(Level(name, capacity, rate, usual.private))
     fma = next((r.fma_gflops for r in reports if r is not None), None)
     lanes = next((n for feature, n in _LANES if feature in cpu_features()), 4)
+    core = this_core()
+    assumed = default.operations * count / default.threads * lanes / 16 * core.units / default.core.units
     return CpuDevice(
         name=f"CPU, {count} threads" + ("" if fma else ", assumed rates"),
         threads=count,
         levels=tuple(levels),
-        operations=fma / 2 * 1e9 if fma else default.operations * count / default.threads * lanes / 16,
+        operations=fma / 2 * 1e9 if fma else assumed,
         lanes=lanes,
-        core=this_core(),
+        core=core,
         measured=all(r is not None for r in reports),
     )
 
@@ -50,6 +54,8 @@ def this_core() -> Core:
     sizes = cache_sizes()
     features = cpu_features()
     core = next((core for name, core in _CORES if name in features), Core(16, 16))
+    if core.vector_bytes == 64 and cpu_family() in _HALVES:
+        core = replace(core, units=1, loads=1)
     products = any(name in features for name in _BYTE_PRODUCTS)
     return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products)
 

@@ -168,7 +168,9 @@ def _stored(parts: tuple[Block, Block, Block], kernel: Kernel) -> dict[str, int]
     """Bytes of the rows that vector loops store, but of those that go past the caches."""
     loops = [x for part in parts for x in nodes_of(part) if isinstance(x, For)]
     vectors = [x for x in loops if x.coordinate is Coordinate.VECTOR]
-    stored = {n.buffer for x in vectors for n in x.body if isinstance(n, Store) and x.var in depends_on(*n.indices)}
+    stored = {
+        n.buffer for x in vectors for n in x.body if isinstance(n, Store) and x.var in depends_on(*n.indices)
+    }
     rows = {b.tensor: b for b in kernel.buffers if b.tensor in stored and not b.past}
     return {name: _row_of(b) for name, b in rows.items()}
 

@@ -195,6 +195,16 @@ def cpu_features() -> frozenset[str]:
 
 
 @memoised
+def cpu_family() -> tuple[str, int]:
+    """Vendor and family of an x86 processor; ("", 0) for others."""
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return told["vendor_id"], int(told["cpu family"])
+    return "", 0
+
+
+@memoised
 def cpu_identity() -> str:
     """Model and features in one line: code made with ``-march=native`` belongs to this."""
     model: list[str] = []
