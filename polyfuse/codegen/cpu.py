@@ -21,6 +21,7 @@ from polyfuse.codegen.iterations import iterations
 from polyfuse.codegen.lanes import many_sums
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
+from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.register_tiles import reads_windows
 from polyfuse.codegen.rows_together import nodes_of
@@ -365,8 +366,9 @@ class _Emitter:
         declared = ",\n    ".join(p for p, _ in parameters)
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
         # tuned for most processors it loads them again for each sum.
-        every = list(nodes_of(task.body if task.together is None else task.together.body))
-        sums = "PF_SUMS " if any(isinstance(n, For) and many_sums(n) for n in every) else ""
+        every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
+        many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
+        sums = "PF_SUMS " if many else ""
         head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
         windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
@@ -375,7 +377,7 @@ class _Emitter:
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
         """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""
-        alone = task.together is None and task.jammed == 1
+        alone = task.together is None and task.jammed == 1 and not task.along
         return frozenset(b.tensor for b in places.kernel.arguments if b.soon and alone)
 
     def _streamed(self, places: Addresses) -> frozenset[str]:

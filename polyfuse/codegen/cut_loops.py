@@ -88,7 +88,7 @@ def _arms(loop: For, low: int, high: int) -> list[int]:
     found: list[int] = []
 
     def look(e: IndexExpr) -> IndexExpr:
-        found.extend(_cuts(e, loop.var, low, high))
+        found.extend(cuts(e, loop.var, low, high))
         return e
 
     map_values(loop.body, lambda e: e, look)
@@ -119,13 +119,13 @@ def _changes(cond: Expr, var: str) -> Iterator[int]:
                 yield from _turns(linear(e), var)
 
 
-def _cuts(e: IndexExpr, var: str, low: int, high: int) -> Iterator[int]:
+def cuts(e: IndexExpr, var: str, low: int, high: int) -> Iterator[int]:
     """From which values of the variable on an extreme is its other arm, or a quotient another; inner ones
     first."""
     if not isinstance(e, IBin) or var not in variables(e):
         return
-    yield from _cuts(e.left, var, low, high)
-    yield from _cuts(e.right, var, low, high)
+    yield from cuts(e.left, var, low, high)
+    yield from cuts(e.right, var, low, high)
     match e:
         case IBin("min" | "max", left, right):
             yield from _turns(linear(left - right), var)

@@ -18,6 +18,7 @@ piece at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, prod
 
@@ -41,17 +42,17 @@ REGISTERS = 12
 def with_held_totals(kernel: Kernel, task: Task, core: Core) -> Task:
     """The task, with sums over small windows in strips of registers."""
     dtypes = {b.tensor: b.dtype for b in kernel.buffers}
-    return replace(task, body=_held(task.body, dtypes, core))
+    return replace(task, body=held(task.body, dtypes, core))
 
 
-def _held(block: Block, dtypes: dict[str, DType], core: Core) -> Block:
+def held(block: Block, dtypes: dict[str, DType], core: Core) -> Block:
     made: list[Node] = []
     for n in block:
         match n:
             case For():
                 made += _loop(n, made, dtypes, core)
             case If():
-                then, other = (_held(b, dtypes, core) for b in (n.then, n.other))
+                then, other = (held(b, dtypes, core) for b in (n.then, n.other))
                 made.append(replace(n, then=then, other=other))
             case _:
                 made.append(n)
@@ -61,12 +62,12 @@ def _held(block: Block, dtypes: dict[str, DType], core: Core) -> Block:
 def _loop(loop: For, before: list[Node], dtypes: dict[str, DType], core: Core) -> Block:
     """What a loop becomes; of what is before it, a loop that sets the totals is taken away."""
     *around, inner = nest(loop)
-    if not _is_row(inner, dtypes):
-        return (replace(loop, body=_held(loop.body, dtypes, core)),)
-    window = _window(around, inner)
+    if not is_row(inner, dtypes):
+        return (replace(loop, body=held(loop.body, dtypes, core)),)
+    window = window_of(around, inner)
     if not window:
         return (loop,)
-    first = _first(before[-1], inner) if before and window == around else None
+    first = first_of(before[-1], inner) if before and window == around else None
     if first is not None:
         before.pop()
     made = _strips(window, inner, first, core)
@@ -75,7 +76,7 @@ def _loop(loop: For, before: list[Node], dtypes: dict[str, DType], core: Core) -
     return made
 
 
-def _first(node: Node, inner: For) -> Const | None:
+def first_of(node: Node, inner: For) -> Const | None:
     """What a loop sets the totals of a row to, all that it does."""
     match node, inner.body:
         case For(var, lower, upper, 1, (Store(buffer, indices, Const() as first),)), (Update() as n,):
@@ -86,7 +87,7 @@ def _first(node: Node, inner: For) -> Const | None:
             return None
 
 
-def _window(around: list[For], inner: For) -> list[For]:
+def window_of(around: list[For], inner: For) -> list[For]:
     """The innermost of the loops around a row that add few terms to its totals; none where terms are more:
     those of a large window come from L2, whatever their order."""
     updates = [n for n in inner.body if isinstance(n, Update)]
@@ -95,13 +96,13 @@ def _window(around: list[For], inner: For) -> list[For]:
     found: list[For] = []
     for x in reversed(around):
         adding = x.var not in bounds and all(adds(n, x.var, inner) for n in updates)
-        if not (adding and trip_of(x) and any(_overlap(i, x.var) for i in indices)):
+        if not (adding and trip_of(x) and any(overlap(i, x.var) for i in indices)):
             break
         found.insert(0, x)
     return found if 1 < prod(trip_of(x) or 0 for x in found) <= MOST_TERMS else []
 
 
-def _is_row(loop: For, dtypes: dict[str, DType]) -> bool:
+def is_row(loop: For, dtypes: dict[str, DType]) -> bool:
     """A loop of lanes that adds a term to totals, which memory has as they are computed, and does nothing
     else?"""
     if loop.coordinate is not Coordinate.VECTOR or loop.lanes or loop.joint or loop.step != 1:
@@ -117,25 +118,32 @@ def _one_term(n: Update) -> bool:
     return len(found) == len({r.tensor for r in found})
 
 
-def _overlap(i: Index, var: str) -> bool:
+def overlap(i: Index, var: str) -> bool:
     """Does an index add a loop's variable to another one?"""
     found = plain_variables((i,))
     return var in found and len(found) > 1
 
 
 def _strips(window: list[For], inner: For, first: Const | None, core: Core) -> Block:
-    """The row in strips of one length, and one of what is left."""
+    vectors = max(1, REGISTERS // len(inner.body))
+    return in_strips(inner, vectors, core, lambda start, length: _strip(window, inner, first, start, length))
+
+
+def in_strips(
+    inner: For, vectors: int, core: Core, strip: Callable[[IndexExpr, int], Block]
+) -> tuple[For, ...]:
+    """The row of a loop in strips of one length, at most so many vectors, and one of what is left; `strip`
+    makes one from where it starts and its length."""
     trip = trip_of(inner)
     assert trip is not None
     itemsize = max(n.value.dtype.bytes for n in inner.body if isinstance(n, Update))
     lanes = max(1, core.vector_bytes // itemsize)
-    most = max(1, REGISTERS // len(inner.body)) * lanes
-    length = min(trip, ceil(ceil(trip / ceil(trip / most)) / lanes) * lanes)
+    length = min(trip, ceil(ceil(trip / ceil(trip / (vectors * lanes))) / lanes) * lanes)
     whole, var = trip // length, f"{inner.var}_h"
     start = binary("+", inner.lower, binary("*", IVar(var), IConst(length)))
-    made = [For(var, IConst(0), IConst(whole), 1, _strip(window, inner, first, start, length))]
+    made = [For(var, IConst(0), IConst(whole), 1, strip(start, length))]
     if left := trip - whole * length:
-        made.append(For(var, IConst(whole), IConst(whole + 1), 1, _strip(window, inner, first, start, left)))
+        made.append(For(var, IConst(whole), IConst(whole + 1), 1, strip(start, left)))
     return tuple(made)
 
 

@@ -12,7 +12,7 @@ from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.rows_jointly import ROW, first_row
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.soon import SoonPrinter
-from polyfuse.codegen.tasks import Skew, Task, Together
+from polyfuse.codegen.tasks import Skew, Task, Together, begin_of, end_of
 from polyfuse.ir.index_expr import binary
 from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store
 
@@ -23,7 +23,7 @@ def iterations(task: Task, printer: SoonPrinter) -> list[str]:
         return _skewed(task, task.skew, printer)
     if task.together is not None:
         return ["  pf_i64 it = begin;", *_together(task.together, _each(task, "", printer), printer)]
-    if len(task.loops) > 1 and _only_stores(task.body):
+    if task.along or (len(task.loops) > 1 and _only_stores(task.body)):
         return _in_rows(task, printer)
     return _each(task, "pf_i64 it = begin", printer)
 
@@ -41,16 +41,19 @@ def _in_rows(task: Task, printer: SoonPrinter) -> list[str]:
     for (it...) { i = it / J; j = it % J; ... }     becomes     for (it...) { i = it / J; for (j...) ... }
     """
     *outer, inner = task.loops
-    var, begin, end = inner.var, f"{inner.var}_begin", f"{inner.var}_end"
+    var, begin, end = inner.var, begin_of(inner), end_of(inner)
     upper = printer.index(inner.upper)
+    each = [
+        f"    for (pf_i64 {var} = {begin}; {var} < {end}; ++{var}) {{",
+        *printer.block(task.body, "      "),
+        "    }",
+    ]
     return [
         "  for (pf_i64 it = begin; it < end;) {",
         *_decode((*outer, replace(inner, var=begin)), printer),
         f"    const pf_i64 {end} = {begin} + (end - it) < {upper} ? {begin} + (end - it) : {upper};",
         f"    it += {end} - {begin};",
-        f"    for (pf_i64 {var} = {begin}; {var} < {end}; ++{var}) {{",
-        *printer.block(task.body, "      "),
-        "    }",
+        *(printer.block(task.along, "    ") if task.along else each),
         "  }",
     ]
 

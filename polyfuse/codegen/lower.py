@@ -55,6 +55,7 @@ from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.long_sums import long_sums
 from polyfuse.codegen.nan_care import spare_nan
+from polyfuse.codegen.neighbours import neighbours_together
 from polyfuse.codegen.next_rows import next_rows
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.places import placed
@@ -122,7 +123,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = tuple(task_with_column_values(kernel, widened(kernel, t, core), numbers, core) for t in tasks)
     kernel, tasks = skewed(kernel, tasks, knobs)
     tasks = next_rows(kernel, tasks, core)
-    tasks = tuple(with_held_totals(kernel, t, core) for t in tasks)
+    tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))

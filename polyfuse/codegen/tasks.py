@@ -50,7 +50,8 @@ class Task:
     `together` is how several iterations that follow one another are run, as long as there are so many.
     `before` runs before the iterations that are handed out; with `skew` these overlap.
     In loops inside of it `jammed` rows are computed at a time.  With `time` each call is for one iteration of
-    that loop, which is around `loops` (`codegen.time_parts`).
+    that loop, which is around `loops` (`codegen.time_parts`).  `along` is what is done in place of the body
+    for iterations that follow one another along the innermost loop, from `begin_of` it to `end_of` it.
     """
 
     loops: tuple[For, ...]
@@ -60,6 +61,7 @@ class Task:
     skew: Skew | None = None
     jammed: int = 1
     time: For | None = None
+    along: Block = ()
 
     @property
     def ways(self) -> Iterator[Together]:
@@ -68,6 +70,16 @@ class Task:
         while way is not None:
             yield way
             way = way.rest
+
+
+def begin_of(loop: For) -> str:
+    """What the first of the iterations along a loop that follow one another is called."""
+    return f"{loop.var}_begin"
+
+
+def end_of(loop: For) -> str:
+    """What the end of these is called."""
+    return f"{loop.var}_end"
 
 
 def tasks_of(kernel: Kernel, block: Block) -> list[Task]:

@@ -36,6 +36,7 @@ from polyfuse.ir.schedule_tree import (
 )
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers import loop_order
+from polyfuse.layers.digit_dims import window_rows
 from polyfuse.layers.loop_order import better, contiguity, held, sums_along_memory
 from polyfuse.layers.nest import (
     has_band,
@@ -356,8 +357,8 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     trip = trip_of(graph, best)
     if not better(graph, best, inner, worth, passed):
         return phase
-    if perfect and all(is_free(graph, m, names) for m in phase.members):
-        strip = None  # nothing is kept between iterations of the others
+    if (perfect and all(is_free(graph, m, names) for m in phase.members)) or window_rows(graph, names, trip):
+        strip = None  # nothing is kept between iterations of the others, or registers hold it
     else:
         size = knobs.sunk_strip or _sunk_strip(trip, threads)
         strip = _strips(best, size) if trip is None or trip > size else None

@@ -16,7 +16,7 @@ tile without, and no window: of those, loops keep what they read.  There both di
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
@@ -36,6 +36,9 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import product_of
+
+# Elements of a row over windows that is not cut into strips.
+LONGEST_WINDOW_ROW = 2048
 
 
 def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
@@ -124,6 +127,21 @@ def sums_windows(s: Statement) -> bool:
         if any(c <= length for a, c in factors if a not in summed):
             return True
     return False
+
+
+def window_rows(graph: TensorGraph, names: Iterable[str], trip: int | None) -> bool:
+    """Are all reductions of these statements over windows, wherever they begin, with a total for each element
+    of rows of that length? Registers hold these (`codegen.neighbours`)."""
+    sums = [s for s in map(graph.statement, names) if s.reduction is not None]
+    if trip is None or trip > LONGEST_WINDOW_ROW or not sums:
+        return False
+    return all(any(_is_added(s, i) for i in _indices(s.expr)) for s in sums)
+
+
+def _is_added(s: Statement, index: IndexExpr) -> bool:
+    """Does an index add a dim that is summed to another one?"""
+    found = set(variables(index))
+    return bool(found & set(s.reduction_dims)) and not found <= set(s.reduction_dims)
 
 
 def _ranges(s: Statement) -> dict[str, Range]:

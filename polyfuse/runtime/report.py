@@ -143,5 +143,6 @@ def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
         for number, task in enumerate(found):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in task.loops)
             head = f"function pf_{k.name}_{number}" + (f" {word} over {over}" if over else "")
-            parts.append(f"{head}:\n{format_block(task.body, '  ')}")
+            body = task.along if isinstance(task, Task) and task.along else task.body
+            parts.append(f"{head}:\n{format_block(body, '  ')}")
     return "\n\n".join(parts)
