@@ -11,7 +11,8 @@ Where the loop itself may be empty, the value is computed under the condition th
     f32 h0
     if lower < upper: h0 = log(s[c0])
 
-No value changes: the expressions stay as they are, a division by an invariant remains a division.
+No value changes: the expressions stay as they are, a division by an invariant remains a division
+(`codegen.quotients` is another pass).
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from polyfuse.ir.tensor_graph import (
 Key = tuple[Expr, tuple[Expr, ...], tuple[str, ...]]
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 # What compilers move out of loops themselves, or what costs no more than reading it back.
-CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "isnan", "and", "or", "not", *_COMPARE})
+CHEAP = frozenset(
+    {"add", "sub", "mul", "neg", "abs", "min", "max", "isnan", "and", "or", "not", "quotient", *_COMPARE}
+)
 # Iterations of these loops are shared out; what they have in common is computed by each.
 _SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
@@ -68,7 +71,7 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
                 result.append(replace(node, body=_block(node.body, alias, numbers)))
             case For():
                 moved = Moved(written((node,), alias), alias, numbers)
-                body = moved.block(node.body, _runs(node))
+                body = moved.block(node.body, runs_of(node))
                 result += [*moved.before, replace(node, body=_block(body, alias, numbers))]
             case If():
                 then, other = (_block(b, alias, numbers) for b in (node.then, node.other))
@@ -78,7 +81,7 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
     return tuple(result)
 
 
-def _runs(loop: For) -> tuple[Expr, ...]:
+def runs_of(loop: For) -> tuple[Expr, ...]:
     """What must hold for a loop to run at all: nothing where its bounds tell."""
     low, high = loop.lower, loop.upper
     if trip_of(loop):
@@ -123,8 +126,8 @@ class Moved:
 
     def _node(self, node: Node, runs: tuple[Expr, ...]) -> Node:
         match node:
-            case For() if all(self._invariant(e) for e in _runs(node)):
-                return replace(node, body=self.block(node.body, (*runs, *_runs(node))))
+            case For() if all(self._invariant(e) for e in runs_of(node)):
+                return replace(node, body=self.block(node.body, (*runs, *runs_of(node))))
             case If():
                 return replace(node, cond=self._expr(node.cond, runs))
             case Store() | Update():

@@ -11,6 +11,7 @@ sums in one   over a short loop that lanes run along, and one around it
 digits        loops that read by `i // K` and `i % K` run over windows of K
 cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
 invariants    functions of what a loop does not change are computed before it
+quotients     by what a loop does not change are products, where its lanes divide more
 columns       those of what stands in a column, before the rows
 copies        of 16 bits convert nothing
 roundings     values of 16 bits that a loop reads again stay f32
@@ -60,6 +61,7 @@ from polyfuse.codegen.next_rows import next_rows
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.places import placed
 from polyfuse.codegen.prefetch import fetch_ahead
+from polyfuse.codegen.quotients import quotients
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
 from polyfuse.codegen.rows_in_lanes import rows_in_lanes
@@ -107,7 +109,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     if not (checked or kernel.owners):
         block = placed(kernel, block, numbers)
     block = cut_loops(split_digits(sums_in_one(block, core), numbers, core))
-    block = column_values(kernel, hoist(kernel, block, numbers), numbers, core)
+    block = quotients(kernel, hoist(kernel, block, numbers), numbers)
+    block = column_values(kernel, block, numbers, core)
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))
     block = follow_tiles(kernel, register_tiles(kernel, block, numbers))

@@ -31,7 +31,7 @@ from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import overlap_room, skew_room
+from polyfuse.ir.cpu_core import overlap_room, row_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -60,7 +60,7 @@ _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
     """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
     `knobs.skew` says so), and the kernel with the arrays that they need."""
-    wanted, most = knobs.skew, skew_room(knobs.on)
+    wanted = knobs.skew
     local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
     made: list[Task] = []
     doubled: set[str] = set()
@@ -72,8 +72,10 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
             made.append(t)
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
-        if wanted or (not _long(t.body) and _held_bytes(found, own, kernel) <= most):
-            if sum(_row_bytes(t.body).values()) <= overlap_room(knobs.on):
+        row = sum(_row_bytes(t.body).values())
+        fits = row <= row_room(knobs.on) and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
+        if wanted or (fits and not _long(t.body)):
+            if row <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
             doubled |= own
             t = replace(t, skew=_skew(t, found, own))

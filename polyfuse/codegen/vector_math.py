@@ -267,8 +267,8 @@ def _texts(target: Target) -> dict[str, str]:
 
 
 def _rows() -> dict[str, str]:
-    """The text of the functions of rows, of short functions and those of words, by name."""
-    text = read("vector_rows.h")
+    """The text of the functions of rows, of quotients, of short functions and those of words, by name."""
+    text = "\n".join([read("vector_rows.h"), read("vector_quotient.h")])
     suffix = {F32: "ps", F64: "pd"}
     each = [Template(text).substitute(_FLOAT_PARAMETERS[t], S=suffix[t]) for t in COMPUTE_FLOATS]
     return dict(blocks("\n".join([*each, read("vector_short.h"), read("vector_words.h")])))
@@ -336,6 +336,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *map(scaled_name, SCALED),
         *clamped.names(),
         *WORD_FUNCTIONS,
+        *(f"pf_quotient_{t.name}" for t in COMPUTE_FLOATS),
     ]
 )
 """Every function that `prelude` offers for the CPU."""

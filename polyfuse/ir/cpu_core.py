@@ -53,6 +53,11 @@ def skew_room(core: Core) -> int:
     return core.l1 // 2
 
 
+def row_room(core: Core) -> int:
+    """Bytes that are read of a row, at most, where rows overlap: more are more streams than come in time."""
+    return core.l1 // 5
+
+
 def joint_room(core: Core) -> int:
     """Bytes of a worker's arrays for all rows that are computed at once: they shall stay in L2."""
     return core.l2 // 2

@@ -357,17 +357,16 @@ def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     trip = trip_of(graph, best)
     if not better(graph, best, inner, worth, passed):
         return phase
-    if (perfect and all(is_free(graph, m, names) for m in phase.members)) or window_rows(graph, names, trip):
-        strip = None  # nothing is kept between iterations of the others, or registers hold it
-    else:
+    strip = None
+    kept = not (perfect and all(is_free(graph, m, names) for m in phase.members))
+    if kept and not window_rows(graph, names, trip):  # between iterations of the others, not in registers
         size = knobs.sunk_strip or _sunk_strip(trip, threads)
         strip = _strips(best, size) if trip is None or trip > size else None
     members = tuple(
         x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
     )
-    decisions.append(
-        Decision("interchange", best.name, True, "the loop along contiguous memory runs innermost")
-    )
+    why = "the loop along contiguous memory runs innermost"
+    decisions.append(Decision("interchange", best.name, True, why))
     if perfect:
         return replace(phase, members=(*members, best))
     child = push(best, phase.child)

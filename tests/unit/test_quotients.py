@@ -1,0 +1,112 @@
+"""Quotients by what a loop does not change are corrected products where lanes divide more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equivalence import fixed_graph_of
+
+import polyfuse as pf
+from polyfuse.codegen import quotients
+from polyfuse.codegen.lower import lower
+from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.ir.loop_ir import values_of
+from polyfuse.ir.tensor_graph import Apply, walk
+from polyfuse.layers.kernels import form_kernels
+from polyfuse.layers.loop_fusion import LoopFusion
+from polyfuse.layers.stitching import Stitching
+
+TWO = """op f(x: {0}[N], z: {0}[N], d: {0}) -> (y: {0}[N], v: {0}[N]) {{
+  y[i] = x[i] / d
+  v[i] = x[i] / z[i]
+}}"""
+ADAM = """op f(inout p: f32[N], m: f32[N], v: f32[N], c: f32, e: f32) {
+  p[i] = p[i] - m[i] / (sqrt(v[i]) / c + e)
+}"""
+ROWS = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  s[t] = sum[h](x[t, h])
+  y[t, h] = x[t, h] / s[t] + sqrt(x[t, h])
+}"""
+ONE = "op f(x: f32[N], d: f32) -> (y: f32[N]) { y[i] = x[i] / d }"
+SCALES = {t.name: s for t, s in quotients.SCALES.items()}
+KINDS = {"f32": (np.float32, np.uint32), "f64": (np.float64, np.uint64)}
+
+
+def operations(text: str, **sizes: int) -> list[str]:
+    """Those of all loops, one after the other."""
+    kernels = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
+    nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
+    return [e.op for v in values_of(nodes) for e in walk(v) if isinstance(e, Apply)]
+
+
+def test_where_lanes_divide_more() -> None:
+    assert operations(TWO.format("f32"), N=100).count("quotient") == 1
+    assert operations(ADAM, N=100).count("quotient") == 1
+    assert operations(ROWS, T=10, H=64).count("quotient") == 1
+    assert "quotient" not in operations(ONE, N=100), "one hides behind loads and stores"
+    constant = TWO.format("f16").replace("x[i] / d", "x[i] / 3.0")
+    assert "quotient" not in operations(constant, N=100)
+
+
+def any_floats(dtype: str, count: int, seed: int) -> np.ndarray:
+    """Floats of all exponents, and what is special."""
+    kind, bits = KINDS[dtype]
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, np.iinfo(bits).max, count, bits).view(kind)
+    x[:12] = [
+        0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 3.0,
+        np.finfo(kind).max, np.finfo(kind).tiny, -np.finfo(kind).max, np.finfo(kind).smallest_subnormal,
+    ]  # fmt: skip
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("denormals", ["flush", "keep"])
+def test_quotients_are_those_of_a_division(dtype: str, denormals: str) -> None:
+    """Bit for bit, but where the quotient or its remainder is subnormal, or nearly so."""
+    kind = KINDS[dtype][0]
+    f = pf.compile(TWO.format(dtype), options=pf.Options(denormals=denormals))
+    x = any_floats(dtype, 3000, 0)
+    info = np.finfo(kind)
+    if denormals == "flush":
+        x = np.where(np.abs(x) < info.tiny, np.copysign(0, x), x)  # as it is taken
+    divisors = [*any_floats(dtype, 60, 1), kind(2.0**64), kind(2.0**-64), kind(1.3 * 2.0**-64), info.max / 2]
+    for d in map(kind, divisors):
+        if denormals == "flush" and abs(d) < info.tiny and d != 0:
+            continue  # is taken for a zero
+        with np.errstate(all="ignore"):
+            wanted = x / d
+        found, _ = f(x, np.ones_like(x), d)
+        near = np.abs(wanted) < info.tiny * 4
+        scale = 1 / SCALES[dtype] if abs(d) >= SCALES[dtype] else 1.0
+        with np.errstate(invalid="ignore"):
+            low = np.abs(x) * scale < 4 * info.tiny / info.eps  # of which remainders are subnormal
+        sure = ~(near | low)
+        np.testing.assert_array_equal(found[sure], wanted[sure], err_msg=f"by {d!r}")
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted), err_msg=f"by {d!r}")
+        close = low & ~near
+        np.testing.assert_allclose(found[close], wanted[close], rtol=2 * info.eps, err_msg=f"by {d!r}")
+        rest = near & ~np.isnan(wanted)
+        np.testing.assert_allclose(found[rest], wanted[rest], rtol=0, atol=info.tiny * 4)
+        zeros = (x == 0) & (wanted == 0)
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
+
+
+def test_many_quotients_are_rounded_as_divisions_are() -> None:
+    """Significands of all kinds, by divisors of all kinds."""
+    f = pf.compile(TWO.format("f32"))
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        x, d = rng.uniform(1, 2, 4096).astype("f4"), np.float32(rng.uniform(1, 2))
+        np.testing.assert_array_equal(f(x, x, d)[0], x / d)
+
+
+def test_an_optimizer_is_right() -> None:
+    f = pf.compile(ADAM)
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 15, 100, 5000):
+        p, m, v = rng.standard_normal((3, n)).astype("f4")
+        v = np.abs(v)
+        wanted = p - m / (np.sqrt(v.astype("f8")) / 0.3 + 1e-8)
+        f(p, m, v, 0.3, 1e-8)
+        np.testing.assert_allclose(p, wanted, rtol=1e-5, atol=1e-5)
