@@ -4,6 +4,7 @@ lost coincidence   a kernel keeps so little of the machine busy, because its sta
                    of them alone would be faster by more than a launch
 predicted slower   the model says of a kernel that it takes longer than its statements one by one, and that
                    most of its time parts of the machine are idle
+rows in pieces     memory takes long for short pieces of many rows, which a statement alone reads whole
 measured slower    where kernels are timed: nothing speaks against the slowest kernel, but a clock might
 
 Figures of statements are those of the plan search (`layers.pattern_figures`), those of kernels are of the
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate
 from polyfuse.cost.idle import busy_s
 from polyfuse.cost.speed_of_light import estimate
@@ -70,11 +72,14 @@ class _Suspicion:
     def doubt(self) -> Doubt | None:
         found = []
         for k, group in self._shared():
-            why = self._lost(self.kernels[k], group) or self._slower(self.kernels[k], group)
+            kernel = self.kernels[k]
+            pieces = self._in_pieces(kernel)
+            why = pieces or self._lost(kernel, group) or self._slower(kernel, group)
             if why is not None:
                 seconds, first = self._cut(group)
                 cut = self._at(k, first, group, why)
-                if seconds * APART < self.kernels[k].seconds and cut is not None:
+                # Figures of statements know no pieces; those of the kernels of parts do.
+                if seconds * (1.0 if pieces else APART) < self.kernels[k].seconds and cut is not None:
                     found.append((self.kernels[k].seconds - seconds, cut))
         return max(found, key=lambda f: f[0])[1] if found else None
 
@@ -119,6 +124,13 @@ class _Suspicion:
             f"predicted slower: its kernel takes {microseconds(kernel.seconds)}, its statements one by one "
             f"{microseconds(apart)}"
         )
+
+    def _in_pieces(self, kernel: KernelEstimate) -> str | None:
+        """Does a CPU's memory take much of its time for short pieces of many rows?"""
+        lost = kernel.terms.latency
+        if isinstance(self.machine, Device) or lost * APART < kernel.seconds - lost:
+            return None
+        return f"rows in pieces: of many rows it touches a piece at a time, {microseconds(lost)} longer"
 
     # --- where to cut ---------------------------------------------------------------------------------------
 

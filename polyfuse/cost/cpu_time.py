@@ -1,6 +1,7 @@
 """The time of a kernel on a CPU.
 
     max over levels (bytes from it or from beyond / bandwidth), operations / rate of the lanes
+    + what memory takes longer for short pieces of many rows
 
 All rates are those of the threads that have work, less what the last round of blocks leaves idle.  A nest
 whose innermost loop is not in vector lanes computes one element where a vector has many.
@@ -9,12 +10,12 @@ whose innermost loop is not in vector lanes computes one element where a vector 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
-from polyfuse.cost.nests import Nest
+from polyfuse.cost.nests import OUTSIDE, Nest
 from polyfuse.cost.operations import Operations, operations
 from polyfuse.cost.traffic import Keeping, traffic
 from polyfuse.ir.kernel import Kernel
@@ -22,6 +23,10 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 # What an access takes of the lanes: of one element in a vector, of one far from its neighbours.
 ACCESS, STRIDED = 0.5, 40.0
+L2 = 1  # among the levels of a machine
+# How much longer than as whole rows short pieces of many rows take from beyond L2, while others compute or
+# not (measured: 0.2 to 0.8 from L3, 1.3 to 2.2 from memory; docs/targets.md).
+PIECES = 1.6
 # What it takes to set up the accumulators of one sum, and to add them up.
 COMBINED = 256.0
 
@@ -56,6 +61,14 @@ class CpuTime:
         lanes = sum(self._lanes(n) for n in found)
         names = [x.name for x in m.levels]
         nbytes = (*moved.by_level, *[0.0] * len(names))
+        pieces = sum(self._pieces(n, since) for n in found)
+        spent = terms(
+            memory=times[-1],
+            cache=max(times[:-1], default=0.0),
+            operations=lanes / m.operations / share,
+            latency=0.0,
+            overhead=m.step_s * _barriers(found) if threads > 1 else 0.0,
+        )
         return KernelEstimate(
             name=kernel.name,
             read=moved.read,
@@ -68,14 +81,19 @@ class CpuTime:
             occupancy=None,
             block_barriers=0,
             grid_barriers=0,
-            terms=terms(
-                memory=times[-1],
-                cache=max(times[:-1], default=0.0),
-                operations=lanes / m.operations / share,
-                latency=0.0,
-                overhead=m.step_s * _barriers(found) if threads > 1 else 0.0,
-            ),
+            terms=replace(spent, latency=pieces, spent=spent.spent + pieces),
         )
+
+    def _pieces(self, n: Nest, since: Mapping[str, float]) -> float:
+        """Seconds that are lost to short pieces of rows."""
+        if n.tiles is not None:
+            return 0.0
+        m, lost = self.machine, 0.0
+        for a in n.accesses:
+            level = m.level(since.get(a.tensor, 0.0) / m.threads)
+            if a.scope in OUTSIDE and level > L2 and a.in_pieces:
+                lost += a.nbytes * PIECES / m.levels[level].bandwidth
+        return lost
 
     def _lanes(self, n: Nest) -> float:
         """What a nest takes of the lanes; a short loop leaves some of a vector's empty."""

@@ -24,6 +24,9 @@ from polyfuse.ir.schedule_tree import Sequence as Children
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Index, Statement, reads, statement_reads
 
 OUTSIDE = (Scope.ARGUMENT, Scope.GLOBAL)
+# From so many rows on, of which a block has at most so much of each, partial results for parts of the rows
+# would take little beside what memory takes longer for pieces of them.
+MANY_ROWS, PIECE = 768, 1 / 2
 _SPREAD = (Coordinate.ROW, Coordinate.THREAD, Coordinate.STEP)
 
 
@@ -47,6 +50,11 @@ class Access:
     def block_bytes(self) -> float:
         """Of the elements touched in one iteration of the block loops."""
         return union(self.in_block) * self.item
+
+    @property
+    def in_pieces(self) -> bool:
+        """Does one iteration of the block loops touch a short piece of each of many rows of memory?"""
+        return any(_is_narrow(all_, one) for all_, one in zip(self.whole, self.in_block, strict=True))
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,15 @@ class Nest:
                 ways = [(i, self.kernel.buffer(tensor).shape) for tensor, i, _ in _uses(s)]
                 total += instances(found) * sum(bool(i) and _strides(i, shape, dims) for i, shape in ways)
         return total
+
+
+def _is_narrow(whole: Touched, block: Touched) -> bool:
+    """Is a block's box high and narrow beside that of all blocks?"""
+    if len(whole.box) < 2:
+        return False
+    lengths = [high - low + 1 for low, high in block.box]
+    along = whole.box[-1][1] - whole.box[-1][0] + 1
+    return prod(lengths[:-1]) >= MANY_ROWS and lengths[-1] <= along * PIECE
 
 
 def _index_dims(i: Index) -> set[str]:

@@ -39,6 +39,12 @@ NORM = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   s[t] = sum[h](x[t, h])
   y[t, h] = x[t, h] / s[t]
 }"""
+# Both go over columns, of which a worker would read a strip, a short piece of each row.
+COLUMNS = """op f(x: f32[T, H]) -> (y: f32[T, H], m: f32[H]) {
+  m[h] = mean[t](x[t, h])
+  y[t, h] = x[t, h] - m[h]
+}"""
+SCALED = """op f(x: f16[T, H]) -> (m: f16[H]) { m[h] = sum[t](x[t, h]) }"""
 PASSES = Passes(
     Clustering(library="never"), LoopFusion(late="raise", collapse=False), Stitching(), Packing(), 2
 )
@@ -248,3 +254,32 @@ def test_a_feedback_that_is_not_there() -> None:
     with pytest.raises(ArgumentError) as raised:
         Clustering(feedback="luck")  # type: ignore[arg-type]
     assert raised.value.code == "PF419"
+
+
+def test_rows_are_not_read_in_pieces() -> None:
+    """Sums of columns from L3 or memory go along whole rows, in parts whose results are added up."""
+    for text in (COLUMNS, SCALED):
+        doubt = doubt_of(piece_of(text, 2, T=4096, H=3072), 2)
+        assert doubt is not None and doubt.why.startswith("rows in pieces: ")
+        assert len(doubt.parts) == 2
+        pieces = pieces_of(graph_of(text, T=4096, H=3072), PASSES, NoLessons())
+        whys = [str(d) for _, found in pieces for d in found]
+        assert len(pieces) == 2 and any(w.startswith("+ rfactor") for w in whys)
+
+
+def test_few_rows_and_what_stays_near_are_read_in_pieces() -> None:
+    for rows, columns in ((300, 4096), (2000, 200)):
+        assert doubt_of(piece_of(COLUMNS, 2, T=rows, H=columns), 2) is None
+        assert len(pieces_of(graph_of(COLUMNS, T=rows, H=columns), PASSES, NoLessons())) == 1
+    gpu = GpuTarget()
+    found = doubt_of(piece_of(COLUMNS, gpu, T=4096, H=3072), gpu)
+    assert found is None or "pieces" not in found.why
+
+
+def test_a_mean_of_columns_in_parts_is_right() -> None:
+    x = np.random.default_rng(0).standard_normal((4096, 768)).astype("f4")
+    f = pf.compile(COLUMNS)
+    assert "rows in pieces" in str(f.explain(x))
+    y, m = f(x)
+    np.testing.assert_allclose(m, x.mean(0, dtype="f8"), atol=1e-5)
+    np.testing.assert_allclose(y, x - x.mean(0, dtype="f8"), atol=1e-5)
