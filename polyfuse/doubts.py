@@ -14,7 +14,7 @@ speed-of-light model.  A doubt is no verdict: `feedback` compiles the parts, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate
@@ -39,11 +39,12 @@ BUSY = 0.6
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Why a cluster may be faster in parts ("" if a clock is to tell), the parts in dependence order, and the
-    edge where it is cut."""
+    edge where it is cut.  `deep`: parts may have the same fault, and are cut before they are judged."""
 
     why: str
     parts: tuple[tuple[str, ...], ...]
     edge: str
+    deep: bool = False
 
 
 def doubt_of(piece: Piece, target: int | GpuTarget) -> Doubt | None:
@@ -76,10 +77,11 @@ class _Suspicion:
             pieces = self._in_pieces(kernel)
             why = pieces or self._lost(kernel, group) or self._slower(kernel, group)
             if why is not None:
-                seconds, first = self._cut(group)
+                seconds, first = self._cut(group, after_sums=pieces is not None)
                 cut = self._at(k, first, group, why)
                 # Figures of statements know no pieces; those of the kernels of parts do.
                 if seconds * (1.0 if pieces else APART) < self.kernels[k].seconds and cut is not None:
+                    cut = replace(cut, deep=pieces is not None)
                     found.append((self.kernels[k].seconds - seconds, cut))
         return max(found, key=lambda f: f[0])[1] if found else None
 
@@ -134,12 +136,16 @@ class _Suspicion:
 
     # --- where to cut ---------------------------------------------------------------------------------------
 
-    def _cut(self, group: int) -> tuple[float, int]:
-        """The faster halves that an edge, or what two read, can be cut into: seconds of both, the first."""
+    def _cut(self, group: int, after_sums: bool = False) -> tuple[float, int]:
+        """The faster halves that an edge, or what two read, can be cut into: seconds of both, the first.
+
+        `after_sums`: what follows a reduction is cut off, if anything does."""
         order = self.search.explorer.order
         firsts = {group & ~(order.after[n] | 1 << n) for n in bits(group)}
         firsts |= {group & (order.before[n] | 1 << n) for n in bits(group)}
-        able = [first for first in firsts if first and first != group]
+        sums = [n for n in bits(group) if self._reduces(n)]
+        ended = {group & (order.before[n] | 1 << n) for n in sums if after_sums} - {group}
+        able = [first for first in ended or firsts if first and first != group]
         return min((self.search.seconds((first, group & ~first)), first) for first in able)
 
     def _at(self, kernel: int, first: int, group: int, why: str) -> Doubt | None:
@@ -165,6 +171,9 @@ class _Suspicion:
             if first >> a & 1 and second >> b & 1:
                 return f"{self._names(1 << a)} -> {self._names(1 << b)}"
         return f"{self._names(first)} | {self._names(second)}"
+
+    def _reduces(self, node: int) -> bool:
+        return any(self.piece.graph.statements[s].reduction for s in self._of(node))
 
     def _of(self, node: int) -> Sequence[int]:
         return self.search.nodes.statements[node]

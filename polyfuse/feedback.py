@@ -119,8 +119,11 @@ class Trial:
     judge: Judge
 
 
-def without_doubts(passes: Passes) -> Passes:
-    """What the parts of a doubtful cluster are tried by; only those that are taken are doubted themselves."""
+def tried_by(passes: Passes, doubt: Doubt) -> Passes:
+    """What the parts of a doubtful cluster are tried by; only those that are taken are doubted themselves,
+    unless one cut alone may be no way out."""
+    if doubt.deep:
+        return passes
     return replace(passes, clustering=replace(passes.clustering, feedback="failures"))
 
 
@@ -171,7 +174,7 @@ def _settled(
     if trial is None:
         return [made]
     try:
-        parts = _parts(graph, trial.doubt.parts, without_doubts(passes), lessons)
+        parts = _parts(graph, trial.doubt.parts, tried_by(passes, trial.doubt), lessons)
     except ScheduleError:
         return [made]
     joined = join(graph, [p for p, _ in parts])

@@ -19,7 +19,7 @@ from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.estimates import this_core
-from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, without_doubts
+from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, tried_by
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
@@ -219,7 +219,8 @@ class Compilation:
             return low
         parts, made = trial.doubt.parts, partial(lower_all, lessons=lessons)
         try:
-            apart = step("parts", lambda: lower_clusters(piece.graph, parts, without_doubts(passes), made))
+            tried = tried_by(passes, trial.doubt)
+            apart = step("parts", lambda: lower_clusters(piece.graph, parts, tried, made))
         except ScheduleError:
             return low
         whole, other = Candidate(low.kernels, low.copied), Candidate(apart.kernels, apart.copied)

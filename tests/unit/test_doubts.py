@@ -264,7 +264,7 @@ def test_rows_are_not_read_in_pieces() -> None:
         assert len(doubt.parts) == 2
         pieces = pieces_of(graph_of(text, T=4096, H=3072), PASSES, NoLessons())
         whys = [str(d) for _, found in pieces for d in found]
-        assert len(pieces) == 2 and any(w.startswith("+ rfactor") for w in whys)
+        assert len(pieces) > 1 and any(w.startswith("+ rfactor") for w in whys)
 
 
 def test_few_rows_and_what_stays_near_are_read_in_pieces() -> None:
