@@ -1,4 +1,4 @@
-"""Random programs of nine kinds, each of which finds its way into one part of the compiler.
+"""Random programs of ten kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -21,6 +21,7 @@ from kinds.rows import half_rows, rows
 from kinds.scans import scans
 from kinds.scatters import scatter
 from kinds.special import special
+from kinds.windows import windows
 
 KINDS: dict[str, Callable[[int], Call]] = {
     "contractions": contraction,
@@ -32,6 +33,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "rows": rows,
     "half_rows": half_rows,
     "special": special,
+    "windows": windows,
 }
 
 

@@ -142,7 +142,8 @@ class Writer:
 
     def call(self) -> Call:
         needed = ", ".join(dict.fromkeys(self.conditions))
-        head = f"op p({', '.join(self.parameters)})\n    -> ({', '.join(self.results)})"
+        results = f"\n    -> ({', '.join(self.results)})" if self.results else ""
+        head = f"op p({', '.join(self.parameters)}){results}"
         body = "".join(f"  {line}\n" for line in self.lines)
         text = f"{head}{' where ' * bool(needed)}{needed} {{\n{body}}}\n"
         graph = instantiate(parse_text(text), "p")

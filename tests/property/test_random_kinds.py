@@ -1,4 +1,4 @@
-"""Random programs of nine kinds, compiled in ways drawn by their seeds, against the reference.
+"""Random programs of ten kinds, compiled in ways drawn by their seeds, against the reference.
 
 Each of the programs of a run is compiled in two ways, one of them for a CPU, with thresholds that its group
 shares; `make test-all` runs more.  A failure shows its program, made smaller, and the way.  The long run:
@@ -86,6 +86,7 @@ FEATURES = {
     "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),
     "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
+    "windows": ("2*p + r", "p >= r", "z[", "in p..p + ", "inout x", "k[", "w[c, r", "max[r", "f16", "+="),
 }
 
 
@@ -104,7 +105,7 @@ def test_equal_seeds_give_equal_programs(kind: str) -> None:
     assert all(a.inputs[n].tobytes() == b.inputs[n].tobytes() for n in a.inputs)
 
 
-@pytest.mark.parametrize("kind", ["contractions", "rows", "special"])
+@pytest.mark.parametrize("kind", ["contractions", "rows", "special", "windows"])
 def test_arguments_hold_special_values(kind: str) -> None:
     calls = [kind_call(kind, seed) for seed in range(60)]
     floats = [x.astype(np.float64) for c in calls for x in c.inputs.values() if x.dtype.kind not in "iub"]
