@@ -229,7 +229,7 @@ def _window(rows: For, dtypes: dict[str, DType], own: frozenset[str]) -> _Window
     if (place and first is None) or (follower is not None and not _follows(follower, inner)):
         return None
     found = [r for n in inner.body if isinstance(n, Update) for r in reads(n.value)]
-    bounds = {v for e in (inner.lower, inner.upper) for v in variables(e)}
+    bounds = {v for x in (*around, inner) for e in (x.lower, x.upper) for v in variables(e)}
     if any(r.dtype.bytes < NARROWEST for r in found) or rows.var in bounds:
         return None
     shared = [x for x in around if any(_adds_up(i, rows.var, x.var) for r in found for i in r.indices)]

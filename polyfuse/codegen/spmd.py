@@ -112,14 +112,21 @@ class Spmd:
             self.known = False
             self.ranges.pop(loop.var, None)
             return
-        mine = low[0], max(low[0], high[1] - 1)
-        old = self.ranges.get(loop.var, mine)
-        self.ranges[loop.var] = min(mine[0], old[0]), max(mine[1], old[1])
+        self._may_be(loop.var, low[0], max(low[0], high[1] - 1))
+
+    def _may_be(self, var: str, low: int, high: int) -> None:
+        """Note values of a variable, beside those of others with that name."""
+        old = self.ranges.get(var, (low, high))
+        self.ranges[var] = min(low, old[0]), max(high, old[1])
 
     # --- nodes --------------------------------------------------------------------------------------------
 
     def block(self, nodes: Block, threaded: bool, rowed: bool) -> Block:
-        return tuple(n for node in nodes for n in self.node(node, threaded, rowed))
+        """The nodes, each as a thread has it; loops that are gone may have had scalars of the same name."""
+        made = [n for node in nodes for n in self.node(node, threaded, rowed)]
+        fresh = [k for k, n in enumerate(made) if isinstance(n, Declare) and n.value is None and not n.count]
+        again = {k for k in fresh if made.index(made[k]) < k}
+        return tuple(n for k, n in enumerate(made) if k not in again)
 
     def node(self, node: Node, threaded: bool, rowed: bool) -> Block:
         """`threaded`, `rowed`: inside a loop over threads, over rows."""
@@ -227,7 +234,7 @@ class Spmd:
     def vector(self, loop: For, threaded: bool, rowed: bool) -> Block:
         """A loop over the elements of a vector."""
         width = self.kernel.vector
-        self.ranges[loop.var] = (0, width - 1)
+        self._may_be(loop.var, 0, width - 1)
         body = self.block(loop.body, threaded, rowed)
         whole = replace(loop, lower=as_index(0), upper=as_index(width), body=body, lanes=())
         missing = [

@@ -113,6 +113,35 @@ def test_no_rows() -> None:
     assert total == 0
 
 
+# isl prints the sums of the first row and of the others by themselves, each with a total of its own.
+COPIES = """op p(x: f32[C, H, W]) -> (y: f32[C, H, W]) {
+  t[c, p, q] = sum[r in 1..p+1](x[c, p - r, q]) for c in 0..C, p in 0..H, q in 0..W
+  y[c, p, q] = max(t[c, p, q], 0.0) for c in 0..C, p in 0..H, q in 0..W
+}"""
+
+
+def test_copies_of_a_loop_have_one_total() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 2, 3), np.float32)
+    call = Call("copies", COPIES, instantiate(parse_text(COPIES), "p"), {"C": 2, "H": 2, "W": 3}, {"x": x})
+    check_emulated([call], fused=(True, False), stitched=(False, True))
+
+
+# Loops of one name: over rows of an image, and over the elements of a vector.
+SAME = """op p(x: f32[B, H, W, C]) -> (y: f32[B, H, W, C]) {
+  t[b, p, q, c] = sum[r in 0..min(3, p + 1), s in 0..min(2, q + 1)](x[b, p - r, q - s, c])
+      for b in 0..B, p in 0..H, q in 0..W, c in 0..C
+  y[b, p, q, c] = t[b, p, q, c] - (t[b, p - 1, q, c] if p >= 1 else 1.0)
+      for b in 0..B, p in 0..H, q in 0..W, c in 0..C
+}"""
+
+
+def test_loops_of_one_name_have_the_ranges_of_all() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 7, 3, 64), np.float32)
+    sizes = {"B": 2, "H": 7, "W": 3, "C": 64}
+    call = Call("same", SAME, instantiate(parse_text(SAME), "p"), sizes, {"x": x}, scheduler="isl")
+    check_emulated([call], devices=("odd",), stitched=(True,))
+
+
 def test_values_of_indices_that_need_64_bits() -> None:
     """Threads have numbers of 32 bits, and these are factors."""
     f = pf.compile("op f(x: f32[N]) -> (y: f32[N]) { y[n] = x[n] * f32(n * 4194304) }", target="emulate")

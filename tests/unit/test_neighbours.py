@@ -196,3 +196,13 @@ def test_what_is_no_number_stays_in_its_lane() -> None:
     x[3, 4, 77], x[:, :, 5], x[1, 1, 50] = np.nan, -np.inf, np.inf
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 2), (0, 1))
     np.testing.assert_array_equal(pf.compile(HIGHEST)(x), windows.max((3, 4)))
+
+
+def test_windows_whose_terms_are_places_go_one_by_one() -> None:
+    """Each row has bounds of its own."""
+    text = """op f(x: f32[T, C], w: f32[3, C]) -> (y: f32[T-2, C]) where T >= 2 {
+      y[t, c] = sum[r in t..t+3](x[r, c] * w[r - t, c]) for t in 0..T-2, c in 0..C
+    }"""
+    assert rows(text, T=30, C=64) == 0
+    for time in (3, 10, 31):
+        check(text, T=time, C=16)
