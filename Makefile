@@ -82,7 +82,8 @@ SANITIZED := tests/property/test_random_kinds.py tests/property/test_random_prog
     tests/unit/test_masked_tails.py tests/unit/test_vector_masks.py tests/unit/test_rows_in_lanes.py \
     tests/unit/test_convolutions.py tests/unit/test_integer_products.py tests/unit/test_scatters.py \
     tests/unit/test_turned_tiles.py tests/unit/test_streaming.py tests/unit/test_borders.py tests/unit/test_halves.py \
-    tests/unit/test_few_rows.py tests/unit/test_rows_jointly.py tests/unit/test_contraction_tiles.py
+    tests/unit/test_few_rows.py tests/unit/test_rows_jointly.py tests/unit/test_contraction_tiles.py \
+    tests/unit/test_neighbours.py
 
 sanitize: $(VENV)/dev.stamp ## kernels of many tests with sanitizers, which takes long (ARGS are for pytest)
 	$(RUN) -m polyfuse.runtime.sanitized -m pytest -n $(WORKERS) --dist worksteal --timeout=1200 $(SANITIZED) $(ARGS)
