@@ -31,7 +31,7 @@ from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import overlap_room, row_room, skew_room
+from polyfuse.ir.cpu_core import KIB, overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -54,6 +54,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depen
 
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
+# Bytes that are read of a row, at most: of more, rows come from as many places as memory takes long to find.
+MOST_ROW = 8 * KIB
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
@@ -73,7 +75,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
         row = sum(_row_bytes(t.body).values())
-        fits = row <= row_room(knobs.on) and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
+        fits = row <= MOST_ROW and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
         if wanted or (fits and not _long(t.body)):
             if row <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])

@@ -8,6 +8,8 @@ KIB = 1 << 10
 # Lanes of a sum at least (`codegen.lanes`), and of one of f16, which is converted so many at a time
 # (`codegen.halves`).
 FEWEST_LANES, FEWEST_OF_F16 = 8, 16
+# Bytes after which the sets of L1 repeat.
+L1_WAY = 4096
 # Vectors of an accumulator's lanes, where a loop does not say: they hide most of the latency of an addition,
 # and stay in registers where the loop computes something (docs/targets.md).
 LANE_VECTORS = 4
@@ -51,11 +53,6 @@ def skew_room(core: Core) -> int:
     """Bytes of rows that are in L1 at a time, at most, where rows overlap: those of two rows that are read
     again, and of results (`codegen.skewed`). Lines that are asked for and what rows share need the rest."""
     return core.l1 // 2
-
-
-def row_room(core: Core) -> int:
-    """Bytes that are read of a row, at most, where rows overlap: more are more streams than come in time."""
-    return core.l1 // 5
 
 
 def joint_room(core: Core) -> int:

@@ -194,8 +194,8 @@ def test_rows_that_are_read_once_need_no_room_for_two(monkeypatch: pytest.Monkey
     assert skew_of(lowered(NORM, T=40960, H=1536)) is None
     assert skew_of(lowered(RESIDUAL, T=40960, H=1024)) is None, "20 kB of 32, and what all rows read"
     monkeypatch.setattr(CpuKnobs, "on", Core(l1=48 << 10))
-    assert skew_of(lowered(RESIDUAL, T=40960, H=1200)) is not None
-    assert skew_of(lowered(RESIDUAL, T=40960, H=1240)) is None, "a fifth of it, at most, is read of a row"
+    assert skew_of(lowered(RESIDUAL, T=40960, H=1024)) is not None
+    assert skew_of(lowered(RESIDUAL, T=40960, H=1025)) is None, "more than 8 kB are read of a row"
 
 
 def test_short_rows_take_turns_instead() -> None:
