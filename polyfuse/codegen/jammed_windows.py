@@ -102,8 +102,9 @@ def _beside(i: Index, var: str) -> set[str]:
 
 
 def _together(n: Update, places: Sequence[dict[str, IndexExpr]]) -> Update:
-    return replace(n, value=combined(n.op, [_at(n.value, p) for p in places]))
+    return replace(n, value=combined(n.op, [at_place(n.value, p) for p in places]))
 
 
-def _at(e: Expr, place: dict[str, IndexExpr]) -> Expr:
+def at_place(e: Expr, place: dict[str, IndexExpr]) -> Expr:
+    """An expression at values of loop variables."""
     return map_expr(e, lambda x: x, lambda i: substitute(i, place))

@@ -26,14 +26,14 @@ from itertools import pairwise
 from polyfuse.codegen.cut_loops import cuts
 from polyfuse.codegen.held_totals import REGISTERS, first_of, held, in_strips, is_row, overlap, window_of
 from polyfuse.codegen.jam import EXTREMES
-from polyfuse.codegen.jammed_windows import nest
+from polyfuse.codegen.jammed_windows import at_place, nest
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import flat, simplify
 from polyfuse.ir.loop_ir import (
@@ -49,13 +49,11 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, map_expr, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, reads
 
 # Rows at most: more load less, but in shorter strips, which shall be long where memory brings new rows of the
 # window for each of them, or where rows share few sets of L1.
 MOST_ROWS, MOST_FAR = 4, 2
-# Bytes of a way of L1: rows that are a multiple of that apart share one set.
-L1_WAY = 4096
 _HELD = "%held"
 # Narrower elements are converted, loop by loop.
 NARROWEST = 4
@@ -160,7 +158,7 @@ class _Window:
     def _terms(self, n: Update) -> list[Update]:
         """An update with each term of the loop that is shared: as a sum they would take an addition more."""
         places = [binary("+", self.shared.lower, k) for k in range(trip_of(self.shared) or 0)]
-        return [replace(n, value=_at(n.value, {self.shared.var: p})) for p in places]
+        return [replace(n, value=at_place(n.value, {self.shared.var: p})) for p in places]
 
     def _after(
         self, along: For, totals: list[Update], names: dict[str, str], row: int, start: IndexExpr
@@ -185,10 +183,6 @@ class _Window:
             yield replace(
                 along, body=map_values(substituted(self.follower.body, here), held_read, lambda i: i)
             )
-
-
-def _at(e: Expr, place: dict[str, IndexExpr]) -> Expr:
-    return map_expr(e, lambda x: x, lambda i: substitute(i, place))
 
 
 def _parts(rows: For, loop: For) -> list[For]:

@@ -36,7 +36,6 @@ from polyfuse.ir.schedule_tree import (
 )
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers import loop_order
-from polyfuse.layers.digit_dims import window_rows
 from polyfuse.layers.loop_order import better, contiguity, held, sums_along_memory
 from polyfuse.layers.nest import (
     has_band,
@@ -59,6 +58,7 @@ from polyfuse.layers.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.totals_first import totals_first
 from polyfuse.layers.transposed import transposed_tiles
+from polyfuse.layers.windows import window_rows
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024

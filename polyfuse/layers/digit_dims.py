@@ -16,7 +16,7 @@ tile without, and no window: of those, loops keep what they read.  There both di
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
@@ -36,9 +36,7 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.products import product_of
-
-# Elements of a row over windows that is not cut into strips.
-LONGEST_WINDOW_ROW = 2048
+from polyfuse.layers.windows import indices_of, sums_windows
 
 
 def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
@@ -87,7 +85,7 @@ class _Digits:
 
     def judged(self, e: Expr) -> _Digits | None:
         """These digits as the indices of a split expression need them; None where one is divided again."""
-        forms = [linear(i) for i in _indices(e)]
+        forms = [linear(i) for i in indices_of(e)]
         inside = (a for form in forms for a, _ in form.terms if a != IVar(self.quotient))
         if any(self.quotient in variables(a) for a in inside):
             return None
@@ -102,7 +100,7 @@ def _digits_of(graph: TensorGraph, s: Statement) -> list[_Digits]:
         return []
     found = []
     for d in s.dims:
-        base = math.lcm(*(c for i in _indices(s.expr) for c in _divisors(i, d.name)))
+        base = math.lcm(*(c for i in indices_of(s.expr) for c in _divisors(i, d.name)))
         count, rest = divmod(ranges[d.name][1] + 1, max(base, 1))
         if d.reduce or base < 2 or count < 2 or rest:
             continue
@@ -112,36 +110,6 @@ def _digits_of(graph: TensorGraph, s: Statement) -> list[_Digits]:
         if judged is not None and (judged.apart or not (sums_windows(s) or product_of(graph, s))):
             found.append(judged)
     return found
-
-
-def sums_windows(s: Statement) -> bool:
-    """Does an index add a dim that is summed to others, so that neighbours read the same elements?"""
-    summed = {
-        d.name: d.upper.value - d.lower.value - 1
-        for d in s.dims
-        if d.reduce and isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    }
-    for form in map(linear, _indices(s.expr)):
-        factors = [(a.name if isinstance(a, IVar) else "", abs(c)) for a, c in form.terms]
-        length = max((c * summed[a] for a, c in factors if a in summed), default=0)
-        if any(c <= length for a, c in factors if a not in summed):
-            return True
-    return False
-
-
-def window_rows(graph: TensorGraph, names: Iterable[str], trip: int | None) -> bool:
-    """Are all reductions of these statements over windows, wherever they begin, with a total for each element
-    of rows of that length? Registers hold these (`codegen.neighbours`)."""
-    sums = [s for s in map(graph.statement, names) if s.reduction is not None]
-    if trip is None or trip > LONGEST_WINDOW_ROW or not sums:
-        return False
-    return all(any(_is_added(s, i) for i in _indices(s.expr)) for s in sums)
-
-
-def _is_added(s: Statement, index: IndexExpr) -> bool:
-    """Does an index add a dim that is summed to another one?"""
-    found = set(variables(index))
-    return bool(found & set(s.reduction_dims)) and not found <= set(s.reduction_dims)
 
 
 def _ranges(s: Statement) -> dict[str, Range]:
@@ -177,18 +145,6 @@ def _parts(graph: TensorGraph, s: Statement, digits: list[_Digits]) -> tuple[Ten
     read = Read(name, tuple(substitute(i, values) for i in place), s.expr.dtype, s.span)
     copied = replace(s, dims=tuple(d for d in s.dims if not d.reduce), expr=read, reduction=None)
     return tensor, summed, copied
-
-
-def _indices(e: Expr) -> list[IndexExpr]:
-    """All indices in an expression that are found without data."""
-    found: list[IndexExpr] = []
-
-    def look(i: IndexExpr) -> IndexExpr:
-        found.append(i)
-        return i
-
-    map_expr(e, lambda x: x, look)
-    return found
 
 
 def _divisors(e: IndexExpr, dim: str) -> list[int]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from math import ceil, prod
 
 from polyfuse.cost.core_tiles import lanes_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.index_expr import evaluate, variables
 from polyfuse.ir.linear import Linear
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, reads
@@ -30,7 +30,6 @@ from polyfuse.layers.tile_shapes import (
     COPY_CYCLES,
     FEWEST_READERS,
     FOLLOWED,
-    L1_WAY,
     STREAMED_FACTOR,
     TURN_CYCLES,
     Extents,

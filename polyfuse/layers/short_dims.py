@@ -42,9 +42,9 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.depending import depending
-from polyfuse.layers.digit_dims import sums_windows
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.short_sums import MOST_OPERATIONS, OPERATION, at, written_out
+from polyfuse.layers.windows import sums_windows
 
 # Elements of a short dim, and of all short dims of a tensor: sixteen are a vector.
 LONGEST, MOST_ELEMENTS = 4, 9

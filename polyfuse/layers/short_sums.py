@@ -31,9 +31,9 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.layers.digit_dims import sums_windows
 from polyfuse.layers.products import product_of, with_followers
 from polyfuse.layers.rewrites import inlinable, inline
+from polyfuse.layers.windows import sums_windows
 
 MOST_TERMS = 7
 # The definition that comes of it has no more operations than a compiler keeps in registers.

@@ -21,7 +21,6 @@ from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.schedule_tree import Member, Tree
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.digit_dims import sums_windows
 from polyfuse.layers.dominants import dominants
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
@@ -29,6 +28,7 @@ from polyfuse.layers.groups import Group, group_of, united
 from polyfuse.layers.loop_order import walked
 from polyfuse.layers.recompute import crossing, saved_seconds, without
 from polyfuse.layers.rewrites import inline
+from polyfuse.layers.windows import sums_windows
 from polyfuse.poly.domains import PolyModel, build_model
 from polyfuse.poly.placement import Links
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil, gcd
 
 from polyfuse.cost.core_tiles import TILE_CYCLES, Tiles, lanes_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.layers.dot_shapes import Sums, dot_shape
 
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
@@ -35,9 +35,9 @@ FEWEST_OTHERS, FEWEST_SHARED = 4, 8
 # As `FEWEST_NEAR`, where rows of the factor are so many bytes apart that a few of them fill the sets of L2
 # that they are in.
 CROWDED, FEWEST_CROWDED = 8192, 3
-# Bytes after which the sets of L1 repeat, and rows of the left factor that a set has room for: lines of more
-# would leave it before all of their elements were read.
-L1_WAY, MOST_IN_SET = 4096, 8
+# Rows of the left factor that a set of L1 has room for: lines of more would leave it before all of their
+# elements were read.
+MOST_IN_SET = 8
 # Pieces for each worker at most, and the part of a piece for which the others wait at the end.
 MOST_PIECES, WAIT = 8, 0.02
 # Rows of the smaller factor up to which both are read along what is summed.

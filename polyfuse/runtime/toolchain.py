@@ -183,36 +183,36 @@ def load_shared(
 @memoised
 def cpu_features() -> frozenset[str]:
     """Names of the processor's features as the operating system gives them (``avx512f``, ``asimd``)."""
-    text = ""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.partition(":")[0].strip() in ("flags", "Features"):
-                text = line.partition(":")[2]
-                break
+    told = _first_processor()
+    text = told.get("flags") or told.get("Features", "")
     if platform.system() == "Darwin":
         text = _sysctl("machdep.cpu.features") + " " + _sysctl("machdep.cpu.leaf7_features")
     return frozenset(text.lower().split())
 
 
 @memoised
+def _first_processor() -> dict[str, str]:
+    """What Linux tells of the first processor, by name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def cpu_family() -> tuple[str, int]:
     """Vendor and family of an x86 processor; ("", 0) for others."""
-    with suppress(OSError, ValueError, KeyError):
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        return told["vendor_id"], int(told["cpu family"])
+    told = _first_processor()
+    with suppress(ValueError):
+        return told.get("vendor_id", ""), int(told.get("cpu family", "0"))
     return "", 0
 
 
 @memoised
 def cpu_identity() -> str:
     """Model and features in one line: code made with ``-march=native`` belongs to this."""
-    model: list[str] = []
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("vendor_id", "cpu family", "model", "model name", "CPU part"):
-                model.append(value.strip())
+    names = ("vendor_id", "cpu family", "model", "model name", "CPU part")
+    model = [value for name, value in _first_processor().items() if name in names]
     if platform.system() == "Darwin":
         model.append(_sysctl("machdep.cpu.brand_string"))
     return " ".join([platform.machine(), *model, *sorted(cpu_features())])
