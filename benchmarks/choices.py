@@ -132,6 +132,11 @@ CHOICES = (
         ((lower, "hoist", unchanged),),
     ),
     Choice(
+        "quotients by one number as corrected products, where lanes divide more",
+        (Case("adamw"), Case("adam50_small")),
+        ((lower, "quotients", lambda kernel, block, numbers: block),),
+    ),
+    Choice(
         "sums across memory inside of a row, four terms at a time",
         (Case("dien_attention"),),
         ((lower, "jam", lambda kernel, block, core: block),),

@@ -83,6 +83,23 @@ CASES = (
         lambda j, n, x: j.nn.logsumexp(x, 0),
     ),
     Case(
+        "columns less their mean",
+        """op f(x: f32[T, V]) -> (y: f32[T, V]) where T >= 1 {
+          m[v] = mean[t](x[t, v])
+          y[t, v] = x[t, v] - m[v]
+        }""",
+        lambda d: (d(4096, 768),),
+        lambda t, f, x: x - x.mean(0),
+        lambda j, n, x: x - x.mean(0),
+    ),
+    Case(
+        "means of columns",
+        "op f(x: f32[T, V]) -> (y: f32[V]) where T >= 1 { y[v] = mean[t](x[t, v]) }",
+        lambda d: (d(2600, 3072),),
+        lambda t, f, x: x.mean(0),
+        lambda j, n, x: x.mean(0),
+    ),
+    Case(
         "variance of columns",
         """op f(x: f32[T, V]) -> (y: f32[V]) where T >= 1 {
           m[v] = mean[t](x[t, v])

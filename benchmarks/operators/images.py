@@ -112,6 +112,24 @@ FILTERS = (
         lambda j, n, x, w, b: _jax_conv(j, x, w[:, None], groups=64) + b[:, None, None],
     ),
     Case(
+        "depthwise filters of 5 x 5, channels last",
+        """op f(x: f32[N, H, W, C], w: f32[5, 5, C]) -> (y: f32[N, H-4, W-4, C]) where H >= 5, W >= 5 {
+          y[n, p, q, c] = sum[r in 0..5, s in 0..5](x[n, p + r, q + s, c] * w[r, s, c])
+        }""",
+        lambda d: (d(4, 56, 56, 96), d(5, 5, 96)),
+        lambda t, f, x, w: f.conv2d(x.permute(0, 3, 1, 2), w.permute(2, 0, 1)[:, None], groups=96).permute(
+            0, 2, 3, 1
+        ),
+        lambda j, n, x, w: j.lax.conv_general_dilated(
+            x,
+            w[:, :, None],
+            (1, 1),
+            "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=96,
+        ),
+    ),
+    Case(
         "depthwise filters, channels last",
         """op f(x: f32[N, H, W, C], w: f32[3, 3, C]) -> (y: f32[N, H-2, W-2, C]) where H >= 3, W >= 3 {
           y[n, p, q, c] = sum[r in 0..3, s in 0..3](x[n, p + r, q + s, c] * w[r, s, c])
