@@ -25,7 +25,7 @@ from benchmarks.workload import Workload, load
 from polyfuse import lowering, pipeline
 from polyfuse.codegen import cpu, halves, lower, masked_tails, skewed, vector_math
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import rfactor
+from polyfuse.layers import online, rfactor
 from polyfuse.runtime import toolchain
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
@@ -135,6 +135,19 @@ CHOICES = (
         "quotients by one number as corrected products, where lanes divide more",
         (Case("adamw"), Case("adam50_small")),
         ((lower, "quotients", lambda kernel, block, numbers: block),),
+    ),
+    Choice(
+        "mean and variance of a row in one pass about a pivot",
+        (
+            Case("ln_fwd"),
+            Case("ln_fwd", {"T": 256, "H": 768}),
+            Case("ln_fwd", {"T": 512, "H": 4096}),
+            Case("res_ln"),
+            Case("res_ln", {"T": 4096, "H": 768}),
+            Case("residual_chain"),
+            Case("bn_train_relu"),
+        ),
+        ((online, "_pivots", lambda graph, found: False),),
     ),
     Choice(
         "sums across memory inside of a row, four terms at a time",

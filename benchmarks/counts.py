@@ -15,6 +15,8 @@ from typing import Any
 
 from benchmarks.hot_loops import MARCHES, Counts, compiler_key, disassembled, hot_loops, missing, total
 from benchmarks.workload import Workload, select
+from polyfuse.ir.cpu_core import AVX2, Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
@@ -34,17 +36,27 @@ SMALLEST_SHARE_OF_VECTORS = 0.1
 WORSE = ("instructions", "loads", "stores", "gathers", "scalar", "divisions", "calls", "around")
 
 
-def source_of(graph: TensorGraph, sizes: Mapping[str, int]) -> str:
-    """C++ of an operator at known sizes, with all layers, for two threads."""
+# The core that code for each kind of machine is made for.
+CORES = {"x86-64-v3": AVX2, "x86-64-v4": Core()}
+
+
+def source_of(graph: TensorGraph, sizes: Mapping[str, int], march: str) -> str:
+    """C++ of an operator at known sizes, with all layers, for two threads of a kind of machine."""
     compilation = Compilation(
-        graph, sizes, LoopFusion(), Options(threads=THREADS), stitching=Stitching(), packing=Packing()
+        graph,
+        sizes,
+        LoopFusion(),
+        Options(threads=THREADS),
+        stitching=Stitching(),
+        packing=Packing(),
+        knobs=CpuKnobs(core=CORES[march]),
     )
     return emitted(Watch(Options(dump=None, verify=False)), compilation)[1].source
 
 
 def counted(workload: Workload, case: str, march: str) -> Counts:
     """All hot loops of a workload's code."""
-    source = source_of(workload.graph, workload.cases[case])
+    source = source_of(workload.graph, workload.cases[case], march)
     return total(hot_loops(disassembled(source, march)))
 
 
@@ -109,9 +121,8 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"{find_compiler().version}: {key}")
     found: dict[str, dict[str, dict[str, int]]] = {march: {} for march in MARCHES}
     for workload, case in select(given.only):
-        disassembly = source_of(workload.graph, workload.cases[case])
         for march in MARCHES:
-            found[march][case] = total(hot_loops(disassembled(disassembly, march))).as_json()
+            found[march][case] = counted(workload, case, march).as_json()
     for march in MARCHES:
         print(f"\n{march}\n", *table(found[march]), sep="\n")
     if given.update:

@@ -4,8 +4,12 @@
       for k in 0..128 @vec: acc += w[g, k] * s[g]   ->      acc += w[v // 128, v % 128] * s[v // 128]
 
 Lanes are added up once, not for each g.  The digits of v are the same for all lanes of a step
-(`codegen.digits.by_steps`), so the inner loop is whole steps of a vector or more.  Longer sums stay as they
-are: lanes are single precision, and what they are added to is not (`codegen.long_sums`).
+(`codegen.digits.by_steps`), so the inner loop is whole steps of a vector or more.  Of longer sums so many g
+go together as lanes may add: lanes are single precision, and what they are added to is not
+(`codegen.long_sums`).
+
+    for g in 0..1024:                                     for p in 0..8:
+      for k in 0..128 @vec: acc += ...              ->      for v in 16384 p..16384 (p + 1) @vec: acc += ...
 """
 
 from __future__ import annotations
@@ -41,19 +45,30 @@ def _changed(outer: For, core: Core) -> Node:
     rows, length = trip_of(outer) or 0, trip_of(inner) or 0
     widest = max(n.value.dtype.bytes for n in inner.body if isinstance(n, Update))
     lanes = min(length & -length, LANE_VECTORS * core.vector_bytes // widest)
-    if (
-        lanes < FEWEST_LANES
-        or rows < 2
-        or length // lanes > MOST_STEPS
-        or rows * length // lanes > MOST_TERMS
-    ):
+    if lanes < FEWEST_LANES or rows < 2 or length // lanes > MOST_STEPS:
         return outer
     if not all(_along(r, inner.var) for e in values_of(inner.body) for r in reads(e)):
         return outer  # tiles that are turned around need both loops
     v = IVar(inner.var)
     digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
     body = substituted(inner.body, digits)
-    return replace(inner, upper=IConst(rows * length), body=body)
+    together = _together(rows, MOST_TERMS * lanes // length)
+    if together == rows:
+        return replace(inner, upper=IConst(rows * length), body=body)
+    part = IVar(f"{outer.var}_p")
+    low = binary("*", part, together * length)
+    high = binary("+", low, together * length)
+    if rows % together:
+        high = binary("min", high, rows * length)
+    within = replace(inner, lower=low, upper=high, body=body)
+    return replace(outer, var=part.name, upper=IConst(-(-rows // together)), body=(within,))
+
+
+def _together(rows: int, most: int) -> int:
+    """Rows of a part: all, or a divisor that is not much less than the most, or that."""
+    if rows <= most:
+        return rows
+    return next((n for n in range(most, most // 2, -1) if rows % n == 0), most)
 
 
 def _plain(loop: For, at: Coordinate) -> bool:

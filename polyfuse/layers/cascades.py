@@ -146,7 +146,8 @@ def _definition(graph: TensorGraph, tensor: str) -> Statement | None:
     return s if plain and not s.reduction and tensor not in {r.tensor for r in reads(s.expr)} else None
 
 
-def _in_full(graph: TensorGraph, e: Expr) -> Expr:
+def in_full(graph: TensorGraph, e: Expr) -> Expr:
+    """The expression with all definitions put in that give each element by itself."""
     return _expanded(graph, e, lambda r: True)
 
 
@@ -215,7 +216,7 @@ def _centred(graph: TensorGraph, first: Statement, second: Statement, terms: Exp
 def _is_of(graph: TensorGraph, first: Statement, second: Statement, read: Read, u: Expr) -> bool:
     """Is u what the first reduces, of the same elements, to the total that the second reads so?"""
     over = _as_in(first, second, read)
-    return over is not None and _in_full(graph, over) == _in_full(graph, u)
+    return over is not None and in_full(graph, over) == in_full(graph, u)
 
 
 def _total(e: Expr, first: Statement) -> Read | None:
@@ -226,7 +227,7 @@ def _total(e: Expr, first: Statement) -> Read | None:
 def _mean(graph: TensorGraph, e: Expr, first: Statement) -> Read | None:
     """The total that is divided by the number of its terms, if an expression is such a mean."""
     count = prod(span(d)[1] - span(d)[0] for d in first.dims if d.reduce)
-    match _in_full(graph, e):
+    match in_full(graph, e):
         case Apply("div", (Read() as total, IndexValue(IConst(n)) | Const(n))) if n == count:
             return _total(total, first)
     return None

@@ -57,6 +57,7 @@ from polyfuse.layers.cascades import Cascade, Unknown, cascades, derived_from, s
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import machine_of
+from polyfuse.layers.moments import about_a_pivot, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def online_forms(
     machine = machine_of(target)
     taken: dict[str, list[Cascade]] = {}
     cuts: dict[str, Chunks] = {}
+    pivoted: dict[str, list[Cascade]] = {}
     for found in cascades(graph):
         row = _row(graph, found, "gpu" if isinstance(target, GpuTarget) else "cpu")
         cut = _chunks(found.first, chunk or chunk_elements(row, machine))
@@ -100,11 +102,23 @@ def online_forms(
             cuts[found.first.name] = cut
             why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
             decisions.append(Decision("online", found.second.name, True, why))
+        elif isinstance(target, int) and isinstance(found, Cascade) and _pivots(graph, found):
+            pivoted.setdefault(found.first.name, []).append(found)
+            why = f"{found.law}, in one pass with {found.first.name} about a pivot: {reason}"
+            decisions.append(Decision("online", found.second.name, True, why))
         elif wanted or not (times.near and isinstance(found, Unknown)):
             decisions.append(Decision("online", found.second.name, False, reason or ""))
     for name, several in taken.items():
         graph = _Rewrite(graph, several[0].first, cuts[name]).run(several)
-    return _without_unread(graph) if taken else graph
+    for several in pivoted.values():
+        graph = about_a_pivot(graph, several)
+    return _without_unread(graph) if taken or pivoted else graph
+
+
+def _pivots(graph: TensorGraph, found: Cascade) -> bool:
+    """Can a mean and a variance be made about a pivot, and does that pay?"""
+    centred = found.law == "centred" and _same_type(graph, found)
+    return centred and why_not(graph, found.first) is None
 
 
 # --- what is cut, and whether it may ------------------------------------------------------------------------
@@ -157,14 +171,19 @@ def _against(graph: TensorGraph, found: Cascade | Unknown, cut: Chunks | None, p
     """Why a cascade must stay as it is; None if it need not."""
     if isinstance(found, Unknown):
         return found.reason
-    kept = {graph.tensor(s.target).dtype for s in (found.first, found.second)}
-    if len(kept) > 1 or kept != {found.terms.dtype} or not found.terms.dtype.is_float:
+    if not _same_type(graph, found):
         return "its total is of another type than its terms"
     if found.first.name in parts:
         return f"{found.first.name} is made in parts itself"
     if not _in_order(found.first):
         return "the elements of a row do not follow each other in memory"
     return "a chunk holds all of a row" if cut is None else None
+
+
+def _same_type(graph: TensorGraph, found: Cascade) -> bool:
+    """Are both totals floats of the type of their terms?"""
+    kept = {graph.tensor(s.target).dtype for s in (found.first, found.second)}
+    return kept == {found.terms.dtype} and found.terms.dtype.is_float
 
 
 def _in_order(s: Statement) -> bool:

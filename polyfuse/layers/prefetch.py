@@ -17,6 +17,7 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.extents import extents, instances
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.cpu_core import Core, overlap_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -124,9 +125,26 @@ def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
         children = tree.child.children if isinstance(tree.child, Sequence) else ()
         phases = [c for c in children if has_band(c) and _reads(graph, c)]
         if len(phases) > 1:
-            return members if phases[-1] is children[-1] or not has_band(children[-1]) else ()
+            several = _several_whole(graph, phases)
+            return members if several and (phases[-1] is children[-1] or not has_band(children[-1])) else ()
         tree = phases[0] if phases else None
     return ()
+
+
+def _several_whole(graph: TensorGraph, phases: Many[Tree]) -> bool:
+    """Do several phases go over a whole row?  A sum of its first elements (`layers.moments`) leaves the rest
+    to the next phase, which waits for memory itself."""
+    of = [[graph.statement(n) for n in statements(p)] for p in phases]
+    if not all(
+        isinstance(b, IConst) for found in of for s in found for d in s.dims for b in (d.lower, d.upper)
+    ):
+        return True
+    trips = [max(instances(extents(s)) for s in found) for found in of]
+    heads = [
+        trip < max(trips) / 4 and all(s.reduction for s in found)
+        for trip, found in zip(trips, of, strict=True)
+    ]
+    return heads.count(False) > 1
 
 
 def _reads(graph: TensorGraph, phase: Tree) -> set[str]:

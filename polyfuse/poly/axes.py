@@ -32,8 +32,8 @@ class Axes:
 
     graph: TensorGraph
     edges: list[Edge] = field(default_factory=list)
-    # Statements tied only by reading one input: they order nothing, but share loops gladly.
-    ties: list[tuple[str, str]] = field(default_factory=list)
+    # Statements tied only by reading one input each time: they order nothing, but share loops gladly.
+    ties: list[tuple[str, ...]] = field(default_factory=list)
     _parent: dict[Dim, Dim] = field(default_factory=dict)
     _inside: dict[Dim, dict[str, str]] = field(default_factory=dict)  # root -> statement -> its dim
     _dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -159,6 +159,7 @@ def _unify_edges(axes: Axes) -> None:
 def _unify_inputs(axes: Axes, inputs: dict[str, list[tuple[Statement, tuple[Index, ...]]]]) -> None:
     for uses in inputs.values():
         first, first_indices = uses[0]
+        tied = [first.name]
         for s, indices in uses[1:]:
             if s.name == first.name:
                 continue
@@ -169,4 +170,5 @@ def _unify_inputs(axes: Axes, inputs: dict[str, list[tuple[Statement, tuple[Inde
                     axes.join((first.name, va), (s.name, vb))
                     joined = True
             if joined:
-                axes.ties.append((first.name, s.name))
+                tied.append(s.name)
+        axes.ties.append(tuple(dict.fromkeys(tied)))

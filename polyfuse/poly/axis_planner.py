@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.functions import has_function
-from polyfuse.ir.index_expr import IndexExpr, IVar, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, sequence
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, offset, plain
@@ -90,7 +91,7 @@ class _Planner:
             return n
 
         links = [(e.source, e.sink) for e in edges]
-        links += [t for t in self.axes.ties if t[0] in part and t[1] in part]
+        links += [pair for tied in self.axes.ties for pair in pairwise(n for n in tied if n in part)]
         for a, b in links:
             part[find(b)] = find(a)
         groups: dict[str, list[str]] = {}
@@ -145,12 +146,29 @@ class _Planner:
         alone = [n for n, *more in cycles if not more]
         later = frozenset(n for n in alone if self._reduces_across(n, axis, used))
         vectors = frozenset(n for n in alone if n not in recurrent and self._fills_vectors(n, axis))
+        short = self._short(alone, used)
+        tried = [(d, later | vectors if d else later) for d in ((0, 1, -1) if recurrent else (0,))]
+        tried += [(0, later | short)] if short else []
         groups = []
-        for direction in (0, 1, -1) if recurrent else (0,):
-            chosen = self._share(axis, direction, cycles, into, later | vectors if direction else later)
+        for direction, out in tried:
+            chosen = self._share(axis, direction, cycles, into, out)
             if chosen and (direction == 0 or not recurrent.isdisjoint(chosen)):
                 groups.append(_Group(axis, chosen, direction, self._from_contiguous(axis, chosen)))
         return groups
+
+    def _short(self, names: Iterable[str], used: frozenset[Dim]) -> frozenset[str]:
+        """Statements with only a part of the longest range along an axis.
+
+        What needs all of a sum over some first elements cannot share the loop of that sum; it can share with
+        the statements of the whole range if the sum has a loop of its own.
+        """
+        trips: dict[Dim, dict[str, int]] = {}
+        for n in names:
+            for d in self.statement[n].dims:
+                axis = self.axes.axis(n, d.name)
+                if axis not in used and isinstance(d.lower, IConst) and isinstance(d.upper, IConst):
+                    trips.setdefault(axis, {})[n] = d.upper.value - d.lower.value
+        return frozenset(n for t in trips.values() for n, trip in t.items() if trip < max(t.values()))
 
     def _share(
         self,

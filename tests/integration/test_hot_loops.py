@@ -55,7 +55,7 @@ def foreign(disassembly: str) -> list[str]:
 )
 def test_no_loop_is_worse_than_the_baseline(case: str, march: str) -> None:
     workload = CASES[case]
-    disassembly = disassembled(source_of(workload.graph, workload.cases[case]), march)
+    disassembly = disassembled(source_of(workload.graph, workload.cases[case], march), march)
     assert foreign(disassembly) == []
     now = total(hot_loops(disassembly))
     assert now.vector + now.packed > 0
@@ -115,7 +115,7 @@ def test_no_operator_of_the_library_calls_a_math_library(name: str, dtype: str) 
     dtypes, ranks = infer_generics(sig, kinds, {n: np.ndim(a) for n, a in given.items()})
     graph = instantiate(programs_for(name), name, dtypes=dtypes, ranks=ranks)
     sizes = bind_sizes(graph, {n: np.shape(a) for n, a in given.items()})
-    disassembly = disassembled(source_of(graph, sizes), V4)
+    disassembly = disassembled(source_of(graph, sizes, V4), V4)
     assert foreign(disassembly) == []
 
 

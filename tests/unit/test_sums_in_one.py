@@ -11,6 +11,7 @@ from equivalence import assert_computes, fixed_graph_of
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.loop_ir import For
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -31,12 +32,12 @@ ROWS = """op f(x: f32[B, G, K], w: i8[N, G, K], s: f32[N, G]) -> (y: f32[B, N]) 
 }"""
 
 
-def lengths(text: str, **sizes: int) -> set[int]:
-    """How long loops are whose lanes are added up, where that is known."""
+def lengths(text: str, **sizes: int) -> set[int | None]:
+    """How long loops are whose lanes are added up (None: not always as long)."""
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))[0].kernels
     loops = [n for k in kernels for t in lower(k).tasks for n in nodes_of(t.body) if isinstance(n, For)]
-    return {n.upper.value for n in loops if n.lanes and not n.joint}  # type: ignore[union-attr]
+    return {trip_of(n) for n in loops if n.lanes and not n.joint}
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,11 @@ def lengths(text: str, **sizes: int) -> set[int]:
         (16, 100, {100}),  # no whole steps
         (16, 8, {8}),  # short ones
         (4, 2048, {2048}),  # long enough
-        (300, 128, {128}),  # too long a sum for lanes
+        (300, 128, {100 * 128}),  # too long a sum for lanes: parts of as many as divide it
+        (251, 128, {None}),  # 128 at a time
     ],
 )
-def test_which_sums_are_in_one(groups: int, length: int, expected: set[int]) -> None:
+def test_which_sums_are_in_one(groups: int, length: int, expected: set[int | None]) -> None:
     assert lengths(GROUPS, N=300, G=groups, K=length) == expected
 
 
@@ -60,11 +62,14 @@ def test_tiles_that_are_turned_around_need_both_loops() -> None:
     text = (
         "op f(a: f32[B, N, M], b: f32[B, M, N]) -> (y: f32[B]) { y[z] = sum[i, k](a[z, i, k] * b[z, k, i]) }"
     )
-    assert max(lengths(text, B=20, N=64, M=64), default=0) <= 64
+    assert max((n or 0 for n in lengths(text, B=20, N=64, M=64)), default=0) <= 64
 
 
 @pytest.mark.parametrize("text", [GROUPS, HIGHEST, TWO, ROWS], ids=["groups", "highest", "two", "rows"])
-@pytest.mark.parametrize(("groups", "length"), [(16, 128), (3, 48), (2, 16), (5, 100), (1, 64), (0, 16)])
+@pytest.mark.parametrize(
+    ("groups", "length"),
+    [(16, 128), (3, 48), (2, 16), (5, 100), (1, 64), (0, 16), (300, 128), (251, 128), (520, 16)],
+)
 def test_values(text: str, groups: int, length: int) -> None:
     if "max" in text and groups == 0:
         return
