@@ -19,7 +19,7 @@ Infinities and NaN give what they give without.  The pivot is so small that u - 
 finite u, and so are sums of parts; hence off is finite unless an element is not.  Squares that overflow
 give the infinite variance that they gave, and rounding never gives a negative one.
 
-Source: Chan, Golub and LeVeque 1983, section 3 (shifted data, with the mean of some first elements).
+Source: Chan, Golub and LeVeque 1983 (shifted data, with the mean of some first elements).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ and the loop over rows over the dim before it.  Where the last phase reads what 
 worth of requests holds it up for longer than they save; asking shortly before (`layers.soon`) does not.  Rows
 that overlap ask in a loop of which memory knows nothing, so there it pays for what is about as large as L3.
 It is not done where a row does not stay in L1 and the last phase computes little, for rows in order in L3,
-nor where phases compute pieces of a row, none of which waits for another.
+nor where phases compute pieces of a row, none of which waits for another.  Where one pass makes the mean and
+the variance of a row (`layers.moments`) memory is never idle for long, unless the last phase computes.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ def _refusal(
         return f"{format_bytes(whole)} in all stay in L2 from call to call"
     if _computes(graph, last, rows):
         return None
+    if _heads(graph, _phases(graph, nest)):
+        return "one pass makes all sums of a row, and waits for memory itself"
     if row > l1.capacity * SHARE_OF_L1:
         return f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
     if whole <= l3.capacity * SHARE_IN_L3 and not _are_parallel(rows):
@@ -125,26 +128,25 @@ def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
         children = tree.child.children if isinstance(tree.child, Sequence) else ()
         phases = [c for c in children if has_band(c) and _reads(graph, c)]
         if len(phases) > 1:
-            several = _several_whole(graph, phases)
+            several = len(phases) - _heads(graph, phases) > 1
             return members if several and (phases[-1] is children[-1] or not has_band(children[-1])) else ()
         tree = phases[0] if phases else None
     return ()
 
 
-def _several_whole(graph: TensorGraph, phases: Many[Tree]) -> bool:
-    """Do several phases go over a whole row?  A sum of its first elements (`layers.moments`) leaves the rest
-    to the next phase, which waits for memory itself."""
+def _heads(graph: TensorGraph, phases: Many[Tree]) -> int:
+    """How many phases only sum up some first elements of a row (`layers.moments`)?"""
     of = [[graph.statement(n) for n in statements(p)] for p in phases]
     if not all(
         isinstance(b, IConst) for found in of for s in found for d in s.dims for b in (d.lower, d.upper)
     ):
-        return True
+        return 0
     trips = [max(instances(extents(s)) for s in found) for found in of]
-    heads = [
+    short = [
         trip < max(trips) / 4 and all(s.reduction for s in found)
         for trip, found in zip(trips, of, strict=True)
     ]
-    return heads.count(False) > 1
+    return short.count(True)
 
 
 def _reads(graph: TensorGraph, phase: Tree) -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 from targets import Array, Call, check_everywhere
 
 import polyfuse as pf
+from polyfuse.codegen.lower import lower
 from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
@@ -19,8 +20,10 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers import moments
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.online import online_forms
+from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import fixed_graph
 
 VARIANCE = """
@@ -265,7 +268,26 @@ def test_nowhere_if_not_wanted() -> None:
     assert online_forms(graph, 2, decisions, wanted=False) == graph and not decisions
 
 
+NORM = """
+op f(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) {
+  mu[t] = mean[h](x[t, h])
+  v[t] = mean[h]((x[t, h] - mu[t]) ** 2)
+  y[t, h] = (x[t, h] - mu[t]) * rsqrt(v[t] + 1e-5) * g[h]
+}"""
+
+
 def test_no_row_is_asked_for_ahead_of_a_single_pass() -> None:
-    """The pivot's loop over some first elements leaves the rest of a row to memory."""
-    x = np.ones((4096, 768), np.float32)
+    """The pivot's loop over some first elements leaves the rest of a row to memory; there is no other phase,
+    or one that computes little."""
+    x, g = np.ones((4096, 768), np.float32), np.ones(768, np.float32)
     assert "prefetch" not in pf.compile(VARIANCE, target="cpu").explain(x)
+    assert "- prefetch x: one pass makes all sums of a row" in pf.compile(NORM, target="cpu").explain(x, g)
+    long = NORM.replace("y[t, h] = (", "y[t, h] = tanh(")
+    assert "+ prefetch x" in pf.compile(long, target="cpu").explain(x, g)
+
+
+def test_rows_with_a_pivot_do_not_overlap() -> None:
+    """The loop of the pivot is too short to fill a wait."""
+    kernels = form_kernels(LoopFusion().schedule(formed(fixed(NORM, T=4096, H=768))[0]), 2, Stitching())[0]
+    two = form_kernels(LoopFusion().schedule(fixed(NORM, T=4096, H=768)), 2, Stitching())[0]
+    assert [t.skew is not None for k in (kernels, two) for t in lower(k.kernels[0]).tasks] == [False, True]
