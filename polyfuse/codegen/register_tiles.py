@@ -208,12 +208,15 @@ def _strips(loops: tuple[For, ...]) -> set[str]:
 
 
 def _lanes(kernel: Kernel, nest: SumNest, right: Read, length: int) -> int:
-    """How many lanes are computed for `length` of them: as many as lie side by side for a tile, else vectors
-    that are full."""
+    """How many lanes are computed for `length` of them: as many as lie side by side for a tile, or as there
+    are, where these fill a vector (the last of several may overlap the one before), else vectors that are
+    full."""
     size = nest.update.value.dtype.bytes
     held = _held(kernel, nest.lane, right) or 0
-    if held >= length and held * size % LEAST_BYTES == 0:
+    if held >= length and (held * size % LEAST_BYTES == 0 or held * size >= VECTOR_BYTES):
         return held
+    if binary("-", nest.lane.upper, nest.lane.lower) == IConst(length) and length * size >= VECTOR_BYTES:
+        return length
     unit = LEAST_BYTES if length * size % LEAST_BYTES == 0 else VECTOR_BYTES
     return -(-length * size // unit) * unit // size
 

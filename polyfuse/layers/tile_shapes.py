@@ -217,6 +217,8 @@ def _across(x: Extents, core: Core, threads: int) -> TileShape:
         (_cycles(x, r, v, lanes, core), -r * v, r, v) for r, v in _candidates(x, lanes, core)
     )
     columns = vectors * lanes
+    if lanes < x.columns < columns:  # its vectors overlap, so that nothing beside it is read
+        columns = x.columns
     tiles, wide = max(1, ceil(x.rows / rows)), max(1, ceil(x.columns / columns))
     most = max(1, min(wide, SEGMENT // (columns * x.itemsize)))
     each = cycles / max(1, tiles * wide * x.outer)

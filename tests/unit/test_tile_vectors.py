@@ -40,10 +40,35 @@ def test_columns_of_a_convolution(dtype: str, columns: int) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("steps", [64, 700, 2000])
-@pytest.mark.parametrize("columns", [12, 20, 28])
+@pytest.mark.parametrize("columns", [12, 17, 20, 28, 30, 45])
 def test_columns_of_a_product_in_parts(dtype: str, steps: int, columns: int) -> None:
     """Long sums go to memory after each part: lanes that two vectors have are added once."""
     rng = np.random.default_rng(columns)
     x, w = draw(rng, dtype, 40, steps), draw(rng, dtype, steps, columns)
     found: Any = pf.compile(PRODUCT.format(NAMES[dtype]))(x, w)
     assert_near(found, x.astype("f8") @ w.astype("f8"), dtype)
+
+
+@pytest.mark.parametrize("columns", [20, 30, 31, 36, 40, 47])
+def test_few_columns_are_read_in_place(columns: int) -> None:
+    """A tile is as wide as the result; one of whole vectors would have to copy the factor first."""
+    x, w = np.ones((64, 4096), "f4"), np.ones((4096, columns), "f4")
+    f = pf.compile(PRODUCT.format("f32"))
+    why = str(f.explain(x, w))
+    assert f"rows and {columns} columns" in why and "copied" not in why
+    assert "tile0_right" in f.built(x, w).code.source
+
+
+@pytest.mark.parametrize("columns", [17, 30, 47])
+def test_few_columns_of_any_layout(columns: int) -> None:
+    """Turned factors and those that are computed are copied, rows as long as the tile is wide."""
+    rng = np.random.default_rng(columns)
+    x, w = draw(rng, "f4", 700, 300), draw(rng, "f4", columns, 300)
+    turned: Any = pf.compile(
+        PRODUCT.format("f32").replace("w: f32[K, N]", "w: f32[N, K]").replace("w[k, j]", "w[j, k]")
+    )(x, w)
+    assert_near(turned, x.astype("f8") @ w.T.astype("f8"), "f4")
+    made: Any = pf.compile(PRODUCT.format("f32").replace("* w[k, j]", "* max(w[k, j], 0.0)"))(
+        x, np.ascontiguousarray(w.T)
+    )
+    assert_near(made, x.astype("f8") @ np.maximum(w.T, 0).astype("f8"), "f4")
