@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import frexp
 
 from polyfuse.codegen.hoist import Moved, aliases, runs_of, written
 from polyfuse.ir.dtypes import BOOL, F32, F64, DType
@@ -64,7 +65,7 @@ class _Quotients(Moved):
 
     def _expr(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         match e:
-            case Apply("div", (x, Read(_, ()) as d), dtype) if dtype in SCALES and self._divides(x, d):
+            case Apply("div", (x, (Read() | Const()) as d), dtype) if dtype in SCALES and self._divides(x, d):
                 scale = self.kept(_scale(d, dtype), runs)
                 divisor = self.kept(Apply("mul", (d, scale), dtype), runs)
                 reciprocal = self.kept(Apply("div", (Const(1.0, dtype), divisor), dtype), runs)
@@ -72,14 +73,18 @@ class _Quotients(Moved):
             case _:
                 return Moved._expr(self, e, runs)
 
-    def _divides(self, x: Expr, d: Read) -> bool:
-        return self._invariant(d) and not self._invariant(x)
+    def _divides(self, x: Expr, d: Read | Const) -> bool:
+        exact = isinstance(d, Const) and abs(frexp(float(d.value))[0]) in (
+            0.0,
+            0.5,
+        )  # a product for compilers
+        return not exact and self._invariant(d) and not self._invariant(x)
 
     def costly(self, e: Expr) -> bool:
         return False  # `codegen.hoist` has moved what is
 
 
-def _scale(d: Read, dtype: DType) -> Expr:
+def _scale(d: Read | Const, dtype: DType) -> Expr:
     """A power of two times which a divisor has a reciprocal in the middle of the range."""
     large = SCALES[dtype]
     size = Apply("abs", (d,), dtype)

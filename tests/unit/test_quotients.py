@@ -44,8 +44,11 @@ def test_where_lanes_divide_more() -> None:
     assert operations(ADAM, N=100).count("quotient") == 1
     assert operations(ROWS, T=10, H=64).count("quotient") == 1
     assert "quotient" not in operations(ONE, N=100), "one hides behind loads and stores"
-    constant = TWO.format("f16").replace("x[i] / d", "x[i] / 3.0")
-    assert "quotient" not in operations(constant, N=100)
+    constant = TWO.format("f32").replace("x[i] / d", "x[i] / 3.0")
+    assert operations(constant, N=100).count("quotient") == 1
+    assert "quotient" not in operations(constant.replace("3.0", "4.0"), N=100), "a product"
+    of_row = "op f(x: f32[T, N], d: f32[T]) -> (y: f32[T, N]) { y[t, i] = (x[t, i] / 1.2 + 1.0) / d[t] }"
+    assert operations(of_row, T=10, N=100).count("quotient") == 2
 
 
 def any_floats(dtype: str, count: int, seed: int) -> np.ndarray:
@@ -110,3 +113,15 @@ def test_an_optimizer_is_right() -> None:
         wanted = p - m / (np.sqrt(v.astype("f8")) / 0.3 + 1e-8)
         f(p, m, v, 0.3, 1e-8)
         np.testing.assert_allclose(p, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("divisor", [1.2, -3.0, 1e-30, 7e25, 3.0000001])
+def test_quotients_by_constants_have_the_bits_of_a_division(divisor: float) -> None:
+    x = any_floats("f32", 20_000, 5)
+    text = TWO.format("f32").replace(", d: f32", "").replace("x[i] / d", f"x[i] / {divisor!r}")
+    assert "quotient" in operations(text, N=x.size)
+    found = np.asarray(pf.compile(text, target="cpu")(x, np.ones_like(x))[0])  # type: ignore[index]
+    with np.errstate(all="ignore"):
+        exact = x / np.float32(divisor)
+    whole = ~(np.abs(exact) < 1e-30) & ~(np.abs(x) < 1e-30) | (x == 0)
+    np.testing.assert_array_equal(found[whole], exact[whole])
