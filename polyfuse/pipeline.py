@@ -189,7 +189,8 @@ class Compilation:
         # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
         checked, core = must_report(self.options, self.target), self.knobs.core
-        fixed = step("clean", lambda: prepared(specific, found, self.machine, core, checked=checked))
+        given = (specific, found, self.machine, core)
+        fixed = step("clean", lambda: prepared(*given, checked=checked, strided=frozenset(self.strided)))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

@@ -15,7 +15,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.estimates import this_core
 from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.kernel_stages import Kernels
 from polyfuse.later_stage import later_stage
 from polyfuse.layers.cleanup.run import cleaned
@@ -60,7 +60,10 @@ class Specialized:
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
         core = None if made_for in ON_GPU else this_core()
-        graph = prepared(self.graph, found, machine, core, checked=must_report(chosen, made_for))
+        # Each piece is called with arrays as they are.
+        given = frozenset(t.name for t in self.graph.tensors if t.role is not Role.TEMP)
+        report = must_report(chosen, made_for)
+        graph = prepared(self.graph, found, machine, core, checked=report, strided=given)
         pieces = cut_off(graph, cut.clusters(graph, found, machine, core=core))
         return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
 

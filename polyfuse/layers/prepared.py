@@ -14,6 +14,7 @@ from polyfuse.layers.digit_dims import split_digit_dims
 from polyfuse.layers.factoring import suggest_factoring
 from polyfuse.layers.functions_apart import functions_apart
 from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.layers.grouped_columns import grouped_columns
 from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_dims import split_short_dims
 from polyfuse.layers.short_rows import split_short_rows
@@ -27,12 +28,15 @@ def prepared(
     core: Core | None = None,
     *,
     checked: bool,
+    strided: frozenset[str] = frozenset(),
 ) -> TensorGraph:
-    """What clusters are made of; `checked`: nothing that a checked build reports goes away."""
+    """What clusters are made of; `checked`: nothing that a checked build reports goes away; `strided` names
+    tensors whose memory is not dense."""
     if not isinstance(machine, GpuTarget):
         graph = graph if checked else compute_chosen(graph, decisions)
         on = core or Core()
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
+        graph = grouped_columns(graph, decisions, strided)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)
