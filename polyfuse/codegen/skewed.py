@@ -49,16 +49,13 @@ from polyfuse.ir.loop_ir import (
     map_places,
     substituted,
 )
-from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.schedule_tree import HEAD, Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, reads, walk
 
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
 # Bytes that are read of a row, at most: of more, rows come from as many places as memory takes long to find.
 MOST_ROW = 8 * KIB
-# A first phase over less than one of so many elements of a row (`layers.moments`) is too short to fill a
-# wait, and touches a row long before the rest of it is needed.
-HEAD = 4
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
@@ -154,7 +151,7 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     if not _reduces(loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
         return None
     if (trip_of(loop) or 0) * HEAD < max(trip_of(x) or 0 for x in nodes_of(body) if isinstance(x, For)):
-        return None
+        return None  # it is too short to fill a wait, and touches a row long before the rest of it is needed
     found = {n.name if isinstance(n, Declare) else n.buffer for n in before}  # type: ignore[union-attr]
     stored = found | {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
     if not all(local.get(name, True) for name in stored):

@@ -23,6 +23,10 @@ from typing import TypeAlias, Union
 
 from polyfuse.ir.index_expr import IBin, IndexExpr
 
+# A loop over less than one of so many of the elements of another one is short beside it, as one over the
+# first elements of a row is (`layers.moments`).
+HEAD = 4
+
 
 class Coordinate(Enum):
     """What a loop becomes on the target (kernel IR, `placement`)."""

@@ -17,6 +17,7 @@ columns in a group than vectors fill.  As everywhere where dims are merged, tens
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +43,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.fresh import fresh_name
+from polyfuse.layers.group_dims import with_group_dims
 
 # Columns of a group at most: longer pieces of rows fill vectors, and lanes are added up seldom.
 MOST_COLUMNS = 48
@@ -58,12 +60,22 @@ def grouped_columns(
     """
     if graph.sizes:
         return graph
-    while (groups := next(_candidates(graph, strided), None)) is not None:
+    while (groups := _next(graph, strided)) is not None:
         sums = ", ".join(groups.sums())
         why = f"a group has {groups.extents[1]} columns: sums go along whole rows of {groups.columns}"
         graph = groups.rewritten()
         decisions.append(Decision("grouped columns", sums, True, why))
     return graph
+
+
+def _next(graph: TensorGraph, strided: frozenset[str]) -> _Groups | None:
+    """The first tensor with groups of columns, as dims or in the numbers of columns."""
+    made = (
+        g
+        for form in itertools.chain((graph,), with_group_dims(graph, strided))
+        for g in _candidates(form, strided)
+    )
+    return next(made, None)
 
 
 def _candidates(graph: TensorGraph, strided: frozenset[str]) -> Iterator[_Groups]:

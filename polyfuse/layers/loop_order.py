@@ -11,7 +11,15 @@ from math import prod
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, depends_on, statement_reads
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Index,
+    Role,
+    Statement,
+    TensorGraph,
+    depends_on,
+    statement_reads,
+)
 from polyfuse.layers.nest import racing, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 
@@ -42,19 +50,29 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
     these walk along memory: a transpose is as fast along one side as along the other.  Where data says what
     is read, each iteration reads elsewhere."""
     large = every = 0
-    for n, e in m.exprs:
-        if n in names and isinstance(e, IVar):
-            mine = walked(graph, graph.statement(n), e.name, held)
-            large, every = large + mine[0], every + mine[1]
+    chosen = [(graph.statement(n), e.name) for n, e in m.exprs if n in names and isinstance(e, IVar)]
+    # Of all: totals are small beside what comes to their statement in registers.
+    most = max((tensor_bytes(graph, t) for s, _ in chosen for t, _ in _accesses(s, held)), default=0)
+    for s, dim in chosen:
+        mine = walked(graph, s, dim, held, most)
+        large, every = large + mine[0], every + mine[1]
     return large, every if large > 0 else 0
 
 
-def walked(graph: TensorGraph, s: Statement, dim: str, held: Set[str] = frozenset()) -> tuple[int, int]:
-    """`contiguity` of one statement and one of its dims."""
+def _accesses(s: Statement, held: Set[str]) -> list[tuple[str, tuple[Index, ...]]]:
+    accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
+    return [(t, indices) for t, indices in accesses if t not in held]
+
+
+def walked(
+    graph: TensorGraph, s: Statement, dim: str, held: Set[str] = frozenset(), most: int | None = None
+) -> tuple[int, int]:
+    """`contiguity` of one statement and one of its dims; the largest tensor has `most` bytes (None: of those
+    that it has)."""
     large = every = 0
-    every_access = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
-    accesses = [(t, indices) for t, indices in every_access if t not in held]
-    most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
+    accesses = _accesses(s, held)
+    if most is None:
+        most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
     for tensor, indices in accesses:
         steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
         jumps = any(isinstance(i, EXPR_TYPES) and dim in depends_on(i) for i in indices)

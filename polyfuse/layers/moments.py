@@ -17,7 +17,7 @@ mean enters squared, which for a million elements in f32 is more; d is small, an
 
 Infinities and NaN give what they give without.  The pivot is so small that u - pivot is finite for each
 finite u, and so are sums of parts; hence off is finite unless an element is not.  Squares that overflow
-give the infinite variance that they gave, and rounding never gives a negative one.
+give an infinite variance, also of equal elements beyond that bound; rounding never gives a negative one.
 
 Source: Chan, Golub and LeVeque 1983 (shifted data, with the mean of some first elements).
 """
@@ -80,7 +80,7 @@ def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph
 
     part, whole = _parts(_elements(some), dtype)
     graph, head = _with(graph, first, "head", some, _apply("mul", in_full(graph, first.expr), part))
-    graph, pivot = _with(graph, first, "pivot", None, _clamped(_apply("mul", head, whole)))
+    graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(_apply("mul", head, whole)))
     part, whole = _parts(count, dtype)
     off_terms = _apply("mul", _apply("sub", first.expr, pivot), part)
     graph, off = _with(graph, first, "off", first.dims, off_terms)
@@ -135,23 +135,26 @@ def _clamped(e: Expr) -> Expr:
 
 
 def _with(
-    graph: TensorGraph, s: Statement, what: str, over: tuple[IterDim, ...] | None, expr: Expr
+    graph: TensorGraph, s: Statement, what: str, over: tuple[IterDim, ...], expr: Expr
 ) -> tuple[TensorGraph, Read]:
-    """The graph with a new temporary before a reduction, shaped as its total: a sum over dims, or the value
-    for each total; and how it is read there."""
+    """The graph with a new temporary before a reduction, shaped as its total: a sum over the dims that
+    reduce, or the value for each total if none does; and how it is read there."""
     kept, name = graph.tensor(s.target), fresh_name(graph, f"{s.name}__{what}")
     new = Tensor(name, kept.dtype, kept.shape, Role.TEMP, kept.span, exact=True)
-    rows = tuple(d for d in s.dims if not d.reduce)
-    made = replace(s, name=name, target=name, dims=over or rows, expr=expr, reduction="sum" if over else None)
+    how = "sum" if any(d.reduce for d in over) else None
+    made = replace(s, name=name, target=name, dims=over, expr=expr, reduction=how)
     statements = [x for old in graph.statements for x in ((made, old) if old.name == s.name else (old,))]
     graph = replace(graph, tensors=(*graph.tensors, new), statements=tuple(statements))
     return graph, Read(name, s.write, kept.dtype, s.span)
 
 
+def _kept(s: Statement) -> tuple[IterDim, ...]:
+    return tuple(d for d in s.dims if not d.reduce)
+
+
 def _instead(graph: TensorGraph, s: Statement, expr: Expr) -> TensorGraph:
     """The graph with a value for each total instead of the reduction."""
-    rows = tuple(d for d in s.dims if not d.reduce)
-    made = replace(s, dims=rows, expr=expr, reduction=None)
+    made = replace(s, dims=_kept(s), expr=expr, reduction=None)
     return replace(graph, statements=tuple(made if x.name == s.name else x for x in graph.statements))
 
 

@@ -94,7 +94,10 @@ def online_forms(
         row = _row(graph, found, "gpu" if isinstance(target, GpuTarget) else "cpu")
         cut = _chunks(found.first, chunk or chunk_elements(row, machine))
         times = passes(row, machine)
-        reason = _against(graph, found, cut, {c.second.name for cs in taken.values() for c in cs})
+        made = {c.second.name for cs in (*taken.values(), *pivoted.values()) for c in cs}
+        reason = _against(graph, found, cut, made)
+        if found.first.name in pivoted:
+            reason = f"{found.first.name} is made about a pivot"
         if not wanted and (times.near or (reason is None and not times.pays)):
             reason = str(times)
         if reason is None and isinstance(found, Cascade) and cut is not None:
@@ -102,9 +105,14 @@ def online_forms(
             cuts[found.first.name] = cut
             why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
             decisions.append(Decision("online", found.second.name, True, why))
-        elif isinstance(target, int) and isinstance(found, Cascade) and _pivots(graph, found):
+        elif (
+            isinstance(target, int)
+            and isinstance(found, Cascade)
+            and found.first.name not in made | set(taken)
+            and _pivots(graph, found)
+        ):
             pivoted.setdefault(found.first.name, []).append(found)
-            why = f"{found.law}, in one pass with {found.first.name} about a pivot: {reason}"
+            why = f"{found.law}, in one pass with {found.first.name}, about a pivot; {reason}"
             decisions.append(Decision("online", found.second.name, True, why))
         elif wanted or not (times.near and isinstance(found, Unknown)):
             decisions.append(Decision("online", found.second.name, False, reason or ""))

@@ -25,7 +25,7 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IConst, IVar, variables
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
+from polyfuse.ir.schedule_tree import HEAD, Band, Coordinate, Member, Sequence, Tree, statements
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Read,
@@ -135,18 +135,27 @@ def _rows(graph: TensorGraph, nest: Tree) -> tuple[Member, ...]:
 
 
 def _heads(graph: TensorGraph, phases: Many[Tree]) -> int:
-    """How many phases only sum up some first elements of a row (`layers.moments`)?"""
+    """How many phases only sum up some first elements of a row (`layers.moments`), of which another one reads
+    all?"""
     of = [[graph.statement(n) for n in statements(p)] for p in phases]
     if not all(
         isinstance(b, IConst) for found in of for s in found for d in s.dims for b in (d.lower, d.upper)
     ):
         return 0
     trips = [max(instances(extents(s)) for s in found) for found in of]
-    short = [
-        trip < max(trips) / 4 and all(s.reduction for s in found)
+    longest = max(trips)
+    whole = {
+        r.tensor
         for trip, found in zip(trips, of, strict=True)
-    ]
-    return short.count(True)
+        if trip == longest
+        for s in found
+        for r in statement_reads(s)
+    }
+    return sum(
+        trip * HEAD < longest
+        and all(s.reduction and {r.tensor for r in statement_reads(s)} <= whole for s in found)
+        for trip, found in zip(trips, of, strict=True)
+    )
 
 
 def _reads(graph: TensorGraph, phase: Tree) -> set[str]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
-from polyfuse.ir.schedule_tree import Band, Leaf, Member, Tree, sequence
+from polyfuse.ir.schedule_tree import HEAD, Band, Leaf, Member, Tree, sequence
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, offset, plain
 
@@ -157,7 +157,7 @@ class _Planner:
         return groups
 
     def _short(self, names: Iterable[str], used: frozenset[Dim]) -> frozenset[str]:
-        """Statements with only a part of the longest range along an axis.
+        """Statements with only a small part of the longest range along an axis.
 
         What needs all of a sum over some first elements cannot share the loop of that sum; it can share with
         the statements of the whole range if the sum has a loop of its own.
@@ -168,7 +168,7 @@ class _Planner:
                 axis = self.axes.axis(n, d.name)
                 if axis not in used and isinstance(d.lower, IConst) and isinstance(d.upper, IConst):
                     trips.setdefault(axis, {})[n] = d.upper.value - d.lower.value
-        return frozenset(n for t in trips.values() for n, trip in t.items() if trip < max(t.values()))
+        return frozenset(n for t in trips.values() for n, trip in t.items() if trip * HEAD < max(t.values()))
 
     def _share(
         self,

@@ -38,8 +38,16 @@ TWO_GROUPS = """op f(x: f32[H, G, C], z: f32[H, C, G]) -> (s: f32[G], r: f32[C])
   r[c] = sum[h, g](z[h, c, g])
 }"""
 INTEGERS = """op f(x: i32[T, H, G, C]) -> (s: i32[G, T]) { s[g, t] = sum[h, c](x[t, h, g, c]) }"""
+DIGITS = """op f(x: f32[T, H, G*C], w: f32[G, C], b: f32[G*C]) -> (y: f32[T, H, G*C], top: f32[T])
+    where H * G * C >= 1 {
+  mu[t, g] = mean[c in 0..C, h](x[t, h, g*C + c]) for g in 0..G
+  v[t, g] = mean[h, c in 0..C]((x[t, h, c + g*C] - mu[t, g]) ** 2) for g in 0..G
+  y[t, h, k] = (x[t, h, k] - mu[t, k // C]) * rsqrt(v[t, k // C] + 1e-5) * w[k // C, k % C] + b[k]
+  top[t] = max[h, k](x[t, h, k])
+}"""
 OPERATORS = {
     "norm": NORM,
+    "digits": DIGITS,
     "gradient": GRADIENT,
     "extremes": EXTREMES,
     "two": TWO_GROUPS,
@@ -103,6 +111,35 @@ def test_what_a_normalisation_becomes() -> None:
         "b": 1,
         "v": 2,
     }
+
+
+def test_groups_in_the_numbers_of_columns() -> None:
+    made, (decision,) = formed(fixed_graph_of(DIGITS, T=2, H=64, G=32, C=10))
+    assert decision.subject == "mu__sum, v__sum"
+    assert {t.name: len(t.shape) for t in made.tensors if t.name in "xywb"} == {
+        "x": 3,
+        "y": 3,
+        "w": 1,
+        "b": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "z[t, h, k] = x[t, h, k] * f32(k)",
+        "z[t, h, k] = x[t, h, k] + w[k // (2 * C), 0]",
+        "z[t, h, k] = x[t, h, G*C - 1 - k]",
+        "z[t, h, k] = x[t, h, k] for k in 0..G*C",
+    ],
+)
+def test_other_numbers_of_columns_are_left(other: str) -> None:
+    """The last one is no other number: it is read as it is."""
+    text = DIGITS.replace("top: f32[T]", "z: f32[T, H, G*C]").replace("top[t] = max[h, k](x[t, h, k])", other)
+    graph = fixed_graph_of(text, T=2, H=64, G=32, C=10)
+    made, decisions = formed(graph)
+    assert bool(decisions) == other.endswith("for k in 0..G*C")
+    assert decisions or made == graph
 
 
 def test_arrays_keep_their_shapes() -> None:
