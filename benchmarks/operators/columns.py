@@ -174,6 +174,30 @@ CASES = (
         ).reshape(x.shape),
     ),
     Case(
+        "group norm, channels last",
+        """op f(x: f32[N, H, W, G*K], gamma: f32[G, K], beta: f32[G, K]) -> (y: f32[N, H, W, G*K]) {
+          m[n, g] = mean[h, w, k in 0..K](x[n, h, w, g*K + k]) for g in 0..G
+          v[n, g] = mean[h, w, k in 0..K]((x[n, h, w, g*K + k] - m[n, g]) ** 2) for g in 0..G
+          y[n, h, w, c] = (x[n, h, w, c] - m[n, c // K]) * rsqrt(v[n, c // K] + 1e-5)
+              * gamma[c // K, c % K] + beta[c // K, c % K]
+        }""",
+        lambda d: (d(2, 64, 64, 320), d(32, 10), d(32, 10)),
+        lambda t, f, x, gamma, beta: f.group_norm(
+            x.permute(0, 3, 1, 2), 32, gamma.view(-1), beta.view(-1)
+        ).permute(0, 2, 3, 1),
+        lambda j, n, x, a, b: (_jax_norm(j, n, x.reshape(2, 4096, 32, 10), (1, 3)) * a + b).reshape(x.shape),
+    ),
+    Case(
+        "variances of long rows",
+        """op f(x: f32[T, H]) -> (v: f32[T]) where H >= 1 {
+          m[t] = mean[h](x[t, h])
+          v[t] = mean[h]((x[t, h] - m[t]) ** 2)
+        }""",
+        lambda d: (d(4096, 768),),
+        lambda t, f, x: x.var(1, correction=0),
+        lambda j, n, x: x.var(1),
+    ),
+    Case(
         "statistics of a batch",
         """op f(x: f32[N, C, H, W]) -> (m: f32[C], v: f32[C]) where N >= 1, H >= 1, W >= 1 {
           a[c] = mean[n, h, w](x[n, c, h, w])
