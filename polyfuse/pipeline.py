@@ -189,8 +189,9 @@ class Compilation:
         # TensorGraph -> TensorGraph (without what it need not compute)
         found: list[Decision] = []
         checked, core = must_report(self.options, self.target), self.knobs.core
-        given = (specific, found, self.machine, core)
-        fixed = step("clean", lambda: prepared(*given, checked=checked, strided=frozenset(self.strided)))
+        clean = partial(prepared, specific, found, self.machine, core, checked=checked)
+        online = self.stitching is not None and self.stitching.online is not False
+        fixed = step("clean", lambda: clean(strided=frozenset(self.strided), online=online))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")

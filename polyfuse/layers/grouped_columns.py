@@ -42,8 +42,10 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.cascades import Cascade, cascades
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.group_dims import with_group_dims
+from polyfuse.layers.moments import about_a_pivot, why_not
 
 # Columns of a group at most: longer pieces of rows fill vectors, and lanes are added up seldom.
 MOST_COLUMNS = 48
@@ -52,15 +54,22 @@ FEWEST_ROWS = 16
 
 
 def grouped_columns(
-    graph: TensorGraph, decisions: list[Decision], strided: frozenset[str] = frozenset()
+    graph: TensorGraph,
+    decisions: list[Decision],
+    strided: frozenset[str] = frozenset(),
+    *,
+    online: bool = True,
 ) -> TensorGraph:
     """The graph with such sums along whole rows, for all tensors that have groups of columns.
 
-    `strided` names tensors whose memory is not dense.  While sizes are open the graph stays as it is.
+    `strided` names tensors whose memory is not dense; `online`: a mean and its variance may be made in one
+    pass (`layers.moments`), which could not be told of them later.  While sizes are open the graph stays.
     """
     if graph.sizes:
         return graph
     while (groups := _next(graph, strided)) is not None:
+        if online:
+            groups = _in_one_pass(groups, strided, decisions)
         sums = ", ".join(groups.sums())
         why = f"a group has {groups.extents[1]} columns: sums go along whole rows of {groups.columns}"
         graph = groups.rewritten()
@@ -76,6 +85,25 @@ def _next(graph: TensorGraph, strided: frozenset[str]) -> _Groups | None:
         for g in _candidates(form, strided)
     )
     return next(made, None)
+
+
+def _in_one_pass(groups: _Groups, strided: frozenset[str], decisions: list[Decision]) -> _Groups:
+    """The groups, with variances of them made about a pivot."""
+    sums, graph = set(groups.sums()), groups.graph
+    found: list[Decision] = []
+    for c in cascades(graph):
+        if not isinstance(c, Cascade) or c.law != "centred" or not {c.first.name, c.second.name} <= sums:
+            continue
+        if why_not(graph, c.first) is None:
+            graph = about_a_pivot(graph, [c])
+            sums -= {c.first.name, c.second.name}  # each has one form
+            why = f"{c.law}, in one pass with {c.first.name}, about a pivot"
+            found.append(Decision("online", c.second.name, True, why))
+    made = next(_candidates(graph, strided), None) if found else None
+    if made is None:
+        return groups
+    decisions += found
+    return made
 
 
 def _candidates(graph: TensorGraph, strided: frozenset[str]) -> Iterator[_Groups]:
@@ -183,10 +211,12 @@ class _Groups:
 
     @staticmethod
     def _can_split(s: Statement, b: str) -> bool:
-        """Can a reduction be made of one for each column, which writes each total at plain indices?"""
-        kept = [IVar(d.name) for d in s.dims if not d.reduce]
-        plain = sorted(map(str, s.write)) == sorted(map(str, kept)) and not s.accumulate
-        return plain and s.reduction in ("sum", "max", "min") and [b] != list(s.reduction_dims)
+        """Can a reduction be made of one for each column, which writes each total at plain indices?  Not one
+        that pairs rows of two tensors: its totals would be many."""
+        kept = [d.name for d in s.dims if not d.reduce]
+        plain = sorted(map(str, s.write)) == sorted(map(str, map(IVar, kept))) and not s.accumulate
+        one = any(set(kept) | {b} <= depends_on(*r.indices) for r in statement_reads(s))
+        return plain and one and s.reduction in ("sum", "max", "min") and [b] != list(s.reduction_dims)
 
     def _splits(self, s: Statement) -> bool:
         of = {d.name: d.reduce for d in s.dims}

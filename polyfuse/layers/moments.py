@@ -76,10 +76,11 @@ def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph
     """The graph with both reductions of centred cascades in one pass; they have one first reduction."""
     first = several[0].first
     dtype, count = graph.tensor(first.target).dtype, _elements(first.dims)
-    n, some = Const(float(count), dtype), _some(first.dims)
+    n, u = Const(float(count), dtype), in_full(graph, first.expr)
 
+    some = _some(first, u)
     part, whole = _parts(_elements(some), dtype)
-    graph, head = _with(graph, first, "head", some, _apply("mul", in_full(graph, first.expr), part))
+    graph, head = _with(graph, first, "head", some, _apply("mul", u, part))
     graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(_apply("mul", head, whole)))
     part, whole = _parts(count, dtype)
     off_terms = _apply("mul", _apply("sub", first.expr, pivot), part)
@@ -111,16 +112,24 @@ def _parts(count: int, dtype: DType) -> tuple[Const, Const]:
     return Const(1 / power, dtype), Const(power / count, dtype)
 
 
-def _some(dims: tuple[IterDim, ...]) -> tuple[IterDim, ...]:
-    """The dims of a reduction over the first elements: the outermost loop that can be, cut short."""
-    over = [d for d in dims if d.reduce]
+def _some(first: Statement, u: Expr) -> tuple[IterDim, ...]:
+    """The dims of a reduction over the first elements: of loops that can be cut short the one that goes the
+    farthest in memory, so that what is read lies together."""
+    over = [d for d in first.dims if d.reduce]
     trips = {d.name: span(d)[1] - span(d)[0] for d in over}
-    at = next((d for d in over if trips[d.name] >= SHARE), max(over, key=lambda d: trips[d.name]))
+    places = {
+        d.name: min(
+            (k for r in reads(u) for k, i in enumerate(r.indices) if d.name in depends_on(i)), default=0
+        )
+        for d in over
+    }
+    long = [d for d in over if trips[d.name] >= SHARE]
+    at = min(long, key=lambda d: places[d.name]) if long else max(over, key=lambda d: trips[d.name])
     size = -(-trips[at.name] // SHARE)
-    if at is over[-1]:
+    if places[at.name] == max(places.values()):
         size = min(trips[at.name], -(-size // WHOLE) * WHOLE)
     short = replace(at, upper=IConst(span(at)[0] + size))
-    return tuple(short if d is at else d for d in dims)
+    return tuple(short if d is at else d for d in first.dims)
 
 
 def _put(e: Expr, old: Expr, new: Expr) -> Expr:

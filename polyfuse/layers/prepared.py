@@ -29,14 +29,15 @@ def prepared(
     *,
     checked: bool,
     strided: frozenset[str] = frozenset(),
+    online: bool = True,
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away; `strided` names
-    tensors whose memory is not dense."""
+    tensors whose memory is not dense; `online`: may reductions of a row be made in one pass?"""
     if not isinstance(machine, GpuTarget):
         graph = graph if checked else compute_chosen(graph, decisions)
         on = core or Core()
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
-        graph = grouped_columns(graph, decisions, strided)
+        graph = grouped_columns(graph, decisions, strided, online=online)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)

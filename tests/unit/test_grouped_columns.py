@@ -41,7 +41,7 @@ INTEGERS = """op f(x: i32[T, H, G, C]) -> (s: i32[G, T]) { s[g, t] = sum[h, c](x
 DIGITS = """op f(x: f32[T, H, G*C], w: f32[G, C], b: f32[G*C]) -> (y: f32[T, H, G*C], top: f32[T])
     where H * G * C >= 1 {
   mu[t, g] = mean[c in 0..C, h](x[t, h, g*C + c]) for g in 0..G
-  v[t, g] = mean[h, c in 0..C]((x[t, h, c + g*C] - mu[t, g]) ** 2) for g in 0..G
+  v[t, g] = mean[c in 0..C, h]((x[t, h, c + g*C] - mu[t, g]) ** 2) for g in 0..G
   y[t, h, k] = (x[t, h, k] - mu[t, k // C]) * rsqrt(v[t, k // C] + 1e-5) * w[k // C, k % C] + b[k]
   top[t] = max[h, k](x[t, h, k])
 }"""
@@ -55,9 +55,11 @@ OPERATORS = {
 }
 
 
-def formed(graph: TensorGraph, strided: frozenset[str] = frozenset()) -> tuple[TensorGraph, list[Decision]]:
+def formed(
+    graph: TensorGraph, strided: frozenset[str] = frozenset(), online: bool = False
+) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
-    made = grouped_columns(graph, decisions, strided)
+    made = grouped_columns(graph, decisions, strided, online=online)
     verify_graph(made)
     return made, decisions
 
@@ -66,8 +68,10 @@ def formed(graph: TensorGraph, strided: frozenset[str] = frozenset()) -> tuple[T
 class GroupedCall(Call):
     """Kernels of the graph with groups; arrays keep their shapes."""
 
+    online: bool = False
+
     def _fixed(self) -> TensorGraph:
-        made, decisions = formed(super()._fixed())
+        made, decisions = formed(super()._fixed(), online=self.online)
         assert decisions and all(d.taken for d in decisions)
         return made
 
@@ -174,6 +178,11 @@ LEFT = {
         SUM.format(more=", w: f32[H, G]", body="s[t, g] = sum[h, c](x[t, h, g, c] * w[h, g])"),
         {},
     ),
+    "pairs": (
+        "op f(x: f32[T, H, G, C], z: f32[N, H, G, C]) -> (s: f32[T, N, G]) {"
+        " s[t, n, g] = sum[h, c](x[t, h, g, c] * z[n, h, g, c]) }",
+        {"N": 3},
+    ),
     "a part": (SUM.format(more="", body="s[t, g] = sum[h, c in 1..C](x[t, h, g, c])"), {}),
     "shifted": (SUM.format(more="", body="s[t, g] = sum[h, c in 0..C](x[t, h, g, C - 1 - c])"), {}),
 }
@@ -199,3 +208,22 @@ def test_memory_that_is_updated_is_left() -> None:
     }"""
     graph = fixed_graph_of(text, H=64, G=8, C=10)
     assert formed(graph) == (graph, [])
+
+
+@pytest.mark.parametrize("name", ["norm", "digits"])
+def test_variances_of_groups_are_made_about_a_pivot(name: str) -> None:
+    sizes = {"T": 2, "H": 100, "G": 3, "C": 10}
+    made, (online, grouped) = formed(fixed_graph_of(OPERATORS[name], **sizes), online=True)
+    assert online.kind == "online" and online.subject == "v__sum" and "about a pivot" in online.reason
+    assert grouped.subject == "mu__sum__head, mu__sum__off, v__sum__about"
+    assert not any(s.name in ("mu__sum", "v__sum") and s.reduction for s in made.statements)
+    one = call(name, **sizes)
+    one.online = True
+    check_everywhere([one])
+    f, g = (
+        pf.compile(OPERATORS[name], target="cpu", stitching=pf.Stitching(online=o)) for o in (None, False)
+    )
+    given = list(one.inputs.values())
+    assert "about a pivot" in f.explain(*given) and "about a pivot" not in g.explain(*given)
+    for a, b in zip(f(*given), g(*given), strict=True):  # type: ignore[call-overload]
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
