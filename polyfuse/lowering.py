@@ -129,6 +129,8 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
     if passes.stitching is None or graph.sizes:
         return graph, ()
     found: list[Decision] = []
+    if passes.fusion is not None and passes.fusion.collapse:  # some elements of a row are of one dim then
+        graph = collapse(graph, found, frozenset(passes.fusion.strided))
     made = online_forms(graph, passes.machine, found, wanted=passes.stitching.online)
     return made, tuple(found)
 

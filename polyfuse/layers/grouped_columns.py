@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
@@ -57,19 +58,19 @@ def grouped_columns(
     graph: TensorGraph,
     decisions: list[Decision],
     strided: frozenset[str] = frozenset(),
-    *,
-    online: bool = True,
+    online: CpuDevice | None = None,
 ) -> TensorGraph:
     """The graph with such sums along whole rows, for all tensors that have groups of columns.
 
-    `strided` names tensors whose memory is not dense; `online`: a mean and its variance may be made in one
-    pass (`layers.moments`), which could not be told of them later.  While sizes are open the graph stays.
+    `strided` names tensors whose memory is not dense; `online`: a mean and its variance are made in one pass
+    where that pays on this machine (`layers.moments`), which could not be told of them later.  While sizes
+    are open the graph stays.
     """
     if graph.sizes:
         return graph
     while (groups := _next(graph, strided)) is not None:
-        if online:
-            groups = _in_one_pass(groups, strided, decisions)
+        if online is not None:
+            groups = _in_one_pass(groups, strided, decisions, online)
         sums = ", ".join(groups.sums())
         why = f"a group has {groups.extents[1]} columns: sums go along whole rows of {groups.columns}"
         graph = groups.rewritten()
@@ -87,14 +88,16 @@ def _next(graph: TensorGraph, strided: frozenset[str]) -> _Groups | None:
     return next(made, None)
 
 
-def _in_one_pass(groups: _Groups, strided: frozenset[str], decisions: list[Decision]) -> _Groups:
+def _in_one_pass(
+    groups: _Groups, strided: frozenset[str], decisions: list[Decision], machine: CpuDevice
+) -> _Groups:
     """The groups, with variances of them made about a pivot."""
     sums, graph = set(groups.sums()), groups.graph
     found: list[Decision] = []
     for c in cascades(graph):
         if not isinstance(c, Cascade) or c.law != "centred" or not {c.first.name, c.second.name} <= sums:
             continue
-        if why_not(graph, c.first) is None:
+        if why_not(graph, c.first, machine) is None:
             graph = about_a_pivot(graph, [c])
             sums -= {c.first.name, c.second.name}  # each has one form
             why = f"{c.law}, in one pass with {c.first.name}, about a pivot"

@@ -30,8 +30,10 @@ from math import inf, prod
 
 import numpy as np
 
+from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import extents, instances
 from polyfuse.cost.operations import operations
+from polyfuse.decisions import format_bytes
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.tensor_graph import (
@@ -60,16 +62,30 @@ SHORTEST = 768
 MOST_OPERATIONS = 16.0
 
 
-def why_not(graph: TensorGraph, first: Statement) -> str | None:
-    """Why a pass for the mean alone is no longer than the pivot; None if it is."""
+def why_not(graph: TensorGraph, first: Statement, machine: CpuDevice) -> str | None:
+    """Why a pass for the mean alone is no longer than the pivot; None if it is.
+
+    Both ways add and multiply as often; a pass less saves loads, and waits for memory and for totals.
+    """
     whole = replace(first, expr=in_full(graph, first.expr))
     along, count = set(first.reduction_dims), _elements(first.dims)
-    rows = {(r.tensor, r.indices) for r in reads(whole.expr) if along & depends_on(*r.indices)}
+    rows = {(r.tensor, r.indices): r for r in reads(whole.expr) if along & depends_on(*r.indices)}
     if len(rows) * count < SHORTEST:
         return f"a pass over {len(rows) * count} elements takes no longer than a pivot"
     found = extents(whole)
+    row = count * sum(r.dtype.bytes for r in rows.values())
+    if near := _near(row, row * instances(found) / max(1, count), machine):
+        return near
     each = operations([(whole, found)], "cpu").weighted / max(1, instances(found))
     return f"{each:.0f} operations for an element of a pivot" if each > MOST_OPERATIONS else None
+
+
+def _near(row: float, all_rows: float, machine: CpuDevice) -> str | None:
+    """That all rows stay in private caches from call to call, and each in L1 between its passes, if so."""
+    mine = all_rows / machine.threads
+    if machine.level(row) == 0 and machine.levels[machine.level(mine)].private:
+        return f"{format_bytes(mine)} of a worker's rows stay near, and each row in L1"
+    return None
 
 
 def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph:

@@ -30,6 +30,7 @@ from math import prod
 
 import numpy as np
 
+from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import extents
 from polyfuse.cost.online_gain import Row, chunk_elements, passes
 from polyfuse.cost.operations import operations
@@ -106,10 +107,10 @@ def online_forms(
             why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
             decisions.append(Decision("online", found.second.name, True, why))
         elif (
-            isinstance(target, int)
+            isinstance(machine, CpuDevice)
             and isinstance(found, Cascade)
             and found.first.name not in made | set(taken)
-            and _pivots(graph, found)
+            and _pivots(graph, found, machine)
         ):
             pivoted.setdefault(found.first.name, []).append(found)
             why = f"{found.law}, in one pass with {found.first.name}, about a pivot; {reason}"
@@ -123,10 +124,10 @@ def online_forms(
     return _without_unread(graph) if taken or pivoted else graph
 
 
-def _pivots(graph: TensorGraph, found: Cascade) -> bool:
+def _pivots(graph: TensorGraph, found: Cascade, machine: CpuDevice) -> bool:
     """Can a mean and a variance be made about a pivot, and does that pay?"""
     centred = found.law == "centred" and _same_type(graph, found)
-    return centred and why_not(graph, found.first) is None
+    return centred and why_not(graph, found.first, machine) is None
 
 
 # --- what is cut, and whether it may ------------------------------------------------------------------------

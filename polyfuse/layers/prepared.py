@@ -3,6 +3,7 @@ contractions as tiles take them."""
 
 from __future__ import annotations
 
+from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -37,7 +38,7 @@ def prepared(
         graph = graph if checked else compute_chosen(graph, decisions)
         on = core or Core()
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
-        graph = grouped_columns(graph, decisions, strided, online=online)
+        graph = grouped_columns(graph, decisions, strided, table_cpu(machine) if online else None)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)

@@ -10,12 +10,14 @@ from equivalence import fixed_graph_of
 from targets import Call, check_everywhere
 
 import polyfuse as pf
+from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
+from polyfuse.layers import moments
 from polyfuse.layers.grouped_columns import grouped_columns
 
 NORM = """op f(x: f32[T, H, G, C], w: f32[G, C], b: f32[G, C]) -> (y: f32[T, H, G, C], v: f32[T, G]) {
@@ -55,11 +57,18 @@ OPERATORS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def far_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small groups count as far from L2."""
+    if "near" not in request.node.name:
+        monkeypatch.setattr(moments, "_near", lambda *given: None)
+
+
 def formed(
     graph: TensorGraph, strided: frozenset[str] = frozenset(), online: bool = False
 ) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
-    made = grouped_columns(graph, decisions, strided, online=online)
+    made = grouped_columns(graph, decisions, strided, table_cpu(2) if online else None)
     verify_graph(made)
     return made, decisions
 

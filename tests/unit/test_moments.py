@@ -85,6 +85,13 @@ def formed(graph: TensorGraph, target: int | GpuTarget = 2) -> tuple[TensorGraph
     return made, decisions
 
 
+@pytest.fixture(autouse=True)
+def far_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rows count as far, where nothing is said of that."""
+    if "near" not in request.node.name:
+        monkeypatch.setattr(moments, "_near", lambda *given: None)
+
+
 @pytest.fixture
 def any_length(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rows are not too short, and a sixteenth of them need not be whole vectors."""
@@ -374,3 +381,11 @@ def test_other_ranges_guards_and_rows(name: str) -> None:
     want = ((u - (mean[::-1] if name == "another row" else mean)) ** 2).mean(axis=1)
     np.testing.assert_allclose(pf.compile(text, target="cpu")(x), want, rtol=2e-6)
     assert ("about a pivot" in pf.compile(text, target="cpu").explain(x)) == (name != "another row")
+
+
+def test_rows_that_stay_near_keep_both_passes() -> None:
+    """In L1 a pass costs its loads alone, and in L2 memory is no matter: a pivot would be waited for."""
+    near, far, long = (formed(fixed(NORM, T=t, H=h)) for t, h in ((256, 768), (4096, 768), (16, 65_536)))
+    assert not near[1][0].taken and far[1][0].taken and long[1][0].taken
+    residual = formed(fixed(LAYER_NORM, T=1024, H=768))
+    assert residual[1][0].taken, "two large tensors do not stay in L2"
