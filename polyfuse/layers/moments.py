@@ -33,7 +33,6 @@ import numpy as np
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.extents import extents, instances
 from polyfuse.cost.operations import operations
-from polyfuse.decisions import format_bytes
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.tensor_graph import (
@@ -56,8 +55,9 @@ from polyfuse.layers.fresh import fresh_name
 
 # One of so many elements of a row gives the pivot; whole vectors of them along memory.
 SHARE, WHOLE = 16, 64
-# Elements that are read of a row, at least: a pass over fewer takes no longer than the pivot.
-SHORTEST = 768
+# Elements of four bytes that are read of a row, at least: a pass over fewer takes no longer than the pivot.
+# Where memory is near, a pass costs its loads alone.
+SHORTEST, SHORTEST_NEAR = 768, 1280
 # Operations for an element, at most: those of the pivot are computed again.
 MOST_OPERATIONS = 16.0
 
@@ -70,22 +70,20 @@ def why_not(graph: TensorGraph, first: Statement, machine: CpuDevice) -> str | N
     whole = replace(first, expr=in_full(graph, first.expr))
     along, count = set(first.reduction_dims), _elements(first.dims)
     rows = {(r.tensor, r.indices): r for r in reads(whole.expr) if along & depends_on(*r.indices)}
-    if len(rows) * count < SHORTEST:
-        return f"a pass over {len(rows) * count} elements takes no longer than a pivot"
     found = extents(whole)
     row = count * sum(r.dtype.bytes for r in rows.values())
-    if near := _near(row, row * instances(found) / max(1, count), machine):
-        return near
+    near = _near(row, row * instances(found) / max(1, count), machine)
+    loads = count * sum(1 if r.dtype.bytes == 4 else 2 for r in rows.values())  # or conversions
+    if loads < (SHORTEST_NEAR if near else SHORTEST):
+        return f"a pass over {len(rows) * count} elements takes no longer than a pivot"
     each = operations([(whole, found)], "cpu").weighted / max(1, instances(found))
     return f"{each:.0f} operations for an element of a pivot" if each > MOST_OPERATIONS else None
 
 
-def _near(row: float, all_rows: float, machine: CpuDevice) -> str | None:
-    """That all rows stay in private caches from call to call, and each in L1 between its passes, if so."""
-    mine = all_rows / machine.threads
-    if machine.level(row) == 0 and machine.levels[machine.level(mine)].private:
-        return f"{format_bytes(mine)} of a worker's rows stay near, and each row in L1"
-    return None
+def _near(row: float, all_rows: float, machine: CpuDevice) -> bool:
+    """Do a worker's rows stay in private caches from call to call, and each in L1 between its passes?"""
+    mine = machine.levels[machine.level(all_rows / machine.threads)]
+    return machine.level(row) == 0 and mine.private
 
 
 def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph:

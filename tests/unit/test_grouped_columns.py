@@ -61,7 +61,7 @@ OPERATORS = {
 def far_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small groups count as far from L2."""
     if "near" not in request.node.name:
-        monkeypatch.setattr(moments, "_near", lambda *given: None)
+        monkeypatch.setattr(moments, "_near", lambda *given: False)
 
 
 def formed(
