@@ -146,7 +146,7 @@ CHOICES = (
             Case("residual_chain"),
             Case("bn_train_relu"),
         ),
-        ((online, "_pivots", lambda *given: False),),
+        ((online, "_without_pivot", lambda *given: ""),),
     ),
     Choice(
         "sums across memory inside of a row, four terms at a time",

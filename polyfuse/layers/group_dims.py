@@ -13,7 +13,7 @@ dense: shapes change, memory does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
@@ -42,6 +42,28 @@ def with_group_dims(graph: TensorGraph, strided: frozenset[str]) -> Iterator[Ten
                 split = _Split.of(graph, s, r)
                 if split is not None and split.grow(r.tensor) and not strided & set(split.tensors):
                     yield split.rewritten()
+
+
+def grown(
+    graph: TensorGraph, tensor: str, follow: Callable[[Statement, str], list[str] | None]
+) -> dict[str, None] | None:
+    """All tensors with the same dims, from one on: `follow` names those of a statement, or None where it uses
+    the dims of a tensor otherwise.  None if one does, or if memory is updated in place."""
+    found: dict[str, None] = {}
+    todo = [tensor]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = None
+        for s in graph.statements:
+            if name in {s.target, *(r.tensor for r in statement_reads(s))}:
+                more = follow(s, name)
+                if more is None:
+                    return None
+                todo += more
+    aliases = {n for t in graph.tensors if t.alias for n in (t.name, t.alias)}
+    return None if aliases & set(found) else found
 
 
 @dataclass(slots=True)
@@ -75,20 +97,9 @@ class _Split:
 
     def grow(self, tensor: str) -> bool:
         """Follow the dim through all statements; False where it is used otherwise."""
-        todo = [tensor]
-        while todo:
-            name = todo.pop()
-            if name in self.tensors:
-                continue
-            self.tensors[name] = None
-            for s in self.graph.statements:
-                if name in {s.target, *(r.tensor for r in statement_reads(s))}:
-                    more = self._of(s, name)
-                    if more is None:
-                        return False
-                    todo += more
-        aliases = {n for t in self.graph.tensors if t.alias for n in (t.name, t.alias)}
-        return bool(self.pairs) and not aliases & set(self.tensors)
+        found = grown(self.graph, tensor, self._of)
+        self.tensors = found or {}
+        return found is not None and bool(self.pairs)
 
     def _of(self, s: Statement, tensor: str) -> list[str] | None:
         """Tensors of a statement with the same dim; None if it uses the one that it has otherwise."""

@@ -23,21 +23,19 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.decisions import Decision
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
-    EXPR_TYPES,
-    Apply,
-    Cast,
     Expr,
     Index,
     IndexValue,
     IterDim,
     Read,
     Role,
-    Select,
     Statement,
     Tensor,
     TensorGraph,
+    children,
     depends_on,
     map_expr,
     statement_reads,
@@ -45,7 +43,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.cascades import Cascade, cascades
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.group_dims import with_group_dims
+from polyfuse.layers.group_dims import grown, with_group_dims
 from polyfuse.layers.moments import about_a_pivot, why_not
 
 # Columns of a group at most: longer pieces of rows fill vectors, and lanes are added up seldom.
@@ -160,21 +158,9 @@ class _Groups:
 
     def grow(self, tensor: str) -> bool:
         """Follow a tensor's pair of dims through all statements; False where it is not always a pair."""
-        todo = [tensor]
-        while todo:
-            name = todo.pop()
-            if name in self.tensors:
-                continue
-            self.tensors[name] = None
-            for s in self.graph.statements:
-                touched = {s.target, *(r.tensor for r in statement_reads(s))}
-                if name in touched:
-                    more = self._of(s, name)
-                    if more is None:
-                        return False
-                    todo += more
-        aliases = {n for t in self.graph.tensors if t.alias for n in (t.name, t.alias)}
-        return not aliases & set(self.tensors)
+        found = grown(self.graph, tensor, self._of)
+        self.tensors = found or {}
+        return found is not None
 
     def _of(self, s: Statement, tensor: str) -> list[str] | None:
         """Tensors with the pair in a statement that has one of them; None if it cannot have the pair."""
@@ -194,7 +180,7 @@ class _Groups:
                 if self.graph.tensor(name).shape[-2:] != tuple(map(IConst, self.extents)):
                     return None
                 found.append(name)
-            elif b in used or (used and name in self.tensors):
+            elif b in used or (used and name == tensor):
                 return None
         wide = {id(x) for e in self._wide(s, a, b) for x in walk(e)}
         alone = [r for r in statement_reads(s) if a in depends_on(*r.indices) and _pair(r.indices) != (a, b)]
@@ -238,7 +224,7 @@ class _Groups:
             if a in used and b not in used and self._few(s, used, of) and self._is_safe(e, of):
                 found.append(e)
                 return
-            for part in _parts(e):
+            for part in children(e):
                 go(part)
 
         go(s.expr)
@@ -298,7 +284,7 @@ class _Groups:
         total = self.graph.tensor(s.target)
         kept = [i for i in s.write if i != IVar(a)]
         extents = [e for i, e in zip(s.write, total.shape, strict=True) if i != IVar(a)]
-        name = self._add(f"{s.name}__columns", total, (*extents, IConst(self.columns)))
+        name = self._add(f"{s.name}__columns", total.dtype, (*extents, IConst(self.columns)))
         each = replace(s, name=name, target=name, dims=dims, expr=value, write=(*kept, IVar(column)))
         place = binary("+", binary("*", IVar(a), self.extents[1]), IVar(b))
         own = tuple(d for d in s.dims if not d.reduce or d.name == b)
@@ -308,37 +294,31 @@ class _Groups:
         """What only the group knows, for each column; the statement that computes it comes before."""
         used = [d for d in s.dims if d.name in depends_on(e) and d.name != a]
         of_column = IterDim(column, IConst(0), IConst(self.columns))
-        like = Tensor("", e.dtype, (), Role.TEMP)
         shape = (*(d.upper for d in used), of_column.upper)
-        name = self._add(f"{s.name}__wide", like, shape)
+        name = self._add(f"{s.name}__wide", e.dtype, shape)
         write = (*(IVar(d.name) for d in used), IVar(column))
         group = {a: binary("//", IVar(column), self.extents[1])}
         value = map_expr(e, lambda x: x, lambda i: substitute(i, group))
         before.append(Statement(name, name, (*used, of_column), write, value, span=s.span))
         return Read(name, write, e.dtype, s.span)
 
-    def _add(self, wish: str, like: Tensor, shape: tuple[IndexExpr, ...]) -> str:
+    def _add(self, wish: str, dtype: DType, shape: tuple[IndexExpr, ...]) -> str:
         name = fresh_name(self.graph, wish)
-        new = Tensor(name, like.dtype, shape, Role.TEMP, like.span, exact=True)
+        new = Tensor(name, dtype, shape, Role.TEMP, exact=True)
         self.graph = replace(self.graph, tensors=(*self.graph.tensors, new))
         return name
 
     def _merged(self, e: Expr, known: dict[int, Read], pair: tuple[str, str], column: str) -> Expr:
-        """The terms, of one column."""
-        if id(e) in known:
-            return known[id(e)]
-        match e:
-            case Read(_, indices):
-                return replace(e, indices=_joined(indices, pair, column))
-            case Apply(_, args):
-                return replace(e, args=tuple(self._merged(x, known, pair, column) for x in args))
-            case Select(cond, then, other):
-                c, t, o = (self._merged(x, known, pair, column) for x in (cond, then, other))
-                return replace(e, cond=c, then=t, other=o)
-            case Cast(arg):
-                return replace(e, arg=self._merged(arg, known, pair, column))
-            case _:
-                return e
+        """The terms, of one column.  No part of what is in `known` changes, so that it is found as it was."""
+
+        def put(x: Expr) -> Expr:
+            if id(x) in known:
+                return known[id(x)]
+            if isinstance(x, Read) and _pair(x.indices) == pair:
+                return replace(x, indices=_joined(x.indices, pair, column))
+            return x
+
+        return map_expr(e, put)
 
 
 def _pair(indices: tuple[Index, ...]) -> tuple[str, str] | None:
@@ -351,17 +331,3 @@ def _pair(indices: tuple[Index, ...]) -> tuple[str, str] | None:
 
 def _joined(indices: tuple[Index, ...], pair: tuple[str, str], column: str) -> tuple[Index, ...]:
     return (*indices[:-2], IVar(column)) if _pair(indices) == pair else indices
-
-
-def _parts(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Apply(_, args):
-            return args
-        case Select(cond, then, other):
-            return (cond, then, other)
-        case Cast(arg):
-            return (arg,)
-        case Read(_, indices):
-            return tuple(i for i in indices if isinstance(i, EXPR_TYPES))
-        case _:
-            return ()

@@ -94,24 +94,24 @@ def about_a_pivot(graph: TensorGraph, several: Sequence[Cascade]) -> TensorGraph
 
     some = _some(first, u)
     part, whole = _parts(_elements(some), dtype)
-    graph, head = _with(graph, first, "head", some, _apply("mul", u, part))
-    graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(_apply("mul", head, whole)))
+    graph, head = _with(graph, first, "head", some, applied("mul", u, part))
+    graph, pivot = _with(graph, first, "pivot", _kept(first), _clamped(applied("mul", head, whole)))
     part, whole = _parts(count, dtype)
-    off_terms = _apply("mul", _apply("sub", first.expr, pivot), part)
+    off_terms = applied("mul", applied("sub", first.expr, pivot), part)
     graph, off = _with(graph, first, "off", first.dims, off_terms)
-    total = _apply("mul", n, _apply("add", pivot, _apply("mul", off, whole)))
+    total = applied("mul", n, applied("add", pivot, applied("mul", off, whole)))
     graph = _instead(graph, first, total)
 
     for c in several:
         there, rest = (replace(r, indices=c.indices) for r in (pivot, off))
         terms = _put(c.terms, c.centre, there)
         graph, about = _with(graph, c.second, "about", c.second.dims, terms)
-        moved = _apply("mul", rest, whole)
-        least = _apply("sub", about, _apply("mul", n, _apply("mul", moved, moved)))
+        moved = applied("mul", rest, whole)
+        least = applied("sub", about, applied("mul", n, applied("mul", moved, moved)))
         # Infinite squares: NaN if an element is not finite, else the infinity.
-        far = _apply("add", about, _apply("sub", rest, rest))
+        far = applied("add", about, applied("sub", rest, rest))
         infinite = Apply("eq", (about, Const(inf, dtype)), BOOL)
-        value = Select(infinite, far, _apply("max", least, Const(0.0, dtype)), dtype)
+        value = Select(infinite, far, applied("max", least, Const(0.0, dtype)), dtype)
         graph = _instead(graph, c.second, value)
     return graph
 
@@ -154,7 +154,7 @@ def _clamped(e: Expr) -> Expr:
     """Kept so small that its difference from a finite number is finite."""
     limits = np.finfo(e.dtype.numpy)
     large = float(2.0 ** (limits.maxexp - limits.nmant - 3))
-    return _apply("min", _apply("max", e, Const(-large, e.dtype)), Const(large, e.dtype))
+    return applied("min", applied("max", e, Const(-large, e.dtype)), Const(large, e.dtype))
 
 
 def _with(
@@ -181,5 +181,6 @@ def _instead(graph: TensorGraph, s: Statement, expr: Expr) -> TensorGraph:
     return replace(graph, statements=tuple(made if x.name == s.name else x for x in graph.statements))
 
 
-def _apply(op: str, *args: Expr) -> Expr:
+def applied(op: str, *args: Expr) -> Expr:
+    """An operation on values of one type, with a result of that."""
     return Apply(op, args, args[0].dtype)

@@ -31,6 +31,7 @@ from math import prod
 import numpy as np
 
 from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.device import Device
 from polyfuse.cost.extents import extents
 from polyfuse.cost.online_gain import Row, chunk_elements, passes
 from polyfuse.cost.operations import operations
@@ -58,7 +59,7 @@ from polyfuse.layers.cascades import Cascade, Unknown, cascades, derived_from, s
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import machine_of
-from polyfuse.layers.moments import about_a_pivot, why_not
+from polyfuse.layers.moments import about_a_pivot, applied, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +107,15 @@ def online_forms(
             cuts[found.first.name] = cut
             why = f"{found.law}, in one pass with {found.first.name}, {cut.total} chunks of a row: {times}"
             decisions.append(Decision("online", found.second.name, True, why))
-        elif (
-            isinstance(machine, CpuDevice)
-            and isinstance(found, Cascade)
-            and found.first.name not in made | set(taken)
-            and _pivots(graph, found, machine)
-        ):
+            continue
+        kept = _without_pivot(graph, found, machine, made | set(taken))
+        if isinstance(found, Cascade) and kept is None:
             pivoted.setdefault(found.first.name, []).append(found)
             why = f"{found.law}, in one pass with {found.first.name}, about a pivot; {reason}"
             decisions.append(Decision("online", found.second.name, True, why))
         elif wanted or not (times.near and isinstance(found, Unknown)):
-            decisions.append(Decision("online", found.second.name, False, reason or ""))
+            why = "; ".join(x for x in (reason, kept) if x)
+            decisions.append(Decision("online", found.second.name, False, why))
     for name, several in taken.items():
         graph = _Rewrite(graph, several[0].first, cuts[name]).run(several)
     for several in pivoted.values():
@@ -124,10 +123,17 @@ def online_forms(
     return _without_unread(graph) if taken or pivoted else graph
 
 
-def _pivots(graph: TensorGraph, found: Cascade, machine: CpuDevice) -> bool:
-    """Can a mean and a variance be made about a pivot, and does that pay?"""
-    centred = found.law == "centred" and _same_type(graph, found)
-    return centred and why_not(graph, found.first, machine) is None
+def _without_pivot(
+    graph: TensorGraph, found: Cascade | Unknown, machine: Device | CpuDevice, formed: set[str]
+) -> str | None:
+    """Why a mean and its variance are not made about a pivot ("" for what is none); None if they are."""
+    if not isinstance(found, Cascade) or found.law != "centred" or not isinstance(machine, CpuDevice):
+        return ""
+    if not _same_type(graph, found):
+        return ""
+    if found.first.name in formed:
+        return f"{found.first.name} has a form of its own"
+    return why_not(graph, found.first, machine)
 
 
 # --- what is cut, and whether it may ------------------------------------------------------------------------
@@ -234,12 +240,12 @@ class _Rewrite:
         mine = self._read(part, dtype)
         if c.law == "shifted":
             off = (near, c.centre) if c.sign == 1 else (c.centre, near)
-            value = _apply("mul", mine, _apply("exp", _apply("sub", *off)))
+            value = applied("mul", mine, applied("exp", applied("sub", *off)))
         else:
             same = Apply("eq", (near, c.centre), BOOL)  # both infinite where sums of large numbers are
-            off_mean = Select(same, Const(0.0, dtype), _apply("sub", near, c.centre), dtype)
-            more = _apply("mul", self._elements(s, dtype), _apply("mul", off_mean, off_mean))
-            value = _apply("add", mine, more)
+            off_mean = Select(same, Const(0.0, dtype), applied("sub", near, c.centre), dtype)
+            more = applied("mul", self._elements(s, dtype), applied("mul", off_mean, off_mean))
+            value = applied("add", mine, more)
         self._insert(s, [part], self._combined(s, value))
 
     def _part(self, s: Statement, expr: Expr, dtype: DType) -> Statement:
@@ -266,9 +272,9 @@ class _Rewrite:
         if law == "shifted":
             limits = np.finfo(dtype.numpy)
             low, high = (Const(float(x), dtype) for x in (limits.min, limits.max))
-            value = _apply("min", _apply("max", total, low), high)
+            value = applied("min", applied("max", total, low), high)
         else:
-            value = _apply("div", total, self._elements(self.first, dtype))
+            value = applied("div", total, self._elements(self.first, dtype))
         name = fresh_name(self.graph, f"{self.first.name}__ref")
         self._add(name, self.first, dtype, exact=True)  # once for each chunk, not for each of its elements
         dims = tuple(d for d in part.dims if not d.reduce)
@@ -309,10 +315,6 @@ class _Rewrite:
             x for old in self.graph.statements for x in ((*before, instead) if old.name == s.name else (old,))
         ]
         self.graph = replace(self.graph, statements=tuple(mine))
-
-
-def _apply(op: str, *args: Expr) -> Expr:
-    return Apply(op, args, args[0].dtype)
 
 
 def _without_unread(graph: TensorGraph) -> TensorGraph:

@@ -253,14 +253,18 @@ def test_columns_and_batches_share_all_their_loops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "length"),
-    [(VARIANCE, 512), (LAYER_NORM.replace("x[t, h] + r", "tanh(exp(x[t, h])) + r"), 2048)],
+    ("text", "length", "reason"),
+    [
+        (VARIANCE, 512, "a pass over 512 elements takes no longer than a pivot"),
+        (LAYER_NORM.replace("x[t, h] + r", "tanh(exp(x[t, h])) + r"), 2048, "operations for an element"),
+    ],
     ids=("short", "expensive"),
 )
-def test_others_are_left(text: str, length: int) -> None:
+def test_others_are_left_with_the_reason(text: str, length: int, reason: str) -> None:
     graph = fixed(text, T=64, H=length)
     made, (decision,) = formed(graph)
     assert made == graph and not decision.taken and "stay in L1" in decision.reason
+    assert reason in decision.reason
 
 
 def test_a_gpu_keeps_its_rows() -> None:
@@ -345,7 +349,7 @@ op f(x: f32[T, H]) -> (k: f32[T], v: f32[T]) {
 def test_a_sum_has_one_form() -> None:
     """The variance of squared differences needs their mean as the pass before makes it."""
     made, (first, second) = formed(fixed(CHAIN, T=8, H=4096))
-    assert first.taken and not second.taken
+    assert first.taken and not second.taken and "v__sum has a form of its own" in second.reason
     assert [s.name for s in made.statements if s.reduction] == [
         "mu__sum__head", "mu__sum__off", "v__sum__about", "k__sum",
     ]  # fmt: skip
