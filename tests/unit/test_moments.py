@@ -393,3 +393,14 @@ def test_short_rows_that_stay_near_keep_both_passes() -> None:
     assert not near[1][0].taken and far[1][0].taken and long[1][0].taken
     residual, double = (formed(fixed(text, T=256, H=768)) for text in (LAYER_NORM, DOUBLE))
     assert residual[1][0].taken and double[1][0].taken, "loads of two tensors, of twice as many vectors"
+
+
+def test_dims_collapse_before_a_pivot_cuts_one() -> None:
+    """Else rows of an image would be loops of their own, too short for vectors."""
+    text = """op f(x: f32[N, H, W]) -> (y: f32[N, H, W]) {
+      mu[n] = mean[h, w](x[n, h, w])
+      v[n] = mean[h, w]((x[n, h, w] - mu[n]) ** 2)
+      y[n, h, w] = (x[n, h, w] - mu[n]) * v[n]
+    }"""
+    why = pf.compile(text, target="cpu").explain(np.ones((8192, 28, 28), "f4"))
+    assert "about a pivot" in why and "+ collapse x[..1, 2..]" in why

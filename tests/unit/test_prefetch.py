@@ -202,3 +202,14 @@ def test_a_first_step_beside_the_loops_over_rows() -> None:
     }"""
     kernels, decisions = made(text, B=64, T=9, K=20)
     assert not decisions and all(not b.ahead for k in kernels.kernels for b in k.buffers)
+
+
+def test_a_short_sum_of_another_tensor_is_a_phase() -> None:
+    """Only one over the first elements of what another phase reads leaves the rest to that."""
+    text = """op f(q: f32[T, K], x: f32[T, H]) -> (y: f32[T, H]) where H >= 1 {
+      s[t] = sum[k](q[t, k] * q[t, k])
+      z[t] = max[h](abs(x[t, h] * s[t]))
+      y[t, h] = x[t, h] * rsqrt(z[t] + 1.0)
+    }"""
+    _, (decision,) = made(text, T=8192, K=64, H=512)
+    assert "one pass makes all sums" not in decision.reason
