@@ -21,7 +21,18 @@ from typing import Any
 import pytest
 from targets import DEVICES, Call
 
-from polyfuse.codegen import halves, jam, kept_rows, lanes, owners, packs, runs, widened
+from polyfuse.codegen import (
+    halves,
+    jam,
+    kept_rows,
+    lanes,
+    overlapping_ends,
+    owners,
+    packs,
+    runs,
+    widened,
+    window_borders,
+)
 from polyfuse.codegen.cpu import Request
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_core import AVX2, Core
@@ -37,6 +48,7 @@ from polyfuse.layers import (
     row_dims,
     scatter_copies,
     scatters,
+    sinking,
     tile_shapes,
 )
 from polyfuse.layers.clusters import Clustering
@@ -198,7 +210,7 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (cpu_mapping, "SMALLEST_PARALLEL", (4, 4, 64)),
     (cpu_mapping, "FEWEST_FACTORED", (2, 3, 16)),
     (cpu_mapping, "STRIP", (3, 8, 16)),
-    (cpu_mapping, "SUNK_STRIP", (2, 5, 16)),
+    (sinking, "SUNK_STRIP", (2, 5, 16)),
     (loop_order, "FEWEST_LANES", (2, 4, 16)),
     (cpu_mapping, "LONGEST_SUNK", (4, 16, 2048)),
     (row_dims, "LEAD", (0, 1000)),
@@ -228,4 +240,7 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (scatter_copies, "TURNS", (2, 3, 4)),
     (scatter_copies, "MOST_BYTES", (16, 64 * 1024)),
     (scatters, "LONG_ROW", (16, 1024)),
+    (window_borders, "FEWEST_INSIDE", (1, 1, 16)),
+    (window_borders, "MOST_BESIDE", (0, 8)),
+    (overlapping_ends, "FEWEST_STEPS", (1, 4)),
 )

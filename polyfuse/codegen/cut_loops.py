@@ -30,7 +30,8 @@ from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_no
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Select
 
-# So many loops come of one, at most, and none of one with fewer iterations.
+# So many loops come of one, at most: where it would be more, the longest between what is beside it.  None
+# come of a loop with fewer iterations.
 MOST_PIECES = 5
 FEWEST_TRIPS = 16
 
@@ -49,7 +50,9 @@ def _changed(loop: For) -> Node | Block:
     if loop.upper.value - loop.lower.value < FEWEST_TRIPS:
         return loop
     made = _pieces(loop, loop.lower.value, loop.upper.value)
-    if made == [loop] or len(made) > MOST_PIECES or max(map(_trips, made)) < FEWEST_TRIPS:
+    if len(made) > MOST_PIECES:
+        made = _longest(loop, made)
+    if made == [loop] or max(map(_trips, made)) < FEWEST_TRIPS:
         return loop
     return tuple(x if _trips(x) >= FEWEST_TRIPS else replace(x, coordinate=Coordinate.SEQ) for x in made)
 
@@ -66,6 +69,16 @@ def _pieces(loop: For, low: int, high: int) -> list[For]:
     if cut is None:
         return [part]
     return [*_pieces(part, low, cut), *_pieces(part, cut, high)]
+
+
+def _longest(loop: For, made: list[For]) -> list[For]:
+    """The longest piece between what is before and behind it; the loop, where that is more than a quarter."""
+    best = max(made, key=_trips)
+    if 4 * _trips(best) < 3 * _trips(loop):
+        return [loop]
+    before, behind = replace(loop, upper=best.lower), replace(loop, lower=best.upper)
+    beside = [replace(x, coordinate=Coordinate.SEQ) for x in (before, behind)]
+    return [x for x in (beside[0], best, beside[1]) if _trips(x)]
 
 
 def _resolved(loop: For, low: int, high: int) -> For:

@@ -104,18 +104,18 @@ def never_negative(e: IndexExpr, around: Loops) -> bool:
             if not c:
                 reached.append(x)
                 continue
-            ends = _arms("max", loop.lower) if c > 0 else _arms("min", loop.upper - 1)
+            ends = arms("max", loop.lower) if c > 0 else arms("min", loop.upper - 1)
             reached += [linear(x.without(var).expr() + binary("*", end, c)) for end in ends]
         found = reached[:MOST_BOUNDS]
     return any(not x.terms and x.constant >= 0 for x in found)
 
 
-def _arms(op: str, e: IndexExpr) -> list[IndexExpr]:
+def arms(op: str, e: IndexExpr) -> list[IndexExpr]:
     """Expressions that a maximum is not below, or a minimum not above."""
     match e:
         case IBin(own, left, right) if own == op:
-            return [*_arms(op, left), *_arms(op, right)]
+            return [*arms(op, left), *arms(op, right)]
         case IBin("+" | "-" as own, left, IConst() as c):
-            return [binary(own, x, c) for x in _arms(op, left)]
+            return [binary(own, x, c) for x in arms(op, left)]
         case _:
             return [e]

@@ -18,24 +18,29 @@ from dataclasses import replace
 
 from polyfuse.codegen.jam import EXTREMES, adds, combined
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.index_expr import IndexExpr, binary, substitute, variables
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
+from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, For, Update, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Index, map_expr, plain_variables, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, map_expr, plain_variables, reads
 
 # So many terms at once at most, and of so many rows: more are more streams than the hardware follows.
 MOST_TERMS, MOST_ROWS = 32, 8
-# Extremes care for NaN in two instructions more for each: maxima of 3 x 3 take up to 9 % longer at once, and
-# row by row as well, so those of a window go all at once or one by one.
+# Extremes care for NaN in two instructions more for each.  One by one those of a window take less time (3 x 3
+# a fifth) while registers hold the totals of the row, and up to twice as long where they do not, or where the
+# row leaves a rest: so they go all at once or one by one.
 MOST_EXTREMES = 8
+# Vectors of such totals; half a vector is one as well.
+HELD, EVEN_BYTES = 12, 32
 
 
-def jammed_windows(block: Block) -> Block:
+def jammed_windows(block: Block, core: Core) -> Block:
     """The block with such sums in one loop."""
-    return map_outermost(block, _jammed)
+    return map_outermost(block, lambda loop: _jammed(loop, core))
 
 
-def _jammed(loop: For) -> tuple[For] | None:
+def _jammed(loop: For, core: Core) -> tuple[For] | None:
     *around, inner = nest(loop)
     if inner.coordinate is not Coordinate.VECTOR or inner.lanes or inner.step != 1 or not inner.body:
         return None
@@ -46,7 +51,7 @@ def _jammed(loop: For) -> tuple[For] | None:
     terms = [
         x for x in reversed(around) if x.var not in bounds and all(adds(n, x.var, inner) for n in updates)
     ]
-    window = _window(terms, updates, inner)
+    window = _window(terms, updates, inner, core)
     if _extremes(updates) and len(window) < len(around):
         return (loop,) if terms else None
     if not window:
@@ -72,11 +77,11 @@ def nest(loop: For) -> list[For]:
     return found
 
 
-def _window(loops: Sequence[For], updates: Sequence[Update], inner: For) -> list[For]:
+def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: Core) -> list[For]:
     """The innermost of the loops that make few terms, of few rows, some of which lie side by side along the
     vector loop; the outermost first."""
-    most = MOST_EXTREMES if _extremes(updates) else MOST_TERMS
-    along = {v for n in updates for r in reads(n.value) for i in r.indices for v in _beside(i, inner.var)}
+    most = MOST_EXTREMES if _extremes(updates) and _held(updates, inner, core) else MOST_TERMS
+    along = beside(updates, inner)
     found: list[For] = []
     terms = rows = 1
     for x in loops:
@@ -95,10 +100,23 @@ def _extremes(updates: Sequence[Update]) -> bool:
     return any(n.op in EXTREMES for n in updates)
 
 
-def _beside(i: Index, var: str) -> set[str]:
-    """The variables of an index that a loop's variable is in as well."""
-    found = plain_variables((i,))
-    return found - {var} if var in found else set()
+def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
+    """Do registers hold the totals of a row, in whole vectors from the beginning of a line on?  So they do
+    where terms do not lie side by side along it: each is read by itself anyway."""
+    lane, trip, at = IVar(inner.var), trip_of(inner), inner.lower
+    last = [r.indices[-1] for n in updates for r in reads(n.value) if r.indices]
+    if any(isinstance(i, EXPR_TYPES) or linear(i).factor(lane) not in (0, 1) for i in last):
+        return True
+    size = max(n.value.dtype.bytes for n in updates)
+    if trip is None or not isinstance(at, IConst) or trip * size > HELD * core.vector_bytes:
+        return False
+    return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
+
+
+def beside(updates: Sequence[Update], inner: For) -> set[str]:
+    """The variables of indices that a vector loop's variable is in as well: their terms lie side by side."""
+    indices = (plain_variables((i,)) for n in updates for r in reads(n.value) for i in r.indices)
+    return {v for found in indices if inner.var in found for v in found} - {inner.var}
 
 
 def _together(n: Update, places: Sequence[dict[str, IndexExpr]]) -> Update:

@@ -55,9 +55,11 @@ from polyfuse.codegen.jammed_windows import jammed_windows
 from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.long_sums import long_sums
+from polyfuse.codegen.merged_rows import merged_rows
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.neighbours import neighbours_together
 from polyfuse.codegen.next_rows import next_rows
+from polyfuse.codegen.overlapping_ends import overlapping_ends
 from polyfuse.codegen.owners import owned
 from polyfuse.codegen.places import placed
 from polyfuse.codegen.prefetch import fetch_ahead
@@ -78,6 +80,7 @@ from polyfuse.codegen.time_parts import block_tree
 from polyfuse.codegen.transposed import turn_tiles
 from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.widened import widened
+from polyfuse.codegen.window_borders import window_borders
 from polyfuse.codegen.windows import simplify_windows
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel
@@ -114,7 +117,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))
     block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
-    block = jam(kernel, jammed_windows(block), core)
+    block = jam(kernel, jammed_windows(window_borders(kernel, block, numbers), core), core)
+    block = overlapping_ends(merged_rows(block), core)
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))

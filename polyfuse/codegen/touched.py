@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
+from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 
 def touched_otherwise(block: Block) -> set[str]:
-    """Buffers that are stored to, or read, in a block (updates do not count)."""
+    """Buffers that a block stores to, or of which it may read an element that it updates.
+
+    Other elements do not count: a recurrence reads what earlier steps made (`y[k] max= min(x[v], y[k - 1])`).
+    """
     touched: set[str] = set()
+    updated: dict[str, set[tuple[Index, ...]]] = {}
 
     def look(node: Node) -> Node:
         match node:
-            case Store(buffer, indices, value):
+            case Store(buffer):
                 touched.add(buffer)
-                touched.update(read_names(value, indices))
-            case Update(_, indices, _, value):
-                touched.update(read_names(value, indices))
+            case Update(buffer, indices):
+                updated.setdefault(buffer, set()).add(indices)
             case _:
                 pass
         return node
 
-    map_nodes(block, look)
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Read) and not all(apart(e.indices, u) for u in updated.get(e.tensor, ())):
+            touched.add(e.tensor)
+        return e
+
+    map_values(map_nodes(block, look), expr, lambda i: i)
     return touched
+
+
+def apart(a: tuple[Index, ...], b: tuple[Index, ...]) -> bool:
+    """Are two elements of a buffer surely not one: do indices differ by a number, at some position?"""
+    return any(
+        not isinstance(i, EXPR_TYPES) and not isinstance(j, EXPR_TYPES) and _by_a_number(i, j)
+        for i, j in zip(a, b, strict=True)
+    )
+
+
+def _by_a_number(i: IndexExpr, j: IndexExpr) -> bool:
+    """Of steps that share memory (`i % 2`) the places are as far apart as the steps, less whole rounds."""
+    match i, j:
+        case IBin("%", a, IConst(m)), IBin("%", b, IConst(n)) if m == n > 0:
+            difference = linear(binary("-", a, b))
+            return not difference.terms and difference.constant % m != 0
+        case _:
+            difference = linear(binary("-", i, j))
+            return not difference.terms and difference.constant != 0
 
 
 def read_in(block: Block) -> set[str]:

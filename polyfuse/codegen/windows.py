@@ -33,7 +33,7 @@ def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
     for node in block:
         match node:
             case For():
-                strip = strip_of(node)
+                strip = _strip_around(node)
                 inner = {**starts, node.var: strip} if strip else starts
                 result.append(replace(node, body=simplify_windows(node.body, inner)))
             case If():
@@ -51,7 +51,7 @@ def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A loop over `start .. at most start + length`, where start is a multiple of `multiple` (0: is 0)."""
+    """A loop within `start .. start + length`, where start is a multiple of `multiple` (0: is 0)."""
 
     start: IndexExpr
     length: int
@@ -80,19 +80,35 @@ class Strip:
 
 
 def strip_of(loop: For) -> Strip | None:
-    match loop.lower:
+    """The strip that a loop runs over, from its start on."""
+    return _strip(loop.lower, loop.upper)
+
+
+def _strip_around(loop: For) -> Strip | None:
+    """The strip that a loop stays in: it may begin at a later place."""
+    found = [s for start in at_least(loop.lower) if (s := _strip(start, loop.upper))]
+    return min(found, key=lambda s: s.length, default=None)
+
+
+def _strip(start: IndexExpr, upper: IndexExpr) -> Strip | None:
+    match start:
         case IConst(0):
             multiple = 0
         case IBin("*", IConst(c), IVar()) | IBin("*", IVar(), IConst(c)):
             multiple = c
         case _:
             return None
-    lengths = [
-        length.value
-        for end in at_most(loop.upper)
-        if isinstance(length := _difference(end, loop.lower), IConst)
-    ]
-    return Strip(loop.lower, min(lengths), multiple) if lengths else None
+    lengths = [x.value for end in at_most(upper) if isinstance(x := _difference(end, start), IConst)]
+    return Strip(start, min(lengths), multiple) if lengths else None
+
+
+def at_least(e: IndexExpr) -> list[IndexExpr]:
+    """Expressions that an expression is not below: the arms of a maximum."""
+    match e:
+        case IBin("max", left, right):
+            return [*at_least(left), *at_least(right)]
+        case _:
+            return [e]
 
 
 def at_most(e: IndexExpr) -> list[IndexExpr]:

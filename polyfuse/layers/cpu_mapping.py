@@ -22,7 +22,7 @@ from polyfuse.cost.stitching_gain import microseconds
 from polyfuse.decisions import Decision, counted
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IVar, binary
+from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.schedule_tree import (
     Band,
     Coordinate,
@@ -35,14 +35,11 @@ from polyfuse.ir.schedule_tree import (
     statements,
 )
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers import loop_order
+from polyfuse.layers import loop_order, sinking
 from polyfuse.layers.loop_order import better, contiguity, held, sums_along_memory
 from polyfuse.layers.nest import (
     has_band,
-    heavy,
-    innermost,
     is_free,
-    push,
     racing,
     side_by_side,
     span_of,
@@ -55,10 +52,10 @@ from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.rfactor import rfactor, rows_first
 from polyfuse.layers.row_pairs import of_pairs
 from polyfuse.layers.scatter_copies import turns_of, worth_copying
+from polyfuse.layers.sinking import goes_inside, sink, strips, sunk_strip
 from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.totals_first import totals_first
 from polyfuse.layers.transposed import transposed_tiles
-from polyfuse.layers.windows import window_rows
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
@@ -66,9 +63,6 @@ SMALLEST_PARALLEL = 32 * 1024
 FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
 STRIP = 2048
-SUNK_STRIP = 256
-# Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
-SHORTEST_STRIP, WHOLE = 128, 64
 SMALL_MATRIX = 64  # elements, which an iteration of a worker computes whole
 # A longer loop inside of a row that runs across a reduction is cut into strips, whose totals stay in L1.
 LONGEST_SUNK = 2048
@@ -202,7 +196,7 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
     not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
-    sunk = _sink(graph, phase, threads, decisions, knobs)
+    sunk = sink(graph, phase, threads, decisions, knobs)
     if not isinstance(sunk, Band):
         return vectorise(graph, sunk, threads, decisions, knobs)
     phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest or 2 * (knobs.strip or STRIP))
@@ -233,7 +227,7 @@ def _map_reduction(
     if reason is not None:
         decisions.append(Decision("rfactor", ", ".join(split), False, reason))
         return graph, [
-            vectorise(graph, _sink(graph, phase, threads, decisions, knobs), threads, decisions, knobs)
+            vectorise(graph, sink(graph, phase, threads, decisions, knobs), threads, decisions, knobs)
         ]
     assert span is not None  # else there is a reason
     return factored(graph, phase, split, span, threads, decisions, knobs)
@@ -251,6 +245,8 @@ def factored(
     """The nest over parts of its first loop, whose iterations are `span`, then nests that combine them."""
     if knobs.partials:
         chunk = -(-len(span) // (threads * knobs.partials))
+    elif goes_inside(graph, phase):  # along memory, in pieces of rows
+        chunk = min(knobs.sunk_strip or sunk_strip(len(span), threads), len(span))
     else:
         parts = min(parts_of(threads), -(-len(span) // _fewest_rows(graph, split, len(span))))
         chunk = -(-len(span) // (-(-parts // threads) * threads))  # as many parts for each thread
@@ -339,53 +335,6 @@ def _free_first(graph: TensorGraph, phase: Band) -> Band:
 # --- making loops -------------------------------------------------------------------------------------
 
 
-def _sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
-    """Move a parallel loop along contiguous memory innermost, cut into strips if it is long.
-
-    B(j)[c0; B(t)(c1)]     becomes     B(j // 256)[B(j)(c0); B(t)B(j)(c1)]
-    B(b, k, f)(y)          becomes     B(b, f, k)(y)
-    """
-    names = statements(phase)
-    worth = heavy(graph, names)
-    perfect = not has_band(phase.child)
-    free = [m for m in phase.members if m.coordinate is Coordinate.SEQ and is_free(graph, m, names)]
-    inner = [m for b in innermost(phase) for m in b.members[-1:]]
-    passed = {t for b in innermost(phase) for t in held(graph, statements(b))}
-    best = max(free, key=lambda m: contiguity(graph, m, worth, passed), default=None)
-    if best is None or best in inner or (perfect and not phase.permutable):
-        return phase
-    trip = trip_of(graph, best)
-    if not better(graph, best, inner, worth, passed):
-        return phase
-    strip = None
-    kept = not (perfect and all(is_free(graph, m, names) for m in phase.members))
-    if kept and not window_rows(graph, names, trip):  # between iterations of the others, not in registers
-        size = knobs.sunk_strip or _sunk_strip(trip, threads)
-        strip = _strips(best, size) if trip is None or trip > size else None
-    members = tuple(
-        x for m in phase.members for x in ((strip,) if m == best and strip else () if m == best else (m,))
-    )
-    why = "the loop along contiguous memory runs innermost"
-    decisions.append(Decision("interchange", best.name, True, why))
-    if perfect:
-        return replace(phase, members=(*members, best))
-    child = push(best, phase.child)
-    return Band(members, child, True) if members else child
-
-
-def _sunk_strip(trip: int | None, threads: int) -> int:
-    """The length of strips that all threads have equally many of, where each has one at least."""
-    if trip is None or trip < threads * SHORTEST_STRIP:
-        return SUNK_STRIP
-    strips = -(-trip // SUNK_STRIP)
-    each = -(-trip // (-(-strips // threads) * threads))
-    return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
-
-
-def _strips(m: Member, size: int) -> Member:
-    return replace(m, name=f"{m.name}_blk", exprs=tuple((n, binary("//", e, size)) for n, e in m.exprs))
-
-
 def _strip_mine(graph: TensorGraph, phase: Band, size: int, smallest: int) -> Band:
     """A single long parallel loop becomes blocks of `size` iterations.
 
@@ -399,7 +348,7 @@ def _strip_mine(graph: TensorGraph, phase: Band, size: int, smallest: int) -> Ba
     trip = trip_of(graph, last)
     if trip is not None and trip < smallest:
         return phase
-    return replace(phase, members=(*phase.members[:-1], _strips(last, size), last))
+    return replace(phase, members=(*phase.members[:-1], strips(last, size), last))
 
 
 def vectorise(
@@ -413,7 +362,7 @@ def vectorise(
         case Sequence(children):
             return Sequence(tuple(vectorise(graph, c, threads, decisions, knobs) for c in children))
         case Band(members, child, permutable) if has_band(child):
-            turned = _sink(graph, tree, threads, decisions, knobs)
+            turned = sink(graph, tree, threads, decisions, knobs)
             turned = totals_first(graph, tree, decisions) if turned == tree else turned
             if turned != tree:
                 return vectorise(graph, turned, threads, decisions, knobs)
@@ -445,5 +394,5 @@ def _along_memory(
     if trip is None or trip < loop_order.FEWEST_LANES or not better(graph, best, (last,), names, passed):
         return members
     kept = trip > LONGEST_SUNK and not is_free(graph, last, names)
-    strip = (_strips(best, SUNK_STRIP),) if kept else ()
+    strip = (strips(best, sinking.SUNK_STRIP),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

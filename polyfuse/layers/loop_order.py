@@ -20,7 +20,7 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     statement_reads,
 )
-from polyfuse.layers.nest import racing, trip_of
+from polyfuse.layers.nest import most_trips, racing
 from polyfuse.layers.rematerialise import tensor_bytes
 
 # Shorter loops fill no vectors.
@@ -37,7 +37,7 @@ def better(
     what stays in cache, or where the others fill no vectors, only a loop that fills some."""
     mine = contiguity(graph, best, names, held)
     theirs = max((contiguity(graph, m, names, held) for m in inner), default=(0, 0))
-    trips = [trip_of(graph, m) for m in (best, *inner)]
+    trips = [most_trips(graph, m) for m in (best, *inner)]
     own, *others = (FEWEST_LANES if t is None else t for t in trips)
     if mine[0] != theirs[0] or own < FEWEST_LANES:
         return mine[0] > theirs[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.cost.extents import extents
+from polyfuse.ir.index_expr import IConst, IVar, sizes, variables
 from polyfuse.ir.kernel import Owners
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
@@ -93,6 +94,20 @@ def trip_of(graph: TensorGraph, m: Member) -> int | None:
     """Iterations of a loop that is a plain dim with constant bounds, else None."""
     span = span_of(graph, m)
     return None if span is None else len(span)
+
+
+def most_trips(graph: TensorGraph, m: Member) -> int | None:
+    """Iterations of a loop that is a plain dim, at most: at a border those of a window are fewer."""
+    lengths: list[int] = []
+    for n, e in m.exprs:
+        s = graph.statement(n)
+        if not isinstance(e, IVar) or any(sizes(b) for d in s.dims for b in (d.lower, d.upper)):
+            return None
+        found = extents(s).get(e.name)
+        if found is None:
+            return None
+        lengths.append(found.high - found.low + 1)
+    return max(lengths, default=None)
 
 
 def without_units(graph: TensorGraph, tree: Tree) -> Tree:

@@ -20,7 +20,7 @@ from ways import check
 from polyfuse.codegen.cpu import Request
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers import cpu_mapping, sinking
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -104,9 +104,9 @@ def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
             ("SMALLEST_PARALLEL", 4),
             ("FEWEST_FACTORED", 3),
             ("STRIP", 3),
-            ("SUNK_STRIP", 2),
         ):
             monkeypatch.setattr(cpu_mapping, name, value)
+        monkeypatch.setattr(sinking, "SUNK_STRIP", 2)
         monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])

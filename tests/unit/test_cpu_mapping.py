@@ -6,9 +6,10 @@ import pytest
 from equivalence import assert_computes, assert_right, fixed_graph_of, run_kernels, seeded_inputs
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, format_tree, path
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers import cpu_mapping, sinking
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -326,9 +327,9 @@ def test_everything_spread_as_far_as_possible(
     text: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits of size put out of force, so that small tensors show every mapping."""
-    for name, value in {"SMALLEST_PARALLEL": 1, "LEAST_WORK": 1, "STRIP": 4, "SUNK_STRIP": 4}.items():
-        if hasattr(cpu_mapping, name):
-            monkeypatch.setattr(cpu_mapping, name, value)
+    for name, value in {"SMALLEST_PARALLEL": 1, "STRIP": 4}.items():
+        monkeypatch.setattr(cpu_mapping, name, value)
+    monkeypatch.setattr(sinking, "SUNK_STRIP", 4)
     for sizes in ({"T": 33, "H": 37}, {"T": 1, "H": 9}, {"T": 17, "H": 17}):
         if "H >= T" in text and sizes["H"] < sizes["T"]:
             continue
@@ -371,10 +372,10 @@ def test_parts_whose_results_are_numbers_may_be_of_few_rows() -> None:
 
 def test_strips_of_columns_are_shared_out_evenly() -> None:
     found = {
-        (n, t): cpu_mapping._sunk_strip(n, t) for n, t in ((768, 2), (3072, 2), (768, 1), (300, 2), (1000, 3))
+        (n, t): sinking.sunk_strip(n, t) for n, t in ((768, 2), (3072, 2), (768, 1), (300, 2), (1000, 3))
     }
     assert found == {(768, 2): 192, (3072, 2): 256, (768, 1): 256, (300, 2): 192, (1000, 3): 192}
-    assert cpu_mapping._sunk_strip(255, 2) == cpu_mapping._sunk_strip(None, 8) == cpu_mapping.SUNK_STRIP
+    assert sinking.sunk_strip(255, 2) == sinking.sunk_strip(None, 8) == sinking.SUNK_STRIP
 
 
 # The mean of each column, then a sum over all that reads it: they agree on j, along which memory lies.
@@ -401,6 +402,31 @@ def test_sums_run_along_memory() -> None:
 @pytest.mark.parametrize(("n", "m"), [(600, 500), (1, 1), (1, 700), (700, 1), (33, 20)])
 def test_sums_along_memory_compute_the_same(n: int, m: int) -> None:
     graph = fixed_graph_of(NORMED, N=n, M=m)
+    assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0])
+
+
+# Sums of columns, and a total over the columns in the same kernel.
+TOTALS = """op f(g: f32[N, M]) -> (b: f32[M], n: f32, m: f32) where N >= 1, M >= 1 {
+  b[j] = sum[i](g[i, j])
+  n = sum[j](b[j] ** 2)
+  m = max[j](abs(b[j]))
+}"""
+
+
+def test_a_total_over_columns_does_not_turn_their_sums() -> None:
+    graph = LoopFusion().schedule(fixed_graph_of(TOTALS, N=1000, M=800))
+    kernels, decisions = form_kernels(graph, 2, Stitching())
+    (kernel,) = kernels.kernels
+    assert [c.split("@")[0] for c in coordinates(kernels, "b")][-1] == "j"
+    assert any(d.kind == "interchange" and d.taken for d in decisions)
+    # Pieces of rows as long as those of sums alone, not as short as parts of a total may be.
+    (chunks,) = {evaluate(s.dims[0].upper, {}) for s in kernel.graph.statements if s.name == "n__part"}
+    assert chunks == -(-800 // sinking.sunk_strip(800, 2))
+
+
+@pytest.mark.parametrize(("n", "m"), [(40, 700), (1, 1), (1, 600), (600, 1), (70, 259)])
+def test_totals_over_columns_compute_the_same(n: int, m: int) -> None:
+    graph = fixed_graph_of(TOTALS, N=n, M=m)
     assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0])
 
 

@@ -53,6 +53,21 @@ def test_a_border_of_reflections_is_cut_in_three() -> None:
     ]
 
 
+def test_many_cuts_leave_the_longest_piece() -> None:
+    """Eight neighbours on a ring: each crosses its end somewhere else."""
+    value = Read("x", (C,), F32)
+    terms = [Read("x", (binary("%", C + k, 100),), F32) for k in range(8)]
+    for t in terms:
+        value = Apply("add", (value, t), F32)  # type: ignore[assignment]
+    made = cut_loops(
+        (For("i", as_index(0), as_index(100), 1, (Store("y", (C,), value),), Coordinate.VECTOR),)
+    )
+    assert [(str(x.lower), str(x.upper), x.coordinate.name) for x in made if isinstance(x, For)] == [
+        ("0", "93", "VECTOR"),
+        ("93", "100", "SEQ"),
+    ]
+
+
 def test_an_arm_of_all_iterations_is_the_index() -> None:
     (loop,) = _loops(copied(extreme("max", C, as_index(0)), as_index(0), as_index(58)))
     assert indices(loop) == C

@@ -19,7 +19,7 @@ from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers import cpu_mapping, sinking
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
@@ -469,7 +469,7 @@ def mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "parallel":
         monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 8)
         monkeypatch.setattr(cpu_mapping, "STRIP", 4)
-        monkeypatch.setattr(cpu_mapping, "SUNK_STRIP", 4)
+        monkeypatch.setattr(sinking, "SUNK_STRIP", 4)
     return str(request.param)
 
 

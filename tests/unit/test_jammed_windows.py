@@ -60,10 +60,14 @@ def test_windows_of_many_channels_are_added_channel_by_channel() -> None:
     assert terms(ONE_FILTER, N=2, C=20, H=30, W=30) == {9}
 
 
-@pytest.mark.parametrize(("rows", "columns", "together"), [(2, 2, True), (1, 8, True), (3, 3, False)])
-def test_extremes_of_few_terms_go_at_once(rows: int, columns: int, together: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "wide", "together"),
+    [(2, 2, 64, True), (1, 8, 64, True), (3, 3, 64, False), (3, 3, 60, True), (3, 3, 700, True)],
+)
+def test_extremes_of_few_terms_go_at_once(rows: int, columns: int, wide: int, together: bool) -> None:
+    """And of more, where registers do not hold a row, or the row leaves a rest."""
     text = HIGHEST.format(rows, columns)
-    assert (rows * columns in terms(text, H=300, W=700)) == together
+    assert (rows * columns in terms(text, H=300, W=wide + columns - 1)) == together
     check(text, H=9, W=41)
     x = np.random.default_rng(0).standard_normal((9, 41)).astype("f4")
     x[4, 7], x[2], x[5, 30] = np.nan, -np.inf, np.inf
