@@ -31,6 +31,12 @@ def extent_in(scope: Scope, tensor: str, position: int) -> IndexExpr | None:
     return info.shape[position]
 
 
+def shown_extent_in(scope: Scope, tensor: str, position: int) -> IndexExpr | None:
+    """The same for a hint: over the sizes that the operator of the scope has."""
+    extent = extent_in(scope, tensor, position)
+    return None if extent is None else scope.in_own_sizes(extent)
+
+
 def highest(e: IndexExpr, dims: Mapping[str, g.IterDim]) -> IndexExpr | None:
     """The greatest value of `e` over `dims`, over sizes only; None where it cannot be derived.
 

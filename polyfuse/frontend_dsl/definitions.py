@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds, walk
-from polyfuse.frontend_dsl.bounds import explicit, extent_in, highest, in_order
+from polyfuse.frontend_dsl.bounds import explicit, extent_in, highest, in_order, shown_extent_in
 from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder
 from polyfuse.frontend_dsl.groups import left_variables
 from polyfuse.frontend_dsl.index_build import NotIndex, is_index_only, to_index
-from polyfuse.frontend_dsl.ranges_infer import Source, agree, free_variables, plain_uses, sources_of
+from polyfuse.frontend_dsl.ranges_infer import (
+    Source,
+    agree,
+    free_variables,
+    mentions,
+    plain_uses,
+    sources_of,
+)
 from polyfuse.frontend_dsl.reductions import extract, operand_dtype, reduction_dims
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.size_algebra import simplify
@@ -173,9 +181,9 @@ class Definition:
             for i, extent in zip(self.stmt.indices or (), self.info.shape, strict=False):
                 if isinstance(i, ast.Name) and i.id == v.id:
                     left.append(Source(extent, i.span, "the left side"))
-        extent_of = lambda t, k: extent_in(self.scope, t, k)  # noqa: E731
-        found = sources_of(v.id, uses, extent_of, self.target, left)
-        return agree(v.id, found, self.ctx.facts, diags, v.span, f"for {v.id} in 0..{{}}")
+        found = sources_of(v.id, uses, partial(extent_in, self.scope), self.target, left)
+        likely = mentions(v.id, sides, partial(shown_extent_in, self.scope), mine - {v.id})
+        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in 0..{{}}")
 
     def extents(self) -> list[tuple[IndexExpr, bool]] | None:
         """Per axis: the least extent that holds what this defines, and whether the elements are constants."""

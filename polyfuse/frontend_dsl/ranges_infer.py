@@ -13,12 +13,12 @@ PF302, sources that disagree are PF301: the range must then be written, ``for i 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.ast_walk import bounds, children, free_names
+from polyfuse.frontend_dsl.ast_walk import bounds, children, free_names, walk
 from polyfuse.frontend_dsl.size_algebra import Facts
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.source import Span
@@ -108,18 +108,57 @@ def sources_of(
     return strong or weak
 
 
+def mentions(
+    var: str,
+    exprs: Iterable[ast.Expr],
+    extent_of: Callable[[str, int], IndexExpr | None],
+    beside: Set[str],
+) -> Iterator[IndexExpr]:
+    """Extents of the axes where `var` stands alone, guarded or not, or shifted, as in ``x[j+k-2]``.
+
+    No shift by a variable of `beside`, those of the same or an outer scope: ``x[i+r]`` over `i` says
+    nothing of `r`.
+    """
+    for e in exprs:
+        for s in walk(e):
+            if not isinstance(s, ast.Subscript):
+                continue
+            for k, index in enumerate(s.indices):
+                extent = extent_of(s.name, k) if _is_shifted(index, var, beside) else None
+                if extent is not None:
+                    yield extent
+
+
+def _is_shifted(index: ast.Expr, var: str, beside: Set[str]) -> bool:
+    parts = list(walk(index))
+    names = [x.id for x in parts if isinstance(x, ast.Name)]
+    plain = all(
+        isinstance(x, ast.Name | ast.Number) or (isinstance(x, ast.Binary) and x.op in ("+", "-"))
+        for x in parts
+    )
+    return plain and names.count(var) == 1 and beside.isdisjoint(names)
+
+
 def agree(
-    var: str, sources: list[Source], facts: Facts, diags: Diagnostics, span: Span, example: str
+    var: str,
+    sources: list[Source],
+    likely: Iterable[IndexExpr],
+    facts: Facts,
+    diags: Diagnostics,
+    span: Span,
+    example: str,
 ) -> IndexExpr | None:
-    """The common upper bound; None after a report. `example` is a range with {} for the upper bound."""
+    """The common upper bound; None after a report.
+
+    `example` is a range with {} for the upper bound; `likely`, the extents of `mentions`, is for the hint
+    where there is no source.
+    """
     if not sources:
-        diags.error(
-            "PF302",
-            f"nothing gives the range of '{var}'",
-            span,
-            f"'{var}' stands alone in no unguarded subscript; write its range, such as: "
-            + example.format("N"),
-        )
+        extents = list(likely)
+        certain = bool(extents) and all(facts.equal(extents[0], e) for e in extents)
+        shown = example.format(extents[0] if certain else "<size>")
+        hint = f"'{var}' stands alone in no unguarded subscript; write its range, such as: {shown}"
+        diags.error("PF302", f"nothing gives the range of '{var}'", span, hint)
         return None
     known = sources[0]
     for other in sources[1:]:

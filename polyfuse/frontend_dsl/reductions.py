@@ -10,13 +10,14 @@ guard moves into the operand: ``sum[k](x[i-k]) if i >= 5 else 0.0`` sums ``x[i-k
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.bounds import explicit, extent_in, highest
+from polyfuse.frontend_dsl.bounds import explicit, extent_in, highest, shown_extent_in
 from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder, index_variables
 from polyfuse.frontend_dsl.index_build import NotIndex
 from polyfuse.frontend_dsl.literals import identity
-from polyfuse.frontend_dsl.ranges_infer import agree, plain_uses, sources_of
+from polyfuse.frontend_dsl.ranges_infer import agree, mentions, plain_uses, sources_of
 from polyfuse.frontend_dsl.scope import TensorInfo
 from polyfuse.frontend_dsl.weak_types import hard
 from polyfuse.ir import tensor_graph as g
@@ -46,8 +47,10 @@ def reduction_dims(b: ExprBuilder, e: ast.Reduce) -> dict[str, g.IterDim]:
 def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange) -> IndexExpr:
     names = {v.var for v in e.vars}
     uses = plain_uses(e.body, lambda name: name in names or b.lookup(name) is not None)
-    found = sources_of(r.var, uses, lambda t, k: extent_in(b.scope, t, k), b.typer.target)
-    upper = agree(r.var, found, b.ctx.facts, b.ctx.diags, r.span, f"{e.op}[{r.var} in 0..{{}}](...)")
+    found = sources_of(r.var, uses, partial(extent_in, b.scope), b.typer.target)
+    likely = mentions(r.var, (e.body,), partial(shown_extent_in, b.scope), (names | b.env.keys()) - {r.var})
+    example = f"{e.op}[{r.var} in 0..{{}}](...)"
+    upper = agree(r.var, found, likely, b.ctx.facts, b.ctx.diags, r.span, example)
     if upper is None:
         raise BuildError
     return upper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyfuse.diagnostics import Diagnostic, Diagnostics, Severity
 
@@ -11,7 +11,8 @@ from polyfuse.diagnostics import Diagnostic, Diagnostics, Severity
 class Reports(Diagnostics):
     """`errors_seen` counts every error, also one that is found already.
 
-    An operator that is inlined twice reports its errors once; that there were some must show each time.
+    An operator that is inlined twice reports its errors once, whatever each hint says; that there were some
+    must show each time.
     """
 
     errors_seen: int = 0
@@ -19,4 +20,5 @@ class Reports(Diagnostics):
     def _add(self, finding: Diagnostic) -> None:
         if finding.severity is Severity.ERROR:
             self.errors_seen += 1
-        Diagnostics._add(self, finding)
+        if all(replace(d, hint=finding.hint) != finding for d in self.found):
+            self.found.append(finding)

@@ -13,7 +13,7 @@ from polyfuse.frontend_dsl.size_algebra import Facts
 from polyfuse.frontend_dsl.weak_types import BOTTOM, ERROR, Ty, hard
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, ISize
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize
 from polyfuse.source import NO_SPAN, Span
 
 
@@ -128,6 +128,15 @@ class Scope:
             taken = Namer((*ctx.size_names, *self.variables.values(), *self.reads))
             self.variables[name] = taken.fresh(name)
         return self.variables[name]
+
+    def in_own_sizes(self, extent: IndexExpr) -> IndexExpr | None:
+        """An extent of the graph as this operator's text may write it, None where that is not certain."""
+        if not self.inlined:
+            return extent
+        names = [n for n, e in self.sizes.items() if e == extent]
+        if len(names) == 1:
+            return ISize(names[0])
+        return extent if isinstance(extent, IConst) and not names else None
 
     def scalar(self, name: str) -> TensorInfo | None:
         """The rank-0 tensor of that name, if there is one."""

@@ -25,7 +25,7 @@ from polyfuse.frontend_dsl.weak_types import (
     hard,
     join,
 )
-from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32
 from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.source import Span
 
@@ -148,12 +148,7 @@ class Typer:
             return self._error(
                 "PF205", message, e.span, f"cast one side, as in {self._cast_hint(weak, other)}"
             )
-        return self._error(
-            "PF205",
-            f"dtype mismatch: {what} are {a} and {b}",
-            e.span,
-            f"cast one of them, as in {a if a.is_float and not b.is_float else b}(...)",
-        )
+        return self._error("PF205", f"dtype mismatch: {what} are {a} and {b}", e.span, _cast_to(a, b))
 
     @staticmethod
     def _cast_hint(weak: Ty, other: Ty) -> str:
@@ -312,6 +307,16 @@ class Typer:
             return self._error("PF202", f"unknown function '{e.callee}'", e.callee_span, hint)
         hint = did_you_mean(e.callee, (*FUNCTIONS, *BY_NAME, *self.library.names()))
         return self._error("PF202", f"unknown function or operator '{e.callee}'", e.callee_span, hint)
+
+
+def _cast_to(a: Ty, b: Ty) -> str:
+    """Which of two values of different dtypes to cast: the narrower float, the integer beside a float."""
+    if a.is_float and b.is_float:
+        narrow, wide = sorted((a, b), key=lambda t: F32.bits if t.dtype is None else t.dtype.bits)
+        if wide.dtype in (F16, BF16):
+            return "cast both, as in f32(...)"
+        return f"cast the {narrow} side, as in {wide}(...)"
+    return f"cast one of them, as in {a if a.is_float else b}(...)"
 
 
 def _named(t: Ty) -> str:

@@ -67,7 +67,12 @@ STATEMENTS = [
     # dtypes
     ("y[i] = v[i] + k[i]", "PF205", 8, "dtype mismatch: the operands of '+' are f32 and i32"),
     ("y[i] = v[i] + h[i]", "PF205", 8, "the operands of '+' are f32 and f16"),
-    ("y[i] = v[i] + d[i]", "PF205", 8, "cast one of them, as in f64(...)"),
+    ("y[i] = v[i] + d[i]", "PF205", 8, "cast the f32 side, as in f64(...)"),
+    ("y[i] = h[i] * v[i]", "PF205", 8, "cast the f16 side, as in f32(...)"),
+    ("y[i] = f32(h[i]) * bf16(v[i])", "PF205", 8, "cast the bf16 side, as in f32(...)"),
+    ("y[i] = h[i] * bf16(v[i])", "PF205", 8, "cast both, as in f32(...)"),
+    ("y[i] = exp(h[i]) * f32(d[i]) * d[i]", "PF205", 8, "cast the f32 side, as in f64(...)"),
+    ("y[i] = h[i] * f16(k[i]) * f32(k[i] * h[i])", "PF205", 31, "cast one of them, as in f16(...)"),
     ("y[i] = d[i]", "PF205", 8, "'y' is f32, its definition is f64"),
     ("y[i] = k[i]", "PF205", 8, "'y' is f32, its definition is i32"),
     ("y[i] = v[i] < 3.0", "PF205", 8, "'y' is f32, its definition is bool"),
@@ -135,7 +140,15 @@ STATEMENTS = [
     ("t[i] = 1.0\n" + Y, "PF302", 3, "nothing gives the range of 'i'"),
     ("t[i] = v[i] if i < 3 else 0.0\n" + Y, "PF302", 3, "no unguarded subscript"),
     ("t[i] = t[i-1] + v[0]\n" + Y, "PF302", 3, "nothing gives the range of 'i'"),
-    ("y[i] = v[i] + sum[j](1.0)", "PF302", 19, "sum[j in 0..N](...)"),
+    ("y[i] = v[i] + sum[j](1.0)", "PF302", 19, "sum[j in 0..<size>](...)"),
+    ("y[i] = sum[j](x[i, j] if j < k[i] else 0.0)", "PF302", 12, "sum[j in 0..M](...)"),
+    ("y[i] = max[r](v[i+r-1] * w[r] if 1 <= i+r < N + 1 else 0.0)", "PF302", 12, "max[r in 0..M](...)"),
+    ("y[i] = sum[r](v[i+r-1] if 1 <= i+r < N + 1 else 0.0)", "PF302", 12, "sum[r in 0..<size>](...)"),
+    ("y[i] = sum[r, q](w[q-r] if 0 <= q-r < M else 0.0)", "PF302", 12, "sum[r in 0..<size>](...)"),
+    ("t[j] = sum[r in 0..5](w[j+r-2] if 2 <= j+r < M + 2 else 0.0)\n" + Y, "PF302", 3, "for j in 0..M", 2),
+    ("t[j] = v[2*j] if 2*j < N else 0.0\n" + Y, "PF302", 3, "for j in 0..<size>"),
+    ("t[j] = v[j] if j < N else w[j - N]\n" + Y, "PF302", 3, "for j in 0..<size>"),
+    ("t[i] = t[i-1] + v[0]\n" + Y, "PF302", 3, "for i in 0..<size>"),
     ("y[i] = v[i*i]", "PF303", 10, "the product of 'i' with itself"),
     ("y[i] = sum[j](x[i, j] * v[i*j])", "PF303", 27, "the product of 'i' and 'j'"),
     ("y[i] = sum[j](x[i, j] * v[i//j])", "PF303", 27, "division by the variable 'j'"),
@@ -371,6 +384,25 @@ def test_errors_of_a_called_operator_come_once() -> None:
         "op f(x: f32[N]) -> (y: f32[N]) { a = bad(x); y = bad(a) }"
     )
     assert [place(d) for d in errors(text)] == [("PF201", 1, 50)]
+
+
+@pytest.mark.parametrize(
+    ("params", "arguments", "shown"),
+    [
+        ("x: f32[N]", "v", "0..N"),
+        ("x: f32[3]", "u", "0..3"),
+        ("x: f32[2*N]", "w", "0..<size>"),
+        ("x: f32[N], z: f32[K]", "v, v", "0..<size>"),
+    ],
+)
+def test_a_hint_names_sizes_of_its_own_operator(params: str, arguments: str, shown: str) -> None:
+    text = (
+        f"op f(v: f32[M], u: f32[3], w: f32[2*L], k: i32) -> (y: f32) {{ y = bad({arguments}, k) }}\n"
+        f"op bad({params}, n: i32) -> (y: f32) {{ y = sum[j](x[j] if j < n else 0.0) }}"
+    )
+    (found,) = errors(text)
+    assert found.code == "PF302"
+    assert shown in str(found.hint)
 
 
 def test_errors_at_one_choice_of_generics() -> None:
