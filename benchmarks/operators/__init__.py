@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.operators import (
+    borders,
     columns,
     contractions,
     functions,
@@ -29,6 +30,7 @@ CASES: tuple[Case, ...] = (
     *movement.CASES,
     *losses.CASES,
     *images.CASES,
+    *borders.CASES,
     *sequences.CASES,
     *optimizers.CASES,
     *indices.CASES,

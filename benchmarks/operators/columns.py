@@ -17,6 +17,16 @@ def _jax_norm(j: Any, n: Any, x: Any, axes: tuple[int, ...]) -> Any:
     return centred * j.lax.rsqrt((centred * centred).mean(axes, keepdims=True) + 1e-5)
 
 
+def _torch_bias(t: Any, f: Any, g: Any) -> Any:
+    b = g.sum(0)
+    return b, t.linalg.vector_norm(b)
+
+
+def _jax_bias(j: Any, n: Any, g: Any) -> Any:
+    b = g.sum(0)
+    return b, n.linalg.norm(b)
+
+
 def _torch_channel_norm(t: Any, f: Any, x: Any, gamma: Any, beta: Any) -> Any:
     centred = x - x.mean(1, keepdim=True)
     y = centred * t.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5)
@@ -98,6 +108,26 @@ CASES = (
         lambda d: (d(2600, 3072),),
         lambda t, f, x: x.mean(0),
         lambda j, n, x: x.mean(0),
+    ),
+    Case(
+        "gradient of a bias and its norm",
+        """op f(g: f32[T, V]) -> (b: f32[V], n: f32) {
+          b[v] = sum[t](g[t, v])
+          n = sqrt(sum[v](b[v] ** 2))
+        }""",
+        lambda d: (d(2048, 768),),
+        _torch_bias,
+        _jax_bias,
+    ),
+    Case(
+        "softmax of means of columns",
+        """op f(x: f32[T, V]) -> (p: f32[V]) where T >= 1, V >= 1 {
+          m[v] = mean[t](x[t, v])
+          p = softmax(m)
+        }""",
+        lambda d: (d(2048, 768),),
+        lambda t, f, x: t.softmax(x.mean(0), 0),
+        lambda j, n, x: j.nn.softmax(x.mean(0)),
     ),
     Case(
         "variance of columns",

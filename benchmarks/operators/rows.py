@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from benchmarks.operators.case import Case, Draw
 
 
@@ -72,6 +74,12 @@ SOFTMAX = tuple(
 
 def _quantised(d: Draw) -> tuple[Any, ...]:
     return (d(2048, 1000),)
+
+
+def _distinct(d: Draw) -> tuple[Any, ...]:
+    """Rows in which no number stands twice."""
+    order = np.argsort(d(64, 5000), axis=1)
+    return ((order / 1000 - 2.5).astype("f4"),)
 
 
 def _torch_quantised(t: Any, f: Any, x: Any) -> Any:
@@ -172,6 +180,16 @@ OTHERS = (
             lambda j, n, x: x.argmax(1),
         )
         for name, inputs in (("long", _rows(200, 30522)), ("short", _rows(4096, 100)))
+    ),
+    Case(
+        "the eight greatest of rows by repeated maxima",
+        """op f(x: f32[T, V]) -> (y: f32[T, 8]) where V >= 8 {
+          y[t, 0] = max[v](x[t, v])
+          y[t, k] = max[v](x[t, v] if x[t, v] < y[t, k-1] else -inf) for t in 0..T, k in 1..8
+        }""",
+        _distinct,
+        lambda t, f, x: t.topk(x, 8, 1).values,
+        lambda j, n, x: j.lax.top_k(x, 8)[0],
     ),
     Case(
         "sums of rows of i32",

@@ -41,6 +41,11 @@ FLOYD = """op f(x: f32[N, N]) -> (y: f32[N, N]) where N >= 1 {
   d[t, i, k] = min(d[t-1, i, k], d[t-1, i, t-1] + d[t-1, t-1, k]) for t in 1..N+1, i in 0..N, k in 0..N
   y[i, k] = d[N, i, k]
 }"""
+POWERS = """op f(w: f32[N, N], u: f32[N]) -> (y: f32[N]) {
+  p[0, i] = u[i]
+  p[t, i] = sum[j](w[i, j] * p[t-1, j]) for t in 1..11, i in 0..N
+  y[i] = p[10, i]
+}"""
 SOLVE = """op f(l: f32[N, N], b: f32[N, M]) -> (x: f32[N, M]) {
   x[i, m] = (b[i, m] - sum[k in 0..i](l[i, k] * x[k, m])) / l[i, i]
 }"""
@@ -177,6 +182,12 @@ def _jax_floyd(j: Any, n: Any, x: Any) -> Any:
     return j.lax.fori_loop(0, x.shape[0], lambda k, d: n.minimum(d, d[:, k, None] + d[k]), x)
 
 
+def _powers(w: Any, u: Any) -> Any:
+    for _ in range(10):
+        u = w @ u
+    return u
+
+
 def _lower(d: Any) -> tuple[Any, ...]:
     n = 256
     return np.tril(0.02 * d(n, n)) + 2 * np.eye(n, dtype="f4"), d(n, 64)
@@ -275,6 +286,13 @@ CASES = (
         _jax_distance,
     ),
     Case("shortest paths", FLOYD, lambda d: (10 * d.unit(200, 200),), _torch_floyd, _jax_floyd),
+    Case(
+        "power iteration of ten steps",
+        POWERS,
+        lambda d: (d(512, 512) / np.float32(22), d(512)),
+        lambda t, f, w, u: _powers(w, u),
+        lambda j, n, w, u: _powers(w, u),
+    ),
     Case(
         "triangular system",
         SOLVE,
