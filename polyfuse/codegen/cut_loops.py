@@ -42,7 +42,7 @@ def cut_loops(block: Block) -> Block:
 
 
 def _changed(loop: For) -> Node | Block:
-    plain = loop.coordinate is Coordinate.VECTOR and loop.step == 1 and not (loop.lanes or loop.joint)
+    plain = loop.coordinate is Coordinate.VECTOR and loop.step == 1 and not loop.joint
     if not plain or not all(isinstance(n, (Store, Update, Declare)) for n in loop.body):
         return loop
     if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
@@ -54,7 +54,11 @@ def _changed(loop: For) -> Node | Block:
         made = _longest(loop, made)
     if made == [loop] or max(map(_trips, made)) < FEWEST_TRIPS:
         return loop
-    return tuple(x if _trips(x) >= FEWEST_TRIPS else replace(x, coordinate=Coordinate.SEQ) for x in made)
+    return tuple(x if _trips(x) >= FEWEST_TRIPS else _one_by_one(x) for x in made)
+
+
+def _one_by_one(loop: For) -> For:
+    return replace(loop, coordinate=Coordinate.SEQ, lanes=())
 
 
 def _trips(loop: For) -> int:
@@ -65,7 +69,9 @@ def _trips(loop: For) -> int:
 def _pieces(loop: For, low: int, high: int) -> list[For]:
     """Loops over `low..high` without an arm or a guarded load that only some of their iterations take."""
     part = _resolved(replace(loop, lower=IConst(low), upper=IConst(high)), low, high)
-    cut = next((c for c in (*_arms(part, low, high), *_choices(part)) if low < c < high), None)
+    # Lanes that are added up are so once: what goes on elsewhere is read there (`codegen.sums_in_one`).
+    arms = [] if loop.lanes else _arms(part, low, high)
+    cut = next((c for c in (*arms, *_choices(part)) if low < c < high), None)
     if cut is None:
         return [part]
     return [*_pieces(part, low, cut), *_pieces(part, cut, high)]
@@ -77,7 +83,7 @@ def _longest(loop: For, made: list[For]) -> list[For]:
     if 4 * _trips(best) < 3 * _trips(loop):
         return [loop]
     before, behind = replace(loop, upper=best.lower), replace(loop, lower=best.upper)
-    beside = [replace(x, coordinate=Coordinate.SEQ) for x in (before, behind)]
+    beside = [_one_by_one(x) for x in (before, behind)]
     return [x for x in (beside[0], best, beside[1]) if _trips(x)]
 
 

@@ -95,7 +95,7 @@ def _chain(axes: Axes, first: str, second: str) -> list[Edge] | None:
         if at == second and best[at]:
             return best[at]
         for e in axes.edges:
-            if e.source == at and e.sink not in best:
+            if e.source == at and e.sink not in best and not e.anti:
                 best[e.sink] = [*best[at], e]
                 queue.append(e.sink)
     return None

@@ -253,7 +253,7 @@ def _used(indices: tuple[Index, ...]) -> set[tuple[str, int]]:
 def _agreed(axes: Axes, number: dict[str, int]) -> dict[int, dict[int, Axis]]:
     """For each statement and each producer: axes along which all that it reads is of its own iteration."""
     found: dict[int, dict[int, Axis]] = {}
-    for e in axes.edges:
+    for e in (e for e in axes.edges if not e.anti):
         of = found.setdefault(number[e.sink], {})
         w = number[e.source]
         same = _same(axes, e)

@@ -41,7 +41,8 @@ def sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision
         return phase
     strip = None
     kept = not (perfect and all(is_free(graph, m, names) for m in phase.members))
-    if kept and not window_rows(graph, names, trip):  # between iterations of the others, not in registers
+    alone = len(phase.members) == 1  # nothing else would be left to spread over workers
+    if kept and (alone or not window_rows(graph, names, trip)):  # else it stays in registers
         size = knobs.sunk_strip or sunk_strip(trip, threads)
         strip = strips(best, size) if trip is None or trip > size else None
     members = tuple(

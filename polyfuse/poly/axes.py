@@ -18,17 +18,21 @@ Dim = tuple[str, str]  # (statement, dim)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`sink` reads (or adds to) what `source` writes. Indices are positions of one tensor on both sides."""
+    """`sink` reads (or adds to) what `source` writes. Indices are positions of one tensor on both sides.
+
+    `anti`: the sink overwrites in place what the source reads, which is an order and no flow."""
 
     source: str
     sink: str
     written: tuple[Index, ...]
     read: tuple[Index, ...]
+    anti: bool = False
 
 
 @dataclass(slots=True)
 class Axes:
-    """The axes of a graph. `edges` are the flow edges, in order of the statements."""
+    """The axes of a graph. `edges` are the flow edges, in order of the statements, and behind them those of
+    entry values that are read before they are overwritten, where that can be."""
 
     graph: TensorGraph
     edges: list[Edge] = field(default_factory=list)
@@ -109,9 +113,42 @@ def find_axes(graph: TensorGraph, statements: Iterable[Statement] | None = None)
             for w in by_target[s.target]:
                 if not w.accumulate:
                     axes.edges.append(Edge(w.name, s.name, w.write, s.write))
+    _replace_later(axes, chosen)
     _unify_edges(axes)
     _unify_inputs(axes, inputs)
     return axes
+
+
+def _replace_later(axes: Axes, chosen: tuple[Statement, ...]) -> None:
+    """Edges from who reads an element of an inout parameter to who replaces it, if the reader does not come
+    later.  Then, or where other elements are read, entry values are copied (`layers.in_place`)."""
+    for s in chosen:
+        alias = axes.graph.tensor(s.target).alias
+        if alias is None or not all(isinstance(i, IVar) for i in s.write):
+            continue
+        later = _sinks(axes, s.name)
+        for q in chosen:
+            reads = [r for r in statement_reads(q) if r.tensor == alias]
+            if reads and q.name not in later and all(_alike(q, r.indices, s) for r in reads):
+                axes.edges.append(Edge(q.name, s.name, reads[0].indices, s.write, anti=True))
+
+
+def _sinks(axes: Axes, source: str) -> set[str]:
+    """All that a statement's values go to."""
+    found, new = {source}, {source}
+    while new:
+        new = {e.sink for e in axes.edges if e.source in new} - found
+        found |= new
+    return found
+
+
+def _alike(q: Statement, read: tuple[Index, ...], s: Statement) -> bool:
+    """Does one statement read the element that the other writes, in the same iteration of as many loops?"""
+    one, other = ({d.name: (d.lower, d.upper) for d in x.dims} for x in (q, s))
+    names = [(plain(i), plain(w)) for i, w in zip(read, s.write, strict=True)]
+    return len({*names}) == len(names) == len(other) and all(
+        i is not None and w is not None and one.get(i) == other.get(w) for i, w in names
+    )
 
 
 def _apart(w: Statement, s: Statement, read: tuple[Index, ...]) -> bool:

@@ -83,6 +83,20 @@ def test_scatter_onto_an_inout() -> None:
     np.testing.assert_array_equal(p, [1, 3.5, 1, 2.5])
 
 
+def test_what_replaces_entry_values_waits_for_all_who_read_them() -> None:
+    """The state could be replaced beside the norm, but the parameters need it after that."""
+    text = """op f(inout p: f32[N], inout m: f32[N], g: f32[N]) {
+      a[i] = 0.9 * m[i] + 0.1 * g[i]
+      m[i] = a[i]
+      p[i] = p[i] - a[i] / (1.0 + sqrt(sum[k](a[k] ** 2)))
+    }"""
+    graph = fixed_graph_of(text, N=1000)
+    kernels, _ = form_kernels(LoopFusion().schedule(graph), 2)
+    copied, decisions = entry_copies(kernels)
+    assert not copied and len(decisions) == 2
+    assert_computes(graph, kernels, target="cpu")
+
+
 def test_adamw_is_in_place() -> None:
     operator = pf.stdlib.op("adamw")
     sizes = dict.fromkeys(operator.graph().sizes, 64)
