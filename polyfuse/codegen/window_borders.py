@@ -8,10 +8,10 @@
                                                                y[p, W - 1] sum= ...
                                                              else: the same with bounds and conditions
 
-The same for conditions in the terms (`(x[p + r - 1, q + s - 1] if ... else 0) * w[r, s]`), and for indices that
-are kept in range or go round.  Terms of the inner part are added at once (`codegen.jammed_windows`); where
-bounds vary with the term that can't be done, and a condition keeps loads from being vectorised.  Loops over the
-same row before and behind it, which set and use its totals, go along with each part.
+The same for conditions in the terms (`(x[p + r - 1, q + s - 1] if ... else 0) * w[r, s]`), and for indices
+that are kept in range or go round.  Terms of the inner part are added at once (`codegen.jammed_windows`);
+where bounds vary with the term that can't be done, and a condition keeps loads from being vectorised.  Loops
+over the same row before and behind it, which set and use its totals, go along with each part.
 """
 
 from __future__ import annotations
