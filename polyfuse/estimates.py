@@ -49,15 +49,17 @@ def this_cpu(threads: int | None = None) -> CpuDevice:
     )
 
 
-def this_core() -> Core:
-    """A core of this machine, as far as the system tells; nothing is measured."""
+def this_core(flush: bool = False) -> Core:
+    """A core of this machine, as far as the system tells, where denormals may become 0 or not; nothing is
+    measured."""
     sizes = cache_sizes()
     features = cpu_features()
     core = next((core for name, core in _CORES if name in features), Core(16, 16))
     if core.vector_bytes == 64 and cpu_family() in _HALVES:
         core = replace(core, units=1, loads=1)
     products = any(name in features for name in _BYTE_PRODUCTS)
-    return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products)
+    pairs = flush and "avx512_bf16" in features
+    return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products, pair_products=pairs)
 
 
 def projected_cpu(threads: int | None = None) -> tuple[CpuDevice, Rates]:

@@ -299,7 +299,7 @@ def build(
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
-    own = own if target in ON_GPU else replace(own, core=own.core or this_core())
+    own = own if target in ON_GPU else replace(own, core=own.core or this_core(options.denormals == "flush"))
     return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
 
 

@@ -59,7 +59,7 @@ class Specialized:
         chosen, made_for = options or Options(), resolve_target(target)
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
-        core = None if made_for in ON_GPU else this_core()
+        core = None if made_for in ON_GPU else this_core(chosen.denormals == "flush")
         # Each piece is called with arrays as they are.
         given = frozenset(t.name for t in self.graph.tensors if t.role is not Role.TEMP)
         report = must_report(chosen, made_for)

@@ -51,6 +51,16 @@ CASES = (
         lambda j, n, a, b: j.lax.dot(a, b, preferred_element_type="int32"),
     ),
     Case(
+        "dense layer of bf16",
+        """op f(x: bf16[T, I], w: bf16[O, I], b: bf16[O]) -> (y: bf16[T, O]) {
+          s[t, o] = sum[i](f32(x[t, i]) * f32(w[o, i]))
+          y[t, o] = bf16(s[t, o] + f32(b[o]))
+        }""",
+        lambda d: (d(512, 768, dtype="bf16"), d(768, 768, dtype="bf16"), d(768, dtype="bf16")),
+        lambda t, f, x, w, b: f.linear(x, w, b),
+        lambda j, n, x, w, b: (j.lax.dot(x, w.T, preferred_element_type="float32") + b).astype(x.dtype),
+    ),
+    Case(
         "weights of bytes times a vector",
         """op f(x: f32[B, K], w: i8[N, K], s: f32[N]) -> (y: f32[B, N]) {
           y[b, n] = sum[k](x[b, k] * f32(w[n, k])) * s[n]

@@ -96,6 +96,8 @@ def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:
             given = [f"{name}_vector{{}} + q", right]
             given = given[::-1] if node.term == "row bytes" else given
             return f"{total} = {printer.call(function, [total, *given])};"
+        case "pairs":
+            return f"{total} = {printer.call('pf_add_pairs_f32', [total, 'q', right])};"
         case _:
             assert_never(node.term)
 

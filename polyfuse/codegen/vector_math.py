@@ -321,8 +321,9 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 WORD_FUNCTIONS: tuple[str, ...] = (
     *("pf_word_i32", "pf_dot_words_i32", "pf_add_words_i32"),
     *("pf_half_i32", "pf_dot_bytes_i32", "pf_add_bytes_i32"),
+    *("pf_pair_f32", "pf_dot_pairs_f32", "pf_add_pairs_f32"),
 )
-"""Those of two or four integers in a word."""
+"""Those of two or four integers, or two bf16, in a word."""
 
 
 CPU_FUNCTIONS: frozenset[str] = frozenset(

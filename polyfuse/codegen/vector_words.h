@@ -1,4 +1,4 @@
-// Words of two integers of 16 bits, or of four bytes (`layers.paired_steps`).
+// Words of two integers of 16 bits, of four bytes, or of two bf16 (`layers.paired_steps`).
 
 PF_INLINE pf_i32 pf_word_i32(pf_i32 low, pf_i32 high) {
   return (pf_i32)((unsigned)high << 16 | ((unsigned)low & 0xffff));
@@ -60,4 +60,40 @@ PF_INLINE V pf_add_bytes_i32(V total, V a, V b) {
 template <typename V>
 PF_INLINE V pf_dot_bytes_i32(V a, V b) {
   return pf_add_bytes_i32(V{}, a, b);
+}
+
+// Two bf16, which are the upper halves of f32. Such words are moved as f32; arithmetic would change their bits.
+PF_INLINE float pf_pair_f32(float low, float high) {
+  unsigned l, h;
+  __builtin_memcpy(&l, &low, 4);
+  __builtin_memcpy(&h, &high, 4);
+  h = (h & 0xffff0000u) | l >> 16;
+  __builtin_memcpy(&high, &h, 4);
+  return high;
+}
+
+PF_INLINE float pf_dot_pairs_f32(float a, float b) {
+  unsigned x, y;
+  __builtin_memcpy(&x, &a, 4);
+  __builtin_memcpy(&y, &b, 4);
+  const unsigned halves[4] = {x << 16, y << 16, x & 0xffff0000u, y & 0xffff0000u};
+  float v[4];
+  __builtin_memcpy(v, halves, 16);
+  return v[0] * v[1] + v[2] * v[3];
+}
+
+// The products of two pairs added to totals, `a` being the same for all lanes.
+template <typename V>
+PF_INLINE V pf_add_pairs_f32(V total, float a, V b) {
+  typedef unsigned I __attribute__((vector_size(sizeof(V))));
+  unsigned x;
+  __builtin_memcpy(&x, &a, 4);
+  const I q = I{} + x;
+#if defined(__AVX512BF16__) && defined(__AVX512VL__) && !defined(__clang__)
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(q), "v"(b));
+  return total;
+#else
+  total += (V)(q << 16) * (V)((I)b << 16);
+  return total + (V)(q & 0xffff0000u) * (V)((I)b & 0xffff0000u);
+#endif
 }

@@ -15,9 +15,16 @@ from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Index, IterDim, Read, Statement, TensorGraph
 
 # What a contraction sums: products of its factors, squares of their difference, or of two words what
-# `dot_words` or `dot_bytes` makes of them; of `row bytes` those of rows have no signs, else those of columns.
-Term: TypeAlias = Literal["product", "difference", "words", "bytes", "row bytes"]
-_TERMS: dict[str, Term] = {"mul": "product", "pow": "difference", "dot_words": "words", "dot_bytes": "bytes"}
+# `dot_words`, `dot_bytes` or `dot_pairs` makes of them; of `row bytes` those of rows have no signs, else
+# those of columns.
+Term: TypeAlias = Literal["product", "difference", "words", "bytes", "row bytes", "pairs"]
+_TERMS: dict[str, Term] = {
+    "mul": "product",
+    "pow": "difference",
+    "dot_words": "words",
+    "dot_bytes": "bytes",
+    "dot_pairs": "pairs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ def factors_of(e: Expr) -> tuple[Expr, Expr] | None:
     """What brings a term to its sum by two: factors of a product, words of several,
     or sides of the square of a difference."""
     match e:
-        case Apply("mul" | "dot_words" | "dot_bytes", (left, right)):
+        case Apply("mul" | "dot_words" | "dot_bytes" | "dot_pairs", (left, right)):
             return left, right
         case Apply("pow", (Apply("sub", (left, right)) as difference, Const(2.0))):
             return (left, right) if difference.dtype == e.dtype else None

@@ -25,6 +25,7 @@ class Core:
     l2_bytes, apart           bytes of rows of a factor that L2 gives a tile in a cycle; cycles that a tile
                               waits for a row that does not follow the one before in memory
     byte_products             has it an instruction that adds four products of bytes to a total?
+    pair_products             has it one that adds two of bf16, and may denormals be 0, as they are there?
     """
 
     vector_bytes: int = 64
@@ -38,6 +39,7 @@ class Core:
     l2_bytes: int = 32
     apart: int = 0
     byte_products: bool = False
+    pair_products: bool = False
 
 
 # One with vectors of 32 bytes: what loads and L2 give is measured (docs/targets.md).

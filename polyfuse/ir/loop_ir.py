@@ -45,6 +45,7 @@ _TERMS: dict[Term, str] = {
     "words": "{} dot_words {}",
     "bytes": "{} dot_bytes {}",
     "row bytes": "{1} dot_bytes {0}",
+    "pairs": "{} dot_pairs {}",
 }
 
 

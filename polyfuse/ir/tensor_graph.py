@@ -137,11 +137,12 @@ EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
 # floordiv and mod floor as Python does; min and max propagate NaN.  Of i32, and in no language: word has the
 # low 16 bits of two numbers, the first in its lower half; dot_words adds the products of two words' halves,
 # which have signs; half has the low 8 bits of two numbers, and dot_bytes adds the products of bytes of two
-# words, those of the first with signs and those of the second without.
+# words, those of the first with signs and those of the second without.  Of f32: pair has the upper 16 bits of
+# two numbers that are bf16, the first in its lower half, and is none; dot_pairs adds the products of two.
 SCALAR_OPS: dict[str, int] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max"), 2),
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "word", "dot_words"), 2),
-    **dict.fromkeys(("half", "dot_bytes"), 2),
+    **dict.fromkeys(("half", "dot_bytes", "pair", "dot_pairs"), 2),
     **dict.fromkeys(("neg", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf"), 1),
     **dict.fromkeys(("sin", "cos", "abs", "floor", "ceil", "round", "isnan"), 1),
 }

@@ -9,6 +9,9 @@ multiplies twice as many elements as a product of i32 does, and adds them up as 
 number of steps, the last word of each factor has a zero.  All is exact: halves have room for bytes of
 any kind, also less a zero point (`i32(a[m, k]) - i32(zero)`), and for i16, and sums wrap as before.
 
+Products of bf16 are the same in f32, where a core has an instruction for that (`vdpbf16ps`): words are pairs
+of them, which are kept in tensors of f32 as they have as many bits.
+
 Where a core multiplies bytes (`vpdpbusd`), of which one factor has signs and the other none, words have four
 of these (`layers.byte_signs` makes such factors of others).
 """
@@ -20,11 +23,12 @@ from dataclasses import replace
 
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.dtypes import BOOL, I32, I64
+from polyfuse.ir.dtypes import BF16, BOOL, F32, I32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute
 from polyfuse.ir.short_integers import is_byte, is_half
 from polyfuse.ir.tensor_graph import (
     Apply,
+    Cast,
     Const,
     Expr,
     IndexValue,
@@ -41,9 +45,10 @@ def with_words(graph: TensorGraph, p: Product, core: Core) -> tuple[TensorGraph,
     """The graph and the contraction, whose sums are from 0 on, with words of several steps, if its factors
     are short integers."""
     s = graph.statement(p.statement)
-    if is_difference(s.expr) or not (is_half(p.left) and is_half(p.right)):
+    pairs = core.pair_products and is_bf16(p.left) and is_bf16(p.right)
+    if is_difference(s.expr) or not (pairs or (is_half(p.left) and is_half(p.right))):
         return graph, p
-    signs = signs_of(p) if core.byte_products else None
+    signs = signs_of(p) if core.byte_products and not pairs else None
     count = 4 if signs else 2
     extents = extents_of(s)
     over = min(p.over, key=lambda d: (-(-extents[d] // count) / extents[d], -extents[d]))
@@ -52,10 +57,16 @@ def with_words(graph: TensorGraph, p: Product, core: Core) -> tuple[TensorGraph,
     whole = extents[over] % count == 0
     left, right = (_word(e, dim, count, whole) for e in (p.left, p.right))
     operands = (left, right) if signs != (False, True) else (right, left)
-    term = Apply("dot_bytes" if signs else "dot_words", operands, I32)
+    op = "dot_pairs" if pairs else "dot_bytes" if signs else "dot_words"
+    term = Apply(op, operands, s.expr.dtype)
     packed = replace(s, dims=tuple(fewer if d is dim else d for d in s.dims), expr=term)
     statements = tuple(packed if x is s else x for x in graph.statements)
     return replace(graph, statements=statements), replace(p, left=left, right=right)
+
+
+def is_bf16(e: Expr) -> bool:
+    """Is an f32 a bf16 that was widened?"""
+    return isinstance(e, Cast) and e.dtype == F32 and e.arg.dtype == BF16
 
 
 def signs_of(p: Product) -> tuple[bool, bool] | None:
@@ -74,7 +85,8 @@ def _word(e: Expr, dim: IterDim, count: int, whole: bool) -> Expr:
 
 def _joined(parts: Sequence[Expr]) -> Expr:
     if len(parts) == 2:
-        return Apply("word", (parts[0], parts[1]), I32)
+        dtype = parts[0].dtype
+        return Apply("pair" if dtype == F32 else "word", (parts[0], parts[1]), dtype)
     halves = [Apply("half", (parts[k], parts[k + 1]), I32) for k in (0, 2)]
     return Apply("word", (halves[0], halves[1]), I32)
 
@@ -85,4 +97,4 @@ def _at(e: Expr, dim: IterDim, value: IndexExpr, inside: bool) -> Expr:
     if inside:
         return there
     condition = Apply("lt", (IndexValue(value, I64), IndexValue(dim.upper, I64)), BOOL)
-    return Select(condition, there, Const(0, I32), I32)
+    return Select(condition, there, Const(0.0 if e.dtype == F32 else 0, e.dtype), e.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
 from polyfuse.runtime.special import erf, power
-from polyfuse.runtime.words import dot_bytes, dot_words, half, word
+from polyfuse.runtime.words import dot_bytes, dot_pairs, dot_words, half, pair, word
 
 # A NumPy scalar, or an array with an element for each instance.
 Value = Any
@@ -108,6 +108,7 @@ _FLOAT: dict[str, Callable[..., Value]] = {
     "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": _rsqrt,
     "tanh": np.tanh, "sigmoid": _sigmoid, "erf": _erf, "sin": np.sin, "cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "isnan": np.isnan,
+    "pair": pair, "dot_pairs": dot_pairs,
 }  # fmt: skip
 _INTEGER: dict[str, Callable[..., Value]] = {
     "sub": np.subtract, "floordiv": _floor_divide, "mod": _modulo, "pow": _integer_power,

@@ -1,4 +1,4 @@
-"""Words of two integers of 16 bits, or of four bytes, in NumPy (`layers.paired_steps`)."""
+"""Words of two integers of 16 bits, of four bytes, or of two bf16, in NumPy (`layers.paired_steps`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-# An array of integers, or one.
+# An array of numbers, or one.
 Integers = Any
+Floats = Any
+_UPPER = np.uint32(0xFFFF0000)
 
 
 def word(low: Integers, high: Integers) -> Integers:
@@ -34,6 +36,22 @@ def dot_bytes(a: Integers, b: Integers) -> Integers:
         signed = np.subtract(np.bitwise_xor(one, 0x80), 0x80)
         total = np.add(total, np.multiply(signed, other))
     return total
+
+
+def pair(low: Floats, high: Floats) -> Floats:
+    """The upper 16 bits of both, as an f32 that is no number."""
+    return np.bitwise_or(_bits(high) & _UPPER, _bits(low) >> 16).view(np.float32)
+
+
+def dot_pairs(a: Floats, b: Floats) -> Floats:
+    """The products of bf16, added."""
+    low = np.multiply((_bits(a) << 16).view(np.float32), (_bits(b) << 16).view(np.float32))
+    upper = np.multiply((_bits(a) & _UPPER).view(np.float32), (_bits(b) & _UPPER).view(np.float32))
+    return np.add(low, upper)
+
+
+def _bits(x: Floats) -> Integers:
+    return np.asarray(x, np.float32).view(np.uint32)
 
 
 def _low(x: Integers) -> Integers:
