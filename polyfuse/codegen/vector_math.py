@@ -243,6 +243,8 @@ def _cast(to: DType, frm: DType) -> str:
         body = f"pf_{to.name}_from_{via.name}(({via.c_name})x)"
     elif to is BOOL:
         body = "x != 0"
+    elif frm is BOOL and to.is_float:  # gcc 12 vectorises no conversion
+        body = f"x ? ({to.c_name})1 : ({to.c_name})0"
     else:
         body = f"({to.c_name})x"
     return f"PF_INLINE {to.c_name} pf_{to.name}_from_{frm.name}({frm.c_name} x) {{ return {body}; }}\n"
