@@ -83,7 +83,7 @@ def bordered(loop: For) -> BorderedWindow | None:
     w = BorderedWindow([], [], inner, {})
     for x in reversed(loops):
         span = _span(x)
-        if span and _is_small(w, span) and all(adds(n, x.var, inner) for n in w.updates):
+        if span and _is_small(w, span) and all(adds(n, x.var, inner, integers=True) for n in w.updates):
             w.loops, w.spans = [x, *w.loops], {x.var: span, **w.spans}
         else:
             w.strips.insert(0, x)

@@ -15,7 +15,9 @@ from typing import assert_never
 
 import numpy as np
 
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import F32, I32, I64, DType
+from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.loop_ir import (
@@ -37,6 +39,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    values_of,
 )
 from polyfuse.ir.powers import ROOTS, exponent
 from polyfuse.ir.schedule_tree import Coordinate
@@ -55,6 +58,8 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+# Loops of at most so many iterations gcc unrolls before it looks for vectors: scalars or gathers are left.
+UNROLLED = 16
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _LOGIC = {"and": "&", "or": "|"}
@@ -168,7 +173,9 @@ class Printer:
 
         Legality and `codegen.collisions` have proved that iterations of vector loops do not meet.
         """
-        return [f"{indent}PF_IVDEP"] if loop.coordinate is Coordinate.VECTOR else []
+        if loop.coordinate is not Coordinate.VECTOR:
+            return []
+        return [f"{indent}PF_IVDEP{' PF_ROLLED' * _stays_rolled(loop)}"]
 
     def fence(self, body: Block, indent: str) -> list[str]:
         """gcc 12 vectorises loads under a condition wrongly where few lanes are used: such loops stay scalar.
@@ -388,3 +395,12 @@ def _float_literal(value: float, dtype: DType) -> str:
         return f"(-__builtin_inf{f}())" if rounded < 0 else f"__builtin_inf{f}()"
     text = f"{rounded.hex()}{f}"
     return f"({text})" if math.copysign(1.0, rounded) < 0 else text
+
+
+def _stays_rolled(loop: For) -> bool:
+    """Is a short loop to be vectorised as it is? Whole vectors are, and functions, which scalars take longer
+    for; what else fills none is faster unrolled."""
+    trip = trip_of(loop) or UNROLLED + 1
+    if trip > UNROLLED or trip < 5:
+        return False
+    return trip % 8 == 0 or (trip < 8 and any(is_function(e) for v in values_of(loop.body) for e in walk(v)))

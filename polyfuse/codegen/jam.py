@@ -143,10 +143,11 @@ def _sums(loop: For) -> For | None:
     return inner if fits else None
 
 
-def adds(n: Update, var: str, inner: For) -> bool:
-    """Does an update add to the same elements in all iterations of the outer loop, and is nothing it needs
-    changed by the inner one?"""
-    if n.op not in _COMBINED or n.atomic or not n.value.dtype.is_float or not n.indices:
+def adds(n: Update, var: str, inner: For, integers: bool = False) -> bool:
+    """Does an update add floats, or integers as well, to the same elements in all iterations of the outer
+    loop, and is nothing it needs changed by the inner one?"""
+    number = n.value.dtype.is_float or (integers and n.value.dtype.is_integer)
+    if n.op not in _COMBINED or n.atomic or not number or not n.indices:
         return False
     if any(isinstance(i, EXPR_TYPES) or var in variables(i) for i in n.indices):
         return False

@@ -49,7 +49,9 @@ def _jammed(loop: For, core: Core) -> tuple[For] | None:
         return None
     bounds = {v for x in (*around, inner) for e in (x.lower, x.upper) for v in variables(e)}
     terms = [
-        x for x in reversed(around) if x.var not in bounds and all(adds(n, x.var, inner) for n in updates)
+        x
+        for x in reversed(around)
+        if x.var not in bounds and all(adds(n, x.var, inner, integers=True) for n in updates)
     ]
     window = _window(terms, updates, inner, core)
     if _extremes(updates) and len(window) < len(around):

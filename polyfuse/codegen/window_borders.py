@@ -48,7 +48,7 @@ from polyfuse.ir.tensor_graph import (
 )
 
 # Inner parts of fewer elements are not worth it.
-FEWEST_INSIDE = 16
+FEWEST_INSIDE = 2
 # So many places beside it are written out.
 MOST_BESIDE = 8
 Ranges: TypeAlias = dict[str, Range]

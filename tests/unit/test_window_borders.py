@@ -113,7 +113,7 @@ def test_strips_of_a_long_row_have_borders_in_the_first_and_the_last() -> None:
 
 
 def test_short_rows_stay() -> None:
-    assert not [n for n in nodes(POOL, N=64, H=64, W=16) if isinstance(n, If) and n.other]
+    assert not [n for n in nodes(POOL, N=64, H=64, W=3) if isinstance(n, If) and n.other]
 
 
 def call(text: str, n: int, h: int, w: int) -> Call:
