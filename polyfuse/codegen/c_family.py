@@ -41,7 +41,7 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
     values_of,
 )
-from polyfuse.ir.powers import ROOTS, exponent
+from polyfuse.ir.powers import ROOTS, exponent, has_root
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -223,15 +223,19 @@ class Printer:
         return f"({{ const {c} q0 = {then}; const {c} q1 = {other}; {cond} ? q0 : q1; }})"
 
     def power(self, base: Expr, n: float) -> str:
-        """A root, or a product of squares of squares (`ir.powers`)."""
+        """A root, or a product of squares of squares, or both (`ir.powers`): of -inf that is an infinity."""
         dtype, c = base.dtype, base.dtype.c_name
         if abs(n) in ROOTS:
             root = self._root(self.expr(base), dtype)
             return self.operation("div", [literal(1.0, dtype), root], dtype) if n < 0 else root
-        value = self.expr(base)
-        if n < 0:
-            value = self.operation("div", [literal(1.0, dtype), value], dtype)
+        value, one = self.expr(base), literal(1.0, dtype) if dtype.is_float else ""
         lines, product, square = [f"const {c} q = {value};"], "", "q"
+        if has_root(n):
+            size = self.operation("abs", ["x"], dtype)
+            size = self.operation("div", [one, size], dtype) if n < 0 else size
+            lines = [f"const {c} x = {value};", f"const {c} q = {size};"]
+        elif n < 0:
+            lines = [f"const {c} q = {self.operation('div', [one, value], dtype)};"]
         whole = int(abs(n))
         for k in range(whole.bit_length()):
             if k:
@@ -241,6 +245,10 @@ class Printer:
                 lines += [] if last else [f"const {c} {square} = {twice};"]
             if whole >> k & 1:
                 product = self.operation("mul", [square, product], dtype) if product else square
+        if has_root(n):
+            root = self._root("x", dtype)
+            root = self.operation("div", [one, root], dtype) if n < 0 else root
+            product = self.operation("mul", [product, root], dtype)
         return f"({{ {' '.join(lines)} {product}; }})"
 
     def _root(self, value: str, dtype: DType) -> str:

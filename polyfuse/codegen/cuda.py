@@ -44,7 +44,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
 )
-from polyfuse.ir.powers import ROOTS
+from polyfuse.ir.powers import ROOTS, has_root
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr
 from polyfuse.source import Span
@@ -320,6 +320,8 @@ class CudaPrinter(Printer):
         if abs(n) in ROOTS:
             root = self.call(f"pf_root_{kind.name}", [value])
             return self.operation("div", [literal(1.0, kind), root], kind) if n < 0 else root
+        if has_root(n):
+            return self.call(f"pf_power_half_{kind.name}", [value, str(int(n))])
         if n == 2:
             return self.call(f"pf_square_{kind.name}", [value])
         return self.call(f"pf_power_{kind.name}", [value, str(n)])

@@ -6,7 +6,8 @@ where they are as exact.  Besides there are
 
 * ``pf_warp_<op>_<dtype>(value, width)``: reduction over groups of neighbouring lanes of a warp,
 * ``pf_atomic_<op>_<dtype>(address, value)``: update of an element by many threads,
-* ``pf_square_<dtype>``, ``pf_power_<dtype>(value, exponent)``, ``pf_root_<dtype>``, ``pf_select_<dtype>``:
+* ``pf_square_<dtype>``, ``pf_power_<dtype>(value, exponent)``, ``pf_power_half_<dtype>`` (likewise),
+  ``pf_root_<dtype>``, ``pf_select_<dtype>``:
   NVRTC has no statement expressions.
 
 The same text compiles for the emulator, which defines CUDA's words for g++ (PF_EMULATE).
@@ -80,7 +81,7 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
 def names() -> list[str]:
     """The functions that only CUDA has and that a kernel may ask for."""
     return [name for table in (_choices(), _lanes(), _atomics()) for name, _ in table] + [
-        f"pf_{name}_{t.name}" for t in _FLOAT for name in ("square", "power", "root")
+        f"pf_{name}_{t.name}" for t in _FLOAT for name in ("square", "power", "root", "power_half")
     ]
 
 

@@ -48,6 +48,12 @@ PF_INLINE $F pf_root_$N($F x) {
   return x == -infinity ? infinity : pf_sqrt_$N(x) + 0.0$L;
 }
 
+// x to a small constant power with a half, n being the whole part.
+PF_INLINE $F pf_power_half_$N($F x, int n) {
+  const $F root = pf_root_$N(x);
+  return pf_power_$N(fabs$L(x), n) * (n < 0 ? 1.0$L / root : root);
+}
+
 // The same for (a, b) and (b, a), also for zeros of both signs: lanes of a warp that combine the same two
 // values in either order must end with the same bits.
 PF_INLINE $F pf_min_$N($F a, $F b) {

@@ -16,7 +16,7 @@ from typing import Literal
 
 from polyfuse.cost.extents import Extents
 from polyfuse.ir.index_expr import variables
-from polyfuse.ir.powers import ROOTS, exponent, multiplications
+from polyfuse.ir.powers import exponent, has_root, multiplications
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -145,7 +145,7 @@ def _scaled(e: Expr, times: float, machine: Machine) -> Operations:
 
 def _units(n: float) -> list[str]:
     """What a power that is a product or a root takes besides products."""
-    return (["sqrt"] if abs(n) in ROOTS else []) + (["div"] if n < 0 else [])
+    return (["sqrt"] if has_root(n) else []) + (["div"] if n < 0 else [])
 
 
 def _of(e: Expr, machine: Machine) -> tuple[float, float, float]:

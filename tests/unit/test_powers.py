@@ -12,7 +12,7 @@ from polyfuse.ir.dtypes import BY_NAME, F32, I32
 from polyfuse.ir.powers import LEAST, MOST, exponent, is_product, multiplications
 from polyfuse.ir.tensor_graph import Apply, Const, Read
 
-EXPONENTS = [*range(LEAST, 0), *range(2, MOST + 1), 0.5, -0.5]
+EXPONENTS = [*range(LEAST, 0), *range(2, MOST + 1), 0.5, -0.5, 1.5, -1.5, 2.5, 3.5, -3.5]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-4, -1e-4, 5e3, -5e3]
 # Powers of these, or what they come from, are subnormal or too large in f32.
 EXTREME = [1e-13, 1e-20, 1e-38, -1e-42, 3e38, -3e38, 1.5e-10]
@@ -55,8 +55,8 @@ def test_which_powers() -> None:
     def of(base: Read, value: float) -> float | None:
         return exponent(Apply("pow", (base, Const(value, base.dtype)), base.dtype))
 
-    assert [of(x, v) for v in (0.5, -0.5, 2.0, -3.0, MOST)] == [0.5, -0.5, 2, -3, MOST]
-    assert [of(x, v) for v in (0.0, 1.0, 1.5, LEAST - 1.0, MOST + 1.0, float("nan"), float("inf"))] == [
+    assert [of(x, v) for v in (0.5, -0.5, 2.0, -3.0, MOST, -2.5)] == [0.5, -0.5, 2, -3, MOST, -2.5]
+    assert [of(x, v) for v in (0.0, 1.0, 4.5, LEAST - 1.0, MOST + 1.0, float("nan"), float("inf"))] == [
         None
     ] * 7
     assert of(k, 2) == 2 and of(k, -1) is None
@@ -64,6 +64,7 @@ def test_which_powers() -> None:
     assert not is_product(Apply("pow", (x, Const(0.5, F32)), F32))
     assert exponent(Apply("pow", (x, x), F32)) is None
     assert [multiplications(n) for n in (0.5, -1, 2, 3, 4, 5, 6, 7, 8)] == [0, 0, 1, 2, 2, 3, 3, 4, 3]
+    assert [multiplications(n) for n in (1.5, -2.5, 3.5)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("value", EXPONENTS)
