@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from polyfuse.codegen.decided import arms
 from polyfuse.codegen.jam import adds
 from polyfuse.codegen.jammed_windows import MOST_TERMS, beside, nest
 from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
-from polyfuse.ir.linear import Linear, linear
+from polyfuse.ir.linear import Linear, arms, linear
 from polyfuse.ir.loop_ir import For, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Select, reads, walk

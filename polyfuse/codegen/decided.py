@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.dtypes import BOOL
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
-from polyfuse.ir.linear import linear
+from polyfuse.ir.index_expr import IndexExpr, IVar, binary
+from polyfuse.ir.linear import arms, linear
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Select, map_expr, map_index
 
@@ -108,14 +108,3 @@ def never_negative(e: IndexExpr, around: Loops) -> bool:
             reached += [linear(x.without(var).expr() + binary("*", end, c)) for end in ends]
         found = reached[:MOST_BOUNDS]
     return any(not x.terms and x.constant >= 0 for x in found)
-
-
-def arms(op: str, e: IndexExpr) -> list[IndexExpr]:
-    """Expressions that a maximum is not below, or a minimum not above."""
-    match e:
-        case IBin(own, left, right) if own == op:
-            return [*arms(op, left), *arms(op, right)]
-        case IBin("+" | "-" as own, left, IConst() as c):
-            return [binary(own, x, c) for x in arms(op, left)]
-        case _:
-            return [e]

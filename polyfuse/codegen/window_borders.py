@@ -23,7 +23,6 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from polyfuse.codegen.bordered import BorderedWindow, bordered
-from polyfuse.codegen.decided import arms
 from polyfuse.codegen.jam import combined
 from polyfuse.codegen.jammed_windows import at_place
 from polyfuse.codegen.merged_rows import is_row, own_elements
@@ -33,7 +32,7 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import Linear, Range, linear, simplify
+from polyfuse.ir.linear import Linear, Range, arms, linear, simplify
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (

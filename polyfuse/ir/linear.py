@@ -152,3 +152,14 @@ def _extreme(op: str, a: IndexExpr, b: IndexExpr, ranges: Mapping[str, Range]) -
         if low >= 0:
             return b if op == "min" else a
     return binary(op, a, b)
+
+
+def arms(op: str, e: IndexExpr) -> list[IndexExpr]:
+    """Expressions that a maximum is not below, or a minimum not above."""
+    match e:
+        case IBin(own, left, right) if own == op:
+            return [*arms(op, left), *arms(op, right)]
+        case IBin("+" | "-" as own, left, IConst() as c):
+            return [binary(own, x, c) for x in arms(op, left)]
+        case _:
+            return [e]

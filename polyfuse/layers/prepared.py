@@ -20,6 +20,7 @@ from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_dims import split_short_dims
 from polyfuse.layers.short_rows import split_short_rows
 from polyfuse.layers.short_sums import write_out
+from polyfuse.layers.window_forms import with_window_forms
 
 
 def prepared(
@@ -35,7 +36,7 @@ def prepared(
     """What clusters are made of; `checked`: nothing that a checked build reports goes away; `strided` names
     tensors whose memory is not dense; `online`: may reductions of a row be made in one pass?"""
     if not isinstance(machine, GpuTarget):
-        graph = graph if checked else compute_chosen(graph, decisions)
+        graph = with_window_forms(graph if checked else compute_chosen(graph, decisions), decisions)
         on = core or Core()
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
         graph = grouped_columns(graph, decisions, strided, table_cpu(machine) if online else None)
