@@ -406,9 +406,10 @@ def _float_literal(value: float, dtype: DType) -> str:
 
 
 def _stays_rolled(loop: For) -> bool:
-    """Is a short loop to be vectorised as it is? Whole vectors are, and functions, which scalars take longer
-    for; what else fills none is faster unrolled."""
+    """Is a short loop to be vectorised as it is? Where it fills whole vectors; and where it has functions and
+    fills none, as scalars take longer for them.  Others are faster unrolled."""
     trip = trip_of(loop) or UNROLLED + 1
     if trip > UNROLLED or trip < 5:
         return False
-    return trip % 8 == 0 or (trip < 8 and any(is_function(e) for v in values_of(loop.body) for e in walk(v)))
+    functions = any(is_function(e) for v in values_of(loop.body) for e in walk(v))
+    return trip < 8 if functions else trip % 8 == 0
