@@ -15,36 +15,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.collisions import steps
+from polyfuse.codegen.touched import memory_of
 from polyfuse.ir.index_expr import IndexExpr, IVar
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_values, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Index, Read, reads
 
 
-def merged_rows(block: Block) -> Block:
+def merged_rows(kernel: Kernel, block: Block) -> Block:
     """See the module docstring."""
     result: list[Node] = []
     for node in block:
         match node:
             case For():
-                node = replace(node, body=merged_rows(node.body))
+                node = replace(node, body=merged_rows(kernel, node.body))
             case If():
-                node = replace(node, then=merged_rows(node.then), other=merged_rows(node.other))
+                node = replace(
+                    node, then=merged_rows(kernel, node.then), other=merged_rows(kernel, node.other)
+                )
             case _:
                 pass
-        if result and (whole := _merged(result[-1], node)):
+        if result and (whole := _merged(kernel, result[-1], node)):
             result[-1] = whole
         else:
             result.append(node)
     return tuple(result)
 
 
-def _merged(a: Node, b: Node) -> For | None:
+def _merged(kernel: Kernel, a: Node, b: Node) -> For | None:
     if not (isinstance(a, For) and isinstance(b, For) and is_row(a) and is_row(b)):
         return None
     if (a.lower, a.upper) != (b.lower, b.upper) or not (has_window(a) or has_window(b)):
         return None
-    if not own_elements([a, b]):
+    if not own_elements(kernel, [a, b]):
         return None
     return replace(a, body=(*a.body, *at(b, IVar(a.var))))
 
@@ -65,18 +69,18 @@ def has_window(row: For) -> bool:
     return False
 
 
-def own_elements(rows: Sequence[For]) -> bool:
+def own_elements(kernel: Kernel, rows: Sequence[For]) -> bool:
     """Does each iteration of some loops over one row touch one element, its own, of what they change?"""
     lane = rows[0]
     body = [n for row in rows for n in at(row, IVar(lane.var))]
     places: dict[str, set[tuple[Index, ...]]] = {}
     for n in body:
         if isinstance(n, (Store, Update)):
-            places.setdefault(n.buffer, set()).add(n.indices)
+            places.setdefault(memory_of(kernel, n.buffer), set()).add(n.indices)
 
     def expr(e: Expr) -> Expr:
-        if isinstance(e, Read) and e.tensor in places:
-            places[e.tensor].add(e.indices)
+        if isinstance(e, Read) and (memory := memory_of(kernel, e.tensor)) in places:
+            places[memory].add(e.indices)
         return e
 
     map_values(tuple(body), expr, lambda i: i)

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.merged_rows import has_window, is_row
+from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, values_of
 from polyfuse.ir.tensor_graph import reads
 
@@ -25,12 +27,12 @@ FEWEST_STEPS = 4
 LEAST_BYTES = 4
 
 
-def overlapping_ends(block: Block, core: Core) -> Block:
+def overlapping_ends(kernel: Kernel, block: Block, core: Core) -> Block:
     """See the module docstring."""
-    return map_nodes(block, lambda n: _with_end(n, core) if isinstance(n, For) else n)
+    return map_nodes(block, lambda n: _with_end(kernel, n, core) if isinstance(n, For) else n)
 
 
-def _with_end(row: For, core: Core) -> Node | Block:
+def _with_end(kernel: Kernel, row: For, core: Core) -> Node | Block:
     trip, values = trip_of(row), tuple(values_of(row.body))
     if not trip or not isinstance(row.upper, IConst) or not (is_row(row) and has_window(row)):
         return row
@@ -40,7 +42,7 @@ def _with_end(row: For, core: Core) -> Node | Block:
         others
         or size < LEAST_BYTES
         or trip < lanes
-        or not (_is_long(row, trip % lanes, lanes) and _repeats(row))
+        or not (_is_long(row, trip % lanes, lanes) and _repeats(kernel, row))
     ):
         return row
     end = row.upper.value
@@ -55,14 +57,14 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
     return rest // half + rest % half // quarter + rest % quarter >= FEWEST_STEPS
 
 
-def _repeats(row: For) -> bool:
+def _repeats(kernel: Kernel, row: For) -> bool:
     """Does an iteration make the same once more, as it sets all that it changes?"""
-    written = {n.buffer for n in row.body if isinstance(n, (Store, Update))}
+    written = {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, (Store, Update))}
     known: set[str] = set()
     for n in row.body:
-        if any(r.tensor in written - known for v in values_of([n]) for r in reads(v)):
+        if any(memory_of(kernel, r.tensor) in written - known for v in values_of([n]) for r in reads(v)):
             return False
-        if isinstance(n, Update) and n.buffer not in known:
+        if isinstance(n, Update) and memory_of(kernel, n.buffer) not in known:
             return False
-        known |= {n.buffer} if isinstance(n, Store) else set()
+        known |= {memory_of(kernel, n.buffer)} if isinstance(n, Store) else set()
     return True

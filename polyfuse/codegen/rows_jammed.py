@@ -26,6 +26,7 @@ from polyfuse.codegen.collisions import steps
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import at_most, strip_of
 from polyfuse.ir.cpu_core import Core
@@ -106,7 +107,7 @@ def in_common(kernel: Kernel, loop: For) -> frozenset[str] | None:
     outside: dict[str, list[_Access]] = {}
     for a in _accesses(loop.body):
         if a.buffer not in own:
-            outside.setdefault(_memory(kernel, a.buffer), []).append(a)
+            outside.setdefault(memory_of(kernel, a.buffer), []).append(a)
     written = [found for found in outside.values() if any(a.written for a in found)]
     common = [found for found in written if not _apart(found, loop, inner)]
     return frozenset(f[0].buffer for f in common) if all(map(_added, common)) else None
@@ -126,11 +127,6 @@ def _apart(accesses: Sequence[_Access], loop: For, inner: set[str]) -> bool:
         and not inner & set(variables(at[0]))
         for at in zip(*(a.indices for a in accesses), strict=True)
     )
-
-
-def _memory(kernel: Kernel, name: str) -> str:
-    """A parameter that is updated in place has two names, and one memory."""
-    return next((t.alias for t in kernel.graph.tensors if t.name == name and t.alias), name)
 
 
 def _accesses(body: Block) -> Iterator[_Access]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
@@ -33,6 +34,11 @@ def touched_otherwise(block: Block) -> set[str]:
 
     map_values(map_nodes(block, look), expr, lambda i: i)
     return touched
+
+
+def memory_of(kernel: Kernel, name: str) -> str:
+    """A parameter that is updated in place has two names, and one memory."""
+    return next((t.alias for t in kernel.graph.tensors if t.name == name and t.alias), name)
 
 
 def apart(a: tuple[Index, ...], b: tuple[Index, ...]) -> bool:

@@ -66,7 +66,7 @@ def _block(kernel: Kernel, block: Block, ranges: Ranges, numbers: itertools.coun
         window = bordered(node) if isinstance(node, For) else None
         parts = _parts(window, ranges) if window else None
         if window and parts:
-            before, after = _companions(window, parts, made, left)
+            before, after = _companions(kernel, window, parts, made, left)
             del made[len(made) - len(before) :], left[: len(after)]
             made += _apart(kernel, window, parts, before, after, numbers)
             continue
@@ -119,7 +119,7 @@ def _extreme(op: str, of: Sequence[IndexExpr], ranges: Ranges) -> IndexExpr:
 
 
 def _companions(
-    w: BorderedWindow, parts: _Parts, before: list[Node], after: list[Node]
+    kernel: Kernel, w: BorderedWindow, parts: _Parts, before: list[Node], after: list[Node]
 ) -> tuple[list[For], list[For]]:
     """Loops over the same row beside the window's, which go with its parts: else vectors of one part would
     wait for elements of another."""
@@ -132,7 +132,7 @@ def _companions(
 
     one, other = rows(reversed(before))[::-1], rows(after)
     for chosen in ((one, other), (one, [])):
-        if own_elements([w.inner, *chosen[0], *chosen[1]]):
+        if own_elements(kernel, [w.inner, *chosen[0], *chosen[1]]):
             return chosen
     return [], []
 

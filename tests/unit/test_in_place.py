@@ -103,3 +103,24 @@ def test_adamw_is_in_place() -> None:
     kernels = operator.specialize(**sizes).schedule().apply(pf.LoopFusion()).lower()
     copied, decisions = entry_copies(kernels.ir)
     assert not copied and len(decisions) == 3 and kernels.launches <= 2
+
+
+@pytest.mark.parametrize("w", [40, 54, 62, 63, 300])
+@pytest.mark.parametrize(("word", "total"), [("sum", np.add), ("max", np.maximum)])
+def test_windows_and_rows_updated_in_place(w: int, word: str, total: np.ufunc) -> None:
+    """A row has two names and one memory: nothing is added twice, or overwritten before it is read."""
+    added = (
+        f"op f(inout x: f32[N, W], z: f32[N, {w + 2}]) {{ x[n, q] = x[n, q] + {word}[s in 0..3](z[n, q+s]) }}"
+    )
+    own = f"""op f(inout x: f32[N, {w}]) {{
+        x[n, q] = {word}[s in 0..3](x[n, q+s-1] if 0 <= q+s-1 < {w} else 0.0)
+    }}"""
+    rng = np.random.default_rng(w)
+    x, z = (rng.standard_normal((3, k)).astype(np.float32) for k in (w, w + 2))
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    sums, neighbours = (total.reduce([of[:, k : k + w] for k in range(3)]) for of in (z, padded))
+    y = x.copy()
+    pf.compile(added.replace("W]", f"{w}]"))(y, z)
+    np.testing.assert_allclose(y, x + sums, rtol=1e-5, atol=1e-5)
+    pf.compile(own)(x)
+    np.testing.assert_allclose(x, neighbours, rtol=1e-5, atol=1e-5)
