@@ -53,12 +53,12 @@ def jam(kernel: Kernel, block: Block, core: Core) -> Block:
     for node in block:
         match node:
             case For() if _fits(node) or _one_row(node):
-                result += in_steps(node, _body(node, TOGETHER), TOGETHER)
+                result += in_steps(node, in_one(node, TOGETHER), TOGETHER)
             case For() if (turns := _turns(node, core)) is not None:
-                rows = replace(turns, body=_body(replace(node, body=turns.body), TOGETHER))
+                rows = replace(turns, body=in_one(replace(node, body=turns.body), TOGETHER))
                 result += in_steps(node, (rows,), TOGETHER)
             case For() if _far(kernel, node):
-                result += in_steps(node, _body(node, FAR_TOGETHER), FAR_TOGETHER)
+                result += in_steps(node, in_one(node, FAR_TOGETHER), FAR_TOGETHER)
             case For():
                 result.append(replace(node, body=jam(kernel, node.body, core)))
             case If():
@@ -155,7 +155,7 @@ def adds(n: Update, var: str, inner: For, integers: bool = False) -> bool:
     return len(changed) == len(inner.body) and not changed & {r.tensor for r in reads(n.value)}
 
 
-def _body(loop: For, count: int) -> Block:
+def in_one(loop: For, count: int) -> Block:
     """The body for so many iterations."""
     *scalars, inner = loop.body
     assert isinstance(inner, For)

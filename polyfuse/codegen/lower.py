@@ -66,6 +66,7 @@ from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.quotients import quotients
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
+from polyfuse.codegen.rows_added_up import rows_added_up
 from polyfuse.codegen.rows_in_lanes import rows_in_lanes
 from polyfuse.codegen.rows_in_step import rows_in_step
 from polyfuse.codegen.rows_jammed import rows_jammed
@@ -131,6 +132,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     kernel, tasks = skewed(kernel, tasks, knobs)
     tasks = next_rows(kernel, tasks, core)
     tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
+    tasks = tuple(rows_added_up(kernel, t) for t in tasks)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))
