@@ -126,7 +126,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     functions = [text for texts, _, _ in parts for text in texts]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
-    turns = TURNS if any("pf_turn<" in text for text in functions) else ""
+    turns = TURNS if any("pf_turn" in text for text in functions) else ""
     bounds = bounds_text(functions)
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
     before = prelude(used) + "\n" + bounds + own + streams + masks + turns

@@ -73,6 +73,7 @@ from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
 from polyfuse.codegen.short_functions import with_short_functions
+from polyfuse.codegen.short_rows_in_lanes import short_rows_in_lanes
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.sums_in_one import sums_in_one
 from polyfuse.codegen.tasks import Task, tasks_of
@@ -125,6 +126,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
+    short, tasks = short_rows_in_lanes(kernel, tasks, knobs)
     kernel, tasks = rows_jointly(kernel, tasks, knobs)
     kernel, tasks = loops_jointly(kernel, tasks, knobs)
     tasks = rows_together(kernel, tasks, knobs)
@@ -135,7 +137,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = tuple(rows_added_up(kernel, t) for t in tasks)
     low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
-    return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own)))
+    return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import Printer, guards_index, scalar_name
 from polyfuse.codegen.headers import read
 from polyfuse.codegen.streaming import along
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
@@ -35,6 +36,8 @@ MOST_BYTES = 80 * 1024
 LINE = Core().line
 # Rows so many bytes apart are in few sets of a cache: squares that are stored to them throw each other out.
 CROWDED = 2048
+# Elements of rows that are turned around without squares where they lie one behind the other.
+SHORT = 7
 TURNS = read("turned_tiles.h")
 
 
@@ -200,12 +203,15 @@ def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = F
     given = [*target, *_place(printer, tile.buffer, tile.indices, row.var, lane.var), *counts]
     kind = tile.dtype.c_name
     size = tile.rows * tile.lanes
+    call = f"pf_turn<{tile.dtype.bytes}, {int(ahead)}>("
+    if (trip_of(row), trip_of(lane)) == (tile.rows, tile.lanes) and min(tile.rows, tile.lanes) <= SHORT:
+        call, given = f"pf_turn_short<{tile.dtype.bytes}, {tile.rows}, {tile.lanes}>(", given[:-2]
     declared = [f"{indent}__attribute__((aligned({LINE}))) {kind} {array}[{size}];"]
     return [
         *(declared if tile.to is None else []),
         f"{indent}{{",
         *[f"{i1}const pf_i64 {x.var} = {printer.index(x.lower)};" for x in (row, lane)],
-        f"{i1}pf_turn<{tile.dtype.bytes}, {int(ahead)}>(",
+        f"{i1}{call}",
         *[f"{i1}    {g}{',' if k < len(given) - 1 else ');'}" for k, g in enumerate(given)],
         f"{indent}}}",
     ]

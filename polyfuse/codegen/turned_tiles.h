@@ -92,3 +92,53 @@ static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next
     for (pf_i64 l = 0; l < lanes; ++l)
       ((A*)to)[r * room + l * next] = ((const A*)from)[r * along + l * step];
 }
+// Rows of H elements, one behind the other, N of them at a time, apart: vectors of the first, the second, ...
+// elements. Lane l of these is element H l + k of what the rows are together, and comes from one of H vectors.
+template <int SIZE, int H, int N> struct pf_rows {
+  typedef typename pf_bits<SIZE>::type T;
+  typedef T V __attribute__((vector_size(SIZE * N)));
+  typedef typename pf_below<N>::type Lanes;
+  struct __attribute__((packed, may_alias)) A { V v; };
+  // The lane of two vectors, what there is so far and vector S, for lane l of number K of the results.
+  template <int K, int S, bool APART> static constexpr int lane(int l) {
+    const int at = APART ? H * l + K : N * K + l;
+    const int from = APART ? at / N : at % H, place = APART ? at % N : at / H;
+    return from == S ? N + place : S == 1 && from == 0 ? place : l;
+  }
+  template <int K, int S, bool APART, int... L> PF_INLINE V found(const V* x, V so_far, pf_numbers<L...> all) {
+    if constexpr (S == H) return so_far;
+#if defined(__clang__) || __GNUC__ >= 12
+    else return found<K, S + 1, APART>(x, __builtin_shufflevector(so_far, x[S], lane<K, S, APART>(L)...), all);
+#else
+    else return found<K, S + 1, APART>(x, __builtin_shuffle(so_far, x[S], V{lane<K, S, APART>(L)...}), all);
+#endif
+  }
+  template <int K, bool APART> PF_INLINE void each(T* to, pf_i64 step, const V* x) {
+    if constexpr (K < H) {
+      ((A*)(to + K * step))->v = found<K, 1, APART>(x, x[0], Lanes());
+      each<K + 1, APART>(to, step, x);
+    }
+  }
+  template <bool APART> PF_INLINE void turn(T* to, pf_i64 to_step, const T* from, pf_i64 step) {
+    V x[H];
+#pragma GCC unroll 16
+    for (int k = 0; k < H; ++k) x[k] = ((const A*)(from + k * step))->v;
+    each<0, APART>(to, to_step, x);
+  }
+};
+// `pf_turn` of ROWS times LANES elements. Rows that lie one behind the other take no squares.
+template <int SIZE, int ROWS, int LANES>
+PF_INLINE void pf_turn_short(void* to, pf_i64 room, pf_i64 next, const void* from, pf_i64 along, pf_i64 step) {
+  typedef typename pf_bits<SIZE>::type T;
+  constexpr bool apart = ROWS < LANES;
+  constexpr int length = apart ? ROWS : LANES, many = apart ? LANES : ROWS;
+  constexpr int lanes = PF_VECTOR / SIZE < many ? PF_VECTOR / SIZE : many;
+  if (many % lanes || room != LANES || next != 1 || along != 1 || step != ROWS)
+    return pf_turn<SIZE, 0>(to, room, next, from, along, step, ROWS, LANES);
+#pragma GCC unroll 4
+  for (int l = 0; l < many; l += lanes) {
+    T* const t = (T*)to + l * (apart ? 1 : length);
+    const T* const f = (const T*)from + l * (apart ? length : 1);
+    pf_rows<SIZE, length, lanes>::template turn<apart>(t, apart ? many : lanes, f, apart ? lanes : many);
+  }
+}

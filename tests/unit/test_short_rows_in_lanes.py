@@ -1,0 +1,138 @@
+"""Rows of 5 to 12 elements are lanes, and their elements numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from equivalence import assert_right, cpu_source, fixed_graph_of, results_of, seeded_inputs
+
+import polyfuse as pf
+
+SOFTMAX = """op f(x: {0}[T, H]) -> (y: {0}[T, H]) where H >= 1 {{
+  m[t] = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t])
+  y[t, h] = e[t, h] / sum[k](e[t, k])
+}}"""
+NORM = """op f(x: f32[T, H], r: f32[T, H], g: f32[H], b: f32[H]) -> (y: f32[T, H], s: f32[T]) where H >= 1 {
+  z[t, h] = x[t, h] + r[t, h]
+  m[t] = mean[h](z[t, h])
+  v[t] = mean[h]((z[t, h] - m[t]) ** 2)
+  s[t] = rsqrt(v[t] + 1e-5)
+  y[t, h] = (z[t, h] - m[t]) * s[t] * g[h] + b[h]
+}"""
+HIGHEST = """op f(x: f32[T, H]) -> (y: f32[T], z: f32[T]) where H >= 1 {
+  y[t] = max[h](x[t, h])
+  z[t] = min[h](abs(x[t, h]))
+}"""
+LOG_SUM = """op f(x: f32[T, H]) -> (y: f32[T]) where H >= 1 {
+  m[t] = max[h](x[t, h])
+  y[t] = log(sum[h](exp(x[t, h] - m[t]))) + m[t]
+}"""
+SUM = "op f(x: f32[T, H], w: f32[H]) -> (y: f32[T]) { y[t] = sum[h](x[t, h] * w[h]) }"
+# Rows of a tensor of three dims, of which those of the middle are read backwards.
+TURNED = """op f(x: f32[B, T, H]) -> (y: f32[B, T, H]) where H >= 1 {
+  s[b, t] = sum[h](x[b, T-1-t, h] ** 2) for t in 0..T
+  y[b, t, h] = x[b, T-1-t, h] / (1.0 + sqrt(s[b, t])) for t in 0..T
+}"""
+# What is written is read under another name: no row may be stored before all of it is read.
+IN_PLACE = """op f(inout x: f32[T, H], g: f32[H]) {
+  s[t] = sum[h](x[t, h] * x[t, h])
+  x[t, h] = x[t, h] * g[h] / (1.0 + sqrt(s[t]))
+}"""
+# A piece of each row is not computed, and the last element is stored apart.
+PIECES = """op f(x: f32[T, H]) -> (y: f32[T, H]) where H >= 2 {
+  s[t] = sum[h](exp(x[t, h]))
+  y[t, h] = exp(x[t, h]) / s[t] for h in 0..H-1
+  y[t, H-1] = s[t]
+}"""
+BEFORE = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
+  s[t] = sum[h](exp(x[t, h]))
+  y[t, h] = (x[t, h-1] if h >= 1 else 0.0) / s[t]
+}"""
+PROGRAMS = {
+    "softmax": SOFTMAX.format("f32"),
+    "softmax of f64": SOFTMAX.format("f64"),
+    "norm": NORM,
+    "highest": HIGHEST,
+    "log of sums": LOG_SUM,
+    "sums": SUM,
+    "turned": TURNED,
+    "in place": IN_PLACE,
+    "pieces": PIECES,
+    "elements before": BEFORE,
+}
+
+
+def tiles(text: str, **sizes: int) -> int:
+    """How often memory is turned around, or back."""
+    return len(re.findall(r"pf_turn(?:_short)?<\d", cpu_source(text, **sizes)))
+
+
+@pytest.mark.parametrize(
+    ("program", "h", "expected"),
+    [
+        ("softmax", 5, 2),
+        ("softmax", 12, 2),
+        ("softmax", 4, 0),  # a statement for each element
+        ("softmax", 13, 0),
+        ("softmax of f64", 7, 2),
+        ("softmax of f64", 8, 0),  # a vector
+        ("norm", 8, 3),
+        ("norm", 9, 0),
+        ("highest", 6, 1),
+        ("sums", 6, 1),
+        ("sums", 9, 0),  # computes little
+        ("turned", 5, 0),  # in two loops
+        ("in place", 5, 0),
+    ],
+)
+def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
+    sizes = {"T": 4000, "H": h} | ({"B": 3} if program == "turned" else {})
+    assert tiles(PROGRAMS[program], **sizes) == expected
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("t", [0, 1, 15, 16, 17, 61, 4003])
+@pytest.mark.parametrize("h", [5, 6, 7, 8, 9, 11, 12])
+def test_results_are_right(program: str, t: int, h: int) -> None:
+    sizes = {"T": t, "H": h} | ({"B": 3} if program == "turned" else {})
+    graph = fixed_graph_of(PROGRAMS[program], **sizes)
+    inputs = seeded_inputs(graph)
+    given = {name: a.copy() for name, a in inputs.items()}
+    f: Any = pf.compile(PROGRAMS[program])
+    found = f(**given)
+    results = results_of(graph)
+    if any(r.alias for r in results):
+        found = given["x"]
+    each = found if isinstance(found, tuple) else (found,)
+    assert_right(graph, {r.name: a for r, a in zip(results, each, strict=True)}, inputs)
+
+
+@pytest.mark.parametrize("h", [5, 7, 8, 12])
+def test_rows_of_other_arrays(h: int) -> None:
+    """Every other row, rows that lie apart, columns, and what begins anywhere."""
+    f: Any = pf.compile(PROGRAMS["softmax"])
+    rng = np.random.default_rng(h)
+    whole = rng.standard_normal((700, 2 * h)).astype("f4")
+    memory = rng.standard_normal(350 * h + 3).astype("f4")
+    for x in (whole[::2, :h], whole[:, h:], whole[:, ::2], whole[::-1, :h], memory[3:].reshape(350, h)):
+        wide = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+        np.testing.assert_allclose(f(x), wide / wide.sum(1, keepdims=True), rtol=2e-6)
+
+
+@pytest.mark.parametrize("h", [5, 6, 8, 11])
+def test_not_a_number_stays_in_its_row(h: int) -> None:
+    rng = np.random.default_rng(h)
+    x = rng.standard_normal((100, h)).astype("f4")
+    x[3, 2], x[20, 0], x[37, h - 1], x[50] = np.nan, np.inf, -np.inf, -np.inf
+    highest: Any = pf.compile(HIGHEST)
+    y, z = highest(x)
+    np.testing.assert_array_equal(y, x.max(1))
+    np.testing.assert_array_equal(z, abs(x).min(1))
+    softmax: Any = pf.compile(PROGRAMS["softmax"])
+    found = softmax(x)
+    lost = np.isnan(found).any(1)
+    assert {*np.flatnonzero(lost)} == {3, 20, 50} and found[37, h - 1] == 0.0
