@@ -181,9 +181,11 @@ def _extents(kernel: Kernel, row: For) -> set[int | None]:
 
 
 def _width(body: Block) -> int:
-    """Bytes of the numbers that are computed; 0 where they are of several widths, or none of these."""
-    every = [e for v in values_of(nodes_of(body)) for e in walk(v)]
-    widths = {e.dtype.bytes for e in every if not e.dtype.is_bool}
+    """Bytes of the numbers that are read and computed; 0 where they are of several widths, or of others."""
+    values = [*values_of(nodes_of(body))]
+    every = [e for v in values for e in walk(v)]
+    found = (*values, *(e for e in every if isinstance(e, Read)))
+    widths = {e.dtype.bytes for e in found if not e.dtype.is_bool}
     divided = any(isinstance(e, Apply) and e.op in _SCALAR and not e.dtype.is_float for e in every)
     return widths.pop() if len(widths) == 1 and widths <= {*_SIZES} and not divided else 0
 
