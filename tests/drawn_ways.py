@@ -29,7 +29,9 @@ from polyfuse.codegen import (
     overlapping_ends,
     owners,
     packs,
+    rows_added_up,
     runs,
+    short_rows_in_lanes,
     widened,
     window_borders,
 )
@@ -243,4 +245,11 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (window_borders, "FEWEST_INSIDE", (1, 1, 16)),
     (window_borders, "MOST_BESIDE", (0, 8)),
     (overlapping_ends, "FEWEST_STEPS", (1, 4)),
+    (overlapping_ends, "LONGEST_PAST", (16, 512)),
+    (rows_added_up, "ROWS", (2, 3, 4)),
+    (rows_added_up, "LONGEST", (4, 256)),
+    (short_rows_in_lanes, "SHORTEST", (2, 3, 5)),
+    (short_rows_in_lanes, "LONGEST", (8, 15)),
+    (short_rows_in_lanes, "FEW", (6, 15)),
+    (short_rows_in_lanes, "QUARTER", (4, 64)),
 )

@@ -120,7 +120,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))
     block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
     block = jam(kernel, jammed_windows(window_borders(kernel, block, numbers), core), core)
-    block = overlapping_ends(kernel, merged_rows(kernel, block), core)
+    block = overlapping_ends(kernel, merged_rows(kernel, block), core, numbers)
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))

@@ -1,52 +1,89 @@
-"""The rest of a row of windows is computed as one more vector, which computes some elements again.
+"""The rest of a row of windows or functions is one more vector, which computes some elements again.
 
     for c in 0..62 @vec: y[c] = x[c] + x[c + 1]     ->     for c in 0..48 @vec:   y[c] = x[c] + x[c + 1]
                                                            for c in 46..62 @vec:  y[c] = x[c] + x[c + 1]
 
-A rest goes in halves of vectors, and then one by one, each with as many loads as the window has terms.
+A rest goes in halves of vectors, and then one by one, each with as many loads as the window has terms, or
+with as many instructions as a function takes for a whole vector.
+
+    for c in 0..20 @vec:                            for c in 0..16 @vec:  y[c] = f(x[c]);  kept[c] = y[c]
+      y[c] = f(x[c]);  s[c] += y[c]         ->      for c in 4..20 @vec:  y[c] = f(x[c]);  kept[c] = y[c]
+                                                    for c in 0..20 @vec:  s[c] += kept[c]
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
+from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.merged_rows import has_window, is_row
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, values_of
-from polyfuse.ir.tensor_graph import reads
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, values_of
+from polyfuse.ir.tensor_graph import Apply, Read, reads, walk
 
 # Steps that a rest of sums takes, from which on a vector is shorter.  Extremes care for NaN, and take so long
 # one by one that it always is.
 FEWEST_STEPS = 4
 # Numbers of 16 bits have rests of their own (`codegen.masked_tails`).
 LEAST_BYTES = 4
+# In longer rows that are stored past the caches, what lies before the first whole line counts for more.
+LONGEST_PAST = 512
 
 
-def overlapping_ends(kernel: Kernel, block: Block, core: Core) -> Block:
-    """See the module docstring."""
-    return map_nodes(block, lambda n: _with_end(kernel, n, core) if isinstance(n, For) else n)
+def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
+    """See the module docstring. `numbers` numbers arrays of what is summed up."""
+
+    def change(n: Node) -> Node | Block:
+        if not isinstance(n, For) or not _is_worth(kernel, n, core):
+            return n
+        declared, row, sums = _sums_apart(kernel, n, numbers)
+        return n if not _repeats(kernel, row) else (*declared, *_with_end(row, core), *sums)
+
+    return map_nodes(block, change)
 
 
-def _with_end(kernel: Kernel, row: For, core: Core) -> Node | Block:
+def _is_worth(kernel: Kernel, row: For, core: Core) -> bool:
+    """Is it a row of windows or functions, whose rest takes longer than a vector?"""
     trip, values = trip_of(row), tuple(values_of(row.body))
-    if not trip or not isinstance(row.upper, IConst) or not (is_row(row) and has_window(row)):
-        return row
+    if not trip or not isinstance(row.upper, IConst) or not is_row(row):
+        return False
     (size, *others) = {v.dtype.bytes for v in values}
     lanes = core.vector_bytes // size
-    if (
-        others
-        or size < LEAST_BYTES
-        or trip < lanes
-        or not (_is_long(row, trip % lanes, lanes) and _repeats(kernel, row))
-    ):
-        return row
-    end = row.upper.value
-    return replace(row, upper=IConst(end - trip % lanes)), replace(row, lower=IConst(end - lanes))
+    if others or size < LEAST_BYTES or trip < lanes or not (has_window(row) or _takes_long(row)):
+        return False
+    if trip > LONGEST_PAST and _goes_past(kernel, row):
+        return False
+    return _is_long(row, trip % lanes, lanes)
+
+
+def _with_end(row: For, core: Core) -> Block:
+    """Whole vectors, and one that ends where the row does."""
+    lanes = core.vector_bytes // next(values_of(row.body)).dtype.bytes
+    rest = (trip_of(row) or 0) % lanes
+    return replace(row, upper=row.upper - rest), replace(row, lower=row.upper - lanes)
+
+
+def _sums_apart(kernel: Kernel, row: For, numbers: itertools.count[int]) -> tuple[Block, For, Block]:
+    """Arrays, a row of functions that keeps in them what it adds to sums in memory, and a loop that adds it:
+    elements that are computed again are added once."""
+    sums = [n for n in row.body if isinstance(n, Update)]
+    changed = {memory_of(kernel, n.buffer) for n in sums}
+    touched = {memory_of(kernel, r.tensor) for v in values_of(row.body) for r in reads(v)}
+    touched |= {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, Store)}
+    apart = len(changed) == len(sums) > 0 and not changed & touched and _takes_long(row)
+    if not apart or row.lower != IConst(0):
+        return (), row, ()
+    place, names = (IVar(row.var),), {n.buffer: f"%kept{next(numbers)}" for n in sums}
+    kept = (Store(names[n.buffer], place, n.value) if isinstance(n, Update) else n for n in row.body)
+    added = (replace(n, value=Read(names[n.buffer], place, n.value.dtype)) for n in sums)
+    declared = (Declare(names[n.buffer], n.value.dtype, None, trip_of(row) or 0) for n in sums)
+    return tuple(declared), replace(row, body=tuple(kept)), (replace(row, body=tuple(added)),)
 
 
 def _is_long(row: For, rest: int, lanes: int) -> bool:
@@ -54,7 +91,21 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
     half, quarter = max(1, lanes // 2), max(1, lanes // 4)
     if any(isinstance(n, Update) and n.op in EXTREMES for n in row.body):
         return rest % half > 0
+    if _takes_long(row):
+        return rest % half > 0 and rest > 1
     return rest // half + rest % half // quarter + rest % quarter >= FEWEST_STEPS
+
+
+def _goes_past(kernel: Kernel, row: For) -> bool:
+    """Is something stored past the caches?"""
+    past = {b.tensor for b in kernel.buffers if b.past}
+    return any(isinstance(n, Store) and n.buffer in past for n in row.body)
+
+
+def _takes_long(row: For) -> bool:
+    """Is there a function, a quotient or a root?"""
+    every = (e for v in values_of(row.body) for e in walk(v))
+    return any(isinstance(e, Apply) and not computes_little(e) for e in every)
 
 
 def _repeats(kernel: Kernel, row: For) -> bool:

@@ -65,6 +65,8 @@ SHORTEST, LONGEST, LONGEST_OF_FUNCTIONS = 5, 8, 12
 # To turn around more (with vectors of 32 bytes, as many), or longer ones, takes as long as to add or multiply
 # them as they lie.
 FEW = 6
+# What is left of a row goes in halves and quarters of vectors, and what is left of these one by one.
+QUARTER = 4
 # Operations of all elements together: with more, compilers take long.
 MOST_OPERATIONS = 400
 # Rows fill a line of memory; elements of other sizes are converted.
@@ -95,6 +97,16 @@ def short_rows_in_lanes(
     return tuple(change.arrays), tuple(made)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """So many rows at once, and what is done before all of them and after."""
+
+    rows: int
+    before: Block
+    body: Block
+    after: Block
+
+
 @dataclass(slots=True)
 class _Change:
     """What becomes of the tasks of a kernel, and the `arrays` of a worker that are made for it."""
@@ -107,7 +119,9 @@ class _Change:
         """A task that hands out rows."""
         (loop,) = task.loops
         found = self._at_once(replace(loop, body=task.body), IVar(first_row(loop.var)))
-        return found and replace(task, together=Together((task.loops,), *found, task.together))
+        if found is None or found.after:
+            return None
+        return replace(task, together=Together((task.loops,), found.body, found.rows, task.together))
 
     def inside(self, task: Task, others: set[str]) -> Task:
         """A task with loops over rows in it, or along them; `others` touch these buffers."""
@@ -124,16 +138,16 @@ class _Change:
             found = None if names_of((loop,)) & own & elsewhere else self._at_once(loop, IVar(loop.var))
             if found is None:
                 return None
-            counts.append(found[1])
-            main, *left = in_steps(replace(loop, coordinate=Coordinate.SEQ), *found)
-            return [main, *(replace(x, coordinate=loop.coordinate) for x in left if isinstance(x, For))]
+            counts.append(found.rows)
+            main, *left = in_steps(replace(loop, coordinate=Coordinate.SEQ), found.body, found.rows)
+            others_left = (replace(x, coordinate=loop.coordinate) for x in left if isinstance(x, For))
+            return [*found.before, main, *found.after, *others_left]
 
         body = map_outermost(task.body, change)
         return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
 
-    def _at_once(self, row: For, first: IndexExpr) -> tuple[Block, int] | None:
-        """The body of as many rows as lanes, from the `first` on, and how many these are; None if there are
-        no such rows."""
+    def _at_once(self, row: For, first: IndexExpr) -> _Rows | None:
+        """As many rows as lanes, from the `first` on; None if there are no such rows."""
         length, width = _length(self.kernel, row), _width(row.body)
         rows, trip = _LINE_BYTES // (width or 1), trip_of(row)
         few = width == min(_SIZES) and length <= (FEW if self.core.vector_bytes >= _LINE_BYTES else FEW - 1)
@@ -149,7 +163,8 @@ class _Change:
             return None
         self.arrays += straight.arrays()
         whole = (*straight.tiles(back=False), *body, *straight.tiles(back=True))
-        return substituted(whole, {row.var: first + IVar(ROW)}), rows
+        whole = substituted(whole, {row.var: first + IVar(ROW)})
+        return _Rows(rows, straight.none_added(), whole, straight.totals())
 
 
 # --- whether ------------------------------------------------------------------------------------------
@@ -169,7 +184,7 @@ def _length(kernel: Kernel, row: For) -> int:
     if not plain_nodes or counted or shared or nested or not whole or len(lengths) != 1:
         return 0
     (length,) = lengths
-    return length if length is not None and length <= LONGEST_OF_FUNCTIONS else 0
+    return length if length is not None and length < _LINE_BYTES // min(_SIZES) else 0
 
 
 def _extents(kernel: Kernel, row: For) -> set[int | None]:
@@ -191,17 +206,21 @@ def _width(body: Block) -> int:
 
 
 def _is_worth(body: Block, length: int, few: bool) -> bool:
-    """Is something made of several elements of a row, with enough operations if these are not few, and not
-    too many?"""
+    """Is something made of several elements of a row, with enough operations if these are not few, or by
+    functions of each, and not too many of them?"""
     values = [*values_of(nodes_of(body))]
     every = [e for v in values for e in walk(v)]
+    functions = any(map(has_function, values))
     joined = any(isinstance(n, For) and n.lanes for n in body)
     joined |= any(isinstance(e, Read) and e.indices and isinstance(e.indices[-1], IConst) for e in every)
     takes_long = any(isinstance(n, Update) and n.op in _COMPARED for n in nodes_of(body))
     takes_long |= any(isinstance(e, Apply) and (e.op in _COMPARED or not computes_little(e)) for e in every)
-    short = length <= LONGEST or any(map(has_function, values))
     operations = sum(length * _operations(n.body) for n in body if isinstance(n, For)) + _operations(body)
-    return joined and short and (takes_long or few) and operations <= MOST_OPERATIONS
+    if operations > MOST_OPERATIONS:
+        return False
+    if not joined:
+        return functions and length % QUARTER > 0
+    return (takes_long or few) and length <= (LONGEST_OF_FUNCTIONS if functions else LONGEST)
 
 
 def _operations(block: Block) -> int:
@@ -217,7 +236,8 @@ class _Straight:
     """Rows of `length` elements without loops, `rows` of them at once.
 
     `values` are what numbers and elements are by now, `written` those of memory, `read` the memory that is
-    read, and `types` what is along rows of it; arrays of tiles have `names`.
+    read, and `types` what is along rows of it; arrays of tiles have `names`.  All rows add to `sums`, for
+    which each lane has a total of its own.
     """
 
     kernel: Kernel
@@ -228,6 +248,8 @@ class _Straight:
     scalars: frozenset[str] = frozenset()
     values: dict[_Element, Expr] = field(default_factory=dict)
     written: dict[_Element, None] = field(default_factory=dict)
+    sums: dict[_Element, DType] = field(default_factory=dict)
+    added: str = ""
     read: set[str] = field(default_factory=set)
     types: dict[_Run, DType] = field(default_factory=dict)
     names: dict[tuple[_Run, bool], str] = field(default_factory=dict)
@@ -258,6 +280,8 @@ class _Straight:
                         self._set((name, ()), self._expr(value))
                 case Store(name, indices, value):
                     self._set((name, indices), self._expr(value))
+                case Update(name, indices, "sum", value) if not self._is_own(name) and self._is_same(indices):
+                    self._add((name, indices), self._expr(value))
                 case Update(name, indices, _, value):
                     before = self._read(Read(name, indices, value.dtype))
                     self._set((name, indices), _combined(n, before, self._expr(value)))
@@ -273,6 +297,14 @@ class _Straight:
             self.possible &= all(isinstance(i, IConst) for i in indices)
         else:
             self.written[element] = None
+
+    def _add(self, element: _Element, value: Expr) -> None:
+        """One of the sums that all rows add to."""
+        self.added = self.added or next(self.fresh)
+        self.sums.setdefault(element, value.dtype)
+        place = (IConst([*self.sums].index(element)), IVar(ROW))
+        self.possible &= value.dtype.bytes in _SIZES
+        self.made.append(Update(self.added, place, "sum", value))
 
     def _store(self, name: str, indices: tuple[Index, ...]) -> None:
         """What an element of memory is in the end."""
@@ -346,7 +378,9 @@ class _Straight:
             places[place] = places.get(place, 0) + (self.length if run is None else 1)
         written = [memory.get(name, name) for name, _ in places]
         once = len({*written}) == len(written) and all(n == self.length for n in places.values())
-        return once and not {memory.get(n, n) for n in self.read} & {*written}
+        summed = {memory.get(name, name) for name, _ in self.sums}
+        read = {memory.get(n, n) for n in self.read}
+        return once and not (read & {*written, *summed} or summed & {*written})
 
     # tiles
 
@@ -361,6 +395,33 @@ class _Straight:
         extents = (IConst(self.length), IConst(self.rows))
         for (run, _), name in self.names.items():
             yield Buffer(name, self.types[run], Scope.LOCAL, extents, extents, "rows are lanes")
+        for dtype in {*self.sums.values()}:
+            extents = (IConst(len(self.sums)), IConst(self.rows))
+            yield Buffer(self.added, dtype, Scope.LOCAL, extents, extents, "lanes of sums")
+
+    # sums of all rows
+
+    def none_added(self) -> Block:
+        """The lanes of the sums of all rows as they are first."""
+        place = (IVar(_PLACE), IVar(ROW))
+        return tuple(
+            For(_PLACE, IConst(0), IConst(len(self.sums)), 1, (self._lanes(Store(self.added, place, none)),))
+            for none in {Const(0.0 if t.is_float else 0, t) for t in self.sums.values()}
+        )
+
+    def totals(self) -> Block:
+        """These lanes are added up."""
+        made: list[Node] = []
+        for k, ((name, indices), dtype) in enumerate(self.sums.items()):
+            total = f"%total_{self.added}_{k}"
+            lane = Read(self.added, (IConst(k), IVar(ROW)), dtype)
+            made.append(Declare(total, dtype, Const(0.0 if dtype.is_float else 0, dtype)))
+            made.append(replace(self._lanes(Update(total, (), "sum", lane)), lanes=(total,)))
+            made.append(Update(name, indices, "sum", Read(total, (), dtype)))
+        return tuple(made)
+
+    def _lanes(self, n: Node) -> For:
+        return For(ROW, IConst(0), IConst(self.rows), 1, (n,), Coordinate.VECTOR)
 
     def tiles(self, back: bool) -> Iterator[Node]:
         """Memory turned around into arrays, or these turned back."""

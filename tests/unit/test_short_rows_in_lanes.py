@@ -52,6 +52,25 @@ BEFORE = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   s[t] = sum[h](exp(x[t, h]))
   y[t, h] = (x[t, h-1] if h >= 1 else 0.0) / s[t]
 }"""
+# All rows add to sums, of which each lane has one of its own.
+GRADIENT = """op f(dy: f32[T, H], x: f32[T, H]) -> (dx: f32[T, H], db: f32[H], dg: f32[H]) {
+  dx[t, h] = dy[t, h] * exp(-x[t, h] * x[t, h])
+  db[h] = sum[t](dx[t, h])
+  dg[h] = sum[t](dy[t, h] * x[t, h])
+}"""
+NORM_GRADIENT = """op f(dy: f32[T, H], x: f32[T, H], g: f32[H], m: f32[T], r: f32[T])
+    -> (dx: f32[T, H], dg: f32[H], db: f32[H]) where H >= 1 {
+  z[t, h] = (x[t, h] - m[t]) * r[t]
+  c[t] = mean[h](dy[t, h] * g[h])
+  d[t] = mean[h](dy[t, h] * g[h] * z[t, h])
+  dx[t, h] = r[t] * (dy[t, h] * g[h] - c[t] - z[t, h] * d[t])
+  dg[h] = sum[t](dy[t, h] * z[t, h])
+  db[h] = sum[t](dy[t, h])
+}"""
+GELU = """op f(x: f32[T, H], b: f32[H]) -> (y: f32[T, H]) {
+  s[t, h] = x[t, h] + b[h]
+  y[t, h] = 0.5 * s[t, h] * (1.0 + erf(s[t, h] * 0.7071))
+}"""
 PROGRAMS = {
     "softmax": SOFTMAX.format("f32"),
     "softmax of f64": SOFTMAX.format("f64"),
@@ -63,6 +82,9 @@ PROGRAMS = {
     "in place": IN_PLACE,
     "pieces": PIECES,
     "elements before": BEFORE,
+    "gradient": GRADIENT,
+    "gradient of a norm": NORM_GRADIENT,
+    "functions": GELU,
 }
 
 
@@ -87,6 +109,11 @@ def tiles(text: str, **sizes: int) -> int:
         ("sums", 9, 0),  # computes little
         ("turned", 5, 0),  # in two loops
         ("in place", 5, 0),
+        ("gradient", 7, 3),
+        ("gradient of a norm", 6, 3),
+        ("functions", 7, 2),
+        ("functions", 14, 2),
+        ("functions", 12, 0),  # three quarters of a vector
     ],
 )
 def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
@@ -96,7 +123,7 @@ def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("t", [0, 1, 15, 16, 17, 61, 4003])
-@pytest.mark.parametrize("h", [5, 6, 7, 8, 9, 11, 12])
+@pytest.mark.parametrize("h", [5, 6, 7, 8, 9, 11, 12, 15])
 def test_results_are_right(program: str, t: int, h: int) -> None:
     sizes = {"T": t, "H": h} | ({"B": 3} if program == "turned" else {})
     graph = fixed_graph_of(PROGRAMS[program], **sizes)
