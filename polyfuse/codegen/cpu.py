@@ -25,6 +25,7 @@ from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.register_tiles import reads_windows
 from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.store_order import IN_ORDER, LARGE, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
@@ -128,8 +129,9 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURNS if any("pf_turn" in text for text in functions) else ""
     bounds = bounds_text(functions)
+    order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
-    before = prelude(used) + "\n" + bounds + own + streams + masks + turns
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order
     source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
 
@@ -370,10 +372,18 @@ class _Emitter:
         many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
         sums = "PF_SUMS " if many else ""
         head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
+        alike = () if many or not any(map(stores_several, every)) else self._large(places)
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
         windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
         needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
-        return "\n".join([*needs, head, *body, "}"])
+        text = "\n".join([*needs, head, *body, "}"])
+        return two_orders(f"{name}_body", text, [p for p, _ in parameters], alike) if alike else text
+
+    def _large(self, places: Addresses) -> list[str]:
+        """The parameters that point to large arrays outside."""
+        arguments = [b for b in places.kernel.arguments if not sizes_of(b.elements)]
+        large = [b for b in arguments if evaluate(b.elements, {}) * b.dtype.bytes >= LARGE]
+        return list(dict.fromkeys(places.pointer(b.tensor) for b in large))
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
         """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""
