@@ -25,7 +25,7 @@ from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.register_tiles import reads_windows
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.codegen.store_order import IN_ORDER, LARGE, stores_several, two_orders
+from polyfuse.codegen.store_order import IN_ORDER, LARGE, STREAMS, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
@@ -370,20 +370,23 @@ class _Emitter:
         # tuned for most processors it loads them again for each sum.
         every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
         many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
-        sums = "PF_SUMS " if many else ""
-        head = f"static __attribute__((noinline)) {sums}void {name}_body(\n    {declared}) {{"
-        alike = () if many or not any(map(stores_several, every)) else self._large(places)
+        large = self._large(places)
+        order = "PF_SUMS " if many else "PF_IN_ORDER " if printer.used and len(large) >= STREAMS else ""
+        head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
+        several = any(stores_several(n, large.keys()) for n in every)
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
         windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
         needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
         text = "\n".join([*needs, head, *body, "}"])
-        return two_orders(f"{name}_body", text, [p for p, _ in parameters], alike) if alike else text
+        if order or not several:
+            return text
+        return two_orders(f"{name}_body", text, [p for p, _ in parameters], [*dict.fromkeys(large.values())])
 
-    def _large(self, places: Addresses) -> list[str]:
-        """The parameters that point to large arrays outside."""
+    def _large(self, places: Addresses) -> dict[str, str]:
+        """Large arrays outside, and the parameters that point to them."""
         arguments = [b for b in places.kernel.arguments if not sizes_of(b.elements)]
-        large = [b for b in arguments if evaluate(b.elements, {}) * b.dtype.bytes >= LARGE]
-        return list(dict.fromkeys(places.pointer(b.tensor) for b in large))
+        large = [b.tensor for b in arguments if evaluate(b.elements, {}) * b.dtype.bytes >= LARGE]
+        return {name: places.pointer(name) for name in large}
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
         """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""

@@ -5,19 +5,21 @@
 gcc moves the store to m before the load of p.  Where both lie at the same place of a page, that load waits:
 its address looks like that of a store under way.  Large arrays mostly do, as systems give them whole pages,
 so which code runs is decided by where arrays begin.  Elsewhere the order of gcc is a little faster, as it is
-in loops with functions (docs/targets.md).
+in loops with functions, if not many arrays come from memory (docs/targets.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from polyfuse.ir.functions import has_function
-from polyfuse.ir.loop_ir import For, Node, Store, Update, values_of
+from polyfuse.ir.loop_ir import For, Node, Store, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 
 # Bytes of a large array.
 LARGE = 64 << 10
+# Of so many of them, where some are stored past the caches, order is better in any case.
+STREAMS = 4
 IN_ORDER = """#if defined(__x86_64__) && !defined(__clang__)
 #define PF_IN_ORDER __attribute__((optimize("no-schedule-insns", "no-schedule-insns2")))
 #else
@@ -29,11 +31,11 @@ IN_ORDER = """#if defined(__x86_64__) && !defined(__clang__)
 """
 
 
-def stores_several(loop: Node) -> bool:
-    """Do lanes store elements of several tensors, and compute no functions?"""
+def stores_several(loop: Node, large: Set[str]) -> bool:
+    """Do lanes store elements of several of these tensors, and compute no functions?"""
     if not isinstance(loop, For) or loop.coordinate is not Coordinate.VECTOR:
         return False
-    stored = {n.buffer for n in loop.body if isinstance(n, (Store, Update)) and n.indices}
+    stored = {n.buffer for n in loop.body if isinstance(n, Store)} & large
     return len(stored) > 1 and not any(map(has_function, values_of(loop.body)))
 
 
