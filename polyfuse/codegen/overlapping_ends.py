@@ -24,7 +24,7 @@ from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, values_of
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, values_of
 from polyfuse.ir.tensor_graph import Apply, Read, reads, walk
 
 # Steps that a rest of sums takes, from which on a vector is shorter.  Extremes care for NaN, and take so long
@@ -38,24 +38,34 @@ LONGEST_PAST = 512
 
 def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers arrays of what is summed up."""
+    totals = any(isinstance(n, For) and n.lanes for n in block)
+    made: list[Node] = []
+    for n in block:
+        match n:
+            case For() if _is_worth(kernel, n, core, totals):
+                declared, row, sums = _sums_apart(kernel, n, numbers)
+                made += [*declared, *_with_end(row, core), *sums] if _repeats(kernel, row) else [n]
+            case For():
+                made.append(replace(n, body=overlapping_ends(kernel, n.body, core, numbers)))
+            case If():
+                then, other = (overlapping_ends(kernel, b, core, numbers) for b in (n.then, n.other))
+                made.append(replace(n, then=then, other=other))
+            case _:
+                made.append(n)
+    return tuple(made)
 
-    def change(n: Node) -> Node | Block:
-        if not isinstance(n, For) or not _is_worth(kernel, n, core):
-            return n
-        declared, row, sums = _sums_apart(kernel, n, numbers)
-        return n if not _repeats(kernel, row) else (*declared, *_with_end(row, core), *sums)
 
-    return map_nodes(block, change)
-
-
-def _is_worth(kernel: Kernel, row: For, core: Core) -> bool:
-    """Is it a row of windows or functions, whose rest takes longer than a vector?"""
+def _is_worth(kernel: Kernel, row: For, core: Core, totals: bool) -> bool:
+    """Is it a row of windows or functions, whose rest takes longer than a vector?  Where rows have `totals`,
+    several go together, with masks (`codegen.rows_jointly`)."""
     trip, values = trip_of(row), tuple(values_of(row.body))
     if not trip or not isinstance(row.upper, IConst) or not is_row(row):
         return False
     (size, *others) = {v.dtype.bytes for v in values}
     lanes = core.vector_bytes // size
-    if others or size < LEAST_BYTES or trip < lanes or not (has_window(row) or _takes_long(row)):
+    if others or size < LEAST_BYTES or trip < lanes:
+        return False
+    if not has_window(row) and (totals or not _takes_long(row)):
         return False
     if trip > LONGEST_PAST and _goes_past(kernel, row):
         return False

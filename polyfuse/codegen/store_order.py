@@ -16,6 +16,8 @@ from polyfuse.ir.functions import has_function
 from polyfuse.ir.loop_ir import For, Node, Store, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 
+# Bytes of an element that is not converted.
+LEAST_BYTES = 4
 # Bytes of a large array.
 LARGE = 64 << 10
 # Of so many of them, where some are stored past the caches, order is better in any case.
@@ -32,11 +34,11 @@ IN_ORDER = """#if defined(__x86_64__) && !defined(__clang__)
 
 
 def stores_several(loop: Node, large: Set[str]) -> bool:
-    """Do lanes store elements of several of these tensors, and compute no functions?"""
+    """Do lanes store elements of several of these tensors, and compute no functions and convert nothing?"""
     if not isinstance(loop, For) or loop.coordinate is not Coordinate.VECTOR:
         return False
-    stored = {n.buffer for n in loop.body if isinstance(n, Store)} & large
-    return len(stored) > 1 and not any(map(has_function, values_of(loop.body)))
+    stores = [n for n in loop.body if isinstance(n, Store) and n.value.dtype.bytes >= LEAST_BYTES]
+    return len({n.buffer for n in stores} & large) > 1 and not any(map(has_function, values_of(loop.body)))
 
 
 def two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequence[str]) -> str:

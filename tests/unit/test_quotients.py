@@ -40,15 +40,15 @@ def operations(text: str, **sizes: int) -> list[str]:
 
 
 def test_where_lanes_divide_more() -> None:
-    assert operations(TWO.format("f32"), N=100).count("quotient") == 1
-    assert operations(ADAM, N=100).count("quotient") == 1
+    assert operations(TWO.format("f32"), N=128).count("quotient") == 1
+    assert operations(ADAM, N=128).count("quotient") == 1
     assert operations(ROWS, T=10, H=64).count("quotient") == 1
-    assert "quotient" not in operations(ONE, N=100), "one hides behind loads and stores"
+    assert "quotient" not in operations(ONE, N=128), "one hides behind loads and stores"
     constant = TWO.format("f32").replace("x[i] / d", "x[i] / 3.0")
-    assert operations(constant, N=100).count("quotient") == 1
-    assert "quotient" not in operations(constant.replace("3.0", "4.0"), N=100), "a product"
+    assert operations(constant, N=128).count("quotient") == 1
+    assert "quotient" not in operations(constant.replace("3.0", "4.0"), N=128), "a product"
     of_row = "op f(x: f32[T, N], d: f32[T]) -> (y: f32[T, N]) { y[t, i] = (x[t, i] / 1.2 + 1.0) / d[t] }"
-    assert operations(of_row, T=10, N=100).count("quotient") == 2
+    assert operations(of_row, T=10, N=128).count("quotient") == 2
 
 
 def any_floats(dtype: str, count: int, seed: int) -> np.ndarray:
