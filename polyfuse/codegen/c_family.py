@@ -63,7 +63,7 @@ UNROLLED = 16
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _LOGIC = {"and": "&", "or": "|"}
-_UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class Printer:
         raise AssertionError(f"not for this target: {node}")
 
     def combine(self, op: str, left: str, right: str, dtype: DType) -> str:
-        return self.operation(_UPDATES[op], [left, right], dtype)
+        return self.operation(UPDATES[op], [left, right], dtype)
 
     def loop(self, loop: For, indent: str) -> list[str]:
         lower, upper = self.index(loop.lower), self.index(loop.upper)

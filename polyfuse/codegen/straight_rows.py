@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from polyfuse.codegen.c_family import UPDATES
 from polyfuse.codegen.rows_jointly import ROW, for_all_rows
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import hidden
@@ -31,7 +32,6 @@ from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, ma
 SIZES = (4, 8)
 # Extremes, and what tells which of two numbers they keep.
 COMPARED = {"max": "gt", "min": "lt"}
-_COMBINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 _PLACE = "place"
 
 Element = tuple[str, tuple[Index, ...]]
@@ -87,7 +87,7 @@ class StraightRows:
                         self._set((name, ()), self._expr(value))
                 case Store(name, indices, value):
                     self._set((name, indices), self._expr(value))
-                case Update(name, indices, "sum", value) if not self._is_own(name) and self._is_same(indices):
+                case Update(name, (_, *_) as indices, "sum", value) if self._is_common(name, indices):
                     self._add((name, indices), self._expr(value))
                 case Update(name, indices, _, value):
                     before = self._read(Read(name, indices, value.dtype))
@@ -105,10 +105,15 @@ class StraightRows:
         else:
             self.written[element] = None
 
+    def _is_common(self, name: str, indices: tuple[Index, ...]) -> bool:
+        """Do all rows add to an element of memory?  Numbers may be kept in double, which lanes are not."""
+        return not self._is_own(name) and self._is_same(indices)
+
     def _add(self, element: Element, value: Expr) -> None:
-        """One of the sums that all rows add to."""
+        """One of the sums that all rows add to, which are of one type."""
         self.added = self.added or next(self.fresh)
         self.sums.setdefault(element, value.dtype)
+        self.possible &= len({*self.sums.values()}) == 1
         place = (IConst([*self.sums].index(element)), IVar(ROW))
         self.possible &= value.dtype.bytes in SIZES
         self.made.append(Update(self.added, place, "sum", value))
@@ -272,4 +277,4 @@ def _combined(u: Update, before: Expr, value: Expr) -> Expr:
         return value
     if u.op in COMPARED and not u.nan:
         return Select(Apply(COMPARED[u.op], (before, value), BOOL), before, value, dtype)
-    return Apply(_COMBINED[u.op], (before, value), dtype)
+    return Apply(UPDATES[u.op], (before, value), dtype)
