@@ -34,6 +34,8 @@ FEWEST_STEPS = 4
 LEAST_BYTES = 4
 # In longer rows that are stored past the caches, what lies before the first whole line counts for more.
 LONGEST_PAST = 512
+# Bytes of the arrays, which are on the stack and shall stay in L1.
+MOST_KEPT = 16 << 10
 
 
 def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
@@ -87,7 +89,8 @@ def _sums_apart(kernel: Kernel, row: For, numbers: itertools.count[int]) -> tupl
     touched = {memory_of(kernel, r.tensor) for v in values_of(row.body) for r in reads(v)}
     touched |= {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, Store)}
     apart = len(changed) == len(sums) > 0 and not changed & touched and _takes_long(row)
-    if not apart or row.lower != IConst(0):
+    kept_bytes = (trip_of(row) or 0) * sum(n.value.dtype.bytes for n in sums)
+    if not apart or row.lower != IConst(0) or kept_bytes > MOST_KEPT:
         return (), row, ()
     place, names = (IVar(row.var),), {n.buffer: f"%kept{next(numbers)}" for n in sums}
     kept = (Store(names[n.buffer], place, n.value) if isinstance(n, Update) else n for n in row.body)
