@@ -47,7 +47,7 @@ def two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequence[
     given = ", ".join(p.split()[-1].lstrip("*") for p in parameters)
     declared = ",\n    ".join(parameters)
     first, *others = alike
-    same = " && ".join(f"PF_ALIKE({first}, {p})" for p in others) or "false"
+    same = " && ".join(f"PF_ALIKE({first}, {p})" for p in others)
     return "\n".join(
         [
             text.replace(head, f"void {name}_any(", 1),
