@@ -48,7 +48,7 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
     """Accesses of some statements that walk contiguous memory along a loop, less those that stride: of large
     tensors, then of all.  Small ones next to large ones stay in cache, and decide between equals only, where
     these walk along memory: a transpose is as fast along one side as along the other.  Where data says what
-    is read, each iteration reads elsewhere."""
+    is read, each iteration reads elsewhere, lane by lane even from what stays in cache."""
     large = every = 0
     chosen = [(graph.statement(n), e.name) for n, e in m.exprs if n in names and isinstance(e, IVar)]
     # Of all: totals are small beside what comes to their statement in registers.
@@ -75,10 +75,11 @@ def walked(
         most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
     for tensor, indices in accesses:
         steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
-        jumps = any(isinstance(i, EXPR_TYPES) and dim in depends_on(i) for i in indices)
+        gathered = [i for i in indices if isinstance(i, EXPR_TYPES)]
+        jumps = any(dim in depends_on(i) for i in gathered)
         score = -1 if jumps else sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
         every += score
-        large += score if tensor_bytes(graph, tensor) * 8 >= most else 0
+        large += score if gathered or tensor_bytes(graph, tensor) * 8 >= most else 0
     return large, every
 
 
