@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.halves import converted
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import Core, kept_room
+from polyfuse.ir.cpu_core import Core, wide_room
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel
@@ -54,7 +54,7 @@ def widened(kernel: Kernel, task: Task, core: Core) -> Task:
     names: dict[_Row, str] = {}
     before: list[Node] = []
     first: list[Node] = []
-    room = kept_room(core)
+    room = wide_room(core)
     for row, (read, count) in search.found.items():
         if count * F32.bytes <= room:
             room -= count * F32.bytes

@@ -51,6 +51,12 @@ def kept_room(core: Core) -> int:
     return core.l1 // 3
 
 
+def wide_room(core: Core) -> int:
+    """Bytes of rows of 16 bits that a worker has as f32 for all of its rows: they shall stay in L1, beside
+    half as much that passes. To convert them again takes longer, even where some of them do not stay."""
+    return core.l1 * 2 // 3
+
+
 def skew_room(core: Core) -> int:
     """Bytes of rows that are in L1 at a time, at most, where rows overlap: those of two rows that are read
     again, and of results (`codegen.skewed`). Lines that are asked for and what rows share need the rest."""
