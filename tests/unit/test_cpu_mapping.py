@@ -242,6 +242,18 @@ def test_small_factors_decide_between_equals() -> None:
     assert coordinates(mapped(STATES, B=16, T=128, K=15)[0], "s__max")[-1] == "j@vec"
 
 
+LOOKED_UP = """op f(w: f32[V, D], i: i64[B, S]) -> (y: f32[B, S]) {
+  y[b, s] = sum[d](w[i[b, s], d] ** 2)
+}"""
+
+
+@pytest.mark.parametrize("words", [100, 100_000])
+def test_rows_that_are_looked_up_are_walked_where_they_stay_in_cache_too(words: int) -> None:
+    """Lanes along words would take each number from another row, by itself."""
+    kernels, _ = mapped(LOOKED_UP, V=words, B=512, S=32, D=16)
+    assert coordinates(kernels, "y")[-1] == "d@vec"
+
+
 def test_a_few_channels_are_no_lanes() -> None:
     text = """op f(x: u8[N, P, 3], m: f32[3], s: f32[3]) -> (y: f32[N, 3, P]) {
       y[n, c, p] = (f32(x[n, p, c]) - m[c]) * s[c]
