@@ -50,7 +50,7 @@ def this_cpu(threads: int | None = None) -> CpuDevice:
 
 
 def this_core(flush: bool = False) -> Core:
-    """A core of this machine, as far as the system tells, where denormals may become 0 or not; nothing is
+    """A core of this machine, as far as the system tells, where denormals become 0 or not; nothing is
     measured."""
     sizes = cache_sizes()
     features = cpu_features()
@@ -59,7 +59,7 @@ def this_core(flush: bool = False) -> Core:
         core = replace(core, units=1, loads=1)
     products = any(name in features for name in _BYTE_PRODUCTS)
     pairs = flush and "avx512_bf16" in features
-    return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products, pair_products=pairs)
+    return replace(core, l1=sizes.l1, l2=sizes.l2, byte_products=products, pair_products=pairs, flushes=flush)
 
 
 def projected_cpu(threads: int | None = None) -> tuple[CpuDevice, Rates]:

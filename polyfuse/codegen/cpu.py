@@ -352,6 +352,7 @@ class _Emitter:
             soon=self._soon(places, task),
             near_room=near_room(self.knobs.on),
             strided=strided,
+            flushes=self.knobs.on.flushes,
             strip=strip_of(task),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
         )

@@ -21,6 +21,7 @@ from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.clamped import bounded, within
 from polyfuse.codegen.headers import read
 from polyfuse.codegen.masked_tails import FEWEST_LANES, carried, kept, tail_of
+from polyfuse.codegen.normal_values import is_normal, normal_names
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.trips import trip_of
@@ -53,7 +54,10 @@ def conversions() -> dict[str, str]:
     """The text of the functions, by name."""
     parts = read("vector_halves.h").split("PF_INLINE ")[1:]
     texts = [f"PF_INLINE {p.rstrip()}\n" for p in parts]
-    return {re.findall(r"\bpf_(?:widen|narrow|wide|row_round)_b?f16\b", t)[0]: t for t in texts}
+    return {
+        re.findall(r"\bpf_(?:widen|narrow|narrow_normal|wide|row_round|row_round_normal)_b?f16\b", t)[0]: t
+        for t in texts
+    }
 
 
 @dataclass(slots=True)
@@ -62,12 +66,13 @@ class HalfPrinter(Printer):
     `alike` what is the same for all.  Arrays in `roomy` have places for a whole step of lanes, wherever it
     begins.
 
-    Neighbours in memory of buffers in `strided` may be apart.  Loops `in_rows` that are computed at once
-    (`codegen.joint_text`) are short: the rest of each goes under masks.  Iterations over a variable in
-    `begin` begin with its lines.
+    Neighbours in memory of buffers in `strided` may be apart.  Where arithmetic `flushes`, it makes 0 of
+    denormals.  Loops `in_rows` that are computed at once (`codegen.joint_text`) are short: the rest of each
+    goes under masks.  Iterations over a variable in `begin` begin with its lines.
     """
 
     strided: frozenset[str] = field(default=frozenset(), kw_only=True)
+    flushes: bool = field(default=False, kw_only=True)
     widened: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
     narrowed: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
     alike: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
@@ -209,12 +214,21 @@ class HalfPrinter(Printer):
         inner = replace(self, widened=wide, narrowed=narrow, alike=alike)
         lines = [f"{indent}float {', '.join(f'{n}[{lanes}]' for n in (*wide.values(), *narrow.values()))};"]
         here = f"const int l = 0; const pf_i64 {loop.var} = {start} + l;"
+        names = self._normal(loop)
+        normal = {
+            (n.buffer, n.indices)
+            for n in loop.body
+            if isinstance(n, Store) and isinstance(n.value, Cast) and is_normal(n.value.arg, names)
+        }
 
         def converted(way: str, half: Half, array: str) -> str:
             tensor, indices, dtype = half
             place = f"&{self.element(self, tensor, indices)}"
-            given = [place, array] if way == "narrow" else [array, place]
+            given = [array, place] if way == "widen" else [place, array]
             return f"{indent}{{ {here} {self.call(f'pf_{way}_{dtype.name}', [*given, str(lanes)])}; }}"
+
+        def narrowing(half: Half) -> str:
+            return "narrow_normal" if half[2] == BF16 and half[:2] in normal else "narrow"
 
         return [
             *(lines if wide or narrow else []),
@@ -224,14 +238,16 @@ class HalfPrinter(Printer):
             ],
             *[converted("widen", h, wide[h[:2]]) for h in found],
             *inner._unrolled(loop, start, lanes, indent),
-            *[converted("narrow", h, narrow[h[:2]]) for h in stored],
+            *[converted(narrowing(h), h, narrow[h[:2]]) for h in stored],
         ]
 
     def _unrolled(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         """The loop over lanes, or several with functions of rows between them."""
         if lanes % 16 or self.lazy or not calls_rows(loop.body):
             return self._part(Part(loop.body), loop.var, start, lanes, indent)
-        cut = in_parts(loop.body, lambda s: "[" not in self.element(self, s.buffer, s.indices))
+        cut = in_parts(
+            loop.body, lambda s: "[" not in self.element(self, s.buffer, s.indices), self._normal(loop)
+        )
         inner = replace(self, element=cut.element(self.element))
         lines = [f"{indent}{t.c_name} {scalar_name(n)}[{lanes}];" for n, t in cut.arrays]
         for part in cut.parts:
@@ -280,6 +296,10 @@ class HalfPrinter(Printer):
             if self.along((n.buffer, n.indices), loop.var)
         ]
         return list(dict.fromkeys(found)), stored
+
+    def _normal(self, loop: For) -> frozenset[str] | None:
+        """Scalars of a loop that are normal or 0; None where any value may be denormal."""
+        return normal_names(loop.body) if self.flushes else None
 
     def _alike(self, loop: For) -> list[Read]:
         """Reads of f16 that all lanes share."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load, guards_index, scalar_name
+from polyfuse.codegen.normal_values import is_normal
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.dtypes import BF16, F16, F32, F64, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
@@ -65,10 +66,10 @@ def calls_rows(body: Block) -> bool:
     return any(_function(x) for e in _values(body) for x in _unguarded(e))
 
 
-def in_parts(body: Block, scalar: Callable[[Store], bool]) -> Parts:
+def in_parts(body: Block, scalar: Callable[[Store], bool], normal: frozenset[str] | None = None) -> Parts:
     """A body that `calls_rows`, cut at the functions of rows; `scalar` tells stores to scalars, which every
-    lane sets before it reads them."""
-    cut = _Cut({n.buffer: n.value.dtype for n in body if isinstance(n, Store) and scalar(n)})
+    lane sets before it reads them, `normal` which of them are no denormals (`codegen.normal_values`)."""
+    cut = _Cut({n.buffer: n.value.dtype for n in body if isinstance(n, Store) and scalar(n)}, normal)
     for node in body:
         cut.node(node)
     return cut.made()
@@ -113,6 +114,7 @@ class _Cut:
     that it declares, `rows` the arrays of the functions."""
 
     outer: dict[str, DType]
+    normal: frozenset[str] | None = None
     scalars: dict[str, DType] = field(default_factory=dict)
     rows: list[tuple[str, DType]] = field(default_factory=list)
     done: list[Part] = field(default_factory=list)
@@ -150,7 +152,9 @@ class _Cut:
                 made = replace(e, args=tuple(self._expr(a) for a in args))
                 function = _function(e)
                 return self._called(function, made.args[0], e.dtype) if function else made
-            case Cast(Cast(arg), dtype) if function := _function(e):
+            case Cast(Cast(arg, half), dtype) if function := _function(e):
+                if half == BF16 and is_normal(arg, self.normal):
+                    function = row_name("round_normal", half)
                 return self._called(function, self._expr(arg), dtype)
             case Cast(arg):
                 return replace(e, arg=self._expr(arg))

@@ -133,6 +133,21 @@ PF_INLINE void pf_narrow_bf16(pf_bf16* to, const float* from, int n) {
 #endif
 }
 
+// Of numbers that are normal, 0, infinite or NaN.
+PF_INLINE void pf_narrow_normal_bf16(pf_bf16* to, const float* from, int n) {
+  int k = 0;
+#if defined(__AVX512BF16__) && !defined(__clang__)
+  typedef float F __attribute__((vector_size(64)));
+  typedef float W __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef short Q __attribute__((vector_size(64), aligned(2), may_alias));
+  for (; k + 32 <= n; k += 32) {
+    const F a = *(const W*)(from + k), b = *(const W*)(from + k + 16);
+    *(Q*)(to + k) = (Q)__builtin_ia32_cvtne2ps2bf16_v32hi(b, a);
+  }
+#endif
+  if (k < n) pf_narrow_bf16(to + k, from + k, n - k);
+}
+
 // To the nearest f16, in place.
 PF_INLINE void pf_row_round_f16(float* x, int n) {
 #if defined(__AVX512F__) && !defined(__clang__)
@@ -166,4 +181,17 @@ PF_INLINE void pf_row_round_bf16(float* x, int n) {
   for (; k < n; ++k) {
     x[k] = pf_from_bits_f32(pf_rounded_bf16(pf_bits_f32(x[k]), x[k] != x[k]) & 0xffff0000u);
   }
+}
+
+// Of numbers that are normal, 0, infinite or NaN.
+PF_INLINE void pf_row_round_normal_bf16(float* x, int n) {
+  int k = 0;
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(__clang__)
+  for (; k + 32 <= n; k += 32) {
+    pf_bf16 h[32];
+    pf_narrow_normal_bf16(h, x + k, 32);
+    pf_widen_bf16(x + k, h, 32);
+  }
+#endif
+  if (k < n) pf_row_round_bf16(x + k, n - k);
 }

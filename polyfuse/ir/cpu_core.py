@@ -26,6 +26,7 @@ class Core:
                               waits for a row that does not follow the one before in memory
     byte_products             has it an instruction that adds four products of bytes to a total?
     pair_products             has it one that adds two of bf16, and may denormals be 0, as they are there?
+    flushes                   do its operations make 0 of denormals?
     """
 
     vector_bytes: int = 64
@@ -40,6 +41,7 @@ class Core:
     apart: int = 0
     byte_products: bool = False
     pair_products: bool = False
+    flushes: bool = False
 
 
 # One with vectors of 32 bytes: what loads and L2 give is measured (docs/targets.md).

@@ -13,6 +13,8 @@ from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.vector_math import CPU_FUNCTIONS
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import Compilation, Watch, emitted
@@ -39,9 +41,10 @@ def every_value(kind: str) -> Any:
     return np.arange(1 << 16, dtype=np.uint16).view(TYPES[kind])
 
 
-def source(text: str, kind: str, **sizes: int) -> str:
+def source(text: str, kind: str, core: Core | None = None, **sizes: int) -> str:
     graph = instantiate((parse_text(text.format(kind)),), "f")
-    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=Stitching())
+    way, knobs = Stitching(), CpuKnobs(core=core)
+    compilation = Compilation(graph, sizes, LoopFusion(), pf.Options(), stitching=way, knobs=knobs)
     return emitted(Watch(pf.Options()), compilation)[1].source
 
 
@@ -68,6 +71,34 @@ def test_results_are_rounded_to_nearest(kind: str) -> None:
     b = rng.standard_normal(333).astype(TYPES[kind])
     want = (x.astype("f4") + b.astype("f4")).astype(TYPES[kind])
     np.testing.assert_array_equal(pf.compile(COPY.format(kind))(x, b).view("u2"), want.view("u2"))
+
+
+@pytest.mark.parametrize(
+    "value", ["x[t, h] * b[h]", "max(x[t, h], b[h])", "-x[t, h]", "x[t, h] if b[h] < 1 else b[h]"]
+)
+def test_only_what_arithmetic_flushed_is_known_to_be_normal(value: str) -> None:
+    text = COPY.replace("x[t, h] + b[h]", value)
+    flushing, keeping = (source(text, "bf16", Core(flushes=f), T=8, H=300) for f in (True, False))
+    assert ("pf_narrow_normal_bf16(&" in flushing) == ("*" in value)
+    assert "narrow_normal" not in keeping
+    assert "narrow_normal" not in source(text, "f16", Core(flushes=True), T=8, H=300)
+
+
+@pytest.mark.parametrize("denormals", ["flush", "keep"])
+def test_subnormal_results_of_bf16(denormals: Any) -> None:
+    """Products that are subnormal are there, or 0; what is only chosen is there in any case."""
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal((9, 300)) * 2.0 ** rng.integers(-136, -118, (9, 300))).astype(TYPES["bf16"])
+    b = np.full(300, 0.75, x.dtype)
+    product = x.astype("f4") * np.float32(0.75)
+    tiny = np.abs(product) < 2.0**-126
+    assert 100 < tiny.sum() < 2000
+    got = pf.compile(COPY.format("bf16").replace("+", "*"), denormals=denormals)(x, b)
+    want = np.where(tiny & (denormals == "flush"), 0.0, product).astype(x.dtype)
+    np.testing.assert_array_equal(got.astype("f4"), want.astype("f4"))
+    chosen = COPY.format("bf16").replace("x[t, h] + b[h]", "x[t, h] if b[h] < 1.0 else b[h]")
+    got = pf.compile(chosen, denormals=denormals)(x, b)
+    np.testing.assert_array_equal(got.view("u2"), x.view("u2"))
 
 
 @pytest.mark.parametrize("h", [1, 15, 64, 67, 200])
