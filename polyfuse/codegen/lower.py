@@ -66,6 +66,7 @@ from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.quotients import quotients
 from polyfuse.codegen.register_tiles import register_tiles
 from polyfuse.codegen.roundings import rounded_once
+from polyfuse.codegen.row_pieces import rows_in_pieces
 from polyfuse.codegen.rows_added_up import rows_added_up
 from polyfuse.codegen.rows_in_lanes import rows_in_lanes
 from polyfuse.codegen.rows_in_step import rows_in_step
@@ -124,6 +125,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
+    block = rows_in_pieces(block)
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     short, tasks = short_rows_in_lanes(kernel, tasks, knobs)

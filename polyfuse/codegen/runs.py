@@ -2,11 +2,14 @@
 
     for e by 1024:                           a stretch of indices
       skip it if its least and its greatest key say that nothing of it is in the share
-      list[..] = the iterations of the share
+      keys[..] = their keys;  list[..] = the iterations of the share
       for each run of iterations with one key in the list:
-        acc[l] = y[key, f + l]               64 lanes in registers, or what f has
+        acc[l] = y[key, f + l]               64 lanes in registers
         for e in the run:  acc[l] += ...     while rows some places further in the list are asked for
         y[key, f + l] = acc[l]
+
+Rows of as many lanes or less go otherwise (`codegen.held_rows`): where a run ends, it is found while rows are
+added, and not before.
 
 What is asked for: rows that data name (x[src[e], f]); where the list has gaps, rows in the order of e
 (x[e, f]), which the hardware would fetch whole, with what other owners need; where the keys of a stretch lie
@@ -22,6 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer, bare
+from polyfuse.codegen.held_rows import NOT_VECTORISED, HeldRow, held_text
 from polyfuse.codegen.owners import LEAST_AHEAD_BYTES
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
@@ -30,6 +34,10 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
 
 STRETCH = 1024
+# A list has room for so many more, which a vector of places is stored to.
+ROOM = 16
+# Rows of so many bytes are held in registers from one iteration to the next (`codegen.held_rows`).
+HELD_BYTES = 256
 # Lanes of a run fill so many bytes of registers.
 LANE_BYTES = 256
 # Rows are asked for so many iterations ahead, or so many bytes if that is less; long rows, whose end the
@@ -38,9 +46,6 @@ AHEAD = 12
 AHEAD_BYTES = 8 * 1024
 ROW_LINES = 16
 LINE = Core().line
-# Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers: two to six
-# times as slow where runs are long.
-NOT_VECTORISED = '__asm__ volatile("");'
 
 
 def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
@@ -62,12 +67,14 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}  {e}_most = {e}_key > {e}_most ? {e}_key : {e}_most;",
         f"{i2}}}",
         f"{i2}if ({e}_most < {e}_low || {e}_least >= {e}_high) continue;",
-        f"{i2}int {e}_list[{STRETCH}], {e}_count = 0;",
+        f"{i2}pf_i64 {e}_keys[{STRETCH}];",
+        f"{i2}int {e}_own[{STRETCH}], {e}_list[{STRETCH + ROOM}];",
         f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
         f"{i2}  {place}",
-        f"{i2}  {e}_list[{e}_count] = l;",
-        f"{i2}  {e}_count += ({e}_key >= {e}_low) & ({e}_key < {e}_high);",
+        f"{i2}  {e}_keys[l] = {e}_key;",
+        f"{i2}  {e}_own[l] = ({e}_key >= {e}_low) & ({e}_key < {e}_high);",
         f"{i2}}}",
+        f"{i2}const int {e}_count = {printer.call('pf_listed', [f'{e}_own', f'{e}_n', f'{e}_list'])};",
         *_listed(printer, node, i2),
         f"{i1}}}",
         f"{indent}}}",
@@ -86,33 +93,33 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
             f"{indent}}}",
         ]
     _, inner, update = row
-    key = bare(printer.data_index(node.key, node.extent))
+    if _length(inner) * update.value.dtype.bytes <= HELD_BYTES:
+        asked = [line for r in node.ahead for line in _asked(printer, node, inner, r, "q", "")]
+        return [*_until(node, inner, indent), *held_text(printer, HeldRow(node, row, asked), indent)]
     i1, i2 = indent + "  ", indent + "    "
     lines = [
         *_until(node, inner, indent),
         f"{indent}for (int {e}_k = 0, {e}_next; {e}_k < {e}_count; {e}_k = {e}_next) {{",
-        f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {key};",
-        f"{i1}for ({e}_next = {e}_k + 1; {e}_next < {e}_count; ++{e}_next) {{",
-        f"{i2}const pf_i64 {e} = {e}_s + {e}_list[{e}_next];",
-        f"{i2}if ({key} != {e}_key) break;",
-        f"{i1}}}",
+        f"{i1}const pf_i64 {e} = {e}_s + {e}_list[{e}_k], {e}_key = {e}_keys[{e}_list[{e}_k]];",
+        f"{i1}for ({e}_next = {e}_k + 1; {e}_next < {e}_count; ++{e}_next)",
+        f"{i2}if ({e}_keys[{e}_list[{e}_next]] != {e}_key) break;",
         *_before_run(printer, node, inner, i1),
     ]
-    low, high = inner.lower, inner.upper
-    assert isinstance(low, IConst) and isinstance(high, IConst)  # `_row` asked
     lanes = LANE_BYTES // update.value.dtype.bytes
-    whole = (high.value - low.value) // lanes
+    assert isinstance(inner.lower, IConst)  # `_row` asked
+    low, length = inner.lower.value, _length(inner)
+    whole = length // lanes
     if whole > 1:
         lines.append(
-            f"{i1}for (pf_i64 {inner.var}_s = {low.value}; "
-            f"{inner.var}_s < {low.value + whole * lanes}; {inner.var}_s += {lanes}) {{"
+            f"{i1}for (pf_i64 {inner.var}_s = {low}; "
+            f"{inner.var}_s < {low + whole * lanes}; {inner.var}_s += {lanes}) {{"
         )
         lines += [*_strip(printer, node, row, f"{inner.var}_s", lanes, i2, True), f"{i1}}}"]
     elif whole == 1:
-        lines += _strip(printer, node, row, str(low.value), lanes, i1, True)
-    rest = high.value - low.value - whole * lanes
+        lines += _strip(printer, node, row, str(low), lanes, i1, True)
+    rest = length - whole * lanes
     if rest:
-        start = str(low.value + whole * lanes)
+        start = str(low + whole * lanes)
         lines += _strip(printer, node, row, start, rest, i1, not whole)
     return [*lines, f"{indent}}}"]
 

@@ -273,7 +273,9 @@ def _rows() -> dict[str, str]:
     text = "\n".join([read("vector_rows.h"), read("vector_quotient.h")])
     suffix = {F32: "ps", F64: "pd"}
     each = [Template(text).substitute(_FLOAT_PARAMETERS[t], S=suffix[t]) for t in COMPUTE_FLOATS]
-    return dict(blocks("\n".join([*each, read("vector_short.h"), read("vector_words.h")])))
+    return dict(
+        blocks("\n".join([*each, read("vector_short.h"), read("vector_words.h"), read("vector_lists.h")]))
+    )
 
 
 @cache
@@ -339,6 +341,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *map(scaled_name, SCALED),
         *clamped.names(),
         *WORD_FUNCTIONS,
+        "pf_listed",
         *(f"pf_quotient_{t.name}" for t in COMPUTE_FLOATS),
     ]
 )

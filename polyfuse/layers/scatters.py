@@ -11,7 +11,8 @@ at a glance, and those of a row that follow each other are added up in registers
 
 Where the result is small beside the updates, parts of these have a copy of the result each instead
 (`layers.scatter_copies`), which is all theirs: nothing is looked through in vain, nor is any worker idle
-where most updates are of a few rows.  Rows too short for owners have copies, or none.
+where most updates are of a few rows.  Short rows have owners only where copies are too large, single elements
+none.
 
 A scatter is given to owners if one of its indices is data and the loops over the others make it worth
 while.  What is scattered is computed before, what needs the result comes after.
@@ -45,8 +46,10 @@ from polyfuse.layers.depending import depending
 from polyfuse.layers.nest import Nest, span_of, volume
 from polyfuse.layers.scatter_copies import worth_copying
 
-# Elements that are updated together, at least: fewer do not pay for the indices that owners look through.
+# Rows of fewer elements have copies where the result is small, rather than owners.
 FEWEST_TOGETHER = 16
+# Single elements do not pay for the indices that owners look through.
+FEWEST_OWNED = 2
 # Parts for each worker where rows have so many bytes, so that the slowest has not twice the work.  Many
 # workers have one each, because every part looks through all indices; so do few where rows are shorter,
 # because the hardware fetches what lies between the rows of a part.
@@ -153,6 +156,8 @@ def scatter_of(
     copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)
     owners = _owners(graph, s, free, threads if parallel else 1)
     short = prod(_trip(d) for d in s.dims if d.name in free) < FEWEST_TOGETHER
+    if short and (copies or not parallel):
+        owners = None
     if owners is None and not (copies and short):
         return None
     first = _first(graph, inside, s)
@@ -162,12 +167,12 @@ def scatter_of(
 
 
 def _owners(graph: TensorGraph, s: Statement, free: tuple[str, ...], threads: int) -> Owners | None:
-    """Who owns which rows of a scatter's result; None where it has none, or short ones."""
+    """Who owns which rows of a scatter's result; None where it has none."""
     places = [k for k, i in enumerate(s.write) if isinstance(i, EXPR_TYPES)]
     extent = graph.tensor(s.target).shape[places[0]]
     together = prod(_trip(d) for d in s.dims if d.name in free)
     rows = len(places) == 1 and places[0] < len(s.write) - 1 and len(free) == len(s.write) - 1
-    if not rows or not isinstance(extent, IConst) or together < FEWEST_TOGETHER or free[-1] != _last(s):
+    if not rows or not isinstance(extent, IConst) or together < FEWEST_OWNED or free[-1] != _last(s):
         return None
     (key,) = (s.write[k] for k in places)
     if depends_on(key) & set(free):

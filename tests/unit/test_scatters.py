@@ -38,7 +38,10 @@ SEVERAL_LOOPS = """op f(x: f32[E, K, F], dst: i32[E], b: f32[N]) -> (y: f32[N, F
   s[dst[e], f] += x[e, k, f]
   y[n, f] = s[n, f] + b[n]
 }"""
-MANY_ROWS = [(5000, 3000, 64), (3001, 4100, 33), (700, 1025, 300), (2, 3000, 16)]
+MANY_ROWS = [
+    *[(5000, 3000, 64), (3001, 4100, 33), (700, 1025, 300), (2, 3000, 16)],
+    *[(9000, 20_000, 2), (9000, 20_000, 3), (5000, 9000, 8), (5000, 9001, 13), (4001, 9000, 16), (999, 4100, 31)],
+]
 
 
 def graph_of(text: str, **sizes: int) -> Any:
@@ -134,7 +137,10 @@ def test_strided_and_narrow() -> None:
         (MESSAGES, {"N": 900, "E": 3000, "F": 256}, Owners("y", 0, 4)),  # long rows
         (MESSAGES, {"N": 50, "E": 3000, "F": 32}, Owners("y__2__part", 1, 1)),  # a copy for each part
         (MESSAGES, {"N": 50, "E": 30, "F": 32}, Owners("y", 0, 1)),  # little work
-        (MESSAGES, {"N": 50, "E": 3000, "F": 3}, None),  # little for each index
+        (MESSAGES, {"N": 50, "E": 3000, "F": 3}, None),  # little work in short rows
+        (MESSAGES, {"N": 900, "E": 30_000, "F": 3}, None),  # a copy of short rows for each part
+        (MESSAGES, {"N": 9000, "E": 30_000, "F": 3}, Owners("y", 0, 2)),
+        (MESSAGES, {"N": 9000, "E": 90_000, "F": 1}, None),  # little for each index
         ("op f(x: f32[E, F], d: i64[F], b: f32[N]) -> (y: f32[E, N]) { y[e, d[f]] += x[e, f] }",
          {"N": 50, "E": 300, "F": 320}, None),  # rows are free already
         ("op f(x: f32[E, F], d: i64[E], b: f32[N]) -> (y: f32[N, F]) "
@@ -163,7 +169,7 @@ def test_no_elements() -> None:
 def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
     a = given(n, e, f, order)
     x = np.random.default_rng(1).standard_normal((e, f), "f4")
-    x[e // 2, 1], x[e // 3, 2] = np.nan, np.inf
+    x[e // 2, 1], x[e // 3, -1] = np.nan, np.inf
     want, got = a["x"].copy(), a["x"].copy()
     np.add.at(want, np.clip(a["dst"], 0, n - 1), x)
     pf.compile(ROWS_ADDED)(got, a["dst"], x)
@@ -171,6 +177,35 @@ def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+EACH = [1, 2, 3, 5, 7, 20, 1000]
+
+
+@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("f", [2, 4, 7, 12, 16, 24])
+def test_rows_of_which_so_many_go_together(f: int, each: int) -> None:
+    """Each key comes so often, in turn with another one or not: a row is held, or loaded each time."""
+    n, e = 40_000, 30_000
+    rng = np.random.default_rng(each)
+    runs = np.repeat(rng.integers(0, n, e // each + 1), each)[:e]
+    x = rng.standard_normal((e, f), "f4")
+    for dst in (np.sort(runs), runs, np.where(np.arange(e) % 2, runs, runs[0])):
+        want = np.zeros((n, f), "f4")
+        np.add.at(want, dst, x)
+        got = np.zeros((n, f), "f4")
+        pf.compile(ROWS_ADDED)(got, dst, x)
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("f", "held"), [(2, [2]), (4, [4]), (7, [4, 3]), (12, [8, 4]), (16, [16]), (45, [32, 8, 4, 1]), (65, None)]
+)
+def test_rows_in_registers(f: int, held: list[int] | None) -> None:
+    text = cpu_source(ROWS_ADDED, N=40_000, E=30_000, F=f)
+    assert [int(n) for n in re.findall(r"float c0_acc\d+\[(\d+)\]", text)] == (held or [])
+    assert ("c0_each" in text) == (f <= 16)
+    assert ("c0_next" in text) == (held is None)
 
 
 def asked_for(text: str, **sizes: int) -> set[str]:
