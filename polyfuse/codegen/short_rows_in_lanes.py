@@ -146,7 +146,7 @@ class _Change:
             return None
         taken = {b.tensor for b in (*self.kernel.buffers, *self.arrays)}
         names = (name for k in itertools.count() if (name := f"short{k}") not in taken)
-        straight = StraightRows(self.kernel, row, length, rows, names)
+        straight = StraightRows(self.kernel, row, rows, names)
         body = straight.made_of(row.body)
         if body is None:
             return None
@@ -160,20 +160,20 @@ class _Change:
 
 
 def _length(kernel: Kernel, row: For) -> int:
-    """How many elements all loops of a row go over, or rows have without them; 0 where a row has loops of
-    several lengths, or anything but plain nodes."""
+    """How many elements loops of a row go over at most, or rows have of which elements are read by number; 0
+    where that is not known, or a row has anything but plain nodes."""
     loops = [n for n in row.body if isinstance(n, For)]
     nodes = [n for n in nodes_of(row.body) if not isinstance(n, For)]
     plain_nodes = all(isinstance(n, (Declare, Store, Update, Comment)) for n in nodes)
     counted = any(isinstance(n, Declare) and n.count for n in nodes)
     shared = any(isinstance(n, Update) and n.atomic for n in nodes)
     nested = any(isinstance(n, For) for x in loops for n in x.body)
-    whole = all(n.lower == IConst(0) and n.step == 1 and not n.joint for n in loops)
-    lengths = {trip_of(n) for n in loops} or _extents(kernel, row)
-    if not plain_nodes or counted or shared or nested or not whole or len(lengths) != 1:
+    whole = all(isinstance(n.lower, IConst) and n.step == 1 and not n.joint for n in loops)
+    if not plain_nodes or counted or shared or nested or not whole:
         return 0
-    (length,) = lengths
-    return length if length is not None and length < _LINE_BYTES // min(SIZES) else 0
+    lengths = {trip_of(n) for n in loops} | _extents(kernel, row)
+    length = max((_LINE_BYTES if n is None else n for n in lengths), default=_LINE_BYTES)
+    return length if length < _LINE_BYTES // min(SIZES) else 0
 
 
 def _extents(kernel: Kernel, row: For) -> set[int | None]:
@@ -204,12 +204,18 @@ def _is_worth(body: Block, length: int, few: bool) -> bool:
     joined |= any(isinstance(e, Read) and e.indices and isinstance(e.indices[-1], IConst) for e in every)
     takes_long = any(isinstance(n, Update) and n.op in COMPARED for n in nodes_of(body))
     takes_long |= any(isinstance(e, Apply) and (e.op in COMPARED or not computes_little(e)) for e in every)
-    operations = sum(length * _operations(n.body) for n in body if isinstance(n, For)) + _operations(body)
+    inside = sum((trip_of(n) or 0) * _operations(n.body) for n in body if isinstance(n, For))
+    operations = inside + _operations(body)
     if operations > MOST_OPERATIONS:
         return False
     if not joined:
         return functions and length % QUARTER > 0
-    return (takes_long or few) and length <= (LONGEST_OF_FUNCTIONS if functions else LONGEST)
+    if not functions:
+        return (takes_long or few) and length <= LONGEST
+    of_functions = [
+        trip_of(n) or 0 for n in body if isinstance(n, For) and any(map(has_function, values_of(n.body)))
+    ]
+    return (takes_long or few) and max(of_functions, default=length) <= LONGEST_OF_FUNCTIONS
 
 
 def _operations(block: Block) -> int:

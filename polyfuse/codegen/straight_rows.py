@@ -19,6 +19,7 @@ from polyfuse.codegen.rows_jointly import ROW, for_all_rows
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import hidden
 from polyfuse.codegen.transposed import plain
+from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
@@ -40,16 +41,15 @@ Run = tuple[str, tuple[IndexExpr, ...]]  # a tensor, and all of its indices but 
 
 @dataclass(slots=True)
 class StraightRows:
-    """Rows of `length` elements without loops, `rows` of them at once.
+    """Rows without loops, `rows` of them at once, with fewer elements each.
 
     `values` are what numbers and elements are by now, `written` those of memory, `read` the memory that is
-    read, and `types` what is along rows of it; arrays of tiles have `names`.  All rows add to `sums`, for
-    which each lane has a total of its own.
+    read, `types` what is along rows of it, and `lengths` how much; arrays of tiles have `names`.  All rows
+    add to `sums`, for which each lane has a total of its own.
     """
 
     kernel: Kernel
     row: For
-    length: int
     rows: int
     fresh: Iterator[str]
     scalars: frozenset[str] = frozenset()
@@ -59,6 +59,7 @@ class StraightRows:
     added: str = ""
     read: set[str] = field(default_factory=set)
     types: dict[Run, DType] = field(default_factory=dict)
+    lengths: dict[Run, int] = field(default_factory=dict)
     names: dict[tuple[Run, bool], str] = field(default_factory=dict)
     made: list[Node] = field(default_factory=list)
     possible: bool = True
@@ -68,8 +69,8 @@ class StraightRows:
         rows, nor side by side."""
         self.scalars = frozenset(n.name for n in nodes_of(body) if isinstance(n, Declare))
         for n in body:
-            if isinstance(n, For):
-                for k in range(self.length):
+            if isinstance(n, For) and isinstance(n.lower, IConst):
+                for k in range(n.lower.value, n.lower.value + (trip_of(n) or 0)):
                     self._block(substituted(n.body, {n.var: IConst(k)}))
             else:
                 self._block((n,))
@@ -154,17 +155,17 @@ class StraightRows:
         """The run of memory that an element is in, if that is a whole row."""
         at = plain(indices)
         extents = next((b.extents for b in self.kernel.buffers if b.tensor == name), ())
-        if len(at) < max(2, len(indices)) or not extents or extents[-1] != IConst(self.length):
+        if len(at) < max(2, len(indices)) or not extents or not isinstance(extents[-1], IConst):
             return None
-        *leading, last = at
-        if not isinstance(last, IConst) or not 0 <= last.value < self.length:
+        (*leading, last), length = at, extents[-1].value
+        if not isinstance(last, IConst) or not 0 <= last.value < length < self.rows:
             return None
         if any(self.row.var in hidden(i) for i in leading):
             return None
         if not any(linear(i).factor(IVar(self.row.var)) for i in leading):
             return None  # not one of each row
         run = name, tuple(leading)
-        self.types[run] = dtype
+        self.types[run], self.lengths[run] = dtype, length
         self.possible &= dtype.bytes in SIZES
         return run
 
@@ -187,9 +188,10 @@ class StraightRows:
         for name, indices in self.written:
             run = self._run(name, indices, self.values[name, indices].dtype)
             place = (name, indices) if run is None else run
-            places[place] = places.get(place, 0) + (self.length if run is None else 1)
+            left = 1 if run is None else places.get(run, self.lengths[run])
+            places[place] = left - 1
         written = [memory.get(name, name) for name, _ in places]
-        once = len({*written}) == len(written) and all(n == self.length for n in places.values())
+        once = len({*written}) == len(written) and not any(places.values())
         summed = {memory.get(name, name) for name, _ in self.sums}
         read = {memory.get(n, n) for n in self.read}
         return once and not (read & {*written, *summed} or summed & {*written})
@@ -204,8 +206,8 @@ class StraightRows:
 
     def arrays(self) -> Iterator[Buffer]:
         """Those of all tiles."""
-        extents = (IConst(self.length), IConst(self.rows))
         for (run, _), name in self.names.items():
+            extents = (IConst(self.lengths[run]), IConst(self.rows))
             yield Buffer(name, self.types[run], Scope.LOCAL, extents, extents, "rows are lanes")
         for dtype in {*self.sums.values()}:
             extents = (IConst(len(self.sums)), IConst(self.rows))
@@ -237,12 +239,12 @@ class StraightRows:
 
     def tiles(self, back: bool) -> Iterator[Node]:
         """Memory turned around into arrays, or these turned back."""
-        along = For(_PLACE, IConst(0), IConst(self.length), 1, ())
         lanes = For(ROW, IConst(0), IConst(self.rows), 1, ())
         for (run, stored), name in self.names.items():
             if stored is not back:
                 continue
-            tensor, leading = run
+            (tensor, leading), length = run, self.lengths[run]
+            along = For(_PLACE, IConst(0), IConst(length), 1, ())
             memory, array = (*leading, IVar(_PLACE)), (IVar(_PLACE), IVar(ROW))
             if back:
                 yield TurnedTile(
@@ -253,7 +255,7 @@ class StraightRows:
                     lanes,
                     self.rows,
                     along,
-                    self.length,
+                    length,
                     (tensor, memory),
                 )
             else:
@@ -263,7 +265,7 @@ class StraightRows:
                     tensor,
                     memory,
                     along,
-                    self.length,
+                    length,
                     lanes,
                     self.rows,
                     (name, array),

@@ -78,6 +78,22 @@ GELU = """op f(x: f32[T, H], b: f32[H]) -> (y: f32[T, H]) {
   s[t, h] = x[t, h] + b[h]
   y[t, h] = 0.5 * s[t, h] * (1.0 + erf(s[t, h] * 0.7071))
 }"""
+# Rows of several lengths: halves of one, a row that two loops write, and one of which the end is not read.
+HALVES = """op f(x: f32[T, 2*H], g: f32[2*H]) -> (y: f32[T, H]) where H >= 1 {
+  r[t] = rsqrt(mean[h](x[t, h] * x[t, h]) + 1e-6)
+  a[t, h] = x[t, h] * r[t] * g[h] for h in 0..H
+  y[t, h] = a[t, h] * sigmoid(a[t, h]) * x[t, h+H] * r[t] * g[h+H]
+}"""
+JOINED = """op f(x: f32[T, H], z: f32[T, H]) -> (y: f32[T, 2*H]) where H >= 1 {
+  s[t] = sum[h](exp(x[t, h]))
+  y[t, h] = exp(x[t, h]) / s[t] for h in 0..H
+  y[t, h] = sigmoid(z[t, h-H]) * s[t] for h in H..2*H
+}"""
+ENDS = """op f(x: f32[T, H+2]) -> (y: f32[T, H]) where H >= 1 {
+  m[t] = max[h in 0..H](x[t, h])
+  y[t, h] = exp(x[t, h] - m[t]) for h in 0..H
+}"""
+SEVERAL = {"halves": HALVES, "joined": JOINED, "ends": ENDS}
 PROGRAMS = {
     "softmax": SOFTMAX.format("f32"),
     "softmax of f64": SOFTMAX.format("f64"),
@@ -135,6 +151,30 @@ def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
 def test_results_are_right(program: str, t: int, h: int) -> None:
     sizes = {"T": t, "H": h} | ({"B": 3} if program == "turned" else {})
     assert_compiled(PROGRAMS[program], **sizes)
+
+
+@pytest.mark.parametrize(
+    ("program", "h", "expected"),
+    [
+        ("halves", 2, 0),  # all is written out
+        ("halves", 3, 2),
+        ("halves", 7, 2),
+        ("halves", 8, 0),  # a vector
+        ("joined", 3, 0),
+        ("joined", 7, 4),  # the sums have a loop of their own
+        ("joined", 8, 0),
+        ("ends", 6, 2),
+    ],
+)
+def test_which_rows_of_several_lengths_are_lanes(program: str, h: int, expected: int) -> None:
+    assert tiles(SEVERAL[program], T=4000, H=h) == expected
+
+
+@pytest.mark.parametrize("program", SEVERAL)
+@pytest.mark.parametrize("t", [0, 1, 15, 16, 17, 61, 4003])
+@pytest.mark.parametrize("h", [1, 2, 3, 4, 5, 6, 7, 8, 11])
+def test_results_of_several_lengths_are_right(program: str, t: int, h: int) -> None:
+    assert_compiled(SEVERAL[program], T=t, H=h)
 
 
 @pytest.mark.parametrize("h", [5, 7, 8, 12])
