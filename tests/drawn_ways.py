@@ -235,7 +235,7 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (runs, "AHEAD", (2, 12)),
     (runs, "HELD_BYTES", (0, 16, 256)),
     (held_rows, "LEAST_GUESSED", (0, 5)),
-    (row_pieces, "LONGEST", (16, 64)),
+    (row_pieces, "WIDTHS", ((16,), (64, 32, 16))),
     (owners, "LEAST_AHEAD_BYTES", (1, 256 * 1024)),
     (products, "FEWEST_ALONG", (1, 32)),
     (tile_shapes, "STREAMED_FACTOR", (0, 0, 1024)),

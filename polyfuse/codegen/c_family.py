@@ -405,18 +405,11 @@ def _float_literal(value: float, dtype: DType) -> str:
     return f"({text})" if math.copysign(1.0, rounded) < 0 else text
 
 
-def _is_of_named_row(node: Node) -> bool:
-    return isinstance(node, Update) and any(isinstance(i, EXPR_TYPES) for i in node.indices)
-
-
 def _stays_rolled(loop: For) -> bool:
-    """Is a short loop to be vectorised as it is? Where it fills whole vectors, of four lanes if it updates
-    rows that data name; and where it has functions and fills none, as scalars take longer for them.  Others
-    are faster unrolled."""
+    """Is a short loop to be vectorised as it is? Where it fills whole vectors; and where it has functions and
+    fills none, as scalars take longer for them.  Others are faster unrolled."""
     trip = trip_of(loop) or UNROLLED + 1
-    if trip == 4:
-        return all(map(_is_of_named_row, loop.body))
     if trip > UNROLLED or trip < 5:
-        return False
+        return loop.vector
     functions = any(is_function(e) for v in values_of(loop.body) for e in walk(v))
-    return trip < 8 if functions else trip % 8 == 0
+    return loop.vector or (trip < 8 if functions else trip % 8 == 0)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import Printer
-from polyfuse.codegen.row_pieces import LONGEST, pieces
+from polyfuse.codegen.row_pieces import WIDTHS, pieces
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.loop_ir import Block, Declare, For, OwnedLoop, Update
@@ -62,7 +62,7 @@ def held_text(printer: Printer, held: HeldRow, indent: str) -> list[str]:
     """See the module docstring; after the list is there, and `asked` has what it needs."""
     _, inner, _ = held.row
     in_registers = list(_in_registers(printer, held, indent))
-    if (trip_of(inner) or 0) * held.size > LONGEST:
+    if (trip_of(inner) or 0) * held.size > WIDTHS[0]:
         return in_registers
     e, i1 = held.node.loop.var, indent + "  "
     return [
@@ -139,7 +139,7 @@ def _updated(printer: Printer, held: HeldRow, acc: str, piece: For, indent: str)
 def _lanes(printer: Printer, held: HeldRow, piece: For, indent: str) -> Iterator[str]:
     """The head of a loop over a part of a row; of one vector gcc 12 would make scalars."""
     trip = trip_of(piece) or 0
-    rolled = " PF_ROLLED" if 4 <= trip <= LONGEST // held.size else ""
+    rolled = " PF_ROLLED" if 4 <= trip <= WIDTHS[0] // held.size else ""
     yield f"{indent}PF_IVDEP{rolled}"
     yield f"{indent}for (int l = 0; l < {trip}; ++l) {{"
     yield f"{indent}  const pf_i64 {piece.var} = {printer.index(piece.lower)} + l;"

@@ -46,7 +46,7 @@ def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertool
         match n:
             case For() if _is_worth(kernel, n, core, totals):
                 declared, row, sums = _sums_apart(kernel, n, numbers)
-                made += [*declared, *_with_end(row, core), *sums] if _repeats(kernel, row) else [n]
+                made += [*declared, *_with_end(row, core), *sums] if repeats(kernel, row) else [n]
             case For():
                 made.append(replace(n, body=overlapping_ends(kernel, n.body, core, numbers)))
             case If():
@@ -67,7 +67,7 @@ def _is_worth(kernel: Kernel, row: For, core: Core, totals: bool) -> bool:
     lanes = core.vector_bytes // size
     if others or size < LEAST_BYTES or trip < lanes:
         return False
-    if not has_window(row) and (totals or not _takes_long(row)):
+    if not has_window(row) and (totals or not takes_long(row)):
         return False
     if trip > LONGEST_PAST and _goes_past(kernel, row):
         return False
@@ -88,7 +88,7 @@ def _sums_apart(kernel: Kernel, row: For, numbers: itertools.count[int]) -> tupl
     changed = {memory_of(kernel, n.buffer) for n in sums}
     touched = {memory_of(kernel, r.tensor) for v in values_of(row.body) for r in reads(v)}
     touched |= {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, Store)}
-    apart = len(changed) == len(sums) > 0 and not changed & touched and _takes_long(row)
+    apart = len(changed) == len(sums) > 0 and not changed & touched and takes_long(row)
     kept_bytes = (trip_of(row) or 0) * sum(n.value.dtype.bytes for n in sums)
     if not apart or row.lower != IConst(0) or kept_bytes > MOST_KEPT:
         return (), row, ()
@@ -104,7 +104,7 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
     half, quarter = max(1, lanes // 2), max(1, lanes // 4)
     if any(isinstance(n, Update) and n.op in EXTREMES for n in row.body):
         return rest % half > 0
-    if _takes_long(row):
+    if takes_long(row):
         return rest % half > 0 and rest > 1
     return rest // half + rest % half // quarter + rest % quarter >= FEWEST_STEPS
 
@@ -115,13 +115,13 @@ def _goes_past(kernel: Kernel, row: For) -> bool:
     return any(isinstance(n, Store) and n.buffer in past for n in row.body)
 
 
-def _takes_long(row: For) -> bool:
+def takes_long(row: For) -> bool:
     """Is there a function, a quotient or a root?"""
     every = (e for v in values_of(row.body) for e in walk(v))
     return any(isinstance(e, Apply) and not computes_little(e) for e in every)
 
 
-def _repeats(kernel: Kernel, row: For) -> bool:
+def repeats(kernel: Kernel, row: For) -> bool:
     """Does an iteration make the same once more, as it sets all that it changes?"""
     written = {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, (Store, Update))}
     known: set[str] = set()

@@ -56,7 +56,7 @@ class For:
 
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
     the loop in its body accumulates (`codegen.rows_jointly`).  Compilers shall see how often a `window`
-    (`codegen.digits`) runs.
+    (`codegen.digits`) runs, and take no loop apart that is one `vector` (`codegen.row_pieces`).
     """
 
     var: str
@@ -69,6 +69,7 @@ class For:
     lane_bytes: int = 0
     joint: bool = False
     window: bool = False
+    vector: bool = False
 
 
 @dataclass(frozen=True, slots=True)

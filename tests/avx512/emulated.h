@@ -178,6 +178,18 @@ AVX512_CALLED unsigned short ucmpd(I32 a, I32 b, int imm, unsigned short mask) {
   for (int l = 0; l < 16; ++l) less |= (unsigned)((unsigned)a[l] < (unsigned)b[l]) << l;
   return (unsigned short)(less & mask);
 }
+AVX512_CALLED unsigned short ptestmd(I32 a, I32 b, unsigned short mask) {
+  unsigned some = 0;
+  for (int l = 0; l < 16; ++l) some |= (unsigned)((a[l] & b[l]) != 0) << l;
+  return (unsigned short)(some & mask);
+}
+AVX512_CALLED I32 compressd(I32 a, I32 other, unsigned short mask) {
+  I32 y = other;
+  int count = 0;
+  for (int l = 0; l < 16; ++l)
+    if (mask >> l & 1) y[count++] = a[l];
+  return y;
+}
 AVX512_CALLED I16 cvtne2ps2bf16(F32 high, F32 low) {
   return lanes(I16{}, ~0u, [&](int l) { return bf16(l < 16 ? low[l] : high[l - 16]); });
 }
@@ -248,6 +260,8 @@ AVX512_INLINE void movntdq(I64* to, I64 a) {
 #define __builtin_ia32_getexpps512_mask avx512::getexpps
 #define __builtin_ia32_getmantps512_mask avx512::getmantps
 #define __builtin_ia32_ucmpd512_mask avx512::ucmpd
+#define __builtin_ia32_ptestmd512 avx512::ptestmd
+#define __builtin_ia32_compresssi512_mask avx512::compressd
 #define __builtin_ia32_cvtne2ps2bf16_v32hi avx512::cvtne2ps2bf16
 #define __builtin_ia32_vcvtph2ps512_mask avx512::cvtph2ps
 #define __builtin_ia32_vcvtps2ph512_mask avx512::cvtps2ph

@@ -49,6 +49,12 @@ extern "C" void bf16(short* y, const float* a, const float* b) {
 extern "C" int less(const int* a, const int* b) {
   return __builtin_ia32_ucmpd512_mask(*(const I*)a, *(const I*)b, 1, -1);
 }
+extern "C" int common(const int* a, const int* b) {
+  return __builtin_ia32_ptestmd512(*(const I*)a, *(const I*)b, -1);
+}
+extern "C" void compressed(int* y, const int* a, int mask) {
+  *(I*)y = __builtin_ia32_compresssi512_mask(*(const I*)a, *(const I*)y, mask);
+}
 """
 LOOP = """
 extern "C" void {0}({1}* y, const {1}* x, const {1}* z, long n) {{
@@ -168,6 +174,14 @@ def test_integers_and_bf16(machine: ctypes.CDLL) -> None:
     u[0] = v[0]
     less = machine.less(ctypes.c_void_p(u.ctypes.data), ctypes.c_void_p(v.ctypes.data))
     np.testing.assert_array_equal([less >> k & 1 for k in range(16)], u < v)
+    u, v = u & 5, v & 3
+    common = machine.common(ctypes.c_void_p(u.ctypes.data), ctypes.c_void_p(v.ctypes.data))
+    np.testing.assert_array_equal([common >> k & 1 for k in range(16)], (u & v) != 0)
+    v = np.arange(16, dtype=np.int32)
+    y = -v
+    machine.compressed(ctypes.c_void_p(y.ctypes.data), ctypes.c_void_p(v.ctypes.data), ctypes.c_int(common))
+    kept = v[[common >> k & 1 == 1 for k in range(16)]]
+    np.testing.assert_array_equal(y, np.concatenate([kept, -v[len(kept) :]]))
     x = points(np.float32, rng)
     found = np.empty(x.size, np.uint16).view(ml_dtypes.bfloat16)
     for k in range(0, x.size, 32):
