@@ -88,7 +88,7 @@ class LanePrinter(HalfPrinter):
         if loop.coordinate is Coordinate.VECTOR:
             return [
                 f"{indent}{{",
-                *inner._unrolled(loop, "0", trip_of(loop) or 0, indent + "  "),
+                *HalfPrinter.lanes_of(inner, loop, "0", trip_of(loop) or 0, indent + "  "),
                 f"{indent}}}",
             ]
         begin = [f"{indent}    {x}" for x in self.begin.get(loop.var, ())]

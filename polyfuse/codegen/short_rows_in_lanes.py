@@ -30,11 +30,12 @@ from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, names_of
 from polyfuse.codegen.rows_together import nodes_of, possible
-from polyfuse.codegen.straight_rows import COMPARED, SIZES, StraightRows
+from polyfuse.codegen.straight_rows import COMPARED, HALVES, SIZES, StraightRows
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import F16
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -60,6 +61,9 @@ SHORTEST, LONGEST, LONGEST_OF_FUNCTIONS = 5, 8, 12
 # To turn around more (with vectors of 32 bytes, as many), or longer ones, takes as long as to add or multiply
 # them as they lie.
 FEW = 6
+# So many elements of 16 bits, and more, go under masks (`codegen.masked_tails`), if it is not much that is
+# made of several of them; fewer one by one, each with a conversion, of which f16 takes long.
+FEWEST_HALVES, SHORTEST_F16, SHORTEST_BF16 = 8, 2, 4
 # What is left of a row goes in halves and quarters of vectors, and what is left of these one by one.
 QUARTER = 4
 # Operations of all elements together: with more, compilers take long.
@@ -139,8 +143,9 @@ class _Change:
         """As many rows as lanes, from the `first` on; None if there are no such rows."""
         length, width = _length(self.kernel, row), _width(row.body)
         rows, trip = _LINE_BYTES // (width or 1), trip_of(row)
-        few = width == min(SIZES) and length <= (FEW if self.core.vector_bytes >= _LINE_BYTES else FEW - 1)
-        if not width or not SHORTEST <= length < rows or not _is_worth(row.body, length, few):
+        wide = self.core.vector_bytes >= _LINE_BYTES
+        few = width == min(SIZES) and length <= (FEW if wide else FEW - 1)
+        if not width or not 1 < length < rows or not _is_worth(row.body, length, few, wide):
             return None
         if trip is not None and trip < rows:
             return None
@@ -185,36 +190,44 @@ def _extents(kernel: Kernel, row: For) -> set[int | None]:
 
 
 def _width(body: Block) -> int:
-    """Bytes of the numbers that are read and computed; 0 where they are of several widths, or of others."""
+    """Bytes of the numbers that are computed, and read but for those of 16 bits; 0 where they are of several
+    widths, or of others."""
     values = [*values_of(nodes_of(body))]
     every = [e for v in values for e in walk(v)]
     found = (*values, *(e for e in every if isinstance(e, Read)))
-    widths = {e.dtype.bytes for e in found if not e.dtype.is_bool}
+    widths = {e.dtype.bytes for e in found if not e.dtype.is_bool and e.dtype not in HALVES}
     divided = any(isinstance(e, Apply) and e.op in _SCALAR and not e.dtype.is_float for e in every)
     return widths.pop() if len(widths) == 1 and widths <= {*SIZES} and not divided else 0
 
 
-def _is_worth(body: Block, length: int, few: bool) -> bool:
+def _is_worth(body: Block, length: int, few: bool, wide: bool) -> bool:
     """Is something made of several elements of a row, with enough operations if these are not few, or by
-    functions of each, and not too many of them?"""
+    functions of each, and not too many of them?  Are there elements of 16 bits, too few for masks?  With
+    `wide` vectors these are not much faster."""
+    loops = [n for n in body if isinstance(n, For)]
     values = [*values_of(nodes_of(body))]
     every = [e for v in values for e in walk(v)]
+    read = [e for e in every if isinstance(e, Read) and e.indices]
     functions = any(map(has_function, values))
-    joined = any(isinstance(n, For) and n.lanes for n in body)
-    joined |= any(isinstance(e, Read) and e.indices and isinstance(e.indices[-1], IConst) for e in every)
+    joined = any(n.lanes for n in loops) or any(isinstance(r.indices[-1], IConst) for r in read)
     takes_long = any(isinstance(n, Update) and n.op in COMPARED for n in nodes_of(body))
     takes_long |= any(isinstance(e, Apply) and (e.op in COMPARED or not computes_little(e)) for e in every)
-    inside = sum((trip_of(n) or 0) * _operations(n.body) for n in body if isinstance(n, For))
-    operations = inside + _operations(body)
-    if operations > MOST_OPERATIONS:
+    if sum((trip_of(n) or 0) * _operations(n.body) for n in loops) + _operations(body) > MOST_OPERATIONS:
+        return False
+    halves = {r.dtype for r in read if r.dtype in HALVES}
+    if halves and (F16 in halves or joined):
+        least = SHORTEST_F16 if F16 in halves else SHORTEST_BF16
+        shortest = min((trip_of(n) or 0 for n in loops), default=length)
+        return length >= least and (
+            shortest < FEWEST_HALVES or (wide and joined and takes_long and length == FEWEST_HALVES)
+        )
+    if length < SHORTEST or (halves and length >= FEWEST_HALVES):
         return False
     if not joined:
         return functions and length % QUARTER > 0
     if not functions:
         return (takes_long or few) and length <= LONGEST
-    of_functions = [
-        trip_of(n) or 0 for n in body if isinstance(n, For) and any(map(has_function, values_of(n.body)))
-    ]
+    of_functions = [trip_of(n) or 0 for n in loops if any(map(has_function, values_of(n.body)))]
     return (takes_long or few) and max(of_functions, default=length) <= LONGEST_OF_FUNCTIONS
 
 

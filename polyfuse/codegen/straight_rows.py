@@ -20,7 +20,7 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import hidden
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.dtypes import BOOL, DType
+from polyfuse.ir.dtypes import BF16, BOOL, F16, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -29,8 +29,8 @@ from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Up
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, map_expr
 
-# Elements of other sizes are converted.
-SIZES = (4, 8)
+# Numbers of other sizes are converted, and in memory floats of 16 bits may be.
+SIZES, HALVES = (4, 8), (F16, BF16)
 # Extremes, and what tells which of two numbers they keep.
 COMPARED = {"max": "gt", "min": "lt"}
 _PLACE = "place"
@@ -166,7 +166,7 @@ class StraightRows:
             return None  # not one of each row
         run = name, tuple(leading)
         self.types[run], self.lengths[run] = dtype, length
-        self.possible &= dtype.bytes in SIZES
+        self.possible &= dtype.bytes in SIZES or dtype in HALVES
         return run
 
     def _is_same(self, indices: tuple[Index, ...]) -> bool:

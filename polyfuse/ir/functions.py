@@ -9,8 +9,8 @@ _FUNCTIONS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "p
 
 
 def is_function(e: Expr) -> bool:
-    """Does an expression end in a function?"""
-    return isinstance(e, Apply) and e.op in _FUNCTIONS and exponent(e) is None
+    """Does an expression end in a function, or a short one (`codegen.short_functions`)?"""
+    return isinstance(e, Apply) and e.op.removeprefix("short_") in _FUNCTIONS and exponent(e) is None
 
 
 def has_function(e: Expr) -> bool:

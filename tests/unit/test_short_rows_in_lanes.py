@@ -112,6 +112,25 @@ PROGRAMS = {
 }
 
 
+# Programs in floats of 16 bits, which are converted in lanes.
+HALF = {
+    f"{name} in {kind}": text.replace("f32", kind)
+    for kind in ("f16", "bf16")
+    for name, text in {
+        "softmax": SOFTMAX.format("f32"),
+        "norm": NORM,
+        "highest": HIGHEST,
+        "in place": IN_PLACE,
+        "gradient": GRADIENT,
+        "gradient of a norm": NORM_GRADIENT,
+        "functions": GELU,
+        "halves": HALVES,
+        "sums of two types": COUNTED,
+        "products": "op f(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] * g[h] }",
+    }.items()
+}
+
+
 def tiles(text: str, **sizes: int) -> int:
     """How often memory is turned around, or back."""
     return len(re.findall(r"pf_turn(?:_short)?<\d", cpu_source(text, **sizes)))
@@ -151,6 +170,35 @@ def test_which_rows_are_lanes(program: str, h: int, expected: int) -> None:
 def test_results_are_right(program: str, t: int, h: int) -> None:
     sizes = {"T": t, "H": h} | ({"B": 3} if program == "turned" else {})
     assert_compiled(PROGRAMS[program], **sizes)
+
+
+@pytest.mark.parametrize(
+    ("program", "h", "expected"),
+    [
+        ("softmax in f16", 2, 2),
+        ("softmax in f16", 7, 2),
+        ("softmax in f16", 8, 2),
+        ("softmax in f16", 9, 0),  # under masks
+        ("softmax in bf16", 3, 0),
+        ("softmax in bf16", 4, 2),
+        ("functions in f16", 7, 2),
+        ("functions in f16", 9, 0),
+        ("functions in bf16", 4, 0),
+        ("functions in bf16", 7, 2),
+        ("products in bf16", 5, 0),  # compilers do as well
+        ("halves in f16", 7, 2),
+        ("halves in f16", 8, 0),
+    ],
+)
+def test_which_rows_of_16_bits_are_lanes(program: str, h: int, expected: int) -> None:
+    assert tiles(HALF[program], T=4000, H=h) == expected
+
+
+@pytest.mark.parametrize("program", HALF)
+@pytest.mark.parametrize("t", [1, 17, 4003])
+@pytest.mark.parametrize("h", [1, 2, 3, 4, 5, 7, 8, 9])
+def test_results_in_16_bits_are_right(program: str, t: int, h: int) -> None:
+    assert_compiled(HALF[program], T=t, H=h)
 
 
 @pytest.mark.parametrize(
