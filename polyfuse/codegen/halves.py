@@ -28,7 +28,7 @@ from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BF16, F16, F32, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -39,6 +39,7 @@ from polyfuse.ir.tensor_graph import (
     Read,
     Select,
     depends_on,
+    reads,
 )
 
 Element = tuple[str, tuple[Index, ...]]
@@ -335,8 +336,11 @@ def _follows(e: IndexExpr, var: str) -> bool:
 
 
 def _alone(store: Store, body: Block) -> bool:
-    """Does nothing else in the body change what a store does?  Its indices differ by a number from those of
-    others, and iterations do not meet."""
+    """Does nothing else in the body change what a store does, or read it after it?  Its indices differ by a
+    number from those of others, and iterations do not meet."""
+    after = body[next(k for k, n in enumerate(body) if n is store) + 1 :]
+    if any(r.tensor == store.buffer for v in values_of(after) for r in reads(v)):
+        return False
     others = [
         n for n in body if isinstance(n, (Store, Update)) and n.buffer == store.buffer and n is not store
     ]
