@@ -42,7 +42,7 @@ def _cut(kernel: Kernel, row: For) -> Block:
     counted = any(isinstance(n, Declare) and n.count for n in row.body)
     if size < LEAST_BYTES or not is_row(row) or row.window or counted or takes_long(row):
         return (row,)
-    if not isinstance(row.lower, IConst) or trip * size > WIDTHS[0] or _adds_up(row):
+    if not isinstance(row.lower, IConst) or not 0 < trip * size <= WIDTHS[0] or _adds_up(row):
         return (row,)
     first, *rest = pieces(row, size)
     if not rest:

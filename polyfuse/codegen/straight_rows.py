@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.c_family import UPDATES
+from polyfuse.codegen.c_family import UPDATES, certain_reads
 from polyfuse.codegen.rows_jointly import ROW, for_all_rows
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import hidden
@@ -44,8 +44,9 @@ class StraightRows:
     """Rows without loops, `rows` of them at once, with fewer elements each.
 
     `values` are what numbers and elements are by now, `written` those of memory, `read` the memory that is
-    read, `types` what is along rows of it, and `lengths` how much; arrays of tiles have `names`.  All rows
-    add to `sums`, for which each lane has a total of its own.
+    read, `types` what is along rows of it, `lengths` how much, and `certain` which of it is there whatever
+    conditions say; arrays of tiles have `names`.  All rows add to `sums`, for which each lane has a total of
+    its own.
     """
 
     kernel: Kernel
@@ -60,6 +61,7 @@ class StraightRows:
     read: set[str] = field(default_factory=set)
     types: dict[Run, DType] = field(default_factory=dict)
     lengths: dict[Run, int] = field(default_factory=dict)
+    certain: set[Run] = field(default_factory=set)
     names: dict[tuple[Run, bool], str] = field(default_factory=dict)
     made: list[Node] = field(default_factory=list)
     possible: bool = True
@@ -76,7 +78,7 @@ class StraightRows:
                 self._block((n,))
         for element in self.written:
             self._store(*element)
-        self.possible &= self._apart()
+        self.possible &= self._apart() and self._is_there()
         return tuple(for_all_rows(tuple(self.made), {}, self.rows)) if self.possible else None
 
     def _block(self, block: Block) -> None:
@@ -130,6 +132,8 @@ class StraightRows:
             self.made.append(Store(self._array(run, True), (indices[-1], IVar(ROW)), value))
 
     def _expr(self, e: Expr) -> Expr:
+        runs = [self._run(r.tensor, r.indices, r.dtype) for r in certain_reads(e) if self._is_memory(r)]
+        self.certain |= {r for r in runs if r is not None}
         return map_expr(e, lambda x: self._read(x) if isinstance(x, Read) else x)
 
     def _read(self, r: Read) -> Expr:
@@ -144,6 +148,13 @@ class StraightRows:
         return r
 
     # what is touched
+
+    def _is_memory(self, r: Read) -> bool:
+        return (r.tensor, r.indices) not in self.values and not self._is_own(r.tensor)
+
+    def _is_there(self) -> bool:
+        """Is each row that is loaded whole read in any case?  Others may lie beyond the tensor."""
+        return all(run in self.certain for run, back in self.names if not back)
 
     def _is_own(self, name: str) -> bool:
         """Is it a number, or an array of the worker?"""

@@ -112,6 +112,12 @@ PROGRAMS = {
 }
 
 
+# The next row is there for all but the last one, and no condition on data may load it.
+GUARDED = """op f(x: {0}[T, H], z: f32[T]) -> (y: {0}[T, H]) where H >= 1 {{
+  m[t] = max[h](x[t, h])
+  e[t, h] = exp(x[t, h] - m[t]) + (x[t+1, h] if t + 1 < T and z[t] > 0.0 else 0.0)
+  y[t, h] = e[t, h] / sum[k](e[t, k])
+}}"""
 # Programs in floats of 16 bits, which are converted in lanes.
 HALF = {
     f"{name} in {kind}": text.replace("f32", kind)
@@ -192,6 +198,14 @@ def test_results_are_right(program: str, t: int, h: int) -> None:
 )
 def test_which_rows_of_16_bits_are_lanes(program: str, h: int, expected: int) -> None:
     assert tiles(HALF[program], T=4000, H=h) == expected
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("h", [3, 5, 7])
+def test_rows_that_may_not_be_there_are_not_loaded_whole(kind: str, h: int) -> None:
+    text = GUARDED.format(kind)
+    assert tiles(text, T=4096, H=h) == 0
+    assert_compiled(text, T=4096, H=h)
 
 
 @pytest.mark.parametrize("program", HALF)
