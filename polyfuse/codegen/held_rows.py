@@ -21,7 +21,7 @@ from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.row_pieces import WIDTHS, pieces
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IVar
-from polyfuse.ir.loop_ir import Block, Declare, For, OwnedLoop, Update
+from polyfuse.ir.loop_ir import Declare, For, OwnedLoop, Update
 from polyfuse.ir.tensor_graph import Index
 
 # Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers: two to six
@@ -130,9 +130,8 @@ def _updated(printer: Printer, held: HeldRow, acc: str, piece: For, indent: str)
     def element(p: Printer, name: str, indices: tuple[Index, ...]) -> str:
         return f"{acc}[l]" if name == buffer else own(p, name, indices)
 
-    body: Block = piece.body
     yield from _lanes(printer, held, piece, indent)
-    yield from replace(printer, element=element).block(body, indent + "  ")
+    yield from replace(printer, element=element).block(piece.body, indent + "  ")
     yield f"{indent}}}"
 
 

@@ -86,6 +86,7 @@ class LanePrinter(HalfPrinter):
         """A loop over rows that are computed at once; in the end it combines their totals."""
         inner = replace(self, in_rows=True, parts=frozenset(loop.lanes))
         if loop.coordinate is Coordinate.VECTOR:
+            # Its lanes are rows: no lines follow that could be asked for (`codegen.soon`).
             return [
                 f"{indent}{{",
                 *HalfPrinter.lanes_of(inner, loop, "0", trip_of(loop) or 0, indent + "  "),

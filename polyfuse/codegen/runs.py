@@ -34,8 +34,6 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
 
 STRETCH = 1024
-# A list has room for so many more, which a vector of places is stored to.
-ROOM = 16
 # Rows of so many bytes are held in registers from one iteration to the next (`codegen.held_rows`).
 HELD_BYTES = 256
 # Lanes of a run fill so many bytes of registers.
@@ -68,7 +66,7 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}}}",
         f"{i2}if ({e}_most < {e}_low || {e}_least >= {e}_high) continue;",
         f"{i2}pf_i64 {e}_keys[{STRETCH}];",
-        f"{i2}int {e}_own[{STRETCH}], {e}_list[{STRETCH + ROOM}];",
+        f"{i2}int {e}_own[{STRETCH}], {e}_list[{STRETCH}];",
         f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
         f"{i2}  {place}",
         f"{i2}  {e}_keys[l] = {e}_key;",

@@ -1,7 +1,7 @@
 // Places of numbers, for the CPU (`codegen.runs`).
 
 // The places of what is not 0 among n numbers that are 0 or 1, in order, and how many they are; the list has room
-// for 16 more.
+// for n, and no vector of places goes beyond: what is listed so far is no more than what was looked at.
 PF_INLINE int pf_listed(const int* own, int n, int* list) {
   int count = 0, l = 0;
 #if defined(__AVX512F__) && !defined(__clang__)
