@@ -25,7 +25,7 @@ from polyfuse.codegen.normal_values import is_normal, normal_names
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.dtypes import BF16, F16, F32, DType
+from polyfuse.ir.dtypes import BF16, F16, F32, HALVES, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, values_of
@@ -48,7 +48,6 @@ Half = tuple[str, tuple[Index, ...], DType]
 LANES = 64
 # Loops that run less often are not worth a step of lanes.
 FEWEST = 8
-_HALVES = (F16, BF16)
 
 
 def conversions() -> dict[str, str]:
@@ -356,7 +355,7 @@ def _differ(a: Index, b: Index) -> bool:
 
 
 def _narrows(e: Expr) -> bool:
-    return isinstance(e, Cast) and e.dtype in _HALVES and e.arg.dtype == F32
+    return isinstance(e, Cast) and e.dtype in HALVES and e.arg.dtype == F32
 
 
 def converted(body: Block) -> Iterator[Read]:
@@ -368,7 +367,7 @@ def converted(body: Block) -> Iterator[Read]:
 
 def _in(e: Expr) -> Iterator[Read]:
     match e:
-        case Cast(Read(dtype=source) as r, dtype) if source in _HALVES and dtype == F32:
+        case Cast(Read(dtype=source) as r, dtype) if source in HALVES and dtype == F32:
             yield r
         case Cast(arg):
             yield from _in(arg)

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import Printer, guarded_load, guards_index, scalar_name
 from polyfuse.codegen.normal_values import is_normal
 from polyfuse.codegen.short_functions import SHORT
-from polyfuse.ir.dtypes import BF16, F16, F32, F64, DType
+from polyfuse.ir.dtypes import BF16, F32, F64, HALVES, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
 
 OPS = ("exp", "sigmoid", "log")
 _DTYPES = (F32, F64)
-_HALVES = (F16, BF16)
 
 Element = Callable[[Printer, str, tuple[Index, ...]], str]
 
@@ -86,7 +85,7 @@ def _function(e: Expr) -> str | None:
     match e:
         case Apply(op) if e.dtype in _DTYPES and (op in OPS or op in SHORT.values()):
             return row_name(op, e.dtype)
-        case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in _HALVES:
+        case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in HALVES:
             return row_name("round", half)
         case _:
             return None

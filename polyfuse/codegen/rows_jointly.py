@@ -32,7 +32,7 @@ from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.cpu_core import joint_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.dtypes import BF16, F16
+from polyfuse.ir.dtypes import HALVES
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -69,8 +69,7 @@ LONGEST_OF_FUNCTIONS = (128, 128)
 # Functions of totals that take long are computed for all rows at once.
 LONGEST_OF_TOTALS = (1024, 256)
 # Rows of 16 bits, counted as the f32 that they become: memory is faster than their conversions.
-LONGEST_OF_HALVES = (1024, 1024)
-_HALVES = (F16, BF16)
+LONGEST_OFHALVES = (1024, 1024)
 _ROOTS = ("div", "sqrt", "rsqrt")
 
 
@@ -133,8 +132,8 @@ def _longest(body: Block) -> tuple[int, int]:
     """The length of rows that pay, by what is computed of them."""
     nodes = list(nodes_of(body))
     single = [n for n in body if not isinstance(n, For)]
-    if any(r.dtype in _HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
-        return LONGEST_OF_HALVES
+    if any(r.dtype in HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
+        return LONGEST_OFHALVES
     if _long(single):
         return LONGEST_OF_TOTALS
     if _long(nodes):

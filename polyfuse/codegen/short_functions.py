@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
-from polyfuse.ir.dtypes import BF16, F16, F32
+from polyfuse.ir.dtypes import F32, HALVES
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.tensor_graph import (
     Apply,
@@ -43,7 +43,6 @@ UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
 MOST = 2
 
-_HALVES = (F16, BF16)
 # The error of a value of these is at most the sum of those of its operands.
 _RELATIVE = ("mul", "div", "neg", "abs", "sqrt", "rsqrt", "max", "min")
 _NOT_NEGATIVE = ("exp", "sigmoid", "abs", "sqrt", "rsqrt")
@@ -72,7 +71,7 @@ def with_short_functions(kernel: Kernel) -> Kernel:
 
 def _begins(e: Expr) -> bool:
     """Is it a value that is rounded to 16 bits?"""
-    return isinstance(e, Cast) and e.dtype in _HALVES and e.arg.dtype == F32
+    return isinstance(e, Cast) and e.dtype in HALVES and e.arg.dtype == F32
 
 
 def _read_early(graph: TensorGraph) -> set[str]:

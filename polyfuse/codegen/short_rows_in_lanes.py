@@ -30,12 +30,12 @@ from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, names_of
 from polyfuse.codegen.rows_together import nodes_of, possible
-from polyfuse.codegen.straight_rows import COMPARED, HALVES, SIZES, StraightRows
+from polyfuse.codegen.straight_rows import COMPARED, SIZES, StraightRows
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.dtypes import F16
+from polyfuse.ir.dtypes import F16, HALVES
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.kernel import Buffer, Kernel, Scope

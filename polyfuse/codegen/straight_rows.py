@@ -20,7 +20,7 @@ from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import hidden
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.dtypes import BF16, BOOL, F16, DType
+from polyfuse.ir.dtypes import BOOL, HALVES, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -30,7 +30,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, map_expr
 
 # Numbers of other sizes are converted, and in memory floats of 16 bits may be.
-SIZES, HALVES = (4, 8), (F16, BF16)
+SIZES = (4, 8)
 # Extremes, and what tells which of two numbers they keep.
 COMPARED = {"max": "gt", "min": "lt"}
 _PLACE = "place"

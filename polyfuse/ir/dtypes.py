@@ -71,6 +71,8 @@ I8 = DType("i8", Kind.SIGNED, 8, "pf_i8")
 U8 = DType("u8", Kind.UNSIGNED, 8, "pf_u8")
 BOOL = DType("bool", Kind.BOOL, 8, "pf_bool")
 
+# Floats of 16 bits, which are stored so and computed in f32.
+HALVES: tuple[DType, ...] = (F16, BF16)
 ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
 FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
