@@ -23,9 +23,9 @@ from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, load
 from polyfuse import lowering, pipeline
-from polyfuse.codegen import cpu, halves, lower, masked_tails, skewed, vector_math
+from polyfuse.codegen import cpu, halves, lower, masked_tails, runs, skewed, vector_math
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import online, rfactor
+from polyfuse.layers import online, rfactor, scatters
 from polyfuse.runtime import toolchain
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
@@ -173,6 +173,35 @@ CHOICES = (
         "sixteen short rows at once",
         tuple(Case(name, {"T": 100_000, "H": 16}) for name in ("ln_fwd", "softmax", "res_ln", "ln_bwd")),
         knobs=CpuKnobs(jointly=False),
+    ),
+    Choice(
+        "elements of short rows as numbers, rows as lanes",
+        (
+            Case("softmax", {"T": 50_000, "H": 5}),
+            Case("ln_fwd", {"T": 50_000, "H": 7}),
+            Case("rms_swiglu", {"T": 50_000, "H": 3}),
+            Case("rms_swiglu", {"T": 50_000, "H": 5}),
+        ),
+        ((lower, "short_rows_in_lanes", lambda kernel, tasks, knobs: ((), tuple(tasks))),),
+    ),
+    Choice(
+        "rows shorter than a vector in vectors of several lengths",
+        tuple(Case("rope", {"N": 1, "A": 4, "S": 7500, "D": d}) for d in (5, 7, 9, 12, 15)),
+        ((lower, "rows_in_pieces", lambda kernel, task: task),),
+    ),
+    Choice(
+        "owners of short rows that a scatter updates",
+        (
+            Case("gnn_segsum", {"N": 100_000, "E": 300_000, "F": 4}),
+            Case("gnn_segsum", {"N": 50_000, "E": 50_000, "F": 7}),
+            Case("gnn_segsum", {"N": 500_000, "E": 2_000_000, "F": 4}),
+        ),
+        ((scatters, "FEWEST_OWNED", 16),),
+    ),
+    Choice(
+        "rows in registers until the key changes",
+        (Case("gnn_segsum"), Case("gnn_segsum", {"N": 20_000, "E": 200_000, "F": 16})),
+        ((runs, "HELD_BYTES", 0),),
     ),
     Choice(
         "rows that add to the same long sums, four at a time",
