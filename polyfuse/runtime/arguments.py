@@ -7,13 +7,14 @@ outputs, outputs that overlap inputs) goes through a copy, which changes nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.dtypes import DType, from_numpy
+from polyfuse.ir.dtypes import F16, F64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Tensor
 
@@ -61,11 +62,26 @@ def as_array(value: object, dtype: DType) -> Array:
         if dtype.is_integer and not _in_range(int(value), dtype):  # type: ignore[call-overload]
             raise ArgumentError(f"{value} does not fit into {dtype}", code="PF402")
         try:
-            with np.errstate(over="ignore"):
-                return np.asarray(value).astype(dtype.numpy)
+            return np.asarray(_in_reach(value, dtype)).astype(dtype.numpy)
         except OverflowError:
             raise ArgumentError(f"a number is too large for {dtype}", code="PF402") from None
     return array
+
+
+def _in_reach(value: object, dtype: DType) -> object:
+    """The value; an infinity where it is rounded to one, which NumPy would warn of.
+
+    `np.errstate` would not do: it sets a context variable, and CPython up to 3.11 reads freed memory if in
+    the middle of that the garbage collector runs a finaliser that sets one too (another call of a function).
+    """
+    if not dtype.is_float or not isinstance(value, (int, float)):
+        return value
+    if abs(value) >= 2**63:
+        value = float(value)  # NumPy has no integer type for it
+    if dtype is F64:
+        return value
+    halfway = (2 - dtype.eps / 2) * 2.0 ** (15 if dtype is F16 else 127)  # from the largest to the next power
+    return math.copysign(math.inf, value) if abs(value) >= halfway else value
 
 
 def _in_range(value: int, dtype: DType) -> bool:
