@@ -55,7 +55,7 @@ from polyfuse.layers.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.sinking import goes_inside, sink, strips, sunk_strip
 from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.totals_first import totals_first
-from polyfuse.layers.transposed import transposed_tiles
+from polyfuse.layers.transposed import rows_of_results, transposed_tiles
 
 # Below this many instances a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
@@ -196,11 +196,13 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
     not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
-    sunk = sink(graph, phase, threads, decisions, knobs)
-    if not isinstance(sunk, Band):
-        return vectorise(graph, sunk, threads, decisions, knobs)
-    phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest or 2 * (knobs.strip or STRIP))
-    tiled = transposed_tiles(graph, phase, threads, decisions)
+    rows = tiled = rows_of_results(graph, phase, threads, decisions)
+    if tiled is None:
+        sunk = sink(graph, phase, threads, decisions, knobs)
+        if not isinstance(sunk, Band):
+            return vectorise(graph, sunk, threads, decisions, knobs)
+        phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest or 2 * (knobs.strip or STRIP))
+        tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
     if volume(graph, statements(phase)) < smallest:
@@ -209,6 +211,8 @@ def _map_parallel(
         free -= 1
     blocks = (replace(m, coordinate=Coordinate.BLK) for m in phase.members[:free])
     phase = replace(phase, members=(*blocks, *phase.members[free:]))
+    if rows:  # as they are
+        return replace(phase, child=vectorise(graph, phase.child, threads, decisions, knobs))
     return vectorise(graph, phase, threads, decisions, knobs)
 
 

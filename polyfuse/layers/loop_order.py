@@ -60,8 +60,9 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[
 
 
 def _accesses(s: Statement, held: Set[str]) -> list[tuple[str, tuple[Index, ...]]]:
+    """An element that an expression reads twice is loaded once."""
     accesses = [(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))]
-    return [(t, indices) for t, indices in accesses if t not in held]
+    return [(t, indices) for t, indices in dict.fromkeys(accesses) if t not in held]
 
 
 def walked(

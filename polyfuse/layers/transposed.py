@@ -20,7 +20,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, TensorGraph, plain_variables, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Role, TensorGraph, plain_variables, statement_reads
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.soon import SHARE_OF_L3
@@ -98,6 +98,18 @@ def _rows(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     _note(decisions, [*reads], f"columns of {fits[0]} neighbours along {row.name} are turned around together")
     blocks = (*around[:-1], _cut(row, fits[0]))
     return Tiled(replace(phase, members=(*blocks, row, *phase.members[len(around) :])), len(blocks))
+
+
+def rows_of_results(
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]
+) -> Tiled | None:
+    """Such blocks where results lie along the rows: with the other loop innermost, as reads alone would have
+    it, their stores would jump."""
+    names = heavy(graph, statements(phase))
+    lanes = [(n, e) for b in innermost(phase) for n, e in b.members[-1].exprs if n in names]
+    results = [(n, e) for n, e in lanes if graph.tensor(graph.statement(n).target).role is not Role.TEMP]
+    stored = any(e == last for n, e in results for last in _last(graph, n))
+    return _rows(graph, phase, threads, decisions) if stored and has_band(phase.child) else None
 
 
 def _has_rows(phase: Band) -> bool:

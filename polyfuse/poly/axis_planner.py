@@ -293,11 +293,13 @@ def _sources(edges: tuple[Edge, ...]) -> dict[str, list[str]]:
 def _uses(chosen: tuple[Statement, ...]) -> dict[Dim, tuple[int, int]]:
     """For each dim: how many accesses use it as a plain index, and how far from their last index in sum.
 
-    Only a statement's accesses of most axes count: the strides of its large tensors are what matters.
+    Only a statement's accesses of most axes count: the strides of its large tensors are what matters.  An
+    element that is read twice is loaded once.
     """
     found: dict[Dim, tuple[int, int]] = {}
     for s in chosen:
-        accesses = (s.write, *(r.indices for r in statement_reads(s)))
+        places = {(s.target, s.write), *((r.tensor, r.indices) for r in statement_reads(s))}
+        accesses = [indices for _, indices in places]
         most = max(map(len, accesses))
         for indices in (x for x in accesses if len(x) == most):
             for k, i in enumerate(indices):
