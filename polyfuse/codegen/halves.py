@@ -302,8 +302,12 @@ class HalfPrinter(Printer):
         return normal_names(loop.body) if self.flushes else None
 
     def _alike(self, loop: For) -> list[Read]:
-        """Reads of f16 that all lanes share."""
-        if self.lazy or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body):
+        """Reads of f16 that all lanes share; none where a lane begins with the variables of its own row."""
+        if (
+            self.lazy
+            or loop.var in self.begin
+            or not all(isinstance(n, (Declare, Store, Update)) for n in loop.body)
+        ):
             return []
         own = {n.name if isinstance(n, Declare) else n.buffer for n in loop.body}  # type: ignore[union-attr]
         found = [r for r in converted(loop.body) if r.dtype == F16 and r.tensor not in own]

@@ -34,6 +34,10 @@ PIECES = """op f(x: f32[H]) -> (y: {0}[3, H], z: {0}[H + 1]) {{
 IN_PLACE = "op f(inout x: {0}[T, H]) {{ x[t, h] = x[t, h] * 2.0 }}"
 GATHER = "op f(x: {0}[T, H], i: i64[N]) -> (y: {0}[N, H]) {{ y[n, h] = x[i[n], h] + x[i[n], H-1-h] }}"
 SHIFTED = "op f(x: {0}[T, H]) -> (y: {0}[T, H]) {{ y[t, h] = x[t, h+1] - x[t, h] if h + 1 < H else x[t, h] }}"
+BORDER = """op f(x: {0}[T, H]) -> (y: {0}[T, H], m: f32[T]) {{
+  y[t, h] = {0}(f32(x[t, h]) - (f32(x[t, h - 1]) if h >= 1 else 0.0))
+  m[t] = max[h](f32(x[t, h]))
+}}"""
 
 
 def every_value(kind: str) -> Any:
@@ -62,6 +66,16 @@ def test_every_value_comes_through(kind: str, denormals: Any) -> None:
             ok &= np.abs(x_.astype("f4")) >= 2.0**-126
         np.testing.assert_array_equal(got[ok].astype("f4"), x_[ok].astype("f4"))
         assert np.isnan(got[np.isnan(x_)]).all()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_first_elements_of_rows_that_go_together(kind: str) -> None:
+    """The rows are lanes there: no element is one for all of them."""
+    x = np.random.default_rng(3).standard_normal((2000, 63)).astype(TYPES[kind])
+    before = np.pad(x.astype("f4"), ((0, 0), (1, 0)))[:, :-1]
+    y, m = pf.compile(BORDER.format(kind))(x)
+    np.testing.assert_array_equal(y.view("u2"), (x.astype("f4") - before).astype(x.dtype).view("u2"))
+    np.testing.assert_array_equal(m, x.astype("f4").max(1))
 
 
 @pytest.mark.parametrize("kind", TYPES)
