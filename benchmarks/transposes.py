@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import polyfuse as pf
+import polyfuse.compiled as compiled_functions
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import at_line
@@ -32,17 +33,21 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, the same for PyTorch, and shapes of its arguments."""
+    """An operator, the same for PyTorch, and shapes of its arguments; with `turned` the first of them is an
+    array of that shape transposed."""
 
     name: str
     text: str
     function: Callable[..., torch.Tensor]
     shapes: tuple[tuple[Shape, ...], ...]
+    turned: bool = False
 
 
 def _softmax(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x + b.T, -1)
 
+
+_TURNED: tuple[tuple[Shape, ...], ...] = (((64, 64),), ((200, 300),), ((1000, 1000),), ((768, 4096),))
 
 CASES = (
     Case(
@@ -116,6 +121,43 @@ CASES = (
         lambda x, b: (x * b.T).sum(1),
         (((512, 768), (768, 512)), ((2048, 1000), (1000, 2048))),
     ),
+    Case(
+        "x + 1 of x.T",
+        "op f(x: f32[N, M]) -> (y: f32[N, M]) { y[n, m] = x[n, m] + 1.0 }",
+        lambda x: (x + 1.0).contiguous(),
+        _TURNED,
+        turned=True,
+    ),
+    Case(
+        "softmax of x.T",
+        """op f(x: f32[N, M]) -> (y: f32[N, M]) {
+  c[n] = max[m](x[n, m])
+  e[n, m] = exp(x[n, m] - c[n])
+  d[n] = sum[m](e[n, m])
+  y[n, m] = e[n, m] / d[n]
+}""",
+        lambda x: torch.softmax(x, -1).contiguous(),
+        _TURNED,
+        turned=True,
+    ),
+    Case(
+        "LayerNorm of x.T",
+        """op f(x: f32[N, M]) -> (y: f32[N, M]) {
+  c[n] = sum[m](x[n, m]) / M
+  v[n] = sum[m]((x[n, m] - c[n]) ** 2) / M
+  y[n, m] = (x[n, m] - c[n]) * rsqrt(v[n] + 1e-5)
+}""",
+        lambda x: torch.layer_norm(x, x.shape[-1:]).contiguous(),
+        _TURNED,
+        turned=True,
+    ),
+    Case(
+        "row sums of x.T",
+        "op f(x: f32[N, M]) -> (y: f32[N]) { y[n] = sum[m](x[n, m]) }",
+        lambda x: x.sum(1),
+        _TURNED,
+        turned=True,
+    ),
 )
 
 
@@ -124,6 +166,7 @@ def ours(text: str, arguments: list[np.ndarray[Any, Any]], threads: int) -> Call
     options = pf.Options(verify=True, progress=False, threads=threads)
     f = pf.compile(pf.parse(text), "f", options=options)
     out = at_line(f(*arguments))
+    f(*arguments, out=out)  # from here on the way is known
     return lambda: f(*arguments, out=out)
 
 
@@ -132,15 +175,21 @@ def calls_of(case: Case, shapes: tuple[Shape, ...], threads: int, compiled: bool
     rng = np.random.default_rng(0)
     dtype = np.float16 if "f16" in case.text else np.float32
     arguments = [at_line(rng.standard_normal(s).astype(dtype)) for s in shapes]
+    arguments = [arguments[0].T, *arguments[1:]] if case.turned else arguments
     tensors = [torch.from_numpy(a) for a in arguments]
     found = {"tiles": ours(case.text, arguments, threads)}
-    with mock.patch.object(cpu_mapping, "transposed_tiles", lambda *_: None):
+    with (
+        mock.patch.object(cpu_mapping, "transposed_tiles", lambda *_: None),
+        mock.patch.object(cpu_mapping, "rows_of_results", lambda *_: None),
+        mock.patch.object(compiled_functions, "memory_order", lambda *_: None),
+    ):
         found["without"] = ours(case.text, arguments, threads)
     found["torch"] = lambda: case.function(*tensors)
     if compiled:
         fast = torch.compile(case.function)
         found["torch.compile"] = lambda: fast(*tensors)
-    source, target = torch.from_numpy(arguments[0]), torch.empty_like(tensors[0])
+    source = tensors[0].T.contiguous() if case.turned else tensors[0]
+    target = torch.empty_like(source)
     found["copy"] = lambda: target.copy_(source)
     return found
 

@@ -49,6 +49,8 @@ class Instance:
     outputs: tuple[tuple[Tensor, tuple[int, ...]], ...]
     in_place: tuple[tuple[str, str], ...]  # (written tensor, inout parameter)
     sizes: Mapping[str, int]
+    orders: Mapping[str, tuple[int, ...]]
+    """Axes of inputs as they lie in memory and kernels read them, where that is another order."""
 
 
 def given_on_host(values: Mapping[str, Any]) -> Given:
@@ -77,7 +79,9 @@ class CallMemory:
         self.out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
         """By name, what was given for results."""
         for t in instance.inputs:
-            self.arrays[t.name] = self._argument(t, given.values[t.name])
+            array = self._argument(t, given.values[t.name])
+            order = instance.orders.get(t.name)
+            self.arrays[t.name] = array if order is None else array.transpose(order)
         self._separate()
         taken = {t.name: self.arrays[t.name] for t in instance.inputs if t.role is Role.INOUT}
         for t, shape in instance.outputs:

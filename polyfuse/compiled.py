@@ -21,7 +21,8 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.signature import Signature, infer_generics
 from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.layers.axis_order import memory_order
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
@@ -150,10 +151,10 @@ class Compiled:
             return
         if not call.out:
             results = [(t.name, shape) for t, shape in instance.outputs]
-            self._short.learn(executable, list(given), list(given.values()), results)
+            self._short.learn(executable, list(given), list(given.values()), results, instance.orders)
         elif len(call.out) == len(instance.outputs):
             into = {t.name: call.out[t.name] for t, _ in instance.outputs}
-            self._short_into.learn(executable, {**given, **into})
+            self._short_into.learn(executable, {**given, **into}, instance.orders)
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
         """Arguments by position; None where the names are not those of the parameters left."""
@@ -251,7 +252,8 @@ class Compiled:
             view = values[t.name]
             if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
                 check_fits(t, view.dtype, view.shape, sizes)
-        strided = frozenset(n for n, v in values.items() if self._is_strided(v))
+        orders = self._orders(graph, values)
+        strided = frozenset(n for n, v in values.items() if self._is_strided(v, orders.get(n)))
         fusion = self._fusion
         if fusion is not None and strided:
             fusion = replace(fusion, strided=tuple(sorted(strided)))
@@ -266,20 +268,31 @@ class Compiled:
             clustering=self._clustering,
             options=self.options,
             strided=strided if self.target != "interpret" else frozenset(),
+            orders=orders,
         )
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )
         pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
-        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes)
+        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, orders)
 
-    def _is_strided(self, value: object) -> bool:
+    def _orders(self, graph: TensorGraph, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """In which order the axes of arrays lie in memory, where kernels of the CPU may know: of what they
+        read alone. Kernels of a GPU take strides."""
+        if self.target != "cpu":
+            return {}
+        kept = [n for n in graph.inputs if graph.tensor(n).role is Role.INPUT]
+        arrays = {n: v for n in kept if isinstance(v := values[n], np.ndarray) and usable(v)}
+        found = {n: memory_order(v.shape, v.strides) for n, v in arrays.items()}
+        return {n: order for n, order in found.items() if order is not None}
+
+    def _is_strided(self, value: object, order: tuple[int, ...] | None) -> bool:
         """Do kernels take an argument's own strides? Host memory becomes dense on its way to a GPU."""
         if isinstance(value, DeviceView):
             return not value.dense and all(s % value.dtype.itemsize == 0 for s in value.strides)
         if not isinstance(value, np.ndarray) or self.target == "cuda":
             return False
-        return not dense(value) and usable(value)
+        return usable(value) and not dense(value if order is None else value.transpose(order))
 
     def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
         dtypes: dict[str, DType] = {}
@@ -314,7 +327,10 @@ class Compiled:
 def _layout(value: Any) -> object:
     """What an executable depends on: dtype, shape, and whether memory is dense."""
     if isinstance(value, np.ndarray):
-        return value.dtype, value.shape, value.flags.c_contiguous, value.flags.aligned
+        flags = value.flags
+        order = None if flags.c_contiguous else memory_order(value.shape, value.strides)
+        dense_so = flags.c_contiguous or (order is not None and value.transpose(order).flags.c_contiguous)
+        return value.dtype, value.shape, dense_so, order, flags.aligned
     if isinstance(value, DeviceView):
         if value.dense:  # as dense memory of the host, which is copied to such
             return value.dtype, value.shape, True, True

@@ -28,6 +28,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.judges import Candidate
+from polyfuse.layers.axis_order import in_memory_order
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
@@ -147,6 +148,8 @@ class Compilation:
     packing: Packing | None = None
     clustering: Clustering = field(default_factory=Clustering)
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Axes of inputs as they lie in memory, where that is another order."""
 
     @cached_property
     def machine(self) -> int | GpuTarget:
@@ -172,6 +175,7 @@ class Compilation:
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
                 ("strided", ",".join(sorted(self.strided))),
+                ("orders", repr(sorted(self.orders.items()))),
             ]
         )
 
@@ -186,8 +190,10 @@ class Compilation:
         step("source", lambda: (self.graph.span.source.text, self.graph))
         # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
         specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
-        # TensorGraph -> TensorGraph (without what it need not compute)
+        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
         found: list[Decision] = []
+        specific = in_memory_order(specific, self.orders, found)
+        # TensorGraph -> TensorGraph (without what it need not compute)
         checked, core = must_report(self.options, self.target), self.knobs.core
         clean = partial(prepared, specific, found, self.machine, core, checked=checked)
         online = self.stitching is not None and self.stitching.online is not False
@@ -295,12 +301,14 @@ def build(
     clustering: Clustering | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
+    orders: Mapping[str, tuple[int, ...]] | None = None,
     knobs: CpuKnobs | None = None,
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
     own = own if target in ON_GPU else replace(own, core=own.core or this_core(options.denormals == "flush"))
-    return run(Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own))
+    layers = (stitching, packing, cut, own, orders or {})
+    return run(Compilation(graph, sizes, fusion, options, strided, target, *layers))
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:

@@ -72,10 +72,13 @@ def build_tuned(
     clustering: Clustering | None = None,
     options: Options,
     strided: frozenset[str] = frozenset(),
+    orders: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Built:
     """As `pipeline.build`, with the variant that was measured to be the fastest."""
     cut = clustering or Clustering()
-    base = Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut)
+    base = Compilation(
+        graph, sizes, fusion, options, strided, target, stitching, packing, cut, orders=orders or {}
+    )
     if target != "cpu" or not base.kept:
         why = "variants are timed on a CPU" if target != "cpu" else "its steps are to be looked at"
         return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))

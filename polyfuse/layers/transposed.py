@@ -100,9 +100,7 @@ def _rows(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     return Tiled(replace(phase, members=(*blocks, row, *phase.members[len(around) :])), len(blocks))
 
 
-def rows_of_results(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]
-) -> Tiled | None:
+def rows_of_results(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]) -> Tiled | None:
     """Such blocks where results lie along the rows: with the other loop innermost, as reads alone would have
     it, their stores would jump."""
     names = heavy(graph, statements(phase))

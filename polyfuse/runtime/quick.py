@@ -64,7 +64,7 @@ def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
 
 
 def fits(executable: CpuExecutable, names: Sequence[str], args: Sequence[Any]) -> bool:
-    """May the short way be taken for this executable and these arguments?"""
+    """May the short way be taken for this executable and these arguments, their axes as kernels have them?"""
     plan = executable.plan
     buffers = {b.name: b for b in plan.buffers}
     for b, a in zip(map(buffers.__getitem__, names), args, strict=True):
@@ -95,20 +95,24 @@ class ShortWay:
         names: Sequence[str],
         args: Sequence[Any],
         results: Sequence[tuple[str, tuple[int, ...]]],
+        orders: Mapping[str, tuple[int, ...]],
     ) -> None:
         """Remember the layout of a call that has passed all checks.
 
         `names` and `args` are the parameters and the results that are given, `results` the names and shapes
-        of those that the call makes.
+        of those that the call makes, `orders` the axes of those that kernels have in another order.
         """
         key = layout(args)
-        if key is None or key in self._known or not fits(executable, names, args):
+        if key is None or key in self._known:
+            return
+        turned = [a.transpose(orders[n]) if n in orders else a for n, a in zip(names, args, strict=True)]
+        if not fits(executable, names, turned):
             return
         if not self._lock.acquire(blocking=False):  # another thread learns, or did when the process forked
             return
         try:
             if key not in self._known and len(self._known) < MOST_LAYOUTS:
-                self._add(executable, names, args, results)
+                self._add(executable, names, args, turned, results)
                 self._known.add(key)
         finally:
             self._lock.release()
@@ -118,6 +122,7 @@ class ShortWay:
         executable: CpuExecutable,
         names: Sequence[str],
         args: Sequence[Any],
+        turned: Sequence[Any],
         results: Sequence[tuple[str, tuple[int, ...]]],
     ) -> None:
         launcher = Launcher.get()
@@ -129,7 +134,7 @@ class ShortWay:
             return
         if self._front is None:
             self._front = launcher.front(self._defaults, MOST_LAYOUTS)
-        self._front.add(launch_layout(executable, names, args, results), executable)
+        self._front.add(launch_layout(executable, names, args, turned, results), executable)
         self.call = self._front.call
 
     def _in_python(self, args: tuple[Any, ...]) -> Any:
@@ -158,9 +163,11 @@ class ShortWayInto:
         done = self._short.call((*args, *self._defaults[len(args) :], *outs))
         return done if done is NotImplemented else outs[0] if len(outs) == 1 else outs
 
-    def learn(self, executable: CpuExecutable, given: Mapping[str, Any]) -> None:
+    def learn(
+        self, executable: CpuExecutable, given: Mapping[str, Any], orders: Mapping[str, tuple[int, ...]]
+    ) -> None:
         """Remember the layout of a call that has passed all checks; `given`: parameters, then results."""
-        self._short.learn(executable, list(given), list(given.values()), ())
+        self._short.learn(executable, list(given), list(given.values()), (), orders)
 
 
 def _not_learnt(args: tuple[Any, ...]) -> Any:
@@ -171,9 +178,10 @@ def launch_layout(
     executable: CpuExecutable,
     names: Sequence[str],
     args: Sequence[Any],
+    turned: Sequence[Any],
     results: Sequence[tuple[str, tuple[int, ...]]],
 ) -> LaunchLayout:
-    """A layout for the launcher; parameters as in `ShortWay.learn`."""
+    """A layout for the launcher; parameters as in `ShortWay.learn`, `turned` as kernels have `args`."""
     plan = executable.plan
     place = {b.name: k for k, b in enumerate(plan.buffers)}
     aliases = {b.alias: place[b.name] for b in plan.buffers if b.alias is not None}
@@ -182,12 +190,12 @@ def launch_layout(
         at, b = place[name], plan.buffers[place[name]]
         if isinstance(a, np.ndarray):
             written = b.kind in _WRITTEN
-            strides = a.strides if b.strided else None
+            strides = a.strides if b.strided or not dense(a) else None
             arguments.append(ArrayArgument(a.dtype, a.shape, strides, at, aliases.get(name, -1), written))
         else:
             arguments.append(NumberArgument(type(a), b.dtype.name, at))
     call = executable.prepare()
-    given = dict(zip(names, args, strict=True))
+    given = dict(zip(names, turned, strict=True))
     strided = [given[b.name if b.name in given else b.alias or ""] for b in plan.buffers if b.strided]
     for k, stride in enumerate(s for a in strided for s in element_strides(a)):
         call.numbers[len(plan.sizes) + k] = stride

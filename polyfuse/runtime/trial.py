@@ -103,7 +103,9 @@ class Trials:
             if b.alias is not None:
                 self.arrays[b.name] = self.arrays[b.alias]
             elif b.name in self.inputs:
-                self.arrays[b.name] = self.inputs[b.name]
+                # Axes of it may lie in another order.
+                shape = tuple(evaluate(e, {}) for e in b.shape)
+                self.arrays[b.name] = self.inputs[b.name].reshape(shape)
             else:
                 shape = tuple(evaluate(e, {}) for e in b.shape)
                 self.arrays[b.name] = Arena.get().empty(shape, b.dtype.numpy)
