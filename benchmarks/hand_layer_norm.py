@@ -1,10 +1,10 @@
-"""Kernels of a LayerNorm written by hand, beside the generated one: `python -m benchmarks.hand_layer_norm`.
+"""Kernels of LayerNorms written by hand, beside the generated one: `python -m benchmarks.hand_layer_norm`.
 
 Could another order of the same work reach the floor?  Kernels go over a row in three passes or in two (sums
 of differences from the mean of the row's first elements), one, two or four rows at a time, which share scale
 and shift, and ask for lines of the next rows or not.  Each is timed in turns with the generated kernel, on
 the rows of the workload, and with all rows of a chunk at one place, in L1: what is left is arithmetic and
-loads.
+loads.  `--residual` has those of bias, residual and LayerNorm, which keep a row's sum, in f32 and f16.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -25,7 +25,7 @@ from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import load_shared
 
-ROWS, COLUMNS, CHUNKS, TURNS = 4096, 768, 32, 40
+COLUMNS, CHUNKS, TURNS = 768, 32, 40
 # R rows at a time, TWO passes or three, lines asked for AHEAD rows later (0: none), in L1 or not.
 KERNEL = r"""
 #include <immintrin.h>
@@ -67,6 +67,71 @@ extern "C" void rows(char* const* buf, const long long*, char*, long long begin,
 }
 """
 
+# The same with a bias and a residual: their sum is kept in `row`, as f32.  HALF: all arrays are f16, and the
+# three that all rows read are f32 once for a chunk.
+RESIDUAL = r"""
+#include <immintrin.h>
+#define H 768
+#define EACH for (int r = 0; r < R; ++r)
+typedef __m512 V;
+#if HALF
+typedef unsigned short T;
+static inline V take(const T* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline void put(T* p, V v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(v, 0)); }
+#else
+typedef float T;
+static inline V take(const T* p) { return _mm512_loadu_ps(p); }
+static inline void put(T* p, V v) { _mm512_storeu_ps(p, v); }
+#endif
+extern "C" void rows(char* const* buf, const long long*, char*, long long begin, long long end) {
+  alignas(64) float row[R][H], wide[3][H];
+  const float* all[3];
+  for (int k = 0; k < 3; ++k) {
+    const T* from = (const T*)buf[k ? k + 2 : 1];  // bias, gamma, beta
+    for (int i = 0; HALF && i < H; i += 16) _mm512_store_ps(wide[k] + i, take(from + i));
+    all[k] = HALF ? wide[k] : (const float*)from;
+  }
+  for (long long t = begin; t + R <= end; t += R) {
+    const T *x = (const T*)buf[0] + (NEAR ? begin : t) * H, *y = (const T*)buf[2] + (NEAR ? begin : t) * H;
+    T* to = (T*)buf[5] + (NEAR ? begin : t) * H;
+    V sum[R][2] = {}, squares[R][2] = {}, mean[R], scale[R];
+    EACH {
+      const V first = _mm512_add_ps(_mm512_add_ps(take(x + r * H), take(y + r * H)), _mm512_loadu_ps(all[0]));
+      mean[r] = _mm512_set1_ps(_mm512_reduce_add_ps(first) / 16);
+    }
+    for (int i = 0; i < H; i += 32)
+      for (int u = 0; u < 2; ++u) {
+        const int k = i + 16 * u;
+        const V bias = _mm512_loadu_ps(all[0] + k);
+        EACH {
+          const V s = _mm512_add_ps(_mm512_add_ps(take(x + r * H + k), bias), take(y + r * H + k));
+          const V d = _mm512_sub_ps(s, mean[r]);
+          _mm512_store_ps(row[r] + k, d);
+          sum[r][u] = _mm512_add_ps(sum[r][u], d);
+          squares[r][u] = _mm512_fmadd_ps(d, d, squares[r][u]);
+          if (AHEAD && !(k * sizeof(T) % 64)) {
+            _mm_prefetch((const char*)(x + (r + AHEAD) * H + k), _MM_HINT_T0);
+            _mm_prefetch((const char*)(y + (r + AHEAD) * H + k), _MM_HINT_T0);
+          }
+        }
+      }
+    EACH {
+      const float off = _mm512_reduce_add_ps(_mm512_add_ps(sum[r][0], sum[r][1])) / H;
+      const float mid = _mm512_reduce_add_ps(_mm512_add_ps(squares[r][0], squares[r][1])) / H;
+      mean[r] = _mm512_set1_ps(off);
+      scale[r] = _mm512_set1_ps(1.0f / __builtin_sqrtf(mid - off * off + 1e-5f));
+    }
+    for (int i = 0; i < H; i += 16) {
+      const V by = _mm512_loadu_ps(all[1] + i), plus = _mm512_loadu_ps(all[2] + i);
+      EACH {
+        const V d = _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(row[r] + i), mean[r]), scale[r]);
+        put(to + r * H + i, _mm512_fmadd_ps(d, by, plus));
+      }
+    }
+  }
+}
+"""
+
 
 def in_arena(a: np.ndarray) -> np.ndarray:
     """A copy where results are as well: in pages of 2 MB."""
@@ -75,14 +140,13 @@ def in_arena(a: np.ndarray) -> np.ndarray:
     return copy
 
 
-def by_hand(rows: int, two: int, ahead: int, near: int, arrays: Sequence[np.ndarray]) -> PreparedCall:
-    """One of the kernels, on arrays x, gamma, beta and y."""
-    names = {"R": rows, "TWO": two, "AHEAD": ahead, "NEAR": near}
-    text = "".join(f"#define {n} {v}\n" for n, v in names.items()) + KERNEL
-    library = load_shared(text)
+def by_hand(text: str, names: Mapping[str, int], arrays: Sequence[np.ndarray]) -> PreparedCall:
+    """One of the kernels, on the arrays of an operator and its result."""
+    library = load_shared("".join(f"#define {n} {v}\n" for n, v in names.items()) + text)
     address = ctypes.cast(library.rows, ctypes.c_void_p).value
     assert address is not None
-    call = Pool.get().prepare(StepArray([Step(address, ROWS, ROWS // CHUNKS, True)]), buffers=len(arrays))
+    rows = len(arrays[0])
+    call = Pool.get().prepare(StepArray([Step(address, rows, rows // CHUNKS, True)]), buffers=len(arrays))
     for k, a in enumerate(arrays):
         call.buffers[k] = a.ctypes.data
     return call
@@ -102,28 +166,40 @@ def in_turns(calls: Sequence[Callable[[], object]]) -> list[list[float]]:
     return times
 
 
+def forms_of(name: str, rows: int, half: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The generated kernel of a workload, and those by hand."""
+    w, dtype = load(name), np.dtype(np.float16 if half else np.float32)
+    inputs = w.inputs({"T": rows, "H": COLUMNS}).values()
+    given = [in_arena(a.astype(dtype)) for a in inputs if isinstance(a, np.ndarray)]
+    result = in_arena(np.zeros((rows, COLUMNS), dtype))
+    generated = pf.compile(w.text.replace("f32", "f16") if half else w.text, w.name).bind(*given, out=result)
+    generated()
+    wanted = result.copy()
+    yield "generated", generated
+    passes = (1,) if name == "res_ln" else (0, 1)
+    for near, at_once, two, asks in product((0, 1), (1, 2, 4), passes, (0, 1)):
+        names = {"R": at_once, "TWO": two, "AHEAD": asks * at_once, "NEAR": near, "HALF": half}
+        call = by_hand(RESIDUAL if name == "res_ln" else KERNEL, names, [*given, result])
+        call.check()
+        if not near:
+            np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=4e-3 if half else 1e-4)
+        yield f"{at_once} rows, {3 - two} passes{', asks' * asks}{', in L1' * near}", call.check
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time and print all of them."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hand_layer_norm", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.parse_args(arguments)
-    w = load("ln_fwd")
-    given = [in_arena(a) for a in w.inputs({"T": ROWS, "H": COLUMNS}).values()]
-    result = in_arena(np.zeros((ROWS, COLUMNS), np.float32))
-    generated = pf.compile(w.text, w.name).bind(*given, out=result)
-    generated()
-    wanted = result.copy()
-    forms = [("generated", generated)]
-    for near, rows, two, asks in product((0, 1), (1, 2, 4), (0, 1), (0, 1)):
-        call = by_hand(rows, two, asks * rows, near, [*given, result])
-        call.check()
-        if not near:
-            np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-4)
-        name = f"{rows} rows, {3 - two} passes{', asks' * asks}{', in L1' * near}"
-        forms.append((name, call.check))
-    for (name, _), found in zip(forms, in_turns([f for _, f in forms]), strict=True):
-        print(f"{name:32s} {min(found):7.1f} {statistics.median(found):7.1f}")
+    parser.add_argument("--residual", action="store_true", help="with a bias and a residual, in f32 and f16")
+    residual = parser.parse_args(arguments).residual
+    for name, rows, half in (
+        (("res_ln", 1024, 0), ("res_ln", 1024, 1)) if residual else (("ln_fwd", 4096, 0),)
+    ):
+        print(f"{name}, {rows} x {COLUMNS}, {'f16' if half else 'f32'}")
+        forms = list(forms_of(name, rows, half))
+        for (form, _), found in zip(forms, in_turns([f for _, f in forms]), strict=True):
+            print(f"{form:32s} {min(found):7.1f} {statistics.median(found):7.1f}")
     print(f"{cpu_name()}, load average {load_average():.1f}; microseconds, the least and the median")
 
 
