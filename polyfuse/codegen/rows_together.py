@@ -24,6 +24,7 @@ from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_in
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import HALVES
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -48,6 +49,9 @@ from polyfuse.ir.tensor_graph import Expr, Read
 # come from L2 take up to twice their time.
 MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
 MOST_BYTES_IN_L2: tuple[dict[int, int], ...] = ({}, {4: 1024}, {4: 2048, 2: 1664})
+# Rows of 16 bits have half of the bytes in memory and more to compute: only where lines are asked for, as
+# memory is far, do they stay one by one.
+MOST_BYTES_OF_HALVES: tuple[dict[int, int], ...] = ({}, MOST_BYTES_IN_L2[1], {4: 2048, 2: 6144})
 LONG = 1 << 40
 _PLAIN = (For, If, Declare, Store, Update, TurnedTile, Comment)
 
@@ -56,7 +60,7 @@ def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
     """The tasks of a kernel, with several rows in turns where that can be: as many as the knobs say, or where
     it pays."""
     found: list[Task] = []
-    most = MOST_BYTES_IN_L2 if touched_bytes(kernel) <= knobs.on.l2 else MOST_BYTES
+    most = _most(kernel, knobs)
     for t in tasks:
         count = (knobs.rows or _worth(t.body, most)) if possible(kernel, t, tasks) else 1
         found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
@@ -80,6 +84,14 @@ def possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
         return False
     nodes = list(nodes_of(task.body))
     return all(isinstance(n, _PLAIN) and not (isinstance(n, TurnedTile) and n.to) for n in nodes)
+
+
+def _most(kernel: Kernel, knobs: CpuKnobs) -> Sequence[Mapping[int, int]]:
+    """What rows that take turns have together at most, by how often they wait."""
+    wide = [b for b in kernel.arguments if b.dtype.is_float and len(b.shape) > 1]
+    if wide and all(b.dtype in HALVES and not b.soon for b in wide):
+        return MOST_BYTES_OF_HALVES
+    return MOST_BYTES_IN_L2 if touched_bytes(kernel) <= knobs.on.l2 else MOST_BYTES
 
 
 def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:

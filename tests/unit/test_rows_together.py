@@ -111,6 +111,17 @@ def test_rows_of_what_stays_in_l2_may_be_longer() -> None:
         assert lowered(ROOT_MEAN, T=t, H=h).rows == root
 
 
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_rows_of_halves_may_be_longer_unless_lines_are_asked_for(kind: str) -> None:
+    for columns, rows in ((128, 4), (129, 2), (768, 2), (769, 1)):
+        assert lowered(SOFTMAX.format(kind), T=40960, H=columns).rows == rows
+    assert lowered(SOFTMAX.format(kind).replace(f"y: {kind}", "y: f32"), T=40960, H=256).rows == 1
+    (kernel,) = made(SOFTMAX.format(kind), T=40960, H=256).kernels
+    asked = replace(kernel, buffers=tuple(replace(b, soon=b.tensor == "x") for b in kernel.buffers))
+    knobs = CpuKnobs(jointly=False)
+    assert (lower(kernel, knobs).rows, lower(asked, knobs).rows) == (2, 1)
+
+
 def test_rows_of_loops_inside_of_loops_stay_alone() -> None:
     assert lowered(POOL, B=4096, T=24, H=16).rows == 1
 
