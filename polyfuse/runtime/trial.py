@@ -100,17 +100,15 @@ class Trials:
         for b in executable.plan.buffers:
             if b.kind is Kind.WORKSPACE or b.name in self.arrays:
                 continue
+            shape = tuple(evaluate(e, {}) for e in b.shape)
             if b.alias is not None:
                 self.arrays[b.name] = self.arrays[b.alias]
-            elif b.name in self.inputs:
-                # Axes of it may lie in another order.
-                shape = tuple(evaluate(e, {}) for e in b.shape)
+            elif b.name in self.inputs:  # axes of it may lie in another order, or be one
                 self.arrays[b.name] = self.inputs[b.name].reshape(shape)
             else:
-                shape = tuple(evaluate(e, {}) for e in b.shape)
                 self.arrays[b.name] = Arena.get().empty(shape, b.dtype.numpy)
             if b.kind is Kind.INOUT:
-                self.entry[b.name] = self.inputs[b.name].copy()
+                self.entry[b.name] = self.arrays[b.name].copy()
 
     def _restore(self) -> None:
         """Inout parameters as they were given."""

@@ -153,3 +153,12 @@ def test_orders() -> None:
     assert order(x.T) == (2, 1, 0) and order(x[:, ::-1].transpose(0, 2, 1)) == (0, 2, 1)
     assert order(x[:1].T) == (2, 1, 0) and order(x[:, :1]) is None
     assert order(np.broadcast_to(x[0].T, (3, 5, 4))) is None and order(x[:0].T) is None
+
+
+def test_parameters_that_change_are_measured_with_dims_as_one() -> None:
+    text = PROGRAM.replace("a[t,h] + x[t,h] }", "a[t,h] * 0.125 + x[t,h] }")
+    options = pf.Options(tune="measure", verify=False, progress=False)
+    f = pf.compile(text, "ahead", target="cpu", options=options)
+    a, x = numbers(700, 301), numbers(700, 301)
+    tuning = f.built(a, x.copy()).tuning
+    assert tuning is not None and not tuning.note and len(tuning.timed) > 1
