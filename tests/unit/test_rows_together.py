@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equivalence import Array, assert_all_right, assert_right, fixed_graph_of, run_on, seeded_inputs
+from equivalence import (
+    Array,
+    assert_all_right,
+    assert_right,
+    fixed_graph_of,
+    run_on,
+    seeded_inputs,
+    shape_of,
+)
 from row_kernels import made
 from thinned import thinned
 
@@ -181,6 +189,8 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     inputs = seeded_inputs(fixed_graph_of(CASES[case], H=columns, **known))
     if case == "loss":
         inputs["k"] = inputs["k"] % columns
+    # An axis of one element is no axis of the kernels.
+    inputs = {n: a.reshape(shape_of(kernels.graph.tensor(n))) for n, a in inputs.items()}
     turns = (1, 2, 3, 4)
     for rows in turns[1:] if count > 2 else ():
         low = [lower(k, CpuKnobs(rows=rows)) for k in kernels.kernels]
