@@ -307,8 +307,8 @@ def build(
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
     own = own if target in ON_GPU else replace(own, core=own.core or this_core(options.denormals == "flush"))
-    layers = (stitching, packing, cut, own, orders or {})
-    return run(Compilation(graph, sizes, fusion, options, strided, target, *layers))
+    made = Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own)
+    return run(replace(made, orders=orders or {}))
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:

@@ -144,6 +144,14 @@ def test_it_is_said() -> None:
     assert f.built(x.T) is not f.built(np.ascontiguousarray(x.T))
 
 
+@pytest.mark.parametrize("op", ("gelu", "norm"))
+def test_what_is_read_twice_or_summed_first_is_turned_around(op: str) -> None:
+    """Stores go along rows: the argument is read twice, but loaded once, and totals do not decide alone."""
+    x, rest = numbers(768, 1024).T, (numbers(768),) if op == "norm" else ()
+    told = pf.compile(PROGRAM, op, target="cpu").explain(x, *rest)
+    assert "+ transpose x" in told and "interchange" not in told
+
+
 def test_orders() -> None:
     def order(a: Array) -> object:
         return memory_order(a.shape, a.strides)
