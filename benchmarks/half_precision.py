@@ -48,6 +48,12 @@ BATCH_SECONDS = 2e-4
 Call = Callable[[], Any]
 
 
+def sizes_of(w: Workload) -> dict[str, Mapping[str, int]]:
+    """The sizes that are timed, by the name of the case."""
+    others = {f"{w.name} {' '.join(f'{n}={v}' for n, v in s.items())}": s for s in IN_L2[w.name]}
+    return {**w.cases, **others}
+
+
 def in_dtype(w: Workload, sizes: Mapping[str, int], dtype: str) -> tuple[Call, int]:
     """A call of the operator with its floats in a dtype, and the bytes of its arrays and results."""
     f = pf.compile(w.text.replace("f32", dtype), w.name)
@@ -105,8 +111,7 @@ def table(only: Sequence[str], seconds: float) -> str:
     ]
     missed = 0
     for w in map(load, only):
-        others = {f"{w.name} {' '.join(f'{n}={v}' for n, v in s.items())}": s for s in IN_L2[w.name]}
-        for case, sizes in {**w.cases, **others}.items():
+        for case, sizes in sizes_of(w).items():
             row, met = row_of(w, case, sizes, seconds)
             missed += not met
             lines.append(row)

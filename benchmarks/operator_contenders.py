@@ -1,7 +1,7 @@
 """The contenders of `benchmarks.operator_peers`, each in a process of its own.
 
-{"do": "prepare", "case", "folder"}   -> sizes of the arguments; the results of a first call in the folder
-{"do": "turn"}                        -> seconds of the fastest call in a turn
+{"do": "prepare", "kind", "case", "folder"} -> number of results; those of a first call are in the folder
+{"do": "turn"}                              -> seconds of the fastest call in a turn
 """
 
 from __future__ import annotations
@@ -70,6 +70,15 @@ def with_jax(case: Case, given: Sequence[Any]) -> Made:
     return call, lambda found: [np.asarray(a) for a in _listed(found)]
 
 
+def cases_of(kind: str) -> tuple[Case, ...]:
+    """The cases of a table: `half`, or `ordinary`."""
+    if kind == "half":
+        from benchmarks.half_precision_cases import CASES as HALVES
+
+        return HALVES
+    return CASES
+
+
 def made(peer: str, case: Case, threads: int) -> Made:
     """A contender's call of a case."""
     given = case.arguments()
@@ -109,7 +118,7 @@ class _Answers:
         if command["do"] == "turn":
             return fastest(self._call)
         self._call = lambda: None  # frees the last one's memory first
-        self._call, arrays = made(self._peer, CASES[command["case"]], self._threads)
+        self._call, arrays = made(self._peer, cases_of(command["kind"])[command["case"]], self._threads)
         outcomes = arrays(self._call())
         for k, a in enumerate(outcomes):
             np.save(Path(command["folder"]) / f"{k}.npy", _plain(a))

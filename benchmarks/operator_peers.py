@@ -1,11 +1,12 @@
-"""Ordinary operators that are no workloads, beside PyTorch and JAX.
+"""Ordinary operators that are no workloads, or row workloads in 16 bits, beside PyTorch and JAX.
 
-`python -m benchmarks.operator_peers [--only WORD ...] [--list] [--turns N] [--out FOLDER] [--write]`.
+`python -m benchmarks.operator_peers [--half] [--only WORD ...] [--list] [--turns N] [--out DIR] [--write]`.
 
-What engineers write every day (`benchmarks/operators`): this project, PyTorch eager and compiled, and
-`jax.jit`, each in a process of its own with all cores.  They compute on request, in turns; those that wait
-are stopped, and the fastest turn counts.  All cases are gone through twice, minutes apart: another program
-may have a processor for as long as all turns of a case.  Results of the first calls are compared.
+What engineers write every day (`benchmarks/operators`), or with --half the row workloads in f16 and bf16:
+this project, PyTorch eager and compiled, and `jax.jit`, each in a process of its own with all cores.  They
+compute on request, in turns; those that wait are stopped, and the fastest turn counts.  All cases are gone
+through twice, minutes apart: another program may have a processor for as long as all turns of a case.
+Results of the first calls are compared.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.operators import CASES, Case
+from benchmarks.operator_contenders import cases_of
+from benchmarks.operators import Case
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.turns import NEEDS, OURS, PEERS, TUNABLES, Child, ContenderError, environment
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "operators.md"
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PAGES = {"ordinary": REFERENCE / "operators.md", "half": REFERENCE / "half_precision_peers.md"}
 TURNS = 3
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 """By the dtype of the inputs: of the largest value of a result."""
@@ -61,13 +64,14 @@ class Row:
         return self.best[1] / self.seconds[OURS] if self.best and OURS in self.seconds else None
 
 
-def chosen(words: Sequence[str]) -> list[int]:
+def chosen(words: Sequence[str], kind: str = "ordinary") -> list[int]:
     """The numbers of the cases whose names have one of the words. Raises KeyError where none has a word."""
+    cases = cases_of(kind)
     for word in words:
-        if not any(word in c.name for c in CASES):
-            names = "\n  ".join(c.name for c in CASES)
+        if not any(word in c.name for c in cases):
+            names = "\n  ".join(c.name for c in cases)
             raise KeyError(f"no operator has '{word}' in its name; there are\n  {names}")
-    return [k for k, c in enumerate(CASES) if not words or any(word in c.name for word in words)]
+    return [k for k, c in enumerate(cases) if not words or any(word in c.name for word in words)]
 
 
 def tolerance(case: Case, arrays: Sequence[np.ndarray[Any, Any]]) -> float:
@@ -111,13 +115,13 @@ def apart(results: Mapping[str, np.ndarray[Any, Any]], close: float) -> list[str
     return found
 
 
-def measured(k: int, children: Mapping[str, Child], turns: int) -> Row:
+def measured(kind: str, k: int, children: Mapping[str, Child], turns: int) -> Row:
     """A case by all contenders; one that fails is left out of it."""
-    row, results, ready = Row(CASES[k]), {}, []
+    row, results, ready = Row(cases_of(kind)[k]), {}, []
     for name, child in children.items():
         with TemporaryDirectory(prefix="polyfuse-operators-") as folder:
             try:
-                count = child.ask(do="prepare", case=k, folder=folder)
+                count = child.ask(do="prepare", kind=kind, case=k, folder=folder)
                 results[name] = [np.load(Path(folder) / f"{i}.npy") for i in range(count)]
                 ready.append(name)
             except ContenderError as error:
@@ -170,7 +174,7 @@ def started(peer: str, threads: int) -> Child:
     return Child(peer, command, environment(threads, **tuned))
 
 
-def report(numbers: Sequence[int], turns: int) -> tuple[str, bool]:
+def report(kind: str, numbers: Sequence[int], turns: int) -> tuple[str, bool]:
     """All cases as a page, and whether nothing went wrong."""
     where, load = surroundings(), load_average()
     threads, rows = int(where["cores"]), dict[int, Row]()
@@ -178,7 +182,7 @@ def report(numbers: Sequence[int], turns: int) -> tuple[str, bool]:
         children = {p: stack.enter_context(started(p, threads)) for p in seats()}
         versions = {n: v for c in children.values() for n, v in c.greeting.items()}
         for k in (*numbers, *numbers):
-            row = measured(k, children, turns)
+            row = measured(kind, k, children, turns)
             rows[k] = rows[k].with_more(row) if k in rows else row
             print(progress(rows[k]), file=sys.stderr, flush=True)
     named = ", ".join(f"{n} {v}" for n, v in versions.items())
@@ -192,27 +196,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.operator_peers", description=(__doc__ or "").split("\n\n")[0]
     )
+    parser.add_argument("--half", action="store_true", help="the row workloads in f16 and bf16")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="in the name of an operator")
     parser.add_argument("--list", action="store_true", help="name the operators and end")
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of each contender ({TURNS})")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"save {PAGE.name} there")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="save the table there")
+    parser.add_argument("--write", action="store_true", help="write it into the reference's page")
     asked = parser.parse_args(arguments)
+    kind = "half" if asked.half else "ordinary"
     try:
-        numbers = chosen(asked.only)
+        numbers = chosen(asked.only, kind)
     except KeyError as error:
         print(error.args[0], file=sys.stderr)
         return 2
     if asked.list:
-        print("\n".join(CASES[k].name for k in numbers))
+        print("\n".join(cases_of(kind)[k].name for k in numbers))
         return 0
-    found, right = report(numbers, max(1, asked.turns))
+    found, right = report(kind, numbers, max(1, asked.turns))
     print(found)
     if asked.out:
         asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / PAGE.name).write_text(found, encoding="utf-8")
+        (asked.out / PAGES[kind].name).write_text(found, encoding="utf-8")
     if asked.write:
-        write_measured(PAGE, found)
+        write_measured(PAGES[kind], found)
     return 0 if right else 1
 
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
-from benchmarks.operator_contenders import ours  # noqa: E402
+from benchmarks.operator_contenders import cases_of, ours  # noqa: E402
 from benchmarks.operator_peers import Row, chosen, disagreements, main, table  # noqa: E402
 from benchmarks.operators import CASES, Case  # noqa: E402
 from benchmarks.operators.case import NUMPY_DTYPES, Draw, half  # noqa: E402
@@ -117,3 +117,19 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "no such thing"]) == 2
     said = capsys.readouterr().err
     assert "no operator has 'no such thing' in its name" in said and "softplus" in said
+
+
+def test_row_workloads_in_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--half", "--list", "--only", "ln_fwd T=64"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ln_fwd T=64 H=768 f16", "ln_fwd T=64 H=768 bf16"]
+    cases = cases_of("half")
+    for case in cases:
+        signature = case.program().op("f").signature
+        assert "f32" not in str(signature), case.name
+    for k in chosen(["ln_fwd T=64"], "half"):
+        x, gamma, beta = (a.astype("f8") for a in cases[k].arguments())
+        call, arrays = ours(cases[k], cases[k].arguments(), 1)
+        (found,) = arrays(call())
+        assert found.dtype == cases[k].arguments()[0].dtype
+        expected = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * gamma + beta
+        np.testing.assert_allclose(found.astype("f8"), expected, atol=0.04)
