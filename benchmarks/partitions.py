@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import polyfuse as pf
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.estimates import this_cpu
+from polyfuse.ir.layouts import Layouts
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -56,7 +57,7 @@ def figures(operator: pf.Operator, target: str) -> Figures:
     for name in NAMES:
         fusion, clustering = passes_of(name, LoopFusion(), None)
         made = Compilation(
-            graph, sizes, fusion, options, frozenset(), target, Stitching(), Packing(),
+            graph, sizes, fusion, options, Layouts(), target, Stitching(), Packing(),
             clustering or pf.Clustering(),
         ).lowered(Watch(options))  # fmt: skip
         kernels.append(len(made.kernels.kernels))

@@ -27,6 +27,7 @@ from polyfuse import tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.projection import Rates
 from polyfuse.estimates import projected_cpu
+from polyfuse.ir.layouts import Layouts
 from polyfuse.layers.clusters import Clustering
 from polyfuse.options import Options
 from polyfuse.pipeline import Compilation
@@ -85,7 +86,7 @@ def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point
     sizes = workload.sizes(case)
     layers = pf.LoopFusion(), pf.Stitching(), pf.Packing()
     base = Compilation(
-        workload.graph, sizes, layers[0], options, frozenset(), "cpu", layers[1], layers[2], Clustering()
+        workload.graph, sizes, layers[0], options, Layouts(), "cpu", layers[1], layers[2], Clustering()
     )
     found = tuning_code.proposed(base, make, time.monotonic() + LOWER_S).candidates
     with ThreadPoolExecutor(2) as pool:

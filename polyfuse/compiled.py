@@ -21,6 +21,7 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.signature import Signature, infer_generics
 from polyfuse.ir.dtypes import DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.axis_order import memory_order
 from polyfuse.layers.clusters import Clustering
@@ -252,11 +253,9 @@ class Compiled:
             view = values[t.name]
             if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
                 check_fits(t, view.dtype, view.shape, sizes)
-        orders = self._orders(graph, values)
-        strided = frozenset(n for n, v in values.items() if self._is_strided(v, orders.get(n)))
-        fusion = self._fusion
-        if fusion is not None and strided:
-            fusion = replace(fusion, strided=tuple(sorted(strided)))
+        layouts, fusion = self._layouts(graph, values), self._fusion
+        if fusion is not None and layouts.strided:
+            fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
         make = build_tuned if self.options.tune == "measure" else build
         built = make(
             graph,
@@ -267,14 +266,18 @@ class Compiled:
             packing=self._packing,
             clustering=self._clustering,
             options=self.options,
-            strided=strided if self.target != "interpret" else frozenset(),
-            orders=orders,
+            layouts=layouts if self.target != "interpret" else DENSE,
         )
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )
         pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
-        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, orders)
+        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders)
+
+    def _layouts(self, graph: TensorGraph, values: Mapping[str, Any]) -> Layouts:
+        """How the memory of arguments lies, as kernels take it."""
+        orders = self._orders(graph, values)
+        return Layouts(frozenset(n for n, v in values.items() if self._is_strided(v, orders.get(n))), orders)
 
     def _orders(self, graph: TensorGraph, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """In which order the axes of arrays lie in memory, where kernels of the CPU may know: of what they

@@ -23,6 +23,7 @@ from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, tria
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.verify_graph import verify_graph
@@ -142,14 +143,12 @@ class Compilation:
     sizes: Mapping[str, int]
     fusion: LoopFusion | None
     options: Options
-    strided: frozenset[str] = frozenset()
+    layouts: Layouts = DENSE
     target: str = "cpu"
     stitching: Stitching | None = None
     packing: Packing | None = None
     clustering: Clustering = field(default_factory=Clustering)
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
-    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Axes of inputs as they lie in memory, where that is another order."""
 
     @cached_property
     def machine(self) -> int | GpuTarget:
@@ -174,8 +173,8 @@ class Compilation:
                 ("knobs", repr(self.knobs)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
-                ("strided", ",".join(sorted(self.strided))),
-                ("orders", repr(sorted(self.orders.items()))),
+                ("strided", ",".join(sorted(self.layouts.strided))),
+                ("orders", repr(sorted(self.layouts.orders.items()))),
             ]
         )
 
@@ -192,12 +191,12 @@ class Compilation:
         specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
         # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
         found: list[Decision] = []
-        specific = in_memory_order(specific, self.orders, found)
+        specific = in_memory_order(specific, self.layouts.orders, found)
         # TensorGraph -> TensorGraph (without what it need not compute)
         checked, core = must_report(self.options, self.target), self.knobs.core
         clean = partial(prepared, specific, found, self.machine, core, checked=checked)
         online = self.stitching is not None and self.stitching.online is not False
-        fixed = step("clean", lambda: clean(strided=frozenset(self.strided), online=online))
+        fixed = step("clean", lambda: clean(strided=self.layouts.strided, online=online))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
@@ -217,7 +216,7 @@ class Compilation:
         return replace(low, decisions=(*found, *low.decisions))
 
     def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
-        remote, strided = self.packing is not None, frozenset(self.strided)
+        remote, strided = self.packing is not None, self.layouts.strided
         return self.clustering.clusters(fixed, found, self.machine, remote, self.knobs.on, strided)
 
     def _settled(self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, piece: Piece) -> Lowered:
@@ -300,15 +299,13 @@ def build(
     packing: Packing | None = None,
     clustering: Clustering | None = None,
     options: Options,
-    strided: frozenset[str] = frozenset(),
-    orders: Mapping[str, tuple[int, ...]] | None = None,
+    layouts: Layouts = DENSE,
     knobs: CpuKnobs | None = None,
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
     own = own if target in ON_GPU else replace(own, core=own.core or this_core(options.denormals == "flush"))
-    made = Compilation(graph, sizes, fusion, options, strided, target, stitching, packing, cut, own)
-    return run(replace(made, orders=orders or {}))
+    return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, own))
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:
@@ -388,7 +385,7 @@ def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | Cu
         # emitting goes through them without keeping them
         step("loops", lambda: loops_text(low.kernels, on_gpu))
     checked, knobs = compilation.options.checked, compilation.knobs
-    request = Request(low.kernels, compilation.strided, low.copied, checked, knobs)
+    request = Request(low.kernels, compilation.layouts.strided, low.copied, checked, knobs)
     # KernelGraph -> C++ or CUDA C++, and launch plan
     if on_gpu:
         return step("cuda", lambda: emit_cuda(request))

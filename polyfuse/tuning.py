@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.decisions import Decision
 from polyfuse.estimates import projected_cpu
+from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -71,14 +72,11 @@ def build_tuned(
     packing: Packing | None = None,
     clustering: Clustering | None = None,
     options: Options,
-    strided: frozenset[str] = frozenset(),
-    orders: Mapping[str, tuple[int, ...]] | None = None,
+    layouts: Layouts = DENSE,
 ) -> Built:
     """As `pipeline.build`, with the variant that was measured to be the fastest."""
     cut = clustering or Clustering()
-    base = Compilation(
-        graph, sizes, fusion, options, strided, target, stitching, packing, cut, orders=orders or {}
-    )
+    base = Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut)
     if target != "cpu" or not base.kept:
         why = "variants are timed on a CPU" if target != "cpu" else "its steps are to be looked at"
         return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))

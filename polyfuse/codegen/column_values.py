@@ -21,15 +21,15 @@ import math
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.hoist import Moved, aliases, costly, written
+from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import flat
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, depends_on
+from polyfuse.ir.tensor_graph import Cast, Expr, Read, depends_on
 
 # Fewer rows do not make up for what is stored before them; rows that are shared out are in many chunks.
 FEWEST, FEWEST_SHARED = 4, 256
@@ -113,11 +113,8 @@ class _Columns(Moved):
 
     def _lies_apart(self, r: Read) -> bool:
         """Do neighbouring lanes read elements that are no neighbours?"""
-        found = [b for b in self.kernel.buffers if b.tensor == r.tensor]
-        places = tuple(i for i in r.indices if not isinstance(i, EXPR_TYPES))
-        if not found or not places or len(places) < len(r.indices):
-            return False
-        return abs(flat(places, found[0].extents).factor(IVar(self.lane.var))) > 1
+        (apart,) = strides_of(self.kernel, r, self.lane.var)
+        return apart > 1
 
     def kept(self, e: Expr, runs: tuple[Expr, ...]) -> Expr:
         key, size = self.key(e, runs), self.count * e.dtype.bytes

@@ -29,13 +29,14 @@ from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.jammed_windows import at_place, nest
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_together import nodes_of
+from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import flat, simplify
+from polyfuse.ir.linear import simplify
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -49,7 +50,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, reads
+from polyfuse.ir.tensor_graph import Const, Expr, Index, Read, reads
 
 # Rows at most: more load less, but in shorter strips, which shall be long where memory brings new rows of the
 # window for each of them, or where rows share few sets of L1.
@@ -257,7 +258,8 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
         return 1
     if any(n.op in EXTREMES for n in updates) and core.registers <= REGISTERS + 4:
         return 1  # what cares for NaN needs the registers that are left
-    steps = [_steps(r, window, kernel) for n in updates for r in reads(n.value)]
+    every = (r for n in updates for r in reads(n.value))
+    steps = [strides_of(kernel, r, window.row, window.shared.var) for r in every]
     if not any(2 * row <= shared * term for row, term in steps if row and term):
         return 1  # windows that lie apart have little in common
     far = len(window.window) > 1 and any(b.soon for b in kernel.buffers)
@@ -269,13 +271,3 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
         return together * (count + shared - 1 + shared) + left * 2 * shared
 
     return min(range(1, min(most, trip) + 1), key=loads, default=1)
-
-
-def _steps(r: Read, window: _Window, kernel: Kernel) -> tuple[int, int]:
-    """How many elements apart a read is in neighbouring rows, and in neighbouring terms."""
-    extents = next((b.extents for b in kernel.buffers if b.tensor == r.tensor), ())
-    places = tuple(i for i in r.indices if not isinstance(i, EXPR_TYPES))
-    if len(places) != len(extents):
-        return 0, 0
-    form = flat(places, extents)
-    return abs(form.factor(IVar(window.row))), abs(form.factor(IVar(window.shared.var)))

@@ -16,15 +16,15 @@ from dataclasses import replace
 
 from polyfuse.codegen.jam import in_one
 from polyfuse.codegen.rows_jammed import in_steps
+from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.cpu_core import L1_WAY
-from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import flat
 from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, reads
+from polyfuse.ir.tensor_graph import Read, reads
 
 ROWS = 4
 # In longer rows it does not matter how often lanes are added up.
@@ -66,9 +66,5 @@ def _adds(n: Update, changed: set[str]) -> bool:
 
 def _crowded(kernel: Kernel, r: Read, row: str) -> bool:
     """Do neighbouring rows of a tensor lie in the same sets of L1?"""
-    extents = next((b.extents for b in kernel.buffers if b.tensor == r.tensor), ())
-    places = tuple(i for i in r.indices if not isinstance(i, EXPR_TYPES))
-    if len(places) != len(extents):
-        return False
-    apart = flat(places, extents).factor(IVar(row)) * r.dtype.bytes
+    (apart,) = (n * r.dtype.bytes for n in strides_of(kernel, r, row))
     return apart != 0 and apart % L1_WAY == 0

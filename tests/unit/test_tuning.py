@@ -20,6 +20,7 @@ from polyfuse import tuning, tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.cost.projection import table_rates
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.layouts import Layouts
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.variants import CHANGES, Choices, Variant, proposals
 from polyfuse.options import Options
@@ -42,7 +43,7 @@ def compilation(text: str = NORM, **sizes: int) -> Compilation:
     known = sizes or {"T": 64, "H": 300}
     options = Options(threads=2, verify=False, dump=None)
     return Compilation(
-        graph, known, pf.LoopFusion(), options, frozenset(), "cpu", pf.Stitching(), pf.Packing(), Clustering()
+        graph, known, pf.LoopFusion(), options, Layouts(), "cpu", pf.Stitching(), pf.Packing(), Clustering()
     )
 
 
