@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from equivalence import fixed_graph_of
@@ -10,7 +11,8 @@ import polyfuse as pf
 from polyfuse.codegen import quotients
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.loop_ir import values_of
+from polyfuse.ir.loop_ir import For, Node, values_of
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, walk
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -34,9 +36,19 @@ KINDS = {"f32": (np.float32, np.uint32), "f64": (np.float64, np.uint64)}
 
 def operations(text: str, **sizes: int) -> list[str]:
     """Those of all loops, one after the other."""
+    return [e.op for v in values_of(nodes(text, **sizes)) for e in walk(v) if isinstance(e, Apply)]
+
+
+def of_lanes(text: str, **sizes: int) -> list[str]:
+    """Those of vector loops."""
+    loops = [n for n in nodes(text, **sizes) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
+    values = [v for loop in loops for v in values_of(nodes_of(loop.body))]
+    return [e.op for v in values for e in walk(v) if isinstance(e, Apply)]
+
+
+def nodes(text: str, **sizes: int) -> list[Node]:
     kernels = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
-    nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
-    return [e.op for v in values_of(nodes) for e in walk(v) if isinstance(e, Apply)]
+    return [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
 
 
 def test_where_lanes_divide_more() -> None:
@@ -93,6 +105,49 @@ def test_quotients_are_those_of_a_division(dtype: str, denormals: str) -> None:
         np.testing.assert_allclose(found[rest], wanted[rest], rtol=0, atol=info.tiny * 4)
         zeros = (x == 0) & (wanted == 0)
         np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
+
+
+SHORT = "op f(x: f32[N], d: f32) -> (y: {0}[N]) {{ y[i] = {0}(-x[i] / d) }}"
+
+
+def test_those_of_16_bits_are_products() -> None:
+    text = SHORT.format("f16")
+    assert "div" not in of_lanes(text, N=128) and operations(text, N=128).count("div") == 1, "the reciprocal"
+    assert "div" in of_lanes(text.replace("f16", "f32"), N=128)
+    of_rows = "op f(x: f16[T, H]) -> (y: f16[T, H]) { y[t, h] = x[t, h] / (1 + sum[k](x[t, k])) }"
+    assert "div" not in of_lanes(of_rows, T=10, H=64)
+    several = text.replace("-x[i]", "exp(x[i]) / 3.0 * x[i]")
+    assert "div" not in of_lanes(several, N=128) and operations(several, N=128).count("div") == 2
+    assert "div" in of_lanes(text.replace("-x[i] / d", "d / x[i]"), N=128)
+    sums = text.replace("-x[i] / d", "x[i] / d + 1.0")
+    assert "div" in of_lanes(sums, N=128), "its error may be larger than the sum"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("denormals", ["flush", "keep"])
+def test_quotients_of_16_bits_are_near_those_of_a_division(dtype: str, denormals: str) -> None:
+    """They are what the quotient becomes, or one that is less than 2**-22 of it away."""
+    kind = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}[dtype]
+    f = pf.compile(SHORT.format(dtype), options=pf.Options(denormals=denormals))
+    x = any_floats("f32", 3000, 7)
+    x[12:] = np.where(np.arange(2988) % 2, x[12:], np.linspace(-9, 9, 2988, dtype="f4"))
+    tiny = np.finfo("f4").tiny
+    if denormals == "flush":
+        x = np.where(np.abs(x) < tiny, np.copysign(0, x), x)
+    for d in map(np.float32, (*any_floats("f32", 60, 8), 2.0**64, 2.0**-64, 3e38, 1e-37, 7.0, -3.3)):
+        if denormals == "flush" and 0 < abs(d) < tiny:
+            continue
+        with np.errstate(all="ignore"):
+            exact = -x.astype("f8") / d
+            exact = np.where(np.abs(exact) < 2 * tiny, 0.0, exact) if dtype == "bf16" else exact
+            wanted = [(exact * (1 + e)).astype(kind) for e in (-(2.0**-22), 0.0, 2.0**-22)]
+            found = np.asarray(f(x, d))
+            small = (np.abs(found.astype("f4")) <= 2.02 * tiny) & (exact == 0)
+        near = np.any([found == w for w in wanted], axis=0) | (np.isnan(found) & np.isnan(exact))
+        far = ~(near | small)
+        assert not far.any(), f"{x[far][:3]} by {d!r}: {found[far][:3]}, {exact[far][:3]}"
+        zeros = (x == 0) & np.isfinite(d) & (d != 0)
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(-x[zeros]) ^ np.signbit(d))
 
 
 def test_many_quotients_are_rounded_as_divisions_are() -> None:
