@@ -46,6 +46,8 @@ Element = tuple[str, tuple[Index, ...]]
 Half = tuple[str, tuple[Index, ...], DType]
 # Lanes that are converted together where a loop does not say how many it has; a multiple of 16.
 LANES = 64
+# So many are converted at once.
+STEP = 16
 # Loops that run less often are not worth a step of lanes.
 FEWEST = 8
 
@@ -171,17 +173,24 @@ class HalfPrinter(Printer):
         found, stored = self.halves(loop)
         if not found and not stored and not (self.in_rows and known):
             return plain
-        step = 32 if BF16 in {h[2] for h in (*found, *stored)} else 16  # that many are converted at once
-        lanes = max(step if self.in_rows else FEWEST_LANES, -(-most // step) * step)
+        lanes = -(-most // STEP) * STEP
         if known and lanes == most:
             return self.lanes_of(loop, f"{loop.var}_s", lanes, indent)
-        return self.under_masks(loop, end, plain, lanes, indent, {})
+        return self.under_masks(loop, end, plain, lanes if known else STEP, indent, {}, once=known)
 
     def under_masks(
-        self, loop: For, end: str, plain: list[str], lanes: int, indent: str, totals: Mapping[str, int]
+        self,
+        loop: For,
+        end: str,
+        plain: list[str],
+        lanes: int,
+        indent: str,
+        totals: Mapping[str, int],
+        *,
+        once: bool = True,
     ) -> list[str]:
-        """The iterations from the loop's start to the end, no more than the lanes, as one step of these; or
-        `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
+        """The iterations from the loop's start to the end as one step of lanes, of which there are enough, or
+        as several; `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
         tail = None if self.lazy else tail_of(loop, self.along, self.roomy if lanes <= LANES else ())
         if tail is None:
             return plain
@@ -189,10 +198,13 @@ class HalfPrinter(Printer):
         before, after = carried(tail, self, lanes, "rest", i1)
         copies, back = kept(totals, lanes, "rest", i1)
         inner = replace(self, element=tail.element(self.element))
+        head = f"if ({start} < {end})" if once else f"for (; {start} < {end}; {start} += {lanes})"
+        left = f"{end} - {start}"
+        rest = f"({left})" if once else self.call("pf_min_i64", [left, str(lanes)])
         return [
             "#ifdef PF_MASKS",
-            f"{indent}if ({start} < {end}) {{",
-            f"{i1}const int rest = (int)({end} - {start});",
+            f"{indent}{head} {{",
+            f"{i1}const int rest = (int){rest};",
             f"{i1}const pf_i64 {loop.var} = {start};",
             *before,
             *copies,

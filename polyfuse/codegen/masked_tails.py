@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from polyfuse.codegen.c_family import Printer, guarded_load
 from polyfuse.codegen.headers import read
-from polyfuse.ir.dtypes import F16, DType
+from polyfuse.ir.dtypes import BF16, F16, DType
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, walk
@@ -120,12 +120,17 @@ def carried(tail: Tail, printer: Printer, lanes: int, rest: str, indent: str) ->
         array, place = places[tensor, indices], printer.element(printer, tensor, indices)
         count = -(-lanes * dtype.bytes // _BYTES) * _BYTES // dtype.bytes
         before.append(f"{indent}__attribute__((aligned(64))) {dtype.c_name} {array}[{count}];")
-        size, kind = f"{rest} * {dtype.bytes}, {lanes * dtype.bytes}", "_f16" * (dtype == F16)
+        size, kind = f"{rest} * {dtype.bytes}, {lanes * dtype.bytes}", "_f16" * _in_halves(dtype, lanes)
         if (tensor, indices, dtype) in tail.read:
             before.append(f"{indent}pf_take{kind}({array}, &{place}, {size});")
         if (tensor, indices, dtype) in tail.stored:
             after.append(f"{indent}pf_put{kind}(&{place}, {array}, {size});")
     return before, after
+
+
+def _in_halves(dtype: DType, lanes: int) -> bool:
+    """Are elements converted half a vector at a time, and so moved? Of bf16 those that fill no whole one."""
+    return dtype == F16 or (dtype == BF16 and lanes % 32 != 0)
 
 
 def _reads(body: Iterable[Node]) -> Iterator[Read]:

@@ -144,6 +144,11 @@ PF_INLINE void pf_narrow_normal_bf16(pf_bf16* to, const float* from, int n) {
     const F a = *(const W*)(from + k), b = *(const W*)(from + k + 16);
     *(Q*)(to + k) = (Q)__builtin_ia32_cvtne2ps2bf16_v32hi(b, a);
   }
+  if (k < n) {
+    typedef short H __attribute__((vector_size(32), aligned(2), may_alias));
+    *(H*)(to + k) = (H)__builtin_ia32_cvtneps2bf16_v16sf(*(const W*)(from + k));
+    k += 16;
+  }
 #endif
   if (k < n) pf_narrow_bf16(to + k, from + k, n - k);
 }
@@ -191,6 +196,12 @@ PF_INLINE void pf_row_round_normal_bf16(float* x, int n) {
     pf_bf16 h[32];
     pf_narrow_normal_bf16(h, x + k, 32);
     pf_widen_bf16(x + k, h, 32);
+  }
+  if (k < n) {
+    pf_bf16 h[16];
+    pf_narrow_normal_bf16(h, x + k, 16);
+    pf_widen_bf16(x + k, h, 16);
+    k += 16;
   }
 #endif
   if (k < n) pf_row_round_bf16(x + k, n - k);

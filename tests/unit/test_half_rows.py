@@ -21,6 +21,7 @@ from polyfuse.ir.index_expr import IConst, ISize
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import Compilation, Watch, emitted
+from polyfuse.runtime.toolchain import load_shared
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
 
@@ -82,6 +83,34 @@ def test_values_that_are_read_again_are_the_rounded_ones(kind: str, h: int) -> N
     np.testing.assert_allclose(wide, np.exp(x.astype("f8")) * g.astype("f8"), rtol=TOLERANCE[kind], atol=1e-6)
     np.testing.assert_allclose(s, wide.sum(1), rtol=1e-5)
     np.testing.assert_allclose(c, wide.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("h", [257, 300, 411])
+@pytest.mark.parametrize("kind", TYPES)
+def test_strips_of_columns_that_end_anywhere(kind: str, h: int) -> None:
+    """Each has a length of its own, so its rest takes steps until the end."""
+    w = load("gelu_bwd_dbias")
+    text = w.text.replace("f32", kind)
+    assert re.search(r"for \(; c\d_s < c\d_e; c\d_s \+= 16\) \{", source(text, T=200, H=h))
+    dy, x = (a.astype(TYPES[kind]) for a in w.inputs({"T": 200, "H": h}).values())
+    found = pf.compile(text, w.name)(dy, x)
+    for got, want in zip(found, w.function("numpy")(dy.astype("f8"), x.astype("f8")), strict=True):
+        scale = 1 + np.abs(want).max()
+        np.testing.assert_allclose(got.astype("f8") / scale, want / scale, atol=TOLERANCE[kind], rtol=0)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_that_are_stored_past_the_caches(kind: str) -> None:
+    """What lies before the first line, and behind the last one, takes steps."""
+    text = source(load("bias_gelu").text.replace("f32", kind), T=8192, H=3072)
+    assert "nontemporal" in text or "pf_stream" in text, "stored past the caches"
+    assert re.search(r"for \(; c\d_s < c\d_b; c\d_s \+= 16\) \{", text)
+    load_shared(text)
+
+
+def test_rests_take_no_more_lanes_than_they_fill() -> None:
+    text = source(load("bias_gelu").text.replace("f32", "bf16"), T=2000, H=100)
+    assert "for (int l = 0; l < 48; ++l)" in text and "rest * 2, 96)" in text
 
 
 @pytest.mark.parametrize("kind", TYPES)
