@@ -373,7 +373,7 @@ def vectorise(
             return Band(members, vectorise(graph, child, threads, decisions, knobs), permutable)
         case Band(members, child, permutable):
             if permutable:
-                members = _along_memory(graph, members, statements(child))
+                members = _along_memory(graph, members, statements(child), threads)
             last = members[-1]
             if last.coincident and last.coordinate is Coordinate.SEQ:
                 members = (*members[:-1], replace(last, coordinate=Coordinate.VECTOR))
@@ -381,7 +381,7 @@ def vectorise(
 
 
 def _along_memory(
-    graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]
+    graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...], threads: int
 ) -> tuple[Member, ...]:
     """A free loop along contiguous memory innermost, where one across it would be.
 
@@ -398,5 +398,5 @@ def _along_memory(
     if trip is None or trip < loop_order.FEWEST_LANES or not better(graph, best, (last,), names, passed):
         return members
     kept = trip > LONGEST_SUNK and not is_free(graph, last, names)
-    strip = (strips(best, sinking.SUNK_STRIP),) if kept else ()
+    strip = (strips(best, sinking.sunk_strip(trip, threads)),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

@@ -21,8 +21,9 @@ from polyfuse.layers.windows import window_rows
 
 # Iterations of a strip: totals of its elements stay in L1.
 SUNK_STRIP = 256
-# Strips that are shared out evenly have a few lines of the narrowest type, and whole ones.
-SHORTEST_STRIP, WHOLE = 128, 64
+# Strips that are shared out evenly have a few lines of the narrowest type, and whole ones, or lines of wider
+# types where threads would have more than so much to do beyond their share.
+SHORTEST_STRIP, WHOLE, UNEVEN = 128, (64, 32, 16), 1.1
 
 
 def sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
@@ -78,7 +79,8 @@ def sunk_strip(trip: int | None, threads: int) -> int:
         return SUNK_STRIP
     strips = -(-trip // SUNK_STRIP)
     each = -(-trip // (-(-strips // threads) * threads))
-    return min(SUNK_STRIP, -(-each // WHOLE) * WHOLE)
+    lengths = [-(-each // whole) * whole for whole in WHOLE]
+    return min(SUNK_STRIP, next((n for n in lengths if n <= UNEVEN * each), lengths[-1]))
 
 
 def strips(m: Member, size: int) -> Member:
