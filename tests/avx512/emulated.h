@@ -193,6 +193,9 @@ AVX512_CALLED I32 compressd(I32 a, I32 other, unsigned short mask) {
 AVX512_CALLED I16 cvtne2ps2bf16(F32 high, F32 low) {
   return lanes(I16{}, ~0u, [&](int l) { return bf16(l < 16 ? low[l] : high[l - 16]); });
 }
+AVX512_CALLED Half cvtneps2bf16(F32 a) {
+  return lanes(Half{}, ~0u, [&](int l) { return bf16(a[l]); });
+}
 AVX512_INLINE F32 cvtph2ps(Half a, F32 other, int mask, int) {
   Quarter half[2];
   HalfF32 wide[2];
@@ -263,6 +266,7 @@ AVX512_INLINE void movntdq(I64* to, I64 a) {
 #define __builtin_ia32_ptestmd512 avx512::ptestmd
 #define __builtin_ia32_compresssi512_mask avx512::compressd
 #define __builtin_ia32_cvtne2ps2bf16_v32hi avx512::cvtne2ps2bf16
+#define __builtin_ia32_cvtneps2bf16_v16sf avx512::cvtneps2bf16
 #define __builtin_ia32_vcvtph2ps512_mask avx512::cvtph2ps
 #define __builtin_ia32_vcvtps2ph512_mask avx512::cvtps2ph
 #define __builtin_ia32_permvarhi512_mask avx512::permvarhi

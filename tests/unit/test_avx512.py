@@ -46,6 +46,10 @@ typedef short H __attribute__((vector_size(64)));
 extern "C" void bf16(short* y, const float* a, const float* b) {
   *(H*)y = (H)__builtin_ia32_cvtne2ps2bf16_v32hi(*(const F*)b, *(const F*)a);
 }
+extern "C" void bf16_half(short* y, const float* a) {
+  typedef short Q __attribute__((vector_size(32), aligned(2), may_alias));
+  *(Q*)y = (Q)__builtin_ia32_cvtneps2bf16_v16sf(*(const F*)a);
+}
 extern "C" int less(const int* a, const int* b) {
   return __builtin_ia32_ucmpd512_mask(*(const I*)a, *(const I*)b, 1, -1);
 }
@@ -187,9 +191,13 @@ def test_integers_and_bf16(machine: ctypes.CDLL) -> None:
     for k in range(0, x.size, 32):
         places = (found.ctypes.data + 2 * k, x.ctypes.data + 4 * k, x.ctypes.data + 4 * k + 64)
         machine.bf16(*(ctypes.c_void_p(p) for p in places))
+    halves = np.empty_like(found)
+    for k in range(0, x.size, 16):
+        machine.bf16_half(ctypes.c_void_p(halves.ctypes.data + 2 * k), ctypes.c_void_p(x.ctypes.data + 4 * k))
     with np.errstate(all="ignore"):
         want = np.where(abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x).astype(ml_dtypes.bfloat16)
         same(found.astype(np.float32), want.astype(np.float32))
+        same(halves.astype(np.float32), want.astype(np.float32))
 
 
 def test_macros_are_those_of_a_compiler() -> None:
