@@ -50,6 +50,8 @@ OPTIMISE = (
     "-fno-tree-loop-distribute-patterns",
     # gcc 12 puts two rounds of a reduction's lanes together, and then keeps the accumulators in memory.
     "-fno-loop-unroll-and-jam",
+    # gcc 12 takes minima of 64-bit integers, indices among them, to vector registers and back.
+    "-mno-stv",
     "-ffp-contract=fast",
 )
 SHARED = ("-std=c++17", "-fPIC", "-shared")
