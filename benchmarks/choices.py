@@ -18,12 +18,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 import polyfuse as pf
+from benchmarks.half_precision import DTYPES
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
-from benchmarks.workload import Workload, load
+from benchmarks.workload import Workload, at_line, load
 from polyfuse import lowering, pipeline
-from polyfuse.codegen import cpu, halves, lower, masked_tails, runs, skewed, vector_math
+from polyfuse.codegen import (
+    cpu,
+    halves,
+    lower,
+    masked_tails,
+    quotients,
+    rows_together,
+    runs,
+    skewed,
+    vector_math,
+)
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers import online, rfactor, scatters
 from polyfuse.runtime import toolchain
@@ -35,17 +48,28 @@ Calls = dict[str, Callable[[], Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A workload at one of its sizes, or at others."""
+    """A workload at one of its sizes, or at others, with its floats in a dtype."""
 
     workload: str
     sizes: Mapping[str, int] | None = None
+    dtype: str = "f32"
 
     def __str__(self) -> str:
         shown = "x".join(map(str, self.of(load(self.workload)).values()))
-        return f"{self.workload} {shown}"
+        return f"{self.workload} {shown}" + (f" {self.dtype}" if self.dtype != "f32" else "")
 
     def of(self, workload: Workload) -> Mapping[str, int]:
         return self.sizes or next(iter(workload.cases.values()))
+
+    def program(self, workload: Workload) -> pf.Program:
+        return pf.parse(workload.text.replace("f32", self.dtype))
+
+    def arguments(self, workload: Workload) -> list[Any]:
+        given = workload.inputs(self.of(workload))
+        found = [given[n] for n in workload.graph.inputs if n in given]
+        kind = DTYPES[self.dtype]
+        wide = [isinstance(a, np.ndarray) and a.dtype == np.float32 for a in found]
+        return [at_line(a.astype(kind)) if f else a for a, f in zip(found, wide, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -74,9 +98,9 @@ class Choice:
                 p.stop()
 
 
-def rows(columns: int) -> Case:
-    """Softmax of short rows, 400 kB of them."""
-    return Case("softmax", {"T": 100_000 // columns, "H": columns})
+def rows(columns: int, dtype: str = "f32") -> Case:
+    """Softmax of short rows, 100,000 elements."""
+    return Case("softmax", {"T": 100_000 // columns, "H": columns}, dtype)
 
 
 def unchanged(kernel: Any, block: Any, *_: Any) -> Any:
@@ -135,6 +159,30 @@ CHOICES = (
         "quotients by one number as corrected products, where lanes divide more",
         (Case("adamw"), Case("adam50_small")),
         ((lower, "quotients", lambda kernel, block, numbers: block),),
+    ),
+    Choice(
+        "quotients that become 16 bits as products",
+        tuple(
+            Case("softmax", {"T": 100_000 // h, "H": h}, d)
+            for h in (32, 64, 128, 256)
+            for d in ("f16", "bf16")
+        ),
+        ((quotients, "HALVES", ()),),
+    ),
+    Choice(
+        "rests of 16 bits in sixteens, not in pairs of them",
+        (
+            Case("bias_gelu", {"T": 1000, "H": 80}, "f16"),
+            Case("bias_gelu", {"T": 1000, "H": 80}, "bf16"),
+            Case("bias_gelu", {"T": 300, "H": 10}, "bf16"),
+            Case("gelu_bwd_dbias", {"T": 20_000, "H": 100}, "bf16"),
+        ),
+        ((halves, "STEP", 32),),
+    ),
+    Choice(
+        "two rows of 16 bits in turns",
+        tuple(Case(n, None, d) for n in ("res_ln", "softmax") for d in ("f16", "bf16")),
+        ((rows_together, "MOST_BYTES_OF_HALVES", rows_together.MOST_BYTES),),
     ),
     Choice(
         "mean and variance of a row in one pass about a pivot",
@@ -266,9 +314,10 @@ CHOICES = (
 )
 
 
-def compiled(workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[], Any], object]:
+def compiled(case: Case, workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[], Any], object]:
     """A call, and the source that it runs with the flags of its compiler."""
-    f = pf.compile(workload.parse(), workload.name, options=pf.Options(verify=True, progress=False))
+    program, options = case.program(workload), pf.Options(verify=True, progress=False)
+    f = pf.compile(program, workload.name, options=options)
     f(*arguments)
     code = f.built(*arguments).code
     assert code is not None
@@ -278,11 +327,10 @@ def compiled(workload: Workload, arguments: Sequence[Any]) -> tuple[Callable[[],
 def both(choice: Choice, case: Case) -> tuple[Calls, bool]:
     """Calls with and without the choice, on the same arrays, and whether their code differs."""
     workload = load(case.workload)
-    given = workload.inputs(case.of(workload))
-    arguments = [given[n] for n in workload.graph.inputs if n in given]
-    chosen, source = compiled(workload, arguments)
+    arguments = case.arguments(workload)
+    chosen, source = compiled(case, workload, arguments)
     with choice.left_out():
-        other, without = compiled(workload, arguments)
+        other, without = compiled(case, workload, arguments)
     return {"with": chosen, "without": other}, source != without
 
 

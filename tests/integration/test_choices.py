@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polyfuse.estimates import this_core
+from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
@@ -29,8 +30,9 @@ def code(case: Case, knobs: CpuKnobs) -> tuple[str, tuple[str, ...]]:
     workload = load(case.workload)
     layers = {"fusion": LoopFusion(), "stitching": Stitching(), "packing": Packing()}
     options = Options(threads=2, verify=True, progress=False)
+    graph = instantiate(case.program(workload).programs, workload.name)
     compilation = Compilation(
-        workload.graph, case.of(workload), options=options, knobs=CpuKnobs(core=this_core()), **layers
+        graph, case.of(workload), options=options, knobs=CpuKnobs(core=this_core()), **layers
     )
     chosen = Compilation(**{**vars(compilation), "knobs": knobs})
     source = emitted(Watch(options), chosen)[1].source
