@@ -31,13 +31,14 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.widened import FEWEST_ROWS
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room, near_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import For, RegisterTile
+from polyfuse.ir.loop_ir import Declare, For, RegisterTile
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import (
     Role,
@@ -263,7 +264,9 @@ def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
     together = tuple(x.rows for x in task.ways)
-    return Launch(name, kernel, iteration_count(task), total, bool(task.loops), together=together)
+    filled = any(isinstance(n, Declare) and n.count for n in task.before)
+    count, parallel, least = iteration_count(task), bool(task.loops), FEWEST_ROWS if filled else 1
+    return Launch(name, kernel, count, total, parallel, together=together, least=least)
 
 
 def _instances(s: Statement) -> IndexExpr:

@@ -55,7 +55,8 @@ class PlanBuffer:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """`instances` is the number of statement instances, for choosing chunks and for reports.  Iterations are
-    computed `together`, so many at a time, where a chunk has so many; the largest number comes first.  The
+    computed `together`, so many at a time, where a chunk has so many; the largest number comes first.  A
+    chunk has `least` iterations, where each thread gets so many, if they share what it computes before.  The
     first launch of a `series` of so many says that they run one after the other, in so many `rounds`; in
     round r the iterations are those from r * count on.
 
@@ -71,6 +72,7 @@ class Launch:
     together: tuple[int, ...] = ()
     series: int = 1
     rounds: int = 1
+    least: int = 1
 
     def __str__(self) -> str:
         if self.library is not None:

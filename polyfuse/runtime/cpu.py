@@ -30,24 +30,25 @@ from polyfuse.runtime.workspace import layout
 # Fewer instances than this are not worth waking a worker.
 PARALLEL_INSTANCES = 24 * 1024
 CHUNKS_PER_THREAD = 8
-# Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.
+# Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.  Those of
+# short rounds of a series follow one another at once; others leave room for a worker that wakes up late.
 CHUNK_INSTANCES = 16 * 1024
-FEWEST_CHUNKS = 2
+FEWEST_CHUNKS, FEWEST_IN_SERIES = 4, 2
 LINE = 64
 _BYTE = np.dtype(np.uint8)
 
 
 def _chunks_each(launch: Launch, instances: int) -> int:
-    """Chunks of a thread with so many instances: short rounds of a series have few."""
-    if launch.rounds == 1:
-        return CHUNKS_PER_THREAD
-    return max(FEWEST_CHUNKS, min(CHUNKS_PER_THREAD, instances // launch.rounds // CHUNK_INSTANCES))
+    """Chunks of a thread with so many instances."""
+    fewest = FEWEST_CHUNKS if launch.rounds == 1 else FEWEST_IN_SERIES
+    return max(fewest, min(CHUNKS_PER_THREAD, instances // launch.rounds // CHUNK_INSTANCES))
 
 
-def _chunk(count: int, parts: int, threads: int, together: Sequence[int]) -> int:
-    """Iterations of a chunk: so many parts of `count`, in whole groups of those that are computed together,
-    of the largest that leave a chunk for each thread."""
-    chunk = -(-count // parts)
+def _chunk(count: int, parts: int, threads: int, together: Sequence[int], least: int = 1) -> int:
+    """Iterations of a chunk: so many parts of `count`, or fewer, if these were shorter than `least` and each
+    thread has one, in whole groups of those that are computed together, of the largest that leave a chunk for
+    each thread."""
+    chunk = max(-(-count // parts), min(least, count // threads))
     wholes = (-(-chunk // group) * group for group in together)
     return next((whole for whole in wholes if whole * threads <= count), chunk)
 
@@ -110,7 +111,7 @@ class CpuExecutable:
         # As many chunks as threads keep the others out; otherwise more, for balance.
         each = self.plan.chunks or _chunks_each(launch, instances // threads)
         parts = threads if threads < pool.threads else threads * each
-        chunk = _chunk(count, parts, threads, launch.together) if parallel else max(1, count)
+        chunk = _chunk(count, parts, threads, launch.together, launch.least) if parallel else max(1, count)
         return Step(function, count, chunk, parallel, launch.series, launch.rounds)
 
     def _library_step(self, product: MatrixProduct) -> LibraryStep:

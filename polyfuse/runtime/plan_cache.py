@@ -113,6 +113,7 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
             x.together,
             x.series,
             x.rounds,
+            x.least,
         ]
         for x in plan.launches
     ]
@@ -176,8 +177,8 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), tuple(together), series, rounds)
-        for f, k, c, n, p, library, together, series, rounds in data["launches"]
+        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), tuple(together), *numbers)
+        for f, k, c, n, p, library, together, *numbers in data["launches"]
     )
     return LaunchPlan(
         _buffers(data),

@@ -13,7 +13,7 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.codegen.halves import LANES
-from polyfuse.codegen.widened import _Row, _Search
+from polyfuse.codegen.widened import FEWEST_ROWS, _Row, _Search
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -126,6 +126,16 @@ def test_nan_and_infinities_stay_in_their_rows(kind: str) -> None:
         z = pf.compile(load("res_ln").text.replace("f32", kind), "res_ln")(x, ones, x, ones, ones)
     assert np.isnan(z[[3, 5, 7]].astype("f8")).all()
     assert np.isfinite(np.delete(z.astype("f8"), [3, 5, 7], 0)).all()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_chunks_do_not_widen_shared_rows_for_a_few(kind: str) -> None:
+    w = load("ln_fwd")
+    given = [a.astype(TYPES[kind]) for a in w.inputs({"T": 64, "H": 768}).values()]
+    (launch,) = pf.compile(w.text.replace("f32", kind), w.name).built(*given).code.plan.launches
+    assert launch.parallel and launch.least == FEWEST_ROWS
+    wide = [a.astype("f4") for a in given]
+    assert pf.compile(w.text, w.name).built(*wide).code.plan.launches[0].least == 1
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -191,6 +191,11 @@ def test_chunks_are_whole_groups_where_each_thread_has_one(
     assert _chunk(count, 16, 2, together) == chunk
 
 
+def test_chunks_that_compute_something_first_are_not_short() -> None:
+    assert [_chunk(n, 16, 2, (), least=16) for n in (1000, 200, 64, 20, 1)] == [63, 16, 16, 10, 1]
+    assert _chunk(64, 16, 2, (2,), least=16) == 16 and _chunk(40, 16, 2, (2,), least=15) == 16
+
+
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] * c.startswith("rnn of")) for c in CASES]
 )
