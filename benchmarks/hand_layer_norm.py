@@ -4,7 +4,8 @@ Could another order of the same work reach the floor?  Kernels go over a row in 
 of differences from the mean of the row's first elements), one, two or four rows at a time, which share scale
 and shift, and ask for lines of the next rows or not.  Each is timed in turns with the generated kernel, on
 the rows of the workload, and with all rows of a chunk at one place, in L1: what is left is arithmetic and
-loads.  `--residual` has those of bias, residual and LayerNorm, which keep a row's sum, in f32 and f16.
+loads.  `--residual` has those of bias, residual and LayerNorm, which keep a row's sum, and `--half` those of
+f16, beside the generated one of f32.
 """
 
 from __future__ import annotations
@@ -25,28 +26,48 @@ from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import load_shared
 
-COLUMNS, CHUNKS, TURNS = 768, 32, 40
-# R rows at a time, TWO passes or three, lines asked for AHEAD rows later (0: none), in L1 or not.
-KERNEL = r"""
+CHUNKS, TURNS = 32, 40
+Shape = tuple[int, int]
+# R rows of H elements at a time; lines asked for AHEAD rows later.  NEAR: all rows are in one place, in L1.
+# HALF: all arrays are f16, and those that all rows read are f32 once for a chunk.
+PRELUDE = r"""
 #include <immintrin.h>
-#define H 768
 #define EACH for (int r = 0; r < R; ++r)
 typedef __m512 V;
+#if HALF
+typedef unsigned short T;
+static inline V take(const T* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline void put(T* p, V v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(v, 0)); }
+#else
+typedef float T;
+static inline V take(const T* p) { return _mm512_loadu_ps(p); }
+static inline void put(T* p, V v) { _mm512_storeu_ps(p, v); }
+#endif
+static inline const float* widened(float* to, const char* from) {
+  for (int i = 0; HALF && i < H; i += 16) _mm512_store_ps(to + i, take((const T*)from + i));
+  return HALF ? to : (const float*)from;
+}
+"""
+
+# TWO passes over a row, or three.
+KERNEL = r"""
 extern "C" void rows(char* const* buf, const long long*, char*, long long begin, long long end) {
-  const float *x = (const float*)buf[0], *g = (const float*)buf[1], *b = (const float*)buf[2];
+  alignas(64) float wide[2][H];
+  const float *g = widened(wide[0], buf[1]), *b = widened(wide[1], buf[2]);
   for (long long t = begin; t + R <= end; t += R) {
-    const float* from = x + (NEAR ? begin : t) * H;
-    float* to = (float*)buf[3] + (NEAR ? begin : t) * H;
+    const T* from = (const T*)buf[0] + (NEAR ? begin : t) * H;
+    T* to = (T*)buf[3] + (NEAR ? begin : t) * H;
     V sum[R][2] = {}, squares[R][2] = {}, mean[R], scale[R];
-    EACH mean[r] = _mm512_set1_ps(TWO ? _mm512_reduce_add_ps(_mm512_loadu_ps(from + r * H)) / 16 : 0.0f);
+    EACH mean[r] = _mm512_set1_ps(TWO ? _mm512_reduce_add_ps(take(from + r * H)) / 16 : 0.0f);
     for (int pass = TWO; pass < 2; ++pass) {
       for (int i = 0; i < H; i += 32)
         for (int u = 0; u < 2; ++u)
           EACH {
-            const V d = _mm512_sub_ps(_mm512_loadu_ps(from + r * H + i + 16 * u), mean[r]);
+            const V d = _mm512_sub_ps(take(from + r * H + i + 16 * u), mean[r]);
             if (TWO || !pass) sum[r][u] = _mm512_add_ps(sum[r][u], d);
             if (pass) squares[r][u] = _mm512_fmadd_ps(d, d, squares[r][u]);
-            if (pass && AHEAD) _mm_prefetch((const char*)(from + (r + AHEAD) * H + i + 16 * u), _MM_HINT_T0);
+            if (pass && AHEAD && !((i + 16 * u) * sizeof(T) % 64))
+              _mm_prefetch((const char*)(from + (r + AHEAD) * H + i + 16 * u), _MM_HINT_T0);
           }
       if (!pass) EACH mean[r] = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(sum[r][0], sum[r][1])) / H);
     }
@@ -59,38 +80,19 @@ extern "C" void rows(char* const* buf, const long long*, char*, long long begin,
     for (int i = 0; i < H; i += 16) {
       const V by = _mm512_loadu_ps(g + i), plus = _mm512_loadu_ps(b + i);
       EACH {
-        const V d = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(from + r * H + i), mean[r]), scale[r]);
-        _mm512_storeu_ps(to + r * H + i, _mm512_fmadd_ps(d, by, plus));
+        const V d = _mm512_mul_ps(_mm512_sub_ps(take(from + r * H + i), mean[r]), scale[r]);
+        put(to + r * H + i, _mm512_fmadd_ps(d, by, plus));
       }
     }
   }
 }
 """
 
-# The same with a bias and a residual: their sum is kept in `row`, as f32.  HALF: all arrays are f16, and the
-# three that all rows read are f32 once for a chunk.
+# The same with a bias and a residual: their sum is kept in `row`, as f32; two passes.
 RESIDUAL = r"""
-#include <immintrin.h>
-#define H 768
-#define EACH for (int r = 0; r < R; ++r)
-typedef __m512 V;
-#if HALF
-typedef unsigned short T;
-static inline V take(const T* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-static inline void put(T* p, V v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(v, 0)); }
-#else
-typedef float T;
-static inline V take(const T* p) { return _mm512_loadu_ps(p); }
-static inline void put(T* p, V v) { _mm512_storeu_ps(p, v); }
-#endif
 extern "C" void rows(char* const* buf, const long long*, char*, long long begin, long long end) {
   alignas(64) float row[R][H], wide[3][H];
-  const float* all[3];
-  for (int k = 0; k < 3; ++k) {
-    const T* from = (const T*)buf[k ? k + 2 : 1];  // bias, gamma, beta
-    for (int i = 0; HALF && i < H; i += 16) _mm512_store_ps(wide[k] + i, take(from + i));
-    all[k] = HALF ? wide[k] : (const float*)from;
-  }
+  const float* all[] = {widened(wide[0], buf[1]), widened(wide[1], buf[3]), widened(wide[2], buf[4])};
   for (long long t = begin; t + R <= end; t += R) {
     const T *x = (const T*)buf[0] + (NEAR ? begin : t) * H, *y = (const T*)buf[2] + (NEAR ? begin : t) * H;
     T* to = (T*)buf[5] + (NEAR ? begin : t) * H;
@@ -142,11 +144,14 @@ def in_arena(a: np.ndarray) -> np.ndarray:
 
 def by_hand(text: str, names: Mapping[str, int], arrays: Sequence[np.ndarray]) -> PreparedCall:
     """One of the kernels, on the arrays of an operator and its result."""
-    library = load_shared("".join(f"#define {n} {v}\n" for n, v in names.items()) + text)
+    defined = "".join(f"#define {n} {v}\n" for n, v in names.items())
+    library = load_shared(defined + PRELUDE + text)
     address = ctypes.cast(library.rows, ctypes.c_void_p).value
     assert address is not None
     rows = len(arrays[0])
-    call = Pool.get().prepare(StepArray([Step(address, rows, rows // CHUNKS, True)]), buffers=len(arrays))
+    call = Pool.get().prepare(
+        StepArray([Step(address, rows, max(rows // CHUNKS, min(16, rows // 2)), True)]), buffers=len(arrays)
+    )
     for k, a in enumerate(arrays):
         call.buffers[k] = a.ctypes.data
     return call
@@ -168,24 +173,33 @@ def in_turns(calls: Sequence[Callable[[], object]]) -> list[list[float]]:
     return times
 
 
-def forms_of(name: str, rows: int, half: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The generated kernel of a workload, and those by hand."""
-    w, dtype = load(name), np.dtype(np.float16 if half else np.float32)
-    inputs = w.inputs({"T": rows, "H": COLUMNS}).values()
+def generated(name: str, shape: Shape, half: bool) -> tuple[Callable[[], object], list[np.ndarray]]:
+    """A bound call of the workload, and its arrays with the result, which is computed."""
+    w, dtype = load(name), np.float16 if half else np.float32
+    inputs = w.inputs({"T": shape[0], "H": shape[1]}).values()
     given = [in_arena(a.astype(dtype)) for a in inputs if isinstance(a, np.ndarray)]
-    result = in_arena(np.zeros((rows, COLUMNS), dtype))
-    generated = pf.compile(w.text.replace("f32", "f16") if half else w.text, w.name).bind(*given, out=result)
-    generated()
-    wanted = result.copy()
-    yield "generated", generated
+    result = in_arena(np.zeros(shape, dtype))
+    call = pf.compile(w.text.replace("f32", "f16") if half else w.text, w.name).bind(*given, out=result)
+    call()
+    return call, [*given, result]
+
+
+def forms_of(name: str, shape: Shape, half: bool) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The generated kernel of a workload, and those by hand; for f16 that of f32 as well."""
+    call, arrays = generated(name, shape, half)
+    wanted = arrays[-1].copy()
+    yield "generated", call
+    if half:
+        yield "generated, f32", generated(name, shape, False)[0]
     passes = (1,) if name == "res_ln" else (0, 1)
     for near, at_once, two, asks in product((0, 1), (1, 2, 4), passes, (0, 1)):
-        names = {"R": at_once, "TWO": two, "AHEAD": asks * at_once, "NEAR": near, "HALF": half}
-        call = by_hand(RESIDUAL if name == "res_ln" else KERNEL, names, [*given, result])
-        call.check()
+        names = {"R": at_once, "TWO": two, "AHEAD": asks * at_once, "NEAR": near}
+        text = RESIDUAL if name == "res_ln" else KERNEL
+        by = by_hand(text, {**names, "HALF": int(half), "H": shape[1]}, arrays)
+        by.check()
         if not near:
-            np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=4e-3 if half else 1e-4)
-        yield f"{at_once} rows, {3 - two} passes{', asks' * asks}{', in L1' * near}", call.check
+            np.testing.assert_allclose(arrays[-1], wanted, rtol=1e-3, atol=4e-3 if half else 1e-4)
+        yield f"{at_once} rows, {3 - two} passes{', asks' * asks}{', in L1' * near}", by.check
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -193,15 +207,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hand_layer_norm", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--residual", action="store_true", help="with a bias and a residual, in f32 and f16")
-    residual = parser.parse_args(arguments).residual
-    for name, rows, half in (
-        (("res_ln", 1024, 0), ("res_ln", 1024, 1)) if residual else (("ln_fwd", 4096, 0),)
-    ):
-        print(f"{name}, {rows} x {COLUMNS}, {'f16' if half else 'f32'}")
-        forms = list(forms_of(name, rows, half))
-        for (form, _), found in zip(forms, in_turns([f for _, f in forms]), strict=True):
-            print(f"{form:32s} {min(found):7.1f} {statistics.median(found):7.1f}")
+    parser.add_argument("--residual", action="store_true", help="with a bias and a residual")
+    parser.add_argument("--half", action="store_true", help="in f16")
+    parser.add_argument("--rows", type=int, help=f"a multiple of {CHUNKS} (4096; 1024 with a residual)")
+    parser.add_argument("--columns", type=int, default=768, help="a multiple of 32 (768)")
+    asked = parser.parse_args(arguments)
+    name, rows = ("res_ln", 1024) if asked.residual else ("ln_fwd", 4096)
+    shape = asked.rows or rows, asked.columns
+    if shape[0] % CHUNKS or shape[1] % 32:
+        parser.error(f"rows are a multiple of {CHUNKS}, columns of 32")
+    print(f"{name}, {shape[0]} x {shape[1]}, {'f16' if asked.half else 'f32'}")
+    forms = list(forms_of(name, shape, asked.half))
+    for (form, _), found in zip(forms, in_turns([f for _, f in forms]), strict=True):
+        print(f"{form:32s} {min(found):7.1f} {statistics.median(found):7.1f}")
     print(f"{cpu_name()}, load average {load_average():.1f}; microseconds, the least and the median")
 
 
