@@ -4,6 +4,7 @@ short         functions whose results are kept in 16 bits are as exact as that t
 instances     Exec nodes become stores and updates of buffers
 conditions    that loops decide are resolved; those that are the same for all lanes become branches
 accumulators  updates of one element over inner loops go through a scalar
+last ones     iterations of vector loops that leave scalars to what follows are apart from these
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
 collisions    a vector loop whose updates may meet in one element runs in order
 places        of scatters, and what they add, are computed in lanes
@@ -54,6 +55,7 @@ from polyfuse.codegen.jam import jam
 from polyfuse.codegen.jammed_windows import jammed_windows
 from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
+from polyfuse.codegen.last_iterations import last_iterations
 from polyfuse.codegen.long_sums import long_sums
 from polyfuse.codegen.merged_rows import merged_rows
 from polyfuse.codegen.nan_care import spare_nan
@@ -109,7 +111,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     numbers, knobs = itertools.count(), knobs or CpuKnobs()
     core = knobs.on
     kernel = with_short_functions(kernel)
-    block = accumulated(kernel, numbers)
+    block = last_iterations(accumulated(kernel, numbers))
     block = simplify_windows(block, {})
     block = order_collisions(kernel, block)
     if not (checked or kernel.owners):

@@ -126,6 +126,10 @@ def _members(tree: Tree, statement: str) -> list[Member]:
     return [m for m in path(tree, statement) if isinstance(m, Member)]
 
 
+# Loops of which each iteration belongs to one thread of a block.
+_SHARED = (Coordinate.ROW, Coordinate.STEP, Coordinate.ROUND, Coordinate.THREAD)
+
+
 class _Shared:
     """Puts loops that threads share back around instances for which isl left them out.
 
@@ -144,7 +148,7 @@ class _Shared:
     def __init__(self, model: PolyModel, tree: Tree) -> None:
         self.dims = {s.name: [d.name for d in s.dims] for s in model.graph.statements}
         self.paths = {
-            n: [(f"c{k}", m) for k, m in enumerate(_members(tree, n)) if m.coordinate is Coordinate.ROUND]
+            n: [(f"c{k}", m) for k, m in enumerate(_members(tree, n)) if m.coordinate in _SHARED]
             for n in statements(tree)
         }
 

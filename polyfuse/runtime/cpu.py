@@ -30,8 +30,8 @@ from polyfuse.runtime.workspace import layout
 # Fewer instances than this are not worth waking a worker.
 PARALLEL_INSTANCES = 24 * 1024
 CHUNKS_PER_THREAD = 8
-# Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.  Those of
-# short rounds of a series follow one another at once; others leave room for a worker that wakes up late.
+# Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.  Short
+# rounds of a series follow one another at once; elsewhere a worker may wake up late.
 CHUNK_INSTANCES = 16 * 1024
 FEWEST_CHUNKS, FEWEST_IN_SERIES = 4, 2
 LINE = 64

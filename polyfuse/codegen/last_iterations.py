@@ -1,0 +1,82 @@
+"""What follows a vector loop finds in scalars what its last iteration left there.
+
+isl puts instances that come after all others behind their loop, where they read a register that the loop's
+last iteration has set.  Lanes may leave something else: they compute several at once, or more than there are.
+
+    for h in 0..17 @vec:  s = f(x[h]);  z[h] = s           for h in 0..16 @vec:  s = f(x[h]);  z[h] = s
+    y[16] = g(s)                                    ->     for h in 16..17:  s = f(x[h]);  z[h] = s
+                                                           y[16] = g(s)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.touched import read_in
+from polyfuse.ir.index_expr import binary
+from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import reads
+
+
+def last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
+    """The block with such iterations apart; `later` are scalars that are read after it."""
+    result: list[Node] = []
+    for k, node in enumerate(block):
+        after = later | _needed(block[k + 1 :])
+        match node:
+            case For(coordinate=Coordinate.VECTOR) if left := _set(node.body) & after:
+                result += _apart(node, left)
+            case For():
+                result.append(replace(node, body=last_iterations(node.body, after | _needed(node.body))))
+            case If():
+                then, other = (last_iterations(b, after) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _apart(loop: For, left: frozenset[str]) -> list[Node]:
+    """The loop without its last iteration, and that one; what only this needs is not computed by others."""
+    last = binary("max", loop.lower, binary("-", loop.upper, 1))
+    unread = left - read_in(loop.body)
+    body = tuple(n for n in loop.body if not (isinstance(n, Store) and n.buffer in unread))
+    alone = replace(loop, lower=last, coordinate=Coordinate.SEQ)
+    return [*([replace(loop, upper=last, body=body)] if body else []), alone]
+
+
+def _set(block: Block) -> frozenset[str]:
+    """Scalars that a block stores to."""
+    found: set[str] = set()
+    for n in block:
+        match n:
+            case Store(buffer, ()):
+                found.add(buffer)
+            case For():
+                found |= _set(n.body)
+            case If():
+                found |= _set(n.then) | _set(n.other)
+            case _:
+                pass
+    return frozenset(found)
+
+
+def _needed(block: Block) -> frozenset[str]:
+    """What a block reads or updates before it stores to it."""
+    found: set[str] = set()
+    stored: set[str] = set()
+    for n in block:
+        match n:
+            case For():
+                found |= _needed(n.body) - stored
+            case If():
+                inside = _needed(n.then) | _needed(n.other)
+                found |= (inside | {r.tensor for r in reads(n.cond)}) - stored
+            case _:
+                found |= read_in((n,)) - stored
+                if isinstance(n, Update):
+                    found |= {n.buffer} - stored
+                if isinstance(n, Store) and not n.indices:
+                    stored.add(n.buffer)
+    return frozenset(found)
