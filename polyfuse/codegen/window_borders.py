@@ -160,7 +160,8 @@ def _apart(
     def beside(begin: IndexExpr, end: IndexExpr) -> Block:
         return () if begin == end else (_one_by_one(kernel, w, begin, end, numbers),)
 
-    places = [*_numbers(low, first), *_numbers(last, high)]
+    one, other = _numbers(low, first), _numbers(last, high)
+    places = [] if one is None or other is None else [*one, *other]
     if places and len(places) <= MOST_BESIDE:
         ends = [
             n
@@ -181,10 +182,11 @@ def _apart(
     return made
 
 
-def _numbers(begin: IndexExpr, end: IndexExpr) -> range:
-    """The places of a loop whose bounds are numbers."""
-    known = isinstance(begin, IConst) and isinstance(end, IConst)
-    return range(begin.value, end.value) if known else range(0)  # type: ignore[union-attr]
+def _numbers(begin: IndexExpr, end: IndexExpr) -> range | None:
+    """The places of a loop whose bounds are numbers; None where they are not known."""
+    if begin == end:
+        return range(0)
+    return range(begin.value, end.value) if isinstance(begin, IConst) and isinstance(end, IConst) else None
 
 
 def _chosen(w: BorderedWindow, inside: Block, rest: Block) -> Block:

@@ -168,8 +168,5 @@ def from_numpy(a: Array, dtype: DType) -> Val:
     if dtype in (F16,):
         return Val(v)
     size = np.abs(v)
-    if size.size and size.min() < tiny(dtype):
-        low = (size < tiny(dtype)) & (v != 0)
-        if low.any():
-            return Val(v, np.where(low, size, 0.0))
-    return Val(v)
+    low = (size < tiny(dtype)) & (v != 0)
+    return Val(v, np.where(low, size, 0.0)) if low.any() else Val(v)

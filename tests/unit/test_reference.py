@@ -120,6 +120,11 @@ def test_erf_is_accurate() -> None:
     np.testing.assert_allclose(erf(x), scipy.special.erf(x), rtol=1e-15)
 
 
+def test_subnormal_inputs_may_be_zeros_beside_nan() -> None:
+    for first in (1.0, np.nan):
+        assert map_one("neg", np.array([first, 1e-40], "f4")).bound[1] >= 9e-41
+
+
 def test_index_values_and_booleans() -> None:
     even = op("eq", op("mod", number(i), const(2, I64)), const(0, I64))
     both = op("and", even, op("not", op("gt", number(i), const(4, I64))))

@@ -9,6 +9,7 @@ import pytest
 from targets import Call, check_everywhere
 from thinned import thinned
 
+import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.frontend_dsl.build_graph import instantiate
@@ -135,3 +136,31 @@ def test_programs_agree(name: str) -> None:
     widths = (1, 2, 17, 18, 21, 40) if name not in ("line", "causal") else (1, 3, 20, 259, 530)
     heights = (1, 2, 3, 6) if "H" in PROGRAMS[name] else (1,)
     check_everywhere([call(PROGRAMS[name], 2, h, w) for h in heights for w in widths], interpret=False)
+
+
+# Rows of windows from and up to columns that another index decides, with something else beside them.
+RAGGED = """op f(x: f32[T, H]) -> (y: f32[T, H]) where H >= 1 {{
+  y[t, h] = sum[k in 0..3](x[t, h + k - 1] if 0 <= h + k - 1 < H else 0.0) for t in 0..T, h in {0}
+  y[t, h] = 0.5 for t in 0..T, h in {1}
+}}"""
+
+
+@pytest.mark.parametrize(("t", "h"), [(12, 9), (60, 40), (93, 9)])
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        ("0..min(t + 1, H)", "min(t + 1, H)..H"),
+        ("min(t, H)..H", "0..min(t, H)"),
+        ("0..max(H - t, 0)", "max(H - t, 0)..H"),
+    ],
+)
+def test_ends_that_are_not_known_are_computed(inside: str, outside: str, t: int, h: int) -> None:
+    x = np.random.default_rng(h).standard_normal((t, h)).astype("f4")
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    windows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    rows, columns = np.mgrid[:t, :h]
+    names = {"t": rows, "H": h, "min": np.minimum, "max": np.maximum}
+    begin, end = (eval(e, names) for e in inside.split(".."))
+    found = pf.compile(RAGGED.format(inside, outside))(x)
+    expected = np.where((columns >= begin) & (columns < end), windows, np.float32(0.5))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
