@@ -264,6 +264,7 @@ def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     for s in low.kernel.graph.statements:
         total = binary("+", total, _instances(s))
     together = tuple(x.rows for x in task.ways)
+    # Arrays that a chunk fills for all of its iterations (`codegen.widened`, `codegen.column_values`).
     filled = any(isinstance(n, Declare) and n.count for n in task.before)
     count, parallel, least = iteration_count(task), bool(task.loops), FEWEST_ROWS if filled else 1
     return Launch(name, kernel, count, total, parallel, together=together, least=least)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.touched import read_in
 from polyfuse.ir.index_expr import binary
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update
@@ -39,27 +40,17 @@ def last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
 
 def _apart(loop: For, left: frozenset[str]) -> list[Node]:
     """The loop without its last iteration, and that one; what only this needs is not computed by others."""
-    last = binary("max", loop.lower, binary("-", loop.upper, 1))
+    steps = binary("//", binary("-", binary("-", loop.upper, 1), loop.lower), loop.step)
+    last = binary("max", loop.lower, binary("+", loop.lower, binary("*", steps, loop.step)))
     unread = left - read_in(loop.body)
     body = tuple(n for n in loop.body if not (isinstance(n, Store) and n.buffer in unread))
-    alone = replace(loop, lower=last, coordinate=Coordinate.SEQ)
+    alone = replace(loop, lower=last, coordinate=Coordinate.SEQ, lanes=())
     return [*([replace(loop, upper=last, body=body)] if body else []), alone]
 
 
 def _set(block: Block) -> frozenset[str]:
     """Scalars that a block stores to."""
-    found: set[str] = set()
-    for n in block:
-        match n:
-            case Store(buffer, ()):
-                found.add(buffer)
-            case For():
-                found |= _set(n.body)
-            case If():
-                found |= _set(n.then) | _set(n.other)
-            case _:
-                pass
-    return frozenset(found)
+    return frozenset(n.buffer for n in nodes_of(block) if isinstance(n, Store) and not n.indices)
 
 
 def _needed(block: Block) -> frozenset[str]:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from math import frexp
 
 from polyfuse.codegen.hoist import Moved, aliases, runs_of, written
+from polyfuse.codegen.short_functions import RELATIVE
 from polyfuse.ir.dtypes import BOOL, F32, F64, HALVES, DType
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, map_nodes, values_of
@@ -40,8 +41,6 @@ SCALES = {F32: 2.0**64, F64: 2.0**512}
 # Operations of a lane that the dividing unit computes, and how many a loop needs to wait for it.
 _DIVIDERS = {"div": 1, "sqrt": 1, "rsqrt": 2}
 FEWEST = 2
-# The relative error of a value of these is that of its operands.
-_RELATIVE = ("mul", "neg", "abs", "max", "min")
 
 
 def quotients(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
@@ -92,7 +91,7 @@ class _Quotients(Moved):
                 scale, _, reciprocal = self._inverse(number, runs)
                 scaled = Apply("mul", (self._short(x, runs), scale), dtype)
                 return Apply("mul", (scaled, reciprocal), dtype, e.span)
-            case Apply(op, args) if op in _RELATIVE:
+            case Apply(op, args) if op in RELATIVE:
                 return replace(e, args=tuple(self._short(a, runs) for a in args))
             case _:
                 return self._expr(e, runs)
@@ -104,13 +103,9 @@ class _Quotients(Moved):
         return scale, divisor, self.kept(Apply("div", (Const(1.0, d.dtype), divisor), d.dtype), runs)
 
     def _divides(self, x: Expr, d: Expr) -> bool:
-        if d.dtype not in SCALES:
-            return False
-        exact = isinstance(d, Const) and abs(frexp(float(d.value))[0]) in (
-            0.0,
-            0.5,
-        )  # a product for compilers
-        return not exact and self._invariant(d) and not self._invariant(x)
+        if isinstance(d, Const) and abs(frexp(float(d.value))[0]) in (0.0, 0.5):
+            return False  # zero, or a power of two: a product for compilers
+        return d.dtype in SCALES and self._invariant(d) and not self._invariant(x)
 
     def costly(self, e: Expr) -> bool:
         return False  # `codegen.hoist` has moved what is

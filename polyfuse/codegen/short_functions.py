@@ -44,7 +44,7 @@ UNIT = 2.0**-16
 MOST = 2
 
 # The error of a value of these is at most the sum of those of its operands.
-_RELATIVE = ("mul", "div", "neg", "abs", "sqrt", "rsqrt", "max", "min")
+RELATIVE = ("mul", "div", "neg", "abs", "sqrt", "rsqrt", "max", "min")
 _NOT_NEGATIVE = ("exp", "sigmoid", "abs", "sqrt", "rsqrt")
 
 
@@ -151,7 +151,7 @@ class _Shortened:
                     e, cond=self._of(cond, False), then=self._of(then, rough), other=self._of(other, rough)
                 )
             case Apply(op, args) if e.dtype == F32:
-                passes = rough and (op in _RELATIVE or (op == "add" and self._adds(args)))
+                passes = rough and (op in RELATIVE or (op == "add" and self._adds(args)))
                 name = SHORT.get(op, op) if rough else op
                 return replace(e, op=name, args=tuple(self._of(a, passes) for a in args))
             case Apply(_, args):

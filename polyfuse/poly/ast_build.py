@@ -188,8 +188,10 @@ class _Shared:
 def _joined(a: Node, b: Node) -> list[Node]:
     """Two nodes; loops that were put back around the same iteration as one."""
     match a, b:
-        case For(coordinate=Coordinate.ROUND), For(coordinate=Coordinate.ROUND) if (
-            a.upper == a.lower + 1 and (a.var, a.lower, a.upper) == (b.var, b.lower, b.upper)
+        case For(), For() if (
+            a.coordinate in _SHARED
+            and a.upper == a.lower + 1
+            and (a.var, a.lower, a.upper, a.coordinate) == (b.var, b.lower, b.upper, b.coordinate)
         ):
             return [replace(a, body=(*a.body, *b.body))]
         case _:

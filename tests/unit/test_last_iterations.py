@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -73,6 +74,25 @@ def test_threads(place: str) -> None:
         check("f32", place, t, h, "emulate")
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_beside_a_total(dtype: str) -> None:
+    """The last iteration adds to the total of the lanes, too."""
+    text = f"""op f(x: {dtype}[T, H]) -> (m: f32[T], y: {dtype}[T, H]) where H >= 1 {{
+      s[t, h] = sqrt(f32(x[t, h]))
+      m[t] = sum[h](s[t, h])
+      y[t, h] = {dtype}(s[t, h] * 2.0) for t in 0..T, h in H-1..H
+      y[t, h] = x[t, h] for t in 0..T, h in 0..H-1
+    }}"""
+    text = text.replace("f32(", "(") if dtype == "f32" else text
+    for t, h in ((3, 17), (500, 33), (40, 700)):
+        x = np.random.default_rng(h).uniform(0.5, 2, (t, h)).astype(TYPES[dtype])
+        m, y = pf.compile(text, target="cpu")(x)
+        root = np.sqrt(x.astype("f8"))
+        np.testing.assert_allclose(m, root.sum(1), rtol=1e-5)
+        np.testing.assert_allclose(y[:, -1].astype("f8"), 2 * root[:, -1], rtol=TOLERANCE[dtype])
+        np.testing.assert_array_equal(y[:, :-1].view("u1"), x[:, :-1].view("u1"))
+
+
 def test_only_what_is_left_is_apart() -> None:
     c = IVar("c")
     kept = Store("z", (c,), Read("%s", (), F32))
@@ -86,5 +106,8 @@ def test_only_what_is_left_is_apart() -> None:
     assert behind == after
     alone = last_iterations((For("c", IConst(0), IConst(17), 1, loop.body[:1], Coordinate.VECTOR), after))
     assert len(alone) == 2, "nobody else reads it"
+    main, last, _ = last_iterations((replace(loop, step=3, lower=IConst(1), lanes=("%t",)), after))
+    assert isinstance(last, For) and (last.lower, last.step, last.lanes) == (IConst(16), 3, ())
+    assert isinstance(main, For) and main.upper == IConst(16) and main.lanes == ("%t",)
     overwritten = Store("%s", (), Read("x", (IConst(3),), F32))
     assert last_iterations((loop, overwritten, after)) == (loop, overwritten, after)
