@@ -104,12 +104,14 @@ def rounded(
     """
     size = np.abs(v)
     scale = size if magnitude is None else magnitude
-    if exact_if_held and is_exact(e):
-        held = _held(v, size, dtype)
-        e = 0.0 if held.all() else np.where(held, 0.0, scale * (SLACK * dtype.eps * roundings) + tiny(dtype))
+    exact = np.asarray(e) == 0
+    held = _held(v, size, dtype) & exact if exact_if_held and exact.any() else None
+    if held is not None and is_exact(e) and held.all():
+        e = 0.0
     else:
         more = scale * (SLACK * dtype.eps * roundings)
         more += tiny(dtype)
+        more = more if held is None else np.where(held, 0.0, more)
         e = more if is_exact(e) else np.add(more, e)
     top = limit(dtype)
     in_range = bool(scale.max(initial=0.0) <= top * 0.99)

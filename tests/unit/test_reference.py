@@ -125,6 +125,13 @@ def test_subnormal_inputs_may_be_zeros_beside_nan() -> None:
         assert map_one("neg", np.array([first, 1e-40], "f4")).bound[1] >= 9e-41
 
 
+def test_what_is_held_is_exact_beside_subnormal_inputs() -> None:
+    top = np.finfo("f4").max
+    found = map_two("sub", np.array([0.0, 3.0, 1e-40], "f4"), np.array([top, 1.0, 0.0], "f4"))
+    np.testing.assert_array_equal(found.bound[:2], 0.0)
+    assert found.bound[2] >= 9e-41
+
+
 def test_index_values_and_booleans() -> None:
     even = op("eq", op("mod", number(i), const(2, I64)), const(0, I64))
     both = op("and", even, op("not", op("gt", number(i), const(4, I64))))
