@@ -15,6 +15,14 @@ from typing import TypeAlias
 from polyfuse.codegen.addresses import Addresses
 from polyfuse.codegen.borders import BorderPrinter, strip_of
 from polyfuse.codegen.clamped import bounds_text
+from polyfuse.codegen.cpu_launches import (
+    instances,
+    launch_of,
+    local_bytes,
+    number_table,
+    scratch_bytes,
+    whole_lines,
+)
 from polyfuse.codegen.falling import falls
 from polyfuse.codegen.headers import read
 from polyfuse.codegen.iterations import iterations
@@ -23,31 +31,25 @@ from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.masked_tails import MASKS
 from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
+from polyfuse.codegen.plan_buffers import plan_buffers
 from polyfuse.codegen.register_tiles import reads_windows
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.store_order import IN_ORDER, LARGE, STREAMS, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
-from polyfuse.codegen.time_parts import Series, iteration_count, round_text, series_of, time_parts
+from polyfuse.codegen.time_parts import Series, round_text, series_of, time_parts
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
-from polyfuse.codegen.widened import FEWEST_ROWS
-from polyfuse.ir.cpu_core import LANE_VECTORS, Core, lane_room, near_room
+from polyfuse.ir.cpu_core import LANE_VECTORS, lane_room, near_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, substitute
+from polyfuse.ir.index_expr import IVar, as_index, evaluate
 from polyfuse.ir.index_expr import sizes as sizes_of
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
-from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import Declare, For, RegisterTile
+from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.loop_ir import For, RegisterTile
 from polyfuse.ir.rename import kernel_form
-from polyfuse.ir.tensor_graph import (
-    Role,
-    Statement,
-    TensorGraph,
-)
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.source import Span
-
-CACHE_LINE = Core().line
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts"
@@ -148,7 +150,7 @@ def _print(
     emitter = _Emitter(
         kernels.graph,
         {b.name: b for b in buffers},
-        _number_table(kernels, buffers),
+        number_table(kernels, buffers),
         request.checked,
         request.copied,
         request.knobs,
@@ -180,7 +182,7 @@ def _functions(
     What differs from an earlier kernel in names only calls that one's code with its own memory.
     """
     if kernel.library is not None:
-        total = sum((_instances(s) for s in kernel.graph.statements), as_index(0))
+        total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, False, kernel.library),)
     parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
     series = series_of([t for _, _, low, _ in parts for t in low.tasks])
@@ -189,7 +191,7 @@ def _functions(
         for k, (body, task) in enumerate(zip(bodies, low.tasks, strict=True)):
             name = f"{prefix}{part}_{k}"
             functions.append(emitter.entry(name, body, places, task, series))
-            made.append(replace(_launch(name, whole, low, task), rounds=series.rounds))
+            made.append(replace(launch_of(name, whole, low, task), rounds=series.rounds))
     return (replace(made[0], series=series.length), *made[1:]) if made else ()
 
 
@@ -210,7 +212,7 @@ def _bodies(
         names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
         functions += [emitter.body(n, places, task) for n, task in zip(names, low.tasks, strict=True)]
         emitter.printed[form] = names, low
-    emitter.scratch = max(emitter.scratch, _scratch_bytes(low.kernel))
+    emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))
     return names, low, places
 
 
@@ -220,78 +222,6 @@ def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
     alike = zip(kernel.buffers, lowered.buffers[:count], strict=True)
     own = (replace(b, extents=x.extents, shape=x.shape) if b.scope is Scope.LOCAL else b for b, x in alike)
     return replace(kernel, buffers=(*own, *lowered.buffers[count:]))
-
-
-def plan_buffers(
-    kernels: KernelGraph, strided: frozenset[str], copied: frozenset[str], steps: Sequence[Kernel]
-) -> tuple[PlanBuffer, ...]:
-    """Arguments in signature order, results, then global temporaries in order of the graph.
-
-    `steps` run one after the other.
-    """
-    graph = kernels.graph
-    live: dict[str, tuple[int, int]] = {}
-    extents: dict[str, tuple[IndexExpr, ...]] = {}
-    for k, step in enumerate(steps):
-        for b in step.buffers:
-            if b.scope is Scope.GLOBAL:
-                live[b.tensor] = live.get(b.tensor, (k, k))[0], k
-                extents[b.tensor] = b.extents
-    found: list[PlanBuffer] = []
-    for name in graph.inputs:
-        t = graph.tensor(name)
-        kind = Kind.INOUT if t.role is Role.INOUT else Kind.INPUT
-        found.append(PlanBuffer(name, t.dtype, t.shape, kind, name in strided))
-    for t in graph.tensors:
-        if t.role is Role.OUTPUT:
-            alias = t.alias
-            found.append(PlanBuffer(t.name, t.dtype, t.shape, Kind.OUTPUT, alias in strided, alias))
-    for t in graph.tensors:
-        if t.role is Role.TEMP and t.name in live:
-            found.append(PlanBuffer(t.name, t.dtype, extents[t.name], Kind.WORKSPACE, live=live[t.name]))
-    return tuple(found)
-
-
-def _number_table(kernels: KernelGraph, buffers: tuple[PlanBuffer, ...]) -> dict[str, int]:
-    """Name of an integer argument -> its place in `num`."""
-    names = [f"N_{n}" for n in kernels.graph.sizes]
-    names += [f"st_{b.name}_{k}" for b in buffers if b.strided for k in range(len(b.shape))]
-    return {n: k for k, n in enumerate(names)}
-
-
-def _launch(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
-    total: IndexExpr = as_index(0)
-    for s in low.kernel.graph.statements:
-        total = binary("+", total, _instances(s))
-    together = tuple(x.rows for x in task.ways)
-    # Arrays that a chunk fills for all of its iterations (`codegen.widened`, `codegen.column_values`).
-    filled = any(isinstance(n, Declare) and n.count for n in task.before)
-    count, parallel, least = iteration_count(task), bool(task.loops), FEWEST_ROWS if filled else 1
-    return Launch(name, kernel, count, total, parallel, together=together, least=least)
-
-
-def _instances(s: Statement) -> IndexExpr:
-    """Instances of a statement; a dim whose bounds depend on others counts as in the middle of these."""
-    middle: dict[str, IndexExpr] = {}
-    extents = []
-    for d in s.dims:
-        low, high = substitute(d.lower, middle), substitute(d.upper, middle)
-        middle[d.name] = binary("//", binary("+", low, high), 2)
-        extents.append(binary("-", high, low))
-    return product(tuple(extents))
-
-
-def _scratch_bytes(kernel: Kernel) -> int:
-    return sum(_whole_lines(_local_bytes(b)) for b in kernel.buffers if b.scope is Scope.LOCAL)
-
-
-def _local_bytes(b: Buffer) -> int:
-    assert not sizes_of(b.elements)
-    return evaluate(b.elements, {}) * b.dtype.bytes
-
-
-def _whole_lines(nbytes: int) -> int:
-    return -(-nbytes // CACHE_LINE) * CACHE_LINE
 
 
 class _Emitter:
@@ -441,10 +371,10 @@ class _Emitter:
         for b in kernel.buffers:
             if b.scope is Scope.LOCAL:
                 kind = b.dtype.c_name
-                nbytes = _local_bytes(b)
+                nbytes = local_bytes(b)
                 value = f"({kind}*)PF_OWN({offset}, {nbytes})"
                 found.append((f"{kind}* __restrict const b_{b.tensor}", value))
-                offset += _whole_lines(nbytes)
+                offset += whole_lines(nbytes)
         if self.checked:
             found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
         return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from polyfuse.codegen.c_family import Printer, bare, literal, scalar_name
-from polyfuse.codegen.cpu import Request, plan_buffers
+from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.device_addresses import NONE, DeviceAddresses
 from polyfuse.codegen.device_launches import Together, staged, together, words, written_memory
 from polyfuse.codegen.device_packs import (
@@ -25,6 +25,7 @@ from polyfuse.codegen.device_packs import (
 )
 from polyfuse.codegen.device_tasks import PartTask, lower_device, lower_parts, lower_stages
 from polyfuse.codegen.index_width import fits_32
+from polyfuse.codegen.plan_buffers import plan_buffers
 from polyfuse.codegen.spmd import DeviceTask
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir import shared_memory
