@@ -221,6 +221,13 @@ PIECES = (
         lambda j, n, x: x[:, ::-1],
     ),
     Case(
+        "picture turned by a quarter",
+        "op f(x: f32[H, W]) -> (y: f32[W, H]) { y[i, j] = x[j, W - 1 - i] for i in 0..W, j in 0..H }",
+        lambda d: (d(1024, 771),),
+        lambda t, f, x: t.rot90(x).contiguous(),
+        lambda j, n, x: n.rot90(x),
+    ),
+    Case(
         "every second element",
         "op f(x: f32[T, 2*H]) -> (y: f32[T, H]) { y[t, h] = x[t, 2*h] }",
         lambda d: (d(2000, 1542),),

@@ -7,7 +7,8 @@
 
 Memory is read row by row, and squares are exchanged in vector registers: a square of 16 rows is 64 exchanges
 of two registers each.  Vectors that are gathered take a load and an insertion for each lane, and meet each
-line as often as it has elements.  Squares at the end of a tile begin earlier, so that they are whole.
+line as often as it has elements.  Squares at the end of a tile begin earlier, so that they are whole.  Where
+memory goes backwards along the rows, the tile is filled from its last row on.
 
 Read so is what every iteration reads of memory that the kernel does not change.
 """
@@ -162,7 +163,7 @@ def across(r: Read, row: str, lane: str) -> bool:
     if len(indices) < 2 or len(indices) < len(r.indices):
         return False
     *leading, last = indices
-    if linear(last).factor(IVar(row)) != 1 or lane in variables(last):
+    if abs(linear(last).factor(IVar(row))) != 1 or lane in variables(last):
         return False
     forms = [linear(i) for i in indices]
     hidden = {v for f in forms for atom, _ in f.terms if not isinstance(atom, IVar) for v in variables(atom)}

@@ -62,7 +62,7 @@ template <int SIZE, int N, int AHEAD> struct pf_square {
   }
   // Along the memory whose rows are farther apart: eight of them that crowd in one set of a cache find room.
   PF_INLINE void all(T* to, pf_i64 room, const T* from, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
-    const bool far = room > step;
+    const bool far = (room < 0 ? -room : room) > (step < 0 ? -step : step);
     const pf_i64 outer = far ? rows : lanes, inner = far ? lanes : rows;
     for (pf_i64 i = 0; i < outer; i += N) {
       const pf_i64 o = i + N <= outer ? i : outer - N;
@@ -74,12 +74,16 @@ template <int SIZE, int N, int AHEAD> struct pf_square {
   }
 };
 // `rows` times `lanes` elements: in `to` rows are `room` apart and neighbours in them `next`, in `from` rows
-// are `along` and neighbours `step`.  Where `next` and `along` are 1, by squares.
+// are `along` and neighbours `step`.  Where `next` is 1 and `along` 1 or -1, by squares.
 template <int SIZE, int AHEAD>
 static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next, const void* from,
     pf_i64 along, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
   typedef typename pf_bits<SIZE>::type T;
   typedef T A __attribute__((may_alias));
+  if (along == -1) {
+    to = (T*)to + (rows - 1) * room, from = (const T*)from - (rows - 1);
+    room = -room, along = 1;
+  }
   const int most = PF_VECTOR / SIZE < 16 ? PF_VECTOR / SIZE : 16;
   const pf_i64 least = along != 1 || next != 1 ? 0 : rows < lanes ? rows : lanes;
   if (least >= most)

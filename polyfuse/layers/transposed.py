@@ -165,7 +165,7 @@ def _runs_along(r: Read, row: str, lane: str) -> bool:
     if last is None or isinstance(last, EXPR_TYPES) or any(isinstance(i, EXPR_TYPES) for i in leading):
         return False
     inside = plain_variables(leading)
-    along = linear(last).factor(IVar(row)) == 1 and row not in inside
+    along = abs(linear(last).factor(IVar(row))) == 1 and row not in inside
     return along and lane in inside and lane not in variables(last)
 
 

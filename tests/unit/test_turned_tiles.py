@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from equivalence import fixed_graph_of
 
+import polyfuse as pf
 from polyfuse.codegen.cpu import emit
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
@@ -64,6 +65,27 @@ def test_a_copy_needs_no_array() -> None:
     assert "float turned" in emit(mapped(SCALED, I=500, J=768)).source
 
 
+TURNED_BY_A_QUARTER = {
+    "x[j, I - 1 - i]": lambda x: np.rot90(x),
+    "x[J - 1 - j, i]": lambda x: np.rot90(x, -1),
+    "x[J - 1 - j, I - 1 - i]": lambda x: x[::-1, ::-1].T,
+}
+
+
+@pytest.mark.parametrize("read", TURNED_BY_A_QUARTER)
+def test_rows_that_lie_backwards_are_tiles(read: str) -> None:
+    text = f"op f(x: f32[J, I]) -> (y: f32[I, J]) {{ y[i, j] = {read} for i in 0..I, j in 0..J }}"
+    assert loops(mapped(text, I=512, J=768)) == ["i_blk@blk", "j_blk@blk", "i@seq", "j@vec"]
+    assert "float turned" not in emit(mapped(text, I=768, J=500)).source
+    copy, scaled = (pf.compile(text.replace(read, t)) for t in (read, f"{read} * 2.0"))
+    for shape in ((512, 256), (300, 517), (67, 65), (5, 300)):
+        x = np.random.default_rng(1).standard_normal(shape).astype("f4")
+        expected = TURNED_BY_A_QUARTER[read](x)
+        np.testing.assert_array_equal(copy(x), expected)
+        np.testing.assert_array_equal(copy(x[::-1, ::-1]), expected[::-1, ::-1])
+        np.testing.assert_array_equal(scaled(x), 2 * expected)
+
+
 def test_guarded_reads_and_changed_memory_are_not_read_ahead() -> None:
     guarded = "op f(x: f32[I, J], k: i64) -> (y: f32[J, I]) { y[j, i] = x[i, j-1] if j > i % 3 else 0.0 }"
     assert "pf_turn" not in emit(mapped(guarded.replace(", k: i64", ""), I=300, J=300)).source
@@ -96,12 +118,15 @@ extern "C" void turn(void* to, pf_i64 room, const void* from, pf_i64 along, pf_i
         (17, 31),
         (40, 60),
     ):
-        for view, along in ((x[:lanes, :rows], 1), (x[:lanes, : 2 * rows : 2], 2)):
+        views = x[:lanes, :rows], x[:lanes, : 2 * rows : 2], x[:lanes, :rows][:, ::-1], x[:lanes, :rows][::-1]
+        for view in views:
             if view.shape != (lanes, rows):
                 continue
             to = np.zeros((rows, 64), dtype)
-            given = [ctypes.c_int64(n) for n in (64, along, 60, rows, lanes)]
-            turn(to.ctypes.data_as(ctypes.c_void_p), given[0], x.ctypes.data_as(ctypes.c_void_p), *given[1:])
+            step, along = (n // size for n in view.strides)
+            given = [ctypes.c_int64(n) for n in (64, along, step, rows, lanes)]
+            first = view.ctypes.data_as(ctypes.c_void_p)
+            turn(to.ctypes.data_as(ctypes.c_void_p), given[0], first, *given[1:])
             np.testing.assert_array_equal(to[:, :lanes], view.T)
             assert not to[:, lanes:].any()
 
