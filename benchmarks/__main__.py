@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.measure import OURS, Outcome, Settings, run
 from benchmarks.processes import Child, Seat
+from benchmarks.random_shapes import draw
 from benchmarks.report import line, print_table, save
 from benchmarks.surroundings import load_average, slug, surroundings
 from benchmarks.turns import ContenderError
@@ -30,6 +31,8 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="workloads or cases")
     parser.add_argument("--others", action="store_true", help="at other shapes than the public ones")
+    parser.add_argument("--random", type=int, metavar="N", help="at N shapes that are drawn at random")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (0)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, default allocator only")
     parser.add_argument("--repeat", type=int, default=31, metavar="N", help="rounds (31)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores for every contender (2)")
@@ -74,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"{name}: {', '.join(w.other_cases if chosen.others else w.cases)}")
         return 0
     try:
-        pairs = select(chosen.only, chosen.others)
+        drawn = chosen.random is not None
+        pairs = draw(chosen.random, chosen.seed, chosen.only) if drawn else select(chosen.only, chosen.others)
     except KeyError as error:
         console.print(error.args[0], markup=False)
         return 2

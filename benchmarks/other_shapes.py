@@ -80,3 +80,11 @@ OTHERS: dict[str, tuple[Sizes, ...]] = {
 def case_name(workload: str, sizes: Sizes) -> str:
     """`ln_fwd T=777 H=1023`."""
     return " ".join([workload, *(f"{n}={v}" for n, v in sizes.items())])
+
+
+def named_sizes(case: str) -> Sizes:
+    """The sizes of such a name. Raises KeyError for a name that is none."""
+    _, *parts = case.split(" ")
+    if not parts or not all("=" in p for p in parts):
+        raise KeyError(case)
+    return {n: int(v) for n, v in (p.split("=") for p in parts)}

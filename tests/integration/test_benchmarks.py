@@ -29,6 +29,7 @@ from benchmarks.check import Truth, numpy_truth  # noqa: E402
 from benchmarks.floor import compulsory  # noqa: E402
 from benchmarks.measure import Timing  # noqa: E402
 from benchmarks.quiet import Meter, quiet_rounds  # noqa: E402
+from benchmarks.random_shapes import RANGES, draw  # noqa: E402
 from benchmarks.report import geometric_mean  # noqa: E402
 from benchmarks.workload import PLACES, load, names, select  # noqa: E402
 
@@ -78,6 +79,21 @@ def test_names_of_cases_are_unique() -> None:
         select(["nothing"])
 
 
+def test_shapes_are_drawn_by_their_seed() -> None:
+    drawn = draw(2 * len(RANGES), 5, [])
+    cases = [case for _, case in drawn]
+    assert sorted({w.name for w, _ in drawn}) == sorted(RANGES)
+    assert cases == [case for _, case in draw(2 * len(RANGES), 5, [])]
+    assert cases != [case for _, case in draw(2 * len(RANGES), 6, [])]
+    for workload, case in drawn:
+        sizes = workload.sizes(case)
+        assert set(sizes) == set(workload.graph.sizes)
+        assert all(low <= sizes[n] <= high for n, (low, high) in RANGES[workload.name].items())
+    assert {w.name for w, _ in draw(3, 0, ["rope"])} == {"rope"}
+    with pytest.raises(KeyError, match="there is no workload 'nothing' to draw"):
+        draw(1, 0, ["nothing"])
+
+
 @pytest.mark.timeout(60)
 def test_a_run_without_torch_and_jax(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One process each for polyfuse and NumPy; a table, JSON, Markdown."""
@@ -100,8 +116,9 @@ def test_a_run_without_torch_and_jax(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 def test_wrong_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "nothing"]) == 2
-    assert "there is no workload 'nothing'" in capsys.readouterr().out
+    for arguments in ([], ["--random", "1"]):
+        assert main(["--only", "nothing", *arguments]) == 2
+        assert "there is no workload 'nothing'" in capsys.readouterr().out
 
 
 def test_the_judge_tells_wrong_from_right(tmp_path: Path) -> None:
