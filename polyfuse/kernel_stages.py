@@ -33,7 +33,7 @@ from polyfuse.resources import ResourceTable, resource_table
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda_compile import Cubin, compile_cuda
 from polyfuse.runtime.interpreter import InterpretedKernels
-from polyfuse.targets import ON_GPU, Machine, Target, chip, is_on_gpu, load, resolve_target
+from polyfuse.targets import ON_GPU, Machine, Target, chip, is_on_gpu, knobs_for, load, resolve_target
 
 if TYPE_CHECKING:
     from polyfuse.stages import Scheduled
@@ -138,7 +138,8 @@ class Kernels:
 
     def code(self) -> CpuCode | CudaCode:
         """C++ or CUDA C++, and the launch plan."""
-        request = Request(self.ir, copied=self.copied, checked=self.options.checked)
+        knobs = knobs_for(self.target, self.options)
+        request = Request(self.ir, copied=self.copied, checked=self.options.checked, knobs=knobs)
         return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
 
     def ptx(self, device: str | None = None) -> str:

@@ -26,7 +26,7 @@ from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.primitive_types import primitive_types
 from polyfuse.stages import Scheduled, Specialized
-from polyfuse.targets import Target, resolve_target
+from polyfuse.targets import Target, knobs_for, resolve_target
 
 Partition = Literal["connect", "rules", "search"]
 PARTITIONS: tuple[str, ...] = get_args(Partition)
@@ -76,6 +76,7 @@ def kernels_by(
         stitching=stitching,
         packing=packing,
         clustering=clustering_of(cut, chosen),
+        knobs=knobs_for(made_for, chosen),
     )
     low = compilation.lowered(Watch(replace(chosen, dump=None)))
     scheduled = Scheduled(specialized, low.scheduled)

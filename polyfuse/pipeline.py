@@ -18,7 +18,6 @@ from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
-from polyfuse.estimates import this_core
 from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, tried_by
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
@@ -58,7 +57,7 @@ from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.lessons import KeptLessons
 from polyfuse.runtime.plan_cache import keep_plan, load_plan, plan_key
 from polyfuse.runtime.report import loops_text
-from polyfuse.targets import ON_GPU, Machine, load, mapped_for
+from polyfuse.targets import ON_GPU, Machine, knobs_for, load, mapped_for
 
 if TYPE_CHECKING:
     from polyfuse.tuned import Tuning
@@ -303,8 +302,8 @@ def build(
     knobs: CpuKnobs | None = None,
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
-    cut, own = clustering_of(clustering, options), knobs or CpuKnobs()
-    own = own if target in ON_GPU else replace(own, core=own.core or this_core(options.denormals == "flush"))
+    cut, usual = clustering_of(clustering, options), knobs_for(target, options)
+    own = usual if knobs is None else replace(knobs, core=knobs.core or usual.core)
     return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, own))
 
 

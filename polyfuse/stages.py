@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.estimates import this_core
 from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
@@ -36,7 +35,7 @@ from polyfuse.pipeline import clustering_of, must_report
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
-from polyfuse.targets import ON_GPU, Target, mapped_for, resolve_target
+from polyfuse.targets import Target, knobs_for, mapped_for, resolve_target
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Specialized:
         chosen, made_for = options or Options(), resolve_target(target)
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
-        core = None if made_for in ON_GPU else this_core(chosen.denormals == "flush")
+        core = knobs_for(made_for, chosen).core
         # Each piece is called with arrays as they are.
         given = frozenset(t.name for t in self.graph.tensors if t.role is not Role.TEMP)
         report = must_report(chosen, made_for)
@@ -199,9 +198,9 @@ class Scheduled:
     def _formed(
         self, options: Options, target: str, stitching: Stitching | None, packing: Packing | None
     ) -> Kernels:
-        machine = mapped_for(target, options)
-        separate, decisions = separate_kernels(self.ir, machine, stitching)
+        machine, knobs = mapped_for(target, options), knobs_for(target, options)
+        separate, decisions = separate_kernels(self.ir, machine, stitching, knobs)
         copied, in_place = entry_copies(separate)
-        kernels, packs = launches(separate, Passes(Clustering(), None, stitching, packing, machine))
+        kernels, packs = launches(separate, Passes(Clustering(), None, stitching, packing, machine, knobs))
         why = (*self.ir.decisions, *decisions, *in_place, *packs)
         return Kernels(self, kernels, why, options, target, stitching, packing, copied)

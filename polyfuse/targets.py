@@ -19,6 +19,8 @@ from polyfuse.codegen.cpu import CpuCode
 from polyfuse.codegen.cuda import CudaCode
 from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_for_arch
 from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
+from polyfuse.estimates import this_core
+from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime.cpu import CpuExecutable
@@ -133,6 +135,11 @@ def _nearest(capability: tuple[int, int]) -> Device:
     number = 10 * capability[0] + capability[1]
     older = [d for d in DEVICES if int(d.arch[3:]) <= number]
     return max(older or DEVICES, key=lambda d: int(d.arch[3:]))
+
+
+def knobs_for(target: str, options: Options) -> CpuKnobs:
+    """Code as the passes have it, where it is for a CPU for a core of this machine."""
+    return CpuKnobs(core=None if target in ON_GPU else this_core(options.denormals == "flush"))
 
 
 def mapped_for(target: str, options: Options) -> int | GpuTarget:

@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+import polyfuse
 from polyfuse.cli import app
+from polyfuse.codegen.cpu import CpuCode
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.runtime.cuda_find import find_cuda_compiler
 
@@ -231,6 +234,20 @@ def test_emit_into_a_file(norm: str, workplace: Path) -> None:
     assert done.output == ""
     assert "void pf_k0_0" in (workplace / "norm.cpp").read_text()
     assert sorted(p.name for p in workplace.iterdir()) == ["norm.cpp", "norm.pf"]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_emit_shows_what_runs(workplace: Path, dtype: str) -> None:
+    text = f"""op f(x: {dtype}[T, H], w: {dtype}[H, T], b: f32[T]) -> (y: {dtype}[T, T]) {{
+  s[t, k] = sum[h](f32(x[t, h]) * f32(w[h, k])) + b[k]
+  y[t, k] = {dtype}(sigmoid(s[t, k]))
+}}"""
+    (workplace / "f.pf").write_text(text)
+    shown = call("emit", "f.pf", "--stage", "cpp", "--size", "T=96,H=160").stdout
+    x, b = np.ones((96, 160), BY_NAME[dtype].numpy), np.ones(96, "f4")
+    built = polyfuse.compile(text, target="cpu").built(x, x.T.copy(), b)
+    assert isinstance(built.code, CpuCode)
+    assert shown.rstrip() == built.code.source.rstrip()
 
 
 def test_layers_make_a_difference(norm: str) -> None:
