@@ -183,6 +183,8 @@ def _ask(w: BorderedWindow, part: IndexExpr) -> None:
     lane = IVar(w.inner.var)
     forms = [linear(substitute(part, {n: IConst(v) for n, v in place.items()})) for place in w.places()]
     along = {f.factor(lane) for f in forms}
+    if any(w.inner.var in f.hidden for f in forms):
+        return
     if along == {0}:
         if all(f.terms for f in forms):
             for f in forms:

@@ -25,6 +25,7 @@ from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, at_once, placed, wanted, with_places
 from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.touched import accesses
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_folds import DTYPES
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -41,11 +42,10 @@ from polyfuse.ir.loop_ir import (
     Store,
     Update,
     map_outermost,
-    map_values,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, depends_on
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Index, Read, depends_on
 
 # Bytes of such sums on the stack.
 MOST_SUMS = 8 << 10
@@ -61,7 +61,7 @@ def loops_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
         return kernel, tuple(tasks)
     places: dict[str, int] = {}
     numbers = itertools.count()
-    touched = Counter(name for t in tasks for name, _ in _accesses(t.body))
+    touched = Counter(name for t in tasks for name, _ in accesses(t.body))
     made: list[Task] = []
     for t in tasks:
         counts = [1]
@@ -156,7 +156,7 @@ def _target(n: Node) -> str:
 def _own(kernel: Kernel, loop: For, touched: Counter[str]) -> frozenset[str]:
     """Arrays of the worker that are one row's alone."""
     local = [b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL]
-    here = Counter(name for name, _ in _accesses(loop.body))
+    here = Counter(name for name, _ in accesses(loop.body))
     return frozenset(b for b in local if here[b] == touched[b] > 0 and _stored_first(loop, b))
 
 
@@ -164,7 +164,7 @@ def _stored_first(loop: For, name: str) -> bool:
     """Does a row store all of an array, before it reads any of it?"""
     places: set[_Place | None] = set()
     for n in loop.body:
-        mine = [indices for buffer, indices in _accesses((n,)) if buffer == name]
+        mine = [indices for buffer, indices in accesses((n,)) if buffer == name]
         if not mine:
             continue
         if not isinstance(n, For) or n.coordinate is not Coordinate.VECTOR or n.step != 1:
@@ -177,9 +177,9 @@ def _stored_first(loop: For, name: str) -> bool:
 
 def _stores(loop: For, name: str) -> bool:
     """Is a store what touches an array first?"""
-    first = next(n for n in loop.body if any(b == name for b, _ in _accesses((n,))))
+    first = next(n for n in loop.body if any(b == name for b, _ in accesses((n,))))
     stores = isinstance(first, Store) and first.buffer == name
-    return stores and [b for b, _ in _accesses((first,))].count(name) == 1
+    return stores and [b for b, _ in accesses((first,))].count(name) == 1
 
 
 def _place(loop: For, row: str, indices: tuple[Index, ...]) -> _Place | None:
@@ -189,16 +189,3 @@ def _place(loop: For, row: str, indices: tuple[Index, ...]) -> _Place | None:
             return None
         found.append(substitute(i, {loop.var: IVar("%place")}))
     return tuple(found), loop.lower, loop.upper
-
-
-def _accesses(block: Block) -> list[tuple[str, tuple[Index, ...]]]:
-    """What a block reads, and what it stores or adds to."""
-    found: list[tuple[str, tuple[Index, ...]]] = []
-
-    def expr(e: Expr) -> Expr:
-        if isinstance(e, Read):
-            found.append((e.tensor, e.indices))
-        return e
-
-    map_values(block, expr, lambda i: i)
-    return found + [(n.buffer, n.indices) for n in nodes_of(block) if isinstance(n, (Store, Update))]

@@ -24,6 +24,7 @@ knows that these lie apart from all else.  Rows that are left go as they would w
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,8 +33,9 @@ from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
 from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
-from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, hidden, line_shift, run_of, strips_of
+from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, line_shift, run_of, strips_of
 from polyfuse.codegen.tasks import Task, Together
+from polyfuse.codegen.touched import accesses
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -82,6 +84,7 @@ def rows_in_lanes(
     alone = [replace(t, together=None) for t in tasks]
     arrays = _Arrays(kernel, knobs.on.l2 * 3 // 4)
     far = touched_bytes(kernel) > knobs.on.l2
+    touched = Counter(name for t in tasks for name, _ in accesses(t.body))
     made: list[Task] = []
     for t, one in zip(tasks, alone, strict=True):
         if far and _as_fast_as_memory(t):
@@ -89,7 +92,7 @@ def rows_in_lanes(
         elif len(t.loops) == 1 and possible(kernel, one, alone):
             made.append(_nest(arrays, t))
         else:
-            made.append(t if t.loops or t.jammed > 1 else _serial(arrays, t))
+            made.append(t if t.loops or t.jammed > 1 else _serial(arrays, t, touched))
     return tuple(arrays.made.values()), tuple(made)
 
 
@@ -104,15 +107,18 @@ def _nest(arrays: _Arrays, task: Task) -> Task:
     return replace(task, together=Together((task.loops,), body, rows, task.together))
 
 
-def _serial(arrays: _Arrays, task: Task) -> Task:
-    """A task that has loops over rows in it."""
+def _serial(arrays: _Arrays, task: Task, touched: Counter[str]) -> Task:
+    """A task that has loops over rows in it; arrays of the worker that are `touched` elsewhere are no row's
+    own."""
     counts = [1]
 
     def change(loop: For) -> list[Node] | None:
         rows = _count(loop)
         if not rows or in_common(arrays.kernel, loop) != frozenset():
             return None
-        body = _at_once(arrays, loop, rows, IVar(loop.var))
+        here = Counter(name for name, _ in accesses(loop.body))
+        common = frozenset(name for name, count in here.items() if count < touched[name])
+        body = _at_once(arrays, loop, rows, IVar(loop.var), common)
         if body is None:
             return None
         counts.append(rows)
@@ -122,11 +128,13 @@ def _serial(arrays: _Arrays, task: Task) -> Task:
     return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
 
 
-def _at_once(arrays: _Arrays, loop: For, rows: int, first: IndexExpr) -> Block | None:
-    """The body of so many rows at once, from the `first` on; None if they touch what cannot be turned around,
-    or there is no room."""
+def _at_once(
+    arrays: _Arrays, loop: For, rows: int, first: IndexExpr, common: frozenset[str] = frozenset()
+) -> Block | None:
+    """The body of so many rows at once, from the `first` on, which have arrays of the worker to themselves
+    but for those in `common`; None if they touch what cannot be turned around, or there is no room."""
     before = dict(arrays.made)
-    body = _Lanes(arrays, loop, rows).body()
+    body = _Lanes(arrays, loop, rows, common).body()
     if body is None or not arrays.fit:
         arrays.made = before
         return None
@@ -204,18 +212,15 @@ class _Arrays:
             self.made[key] = Buffer(name, dtype, Scope.LOCAL, extents, extents, "rows are lanes")
         return self.made[key]
 
-    def own(self, name: str) -> Buffer | None:
-        """An array of the worker that a row has to itself."""
-        return next((b for b in self.kernel.buffers if b.tensor == name and b.scope is Scope.LOCAL), None)
-
 
 @dataclass(slots=True)
 class _Lanes:
-    """The body of a loop over rows, for so many `rows` at once."""
+    """The body of a loop over rows, for so many `rows` at once; arrays in `common` are no row's own."""
 
     arrays: _Arrays
     row: For
     rows: int
+    common: frozenset[str]
     scalars: dict[str, Declare] = field(default_factory=dict)
 
     def body(self) -> Block | None:
@@ -234,11 +239,18 @@ class _Lanes:
             run = []
         return (*made, *self._all_rows(run))
 
+    def _own(self, name: str) -> Buffer | None:
+        """An array of the worker that a row has to itself."""
+        if name in self.common:
+            return None
+        buffers = self.arrays.kernel.buffers
+        return next((b for b in buffers if b.tensor == name and b.scope is Scope.LOCAL), None)
+
     def _all_rows(self, run: Sequence[Node]) -> Iterator[Node]:
         """What is no loop, for all rows."""
 
         def place(name: str, indices: tuple[Index, ...], _: DType) -> _Place:
-            b = self.arrays.own(name)
+            b = self._own(name)
             if b is None:
                 return name, indices
             key = self.row.var, name
@@ -286,7 +298,7 @@ class _Lanes:
         stored: dict[Run, list[int]] = {}
         for n in stores:
             run = self._run(n.buffer, n.indices, n.value.dtype, loop)
-            if run is None and not self.arrays.own(n.buffer):
+            if run is None and not self._own(n.buffer):
                 return None
             if run:
                 stored.setdefault(run[0], []).append(run[1])
@@ -307,24 +319,25 @@ class _Lanes:
     def _apart(self, others: Sequence[Read], stores: Sequence[Store]) -> bool:
         """Is memory that steps store to stored to once, and read by no others, so that tiles do not meet?"""
         memory = {t.name: t.alias or t.name for t in self.arrays.kernel.graph.tensors}
-        written = [memory.get(n.buffer, n.buffer) for n in stores if not self.arrays.own(n.buffer)]
+        written = [memory.get(n.buffer, n.buffer) for n in stores if not self._own(n.buffer)]
         read = {memory.get(r.tensor, r.tensor) for r in others}
         return len({*written}) == len(written) and not read & {*written}
 
     def _run(self, name: str, indices: tuple[Index, ...], dtype: DType, loop: For) -> tuple[Run, int] | None:
-        if self.arrays.own(name) or dtype.bytes not in _SIZES:
+        if self._own(name) or dtype.bytes not in _SIZES:
             return None
         return run_of(name, indices, dtype, self.row.var, loop.var)
 
     def _direct(self, name: str, indices: tuple[Index, ...]) -> bool:
         """Do lanes load an element without a tile: their own, one that is the same for all, or neighbours?"""
         row, at = self.row.var, plain(indices)
-        if self.arrays.own(name):
+        if self._own(name):
             return len(at) == len(indices)
         *leading, last = at
         if len(at) < len(indices) or any(row in variables(i) for i in leading):
             return False
-        return row not in variables(last) or (linear(last).factor(IVar(row)) == 1 and row not in hidden(last))
+        form = linear(last)
+        return row not in variables(last) or (form.factor(IVar(row)) == 1 and row not in form.hidden)
 
 
 def _ago(run: Run, stored: int, read: int) -> int:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.c_family import UPDATES, certain_reads
 from polyfuse.codegen.rows_jointly import ROW, for_all_rows
 from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.codegen.strip_tiles import hidden
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BOOL, HALVES, DType
@@ -171,7 +170,7 @@ class StraightRows:
         (*leading, last), length = at, extents[-1].value
         if not isinstance(last, IConst) or not 0 <= last.value < length < self.rows:
             return None
-        if any(self.row.var in hidden(i) for i in leading):
+        if any(self.row.var in linear(i).hidden for i in leading):
             return None
         if not any(linear(i).factor(IVar(self.row.var)) for i in leading):
             return None  # not one of each row
@@ -190,7 +189,8 @@ class StraightRows:
         at = plain(indices)
         if not at or len(at) < len(indices) or any(self.row.var in variables(i) for i in at[:-1]):
             return False
-        return linear(at[-1]).factor(IVar(self.row.var)) == 1 and self.row.var not in hidden(at[-1])
+        form = linear(at[-1])
+        return form.factor(IVar(self.row.var)) == 1 and self.row.var not in form.hidden
 
     def _apart(self) -> bool:
         """Is what is stored stored whole and in one place, and read by no other name?"""

@@ -52,17 +52,12 @@ def run_of(
     *leading, last = at
     form = linear(last)
     sign = form.factor(IVar(step))
-    if abs(sign) != 1 or row in variables(last) or any({row, step} & hidden(i) for i in at):
+    if abs(sign) != 1 or row in variables(last) or any({row, step} & linear(i).hidden for i in at):
         return None
     if not any(row in variables(i) for i in leading) or any(step in variables(i) for i in leading):
         return None
     rest = form.without(IVar(step))
     return Run(name, tuple(leading), sign, rest.terms, dtype), rest.constant
-
-
-def hidden(i: IndexExpr) -> set[str]:
-    """The variables of an index in which it is not linear."""
-    return {v for atom, _ in linear(i).terms if not isinstance(atom, IVar) for v in variables(atom)}
 
 
 def line_shift(run: Run, number: int) -> int:

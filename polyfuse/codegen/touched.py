@@ -36,6 +36,24 @@ def touched_otherwise(block: Block) -> set[str]:
     return touched
 
 
+def accesses(block: Block) -> list[tuple[str, tuple[Index, ...]]]:
+    """What a block reads, and what it stores or adds to."""
+    found: list[tuple[str, tuple[Index, ...]]] = []
+
+    def look(node: Node) -> Node:
+        if isinstance(node, (Store, Update)):
+            found.append((node.buffer, node.indices))
+        return node
+
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Read):
+            found.append((e.tensor, e.indices))
+        return e
+
+    map_values(map_nodes(block, look), expr, lambda i: i)
+    return found
+
+
 def memory_of(kernel: Kernel, name: str) -> str:
     """A parameter that is updated in place has two names, and one memory."""
     return next((t.alias for t in kernel.graph.tensors if t.name == name and t.alias), name)

@@ -166,9 +166,8 @@ def across(r: Read, row: str, lane: str) -> bool:
     if abs(linear(last).factor(IVar(row))) != 1 or lane in variables(last):
         return False
     forms = [linear(i) for i in indices]
-    hidden = {v for f in forms for atom, _ in f.terms if not isinstance(atom, IVar) for v in variables(atom)}
     inside = {v for i in leading for v in variables(i)}
-    return row not in inside and lane in inside and not hidden & {row, lane}
+    return row not in inside and lane in inside and not any(f.hidden & {row, lane} for f in forms)
 
 
 def _always(n: Node) -> Iterator[Read]:

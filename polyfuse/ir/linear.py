@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 
 Range = tuple[int, int]  # both ends included
 
@@ -25,6 +25,11 @@ class Linear:
 
     def factor(self, atom: IndexExpr) -> int:
         return dict(self.terms).get(atom, 0)
+
+    @property
+    def hidden(self) -> set[str]:
+        """The variables in which it is not linear."""
+        return {v for atom, _ in self.terms if not isinstance(atom, IVar) for v in variables(atom)}
 
     def without(self, atom: IndexExpr) -> Linear:
         return Linear(tuple((a, c) for a, c in self.terms if a != atom), self.constant)

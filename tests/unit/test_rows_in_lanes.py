@@ -8,6 +8,7 @@ from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded
 from row_kernels import made
 from thinned import thinned
 
+import polyfuse as pf
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_in_lanes import _Arrays
@@ -220,6 +221,24 @@ def test_results_are_right(
         inputs["r"] %= max(1, count)  # rows that there are
     (code,) = emit_together([Request(kernels)])
     assert_right(graph, run_on(CpuExecutable(code, {}), kernels.graph, inputs), inputs)
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"), [("H // 2", "2*i, 2*j"), ("H", "H - 1 - i, j"), ("2*H", "i // 2, j")]
+)
+@pytest.mark.parametrize(("h", "w"), [(16, 16), (17, 33), (40, 64)])
+def test_rows_whose_readers_come_after_all_of_them(rows: str, read: str, h: int, w: int) -> None:
+    """The worker's array of running sums is not one row's alone."""
+    columns = "W // 2" if "2*j" in read else "W"
+    text = f"""op f(x: f32[C, H, W]) -> (y: f32[C, {rows}, {columns}]) {{
+      s[c, i, j] = x[c, i, j] + (s[c, i, j - 1] if j >= 1 else 0.0) for i in 0..H, j in 0..W, c in 0..C
+      y[c, i, j] = s[c, {read}] for c in 0..C, i in 0..{rows}, j in 0..{columns}
+    }}"""
+    x = np.random.default_rng(0).standard_normal((3, h, w)).astype("f4")
+    sums = np.cumsum(x.astype("f8"), 2)
+    expected = {"2*i, 2*j": sums[:, : h // 2 * 2 : 2, : w // 2 * 2 : 2], "H - 1 - i, j": sums[:, ::-1]}
+    found = pf.compile(text)(x)
+    np.testing.assert_allclose(found, expected.get(read, sums.repeat(2, axis=1)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("back", [30, 32, 33])

@@ -164,3 +164,24 @@ def test_ends_that_are_not_known_are_computed(inside: str, outside: str, t: int,
     found = pf.compile(RAGGED.format(inside, outside))(x)
     expected = np.where((columns >= begin) & (columns < end), windows, np.float32(0.5))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["(h - k) % 2 == 0 and h - k >= 0", "h - k >= 0 and (h - k) // 8 == h // 8", "k <= h % 3 and h - k >= 0"],
+)
+@pytest.mark.parametrize("h", [5, 9, 16, 33])
+def test_conditions_of_digits_of_a_place_are_its_own(condition: str, h: int) -> None:
+    text = f"""op f(x: f32[T, H], w: f32[3]) -> (y: f32[T, H]) {{
+      y[t, h] = sum[k in 0..3](x[t, h - k] * w[k] if {condition} else 0.0) for t in 0..T, h in 0..H
+    }}"""
+    rng = np.random.default_rng(h)
+    for t in (1, 3, 8):
+        x, w = rng.standard_normal((t, h)).astype("f4"), rng.standard_normal(3).astype("f4")
+        terms = (
+            (x[:, j - k] * w[k] if eval(condition, {"h": j, "k": k}) else x[:, 0] * 0 for k in range(3))
+            for j in range(h)
+        )
+        np.testing.assert_allclose(
+            pf.compile(text)(x, w), np.stack([sum(x) for x in terms], 1), rtol=1e-5, atol=1e-6
+        )
