@@ -171,7 +171,7 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """At most so many iterations, all of them if that is known."""
         found, stored = self.halves(loop)
-        if not found and not stored and not (self.in_rows and known):
+        if not found and not stored and not (self.in_rows and known) and not calls_rows(loop.body):
             return plain
         lanes = -(-most // STEP) * STEP
         if known and lanes == most:
@@ -289,7 +289,8 @@ class HalfPrinter(Printer):
             return True
         if any(self.halves(loop)):
             return trip is None or trip >= FEWEST
-        return (trip is None or trip >= LANES) and not self.lazy and calls_rows(loop.body)
+        long = trip is None or trip >= LANES or (trip > STEP // 2 and trip % STEP > 0)
+        return long and not self.lazy and calls_rows(loop.body)
 
     def halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""

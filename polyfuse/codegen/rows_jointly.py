@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import LANES
-from polyfuse.codegen.hoist import computes_little
-from polyfuse.codegen.rows_together import LONG, nodes_of, possible, touched_bytes, waits
+from polyfuse.codegen.rows_together import LONG, nodes_of, possible, takes_long, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
@@ -51,7 +50,7 @@ from polyfuse.ir.loop_ir import (
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, reads, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 # The variable of the rows that are computed at once (`codegen.joint_text`).
 ROW = "row"
@@ -64,13 +63,14 @@ MOST_STACK = 64 << 10
 LONGEST = (256, 192)
 # Rows in which one reduction waits for another.
 LONGEST_THAT_WAIT = (1024, 192)
-# With functions of elements that take long, rows have no time to wait.
-LONGEST_OF_FUNCTIONS = (128, 128)
+# With functions of elements that take long, of rows that wait once, and more often: longer ones take turns.
+LONGEST_OF_FUNCTIONS = ((256, 256), (128, 128))
+# The same of rows that can't take turns, as those of sequential loops.
+LONGEST_WITHOUT_TURNS = (3072, 1024)
 # Functions of totals that take long are computed for all rows at once.
-LONGEST_OF_TOTALS = (1024, 256)
+LONGEST_OF_TOTALS = (2048, 1024)
 # Rows of 16 bits, counted as the f32 that they become: memory is faster than their conversions.
 LONGEST_OFHALVES = (1024, 1024)
-_ROOTS = ("div", "sqrt", "rsqrt")
 
 
 def of_all(scalar: str) -> str:
@@ -92,7 +92,7 @@ def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tupl
     for t in tasks:
         if asked is not False and possible(kernel, t, tasks) and (asked or _known(t.loops)):
             own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
-            found = at_once(kernel, t.body, own, knobs)
+            found = at_once(kernel, t.body, own, knobs, turns=True)
             if found is not None:
                 places |= dict.fromkeys(found.own, found.rows)
                 t = replace(t, body=found.one, together=Together((t.loops,), found.body, found.rows))
@@ -116,7 +116,7 @@ def _known(loops: Sequence[For]) -> bool:
     return all(trip_of(x) is not None for x in loops[1:])
 
 
-def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs) -> bool:
+def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs, turns: bool) -> bool:
     """Are all loops of a row plain vector loops, and short?"""
     loops = [n for n in body if isinstance(n, For)]
     if not all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops):
@@ -125,26 +125,20 @@ def _worth(kernel: Kernel, body: Block, knobs: CpuKnobs) -> bool:
     far = touched_bytes(kernel) > knobs.on.l2
     if far and row < _VECTOR_BYTES and waits(body) == 1:
         return False  # a row that hardly waits gains less than masks cost that cross lines
-    return row <= _longest(body)[far]
+    return row <= _longest(body, turns)[far]
 
 
-def _longest(body: Block) -> tuple[int, int]:
+def _longest(body: Block, turns: bool) -> tuple[int, int]:
     """The length of rows that pay, by what is computed of them."""
     nodes = list(nodes_of(body))
     single = [n for n in body if not isinstance(n, For)]
     if any(r.dtype in HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
         return LONGEST_OFHALVES
-    if _long(single):
+    if takes_long(single):
         return LONGEST_OF_TOTALS
-    if _long(nodes):
-        return LONGEST_OF_FUNCTIONS
+    if takes_long(nodes):
+        return LONGEST_OF_FUNCTIONS[waits(body) > 1] if turns else LONGEST_WITHOUT_TURNS
     return LONGEST_THAT_WAIT if waits(body) > 1 else LONGEST
-
-
-def _long(nodes: Sequence[Node]) -> bool:
-    """Is there a function that takes longer than a root?"""
-    every = (e for v in values_of(nodes) for e in walk(v) if isinstance(e, Apply))
-    return not all(computes_little(e, *_ROOTS) for e in every)
 
 
 def _widest(loop: For) -> int:
@@ -165,15 +159,20 @@ class AtOnce:
 
 
 def at_once(
-    kernel: Kernel, row: Block, own: Set[str], knobs: CpuKnobs, common: Set[str] = frozenset()
+    kernel: Kernel,
+    row: Block,
+    own: Set[str],
+    knobs: CpuKnobs,
+    common: Set[str] = frozenset(),
+    turns: bool = False,
 ) -> AtOnce | None:
     """Rows at once, if that pays or is wanted; each has arrays of its own for those of the worker in `own`,
-    and all add to what is in `common`.  None if no total joins others, arrays would be large, or a row turns
-    a tile of its own."""
+    and all add to what is in `common`; with `turns` a few may take turns instead.  None if no total joins
+    others, arrays would be large, or a row turns a tile of its own."""
     scalars = {n.name: n for n in row if isinstance(n, Declare) and not n.count}
     totals = [u for n in row if isinstance(n, For) for u in joint_totals(n) if u.buffer in scalars]
     widths = {u.value.dtype.bytes for u in totals}
-    if not widths or not (wanted(knobs) or _worth(kernel, row, knobs)):
+    if not widths or not (wanted(knobs) or _worth(kernel, row, knobs, turns)):
         return None
     if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
         return None

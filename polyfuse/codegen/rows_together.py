@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import scalar_name
+from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_in
 from polyfuse.codegen.trips import trip_of
@@ -40,19 +41,26 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_values,
     substituted,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Read
+from polyfuse.ir.tensor_graph import Apply, Expr, Read, walk
 
 # What rows that take turns have together at most, by their number: where loops wait for nothing, once, and
 # more often.  With 2 kB memory has nothing to do for so long, while they are computed, that rows which do not
 # come from L2 take up to twice their time.
 MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
 MOST_BYTES_IN_L2: tuple[dict[int, int], ...] = ({}, {4: 1024}, {4: 2048, 2: 1664})
+# With functions of elements that take long, in L2 and else.
+MOST_BYTES_OF_FUNCTIONS: tuple[tuple[dict[int, int], ...], ...] = (
+    ({}, {4: 4096, 2: 4800}, {4: 1664, 2: 4096}),
+    ({}, {4: 4096}, MOST_BYTES[2]),
+)
 # Rows of 16 bits have half of the bytes in memory and more to compute: only where lines are asked for, as
 # memory is far, do they stay one by one.
 MOST_BYTES_OF_HALVES: tuple[dict[int, int], ...] = ({}, MOST_BYTES_IN_L2[1], {4: 2048, 2: 6144})
 LONG = 1 << 40
+_ROOTS = ("div", "sqrt", "rsqrt")
 _PLAIN = (For, If, Declare, Store, Update, TurnedTile, Comment)
 
 
@@ -60,8 +68,8 @@ def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
     """The tasks of a kernel, with several rows in turns where that can be: as many as the knobs say, or where
     it pays."""
     found: list[Task] = []
-    most = _most(kernel, knobs)
     for t in tasks:
+        most = _most(kernel, t.body, knobs)
         count = (knobs.rows or _worth(t.body, most)) if possible(kernel, t, tasks) else 1
         found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
     return tuple(found)
@@ -86,12 +94,21 @@ def possible(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
     return all(isinstance(n, _PLAIN) and not (isinstance(n, TurnedTile) and n.to) for n in nodes)
 
 
-def _most(kernel: Kernel, knobs: CpuKnobs) -> Sequence[Mapping[int, int]]:
+def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int, int]]:
     """What rows that take turns have together at most, by how often they wait."""
     wide = [b for b in kernel.arguments if b.dtype.is_float and len(b.shape) > 1]
     if wide and all(b.dtype in HALVES and not b.soon for b in wide):
         return MOST_BYTES_OF_HALVES
-    return MOST_BYTES_IN_L2 if touched_bytes(kernel) <= knobs.on.l2 else MOST_BYTES
+    far = touched_bytes(kernel) > knobs.on.l2
+    if takes_long(list(nodes_of(body))):
+        return MOST_BYTES_OF_FUNCTIONS[far]
+    return MOST_BYTES if far else MOST_BYTES_IN_L2
+
+
+def takes_long(nodes: Sequence[Node]) -> bool:
+    """Is there a function that takes longer than a root?"""
+    every = (e for v in values_of(nodes) for e in walk(v) if isinstance(e, Apply))
+    return not all(computes_little(e, *_ROOTS) for e in every)
 
 
 def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:
