@@ -199,7 +199,7 @@ def drawn_thresholds(seed: int) -> Iterator[None]:
     """Small thresholds for as long as it is open; those of the passes themselves for a seed of four."""
     dice = random.Random(f"thresholds {seed}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+        patch.setattr(cpu, "PARALLEL_WORK", 1)
         if dice.random() < 0.75:
             for module, name, choices in THRESHOLDS:
                 patch.setattr(module, name, dice.choice(choices))

@@ -66,7 +66,7 @@ def run(names: list[str]) -> None:
     size = as_index(ELEMENTS)
     buffers = tuple(PlanBuffer(name, F32, (size,), kind) for name, kind in KINDS.items())
     once = as_index(1)
-    launches = tuple(Launch(f"fault_{n}", n, once, once, False) for n in names)
+    launches = tuple(Launch(f"fault_{n}", n, once, once, once, False) for n in names)
     plan = LaunchPlan(buffers, launches, 128, sizes=("N",))
     executable = CpuExecutable(CpuCode(source, plan, ()), {"N": ELEMENTS})
     x = np.zeros(ELEMENTS, np.float32)

@@ -183,7 +183,7 @@ def _functions(
     """
     if kernel.library is not None:
         total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
-        return (Launch("", whole, as_index(1), total, False, kernel.library),)
+        return (Launch("", whole, as_index(1), total, total, False, kernel.library),)
     parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
     series = series_of([t for _, _, low, _ in parts for t in low.tasks])
     made: list[Launch] = []

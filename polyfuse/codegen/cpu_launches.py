@@ -15,6 +15,7 @@ from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Launch, PlanBuffer
 from polyfuse.ir.loop_ir import Declare
 from polyfuse.ir.tensor_graph import Statement
+from polyfuse.ir.work import work
 
 CACHE_LINE = Core().line
 
@@ -28,14 +29,13 @@ def number_table(kernels: KernelGraph, buffers: Iterable[PlanBuffer]) -> dict[st
 
 def launch_of(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     """How the function `name`, a task of a lowered kernel that is part of `kernel`, is run."""
-    total: IndexExpr = as_index(0)
-    for s in low.kernel.graph.statements:
-        total = binary("+", total, instances(s))
+    counts = [(s, instances(s)) for s in low.kernel.graph.statements]
+    total = sum((n for _, n in counts), as_index(0))
     together = tuple(x.rows for x in task.ways)
     # Arrays that a chunk fills for all of its iterations (`codegen.widened`, `codegen.column_values`).
     filled = any(isinstance(n, Declare) and n.count for n in task.before)
     count, parallel, least = iteration_count(task), bool(task.loops), FEWEST_ROWS if filled else 1
-    return Launch(name, kernel, count, total, parallel, together=together, least=least)
+    return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
 
 
 def instances(s: Statement) -> IndexExpr:

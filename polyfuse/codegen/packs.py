@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, sizes
+from polyfuse.ir.index_expr import IndexExpr, as_index, evaluate, sizes
 from polyfuse.ir.launch_plan import Launch
 
 # Tasks of a pack, about: enough for balance on many workers, few enough that each is worth a claim.
@@ -66,11 +66,10 @@ def pack_text(name: str, kernel: str, tasks: Sequence[PackedTask]) -> tuple[str,
         lines.append("        break;")
     lines += ["    }", "  }", "}", ""]
     count: IndexExpr = as_index(first[-1])
-    instances: IndexExpr = as_index(0)
-    for t in tasks:
-        for x in t.launches:
-            instances = binary("+", instances, x.instances)
-    return "\n".join(lines), Launch(name, kernel, count, instances, True)
+    every = [x for t in tasks for x in t.launches]
+    instances = sum((x.instances for x in every), as_index(0))
+    work = sum((x.work for x in every), as_index(0))
+    return "\n".join(lines), Launch(name, kernel, count, instances, work, True)
 
 
 def _shares(task: PackedTask, total: int) -> int:

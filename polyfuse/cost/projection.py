@@ -33,16 +33,18 @@ from polyfuse.cost.operations import counts, cpu_weight
 from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
 from polyfuse.ir.cpu_core import LANE_VECTORS
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import as_index, evaluate
 from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.work import work
 
 # Of the shorter one of memory and core, what the longer one does not hide.
 SHARED = 0.2
 # Of the last cache, what is there for one program's data.
 L3_PART = 0.75
 CHUNKS = 8
-# A step with fewer instances runs on one thread.
-PARALLEL_INSTANCES = 24 * 1024
+# A step with less work (`ir.work`) runs on one thread.
+PARALLEL_WORK = 24 * 1024
 CLAIM_S = 60e-9
 # Until the beginning of a row is there that data finds; others come at the same time.
 ROW_S = 5e-9
@@ -180,8 +182,7 @@ class _Kernel:
     def projected(self) -> Projected:
         m, blocks = self.machine, max(1.0, max((n.block_count for n in self.nests), default=1.0))
         most = min(m.threads, self.knobs.threads or m.threads)
-        work = sum(instances(found) for n in self.nests for _, found in n.timed)
-        threads = most if blocks > 1 and work >= PARALLEL_INSTANCES else 1
+        threads = most if blocks > 1 and self._work() >= PARALLEL_WORK else 1
         chunks = min(blocks, threads * (self.knobs.chunks or CHUNKS)) if threads > 1 else 1
         # Threads claim chunks; in the last round some of them have none.
         idle = ceil(chunks / threads) * threads / chunks
@@ -195,6 +196,10 @@ class _Kernel:
             (m.step_s if threads > 1 else 0.0) + CLAIM_S * chunks / threads,
             threads,
         )
+
+    def _work(self) -> int:
+        counts = [(s, round(instances(found))) for n in self.nests for s, found in n.timed]
+        return evaluate(work((s, as_index(count)) for s, count in counts), {})
 
     def _found_rows(self) -> float:
         """Seconds that one thread waits for the beginnings of rows that data finds: the hardware does not

@@ -46,6 +46,7 @@ from polyfuse.layers.nest import (
     trip_of,
     volume,
     without_units,
+    work,
 )
 from polyfuse.layers.outer_order import along_writes
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -57,8 +58,10 @@ from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.totals_first import totals_first
 from polyfuse.layers.transposed import rows_of_results, transposed_tiles
 
-# Below this many instances a kernel is faster on one core than spread over several.
+# Below this much work (`ir.work`) a kernel is faster on one core than spread over several.
 SMALLEST_PARALLEL = 32 * 1024
+# From here on rows in which loops follow one another take turns (`codegen.rows_together`).
+SMALLEST_ROWS = 8 * 1024
 # A reduction over fewer iterations is not worth partial results, unless each is worth a worker.
 FEWEST_FACTORED = 16
 # Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
@@ -194,18 +197,19 @@ def _map_parallel(
     smallest: int | None = None,
 ) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
-    not too small: `SMALLEST_PARALLEL` instances, or as many as `smallest` says."""
+    not too small: `SMALLEST_PARALLEL`, or as much as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
     rows = tiled = rows_of_results(graph, phase, threads, decisions)
     if tiled is None:
         sunk = sink(graph, phase, threads, decisions, knobs)
         if not isinstance(sunk, Band):
             return vectorise(graph, sunk, threads, decisions, knobs)
-        phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest or 2 * (knobs.strip or STRIP))
+        phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest)
         tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
-    if volume(graph, statements(phase)) < smallest:
+    least = min(smallest, SMALLEST_ROWS) if has_band(phase.child) else smallest
+    if work(graph, statements(phase)) < least:
         free = 0
     elif of_pairs(graph, phase, free, threads):
         free -= 1
@@ -350,7 +354,7 @@ def _strip_mine(graph: TensorGraph, phase: Band, size: int, smallest: int) -> Ba
     if outer or has_band(phase.child) or not is_free(graph, last, names):
         return phase
     trip = trip_of(graph, last)
-    if trip is not None and trip < smallest:
+    if trip is not None and (trip < 2 * size or work(graph, names) < smallest):
         return phase
     return replace(phase, members=(*phase.members[:-1], strips(last, size), last))
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 from polyfuse.cost.extents import extents
-from polyfuse.ir.index_expr import IConst, IVar, sizes, variables
+from polyfuse.ir.index_expr import IConst, IVar, as_index, evaluate, sizes, variables
 from polyfuse.ir.kernel import Owners
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, band, sequence, statements
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
+from polyfuse.ir.work import work as work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,12 @@ def volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
             count *= max(0, d.upper.value - d.lower.value) if known else 1024  # type: ignore[union-attr]
         largest = max(largest, count)
     return largest
+
+
+def work(graph: TensorGraph, names: tuple[str, ...]) -> int:
+    """What there is to compute, in instances of a plain statement (`ir.work`)."""
+    counts = ((graph.statement(n), as_index(volume(graph, (n,)))) for n in names)
+    return evaluate(work_of(counts), {})
 
 
 def heavy(graph: TensorGraph, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from polyfuse.runtime.sanitizers import sanitized
 from polyfuse.runtime.toolchain import load_shared
 from polyfuse.runtime.workspace import layout
 
-# Fewer instances than this are not worth waking a worker.
-PARALLEL_INSTANCES = 24 * 1024
+# Less work than this, in instances of a plain statement, is not worth waking a worker.
+PARALLEL_WORK = 24 * 1024
 CHUNKS_PER_THREAD = 8
 # Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.  Short
 # rounds of a series follow one another at once; elsewhere a worker may wake up late.
@@ -104,9 +104,8 @@ class CpuExecutable:
         function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
         assert function is not None
         threads = min(self._threads or pool.threads, pool.threads, self.plan.threads or pool.threads)
-        worth = (
-            instances >= PARALLEL_INSTANCES or launch.rounds > 1
-        )  # kernels know what a step of a series is worth
+        # Kernels know what a step of a series is worth.
+        worth = evaluate(launch.work, self.sizes) >= PARALLEL_WORK or launch.rounds > 1
         parallel = launch.parallel and count > 1 and worth and threads > 1
         # As many chunks as threads keep the others out; otherwise more, for balance.
         each = self.plan.chunks or _chunks_each(launch, instances // threads)

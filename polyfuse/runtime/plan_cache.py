@@ -106,8 +106,7 @@ def _cpu_data(plan: LaunchPlan) -> dict[str, Any]:
         [
             x.function,
             x.kernel,
-            _value(x.count),
-            _value(x.instances),
+            [_value(e) for e in (x.count, x.instances, x.work)],
             x.parallel,
             x.library and asdict(x.library),
             x.together,
@@ -177,8 +176,8 @@ def _grid_plan(data: dict[str, Any]) -> GridPlan:
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:
     launches = tuple(
-        Launch(f, k, IConst(c), IConst(n), p, library and _product(library), tuple(together), *numbers)
-        for f, k, c, n, p, library, together, *numbers in data["launches"]
+        Launch(f, k, IConst(c), IConst(n), IConst(w), p, lib and _product(lib), tuple(together), *more)
+        for f, k, (c, n, w), p, lib, together, *more in data["launches"]
     )
     return LaunchPlan(
         _buffers(data),

@@ -53,7 +53,7 @@ def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pyte
     for name, value in (("SMALLEST_PARALLEL", 4), ("FEWEST_FACTORED", 3), ("STRIP", 3)):
         monkeypatch.setattr(cpu_mapping, name, value)
     monkeypatch.setattr(sinking, "SUNK_STRIP", 2)
-    monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+    monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     check_group(group)
 
 

@@ -107,7 +107,7 @@ def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             monkeypatch.setattr(cpu_mapping, name, value)
         monkeypatch.setattr(sinking, "SUNK_STRIP", 2)
-        monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+        monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])
 

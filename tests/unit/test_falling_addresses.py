@@ -33,7 +33,7 @@ def test_who_asks_for_the_flag(text: str, asks: bool) -> None:
 
 @pytest.mark.parametrize("shape", [(17, 34), (6, 5), (40, 100)], ids=str)
 def test_rows_that_are_read_backwards(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_cpu, "PARALLEL_INSTANCES", 1)
+    monkeypatch.setattr(runtime_cpu, "PARALLEL_WORK", 1)
     n, _ = shape
     x = np.random.default_rng(n).standard_normal(shape)
     f: Any = pf.compile(FLIP, options=pf.Options(threads=3))

@@ -135,7 +135,7 @@ def test_a_pack_has_no_more_parts_than_asked_for() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_parts_does_not_matter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+    monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     kernels = kernels_of(branches(7), M=33, **SIZES)
     parts = list(kernels.kernels)
     random.Random(seed).shuffle(parts)
@@ -153,7 +153,7 @@ def test_the_order_of_parts_does_not_matter(seed: int, monkeypatch: pytest.Monke
 
 
 def launch(name: str, count: int, instances: int, parallel: bool = True) -> Launch:
-    return Launch(name, "k", IConst(count), IConst(instances), parallel)
+    return Launch(name, "k", IConst(count), IConst(instances), IConst(instances), parallel)
 
 
 def test_tasks_of_a_pack_cover_each_kernel_once() -> None:

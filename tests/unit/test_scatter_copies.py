@@ -166,7 +166,7 @@ def test_every_form_against_the_reference(
 ) -> None:
     for module in (cpu_mapping, scatters):
         monkeypatch.setattr(module, "SMALLEST_PARALLEL", 4)
-    monkeypatch.setattr(cpu, "PARALLEL_INSTANCES", 1)
+    monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     monkeypatch.setattr(scatter_copies, "FEWEST_UPDATES", 0)
     rng = np.random.default_rng(threads)
     calls = []
