@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,14 +32,17 @@ from polyfuse.codegen import (
     lower,
     masked_tails,
     quotients,
+    rows_jointly,
     rows_together,
     runs,
     skewed,
     vector_math,
 )
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import online, rfactor, scatters
+from polyfuse.layers import cpu_mapping, online, rfactor, scatters
+from polyfuse.runtime import cpu as run_cpu
 from polyfuse.runtime import toolchain
+from polyfuse.targets import knobs_for
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
 SERIES, SECONDS = 9, 6.0
@@ -88,7 +91,7 @@ class Choice:
     def left_out(self) -> Iterator[None]:
         """Compile without it. Raises AttributeError if what is replaced has another name now."""
         patches = [mock.patch.object(owner, name, new) for owner, name, new in self.replaced]
-        patches.append(mock.patch.object(pipeline, "CpuKnobs", lambda: self.knobs))
+        patches.append(mock.patch.object(pipeline, "knobs_for", self._knobs))
         for p in patches:
             p.start()
         try:
@@ -96,6 +99,9 @@ class Choice:
         finally:
             for p in reversed(patches):
                 p.stop()
+
+    def _knobs(self, target: str, options: pf.Options) -> CpuKnobs:
+        return replace(self.knobs, core=knobs_for(target, options).core)
 
 
 def rows(columns: int, dtype: str = "f32") -> Case:
@@ -305,6 +311,65 @@ CHOICES = (
             Case("astitch_768"),
         ),
         knobs=CpuKnobs(stream=False),
+    ),
+    Choice(
+        "what is left of a row of functions under masks",
+        (
+            Case("rms_swiglu", {"T": 1200, "H": 50}),
+            Case("rms_swiglu", {"T": 600, "H": 100}),
+            Case("rms_swiglu", {"T": 200, "H": 300}),
+            Case("rms_swiglu", {"T": 5000, "H": 300}),
+        ),
+        ((halves, "has_masked_end", lambda body: False),),
+    ),
+    Choice(
+        "longer rows of functions take turns",
+        (
+            Case("rms_swiglu", {"T": 600, "H": 100}),
+            Case("rms_swiglu", {"T": 15_000, "H": 100}),
+            Case("rms_swiglu", {"T": 200, "H": 300}),
+            rows(256),
+            rows(512),
+        ),
+        (
+            (
+                rows_together,
+                "MOST_BYTES_OF_FUNCTIONS",
+                (rows_together.MOST_BYTES_IN_L2, rows_together.MOST_BYTES),
+            ),
+        ),
+    ),
+    Choice(
+        "longer rows of functions that can't take turns at once",
+        (
+            Case("xent_fwd", {"N": 200, "C": 100}),
+            Case("xent_fwd", {"N": 200, "C": 300}),
+            Case("xent_fwd", {"N": 15_000, "C": 100}),
+            Case("xent_fwd", {"N": 6000, "C": 250}),
+        ),
+        (
+            (rows_jointly, "LONGEST_WITHOUT_TURNS", (128, 128)),
+            (rows_jointly, "LONGEST_OF_TOTALS", (1024, 256)),
+        ),
+    ),
+    Choice(
+        "rows of small kernels take turns",
+        (
+            Case("softmax", {"T": 93, "H": 64}),
+            Case("softmax", {"T": 60, "H": 100}),
+            Case("ln_fwd", {"T": 26, "H": 768}),
+            Case("astitch_768", {"T": 26, "H": 768}),
+        ),
+        ((cpu_mapping, "SMALLEST_ROWS", 1 << 40), (run_cpu, "PARALLEL_WORK", 1 << 40)),
+    ),
+    Choice(
+        "small kernels shared out by their work",
+        (
+            Case("softmax", {"T": 200, "H": 64}),
+            Case("bias_gelu", {"T": 100, "H": 256}),
+            Case("lstm_cell", {"B": 100, "H": 64}),
+        ),
+        ((cpu_mapping, "SMALLEST_ROWS", 1 << 40), (cpu_mapping, "SMALLEST_PARALLEL", 1 << 40)),
     ),
     Choice(
         "results of smaller operators not past the caches",

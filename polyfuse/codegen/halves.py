@@ -62,6 +62,11 @@ def conversions() -> dict[str, str]:
     }
 
 
+def has_masked_end(body: Block) -> bool:
+    """Is what is left of a row of f32 computed under a mask: functions, which take long one by one?"""
+    return calls_rows(body)
+
+
 @dataclass(slots=True)
 class HalfPrinter(Printer):
     """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
@@ -171,7 +176,7 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """At most so many iterations, all of them if that is known."""
         found, stored = self.halves(loop)
-        if not found and not stored and not (self.in_rows and known) and not calls_rows(loop.body):
+        if not found and not stored and not (self.in_rows and known) and not has_masked_end(loop.body):
             return plain
         lanes = -(-most // STEP) * STEP
         if known and lanes == most:
@@ -289,8 +294,11 @@ class HalfPrinter(Printer):
             return True
         if any(self.halves(loop)):
             return trip is None or trip >= FEWEST
-        long = trip is None or trip >= LANES or (trip > STEP // 2 and trip % STEP > 0)
-        return long and not self.lazy and calls_rows(loop.body)
+        if self.lazy or not calls_rows(loop.body):
+            return False
+        if trip is None or trip >= LANES:
+            return True
+        return trip > STEP // 2 and trip % STEP > 0 and has_masked_end(loop.body)
 
     def halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""

@@ -183,7 +183,7 @@ def test_along_time_they_are_right(text: str, time: int) -> None:
 @pytest.mark.parametrize("chunks", [1, 3, 7, 50])
 def test_a_chunk_may_begin_and_end_anywhere(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of rows of an image, for instance."""
-    monkeypatch.setattr(pipeline, "CpuKnobs", lambda: CpuKnobs(chunks=chunks))
+    monkeypatch.setattr(pipeline, "knobs_for", lambda *_: CpuKnobs(chunks=chunks))
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((3, 30, 13, 64), "f4"), rng.standard_normal((3, 3, 64), "f4")
     windows = np.lib.stride_tricks.sliding_window_view(x.astype("f8"), (3, 3), (1, 2))
