@@ -49,7 +49,13 @@ def joint_rows(low: LoweredKernel) -> list[For]:
 # --- when ---------------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_serial_kernel_go_at_once() -> None:
+@pytest.fixture
+def serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of small kernels are not shared out, and take no turns."""
+    monkeypatch.setattr(cpu_mapping, "SMALLEST_ROWS", 1 << 40)
+
+
+def test_rows_of_a_serial_kernel_go_at_once(serial: None) -> None:
     for text in (SOFTMAX, NORM):
         low = lowered(text.format("f32"), T=100, H=30)
         assert not low.tasks[0].loops and joint_rows(low) and low.tasks[0].jammed == 16
@@ -73,7 +79,7 @@ def test_what_rows_add_to_gets_an_array_around_them() -> None:
     assert not any(isinstance(n, Declare) and n.count for t in long.tasks for n in t.body)
 
 
-def test_an_array_that_is_read_first_keeps_rows_apart() -> None:
+def test_an_array_that_is_read_first_keeps_rows_apart(serial: None) -> None:
     """It may have what an earlier row has stored."""
     (kernel,) = made(SOFTMAX.format("f32"), T=100, H=30).kernels
     (task,) = lower(kernel, CpuKnobs(jointly=False)).tasks
