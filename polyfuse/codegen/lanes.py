@@ -23,7 +23,6 @@ from polyfuse.codegen.digits import by_steps
 from polyfuse.codegen.halves import HalfPrinter
 from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
-from polyfuse.codegen.row_calls import calls_rows
 from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
@@ -144,8 +143,7 @@ class LanePrinter(HalfPrinter):
             f"{indent}}}",
         ]
         totals = {a: u.value.dtype.bytes for u in updates for a in self._own(u)}
-        few = self.in_rows or calls_rows(loop.body)
-        count = tail_lanes(rest, lanes, min(totals.values()), few)
+        count = tail_lanes(rest, lanes, min(totals.values()), self.in_rows)
         return plain if count is None else self.under_masks(loop, end, plain, count, indent, totals)
 
     def _count(self, loop: For, widest: int, arrays: int) -> int:
