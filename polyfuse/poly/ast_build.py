@@ -7,6 +7,7 @@ expressions over the loops.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ import islpy as isl
 
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.dtypes import BOOL, I64
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, path, sequence, statements
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Statement, TensorGraph
@@ -158,7 +159,7 @@ class _Shared:
         for node in nodes:
             match node:
                 case For():
-                    new: Node = replace(node, body=self.block(node.body, around | {node.var}))
+                    new: Node = self._nested(node, around)
                 case If():
                     new = replace(
                         node, then=self.block(node.then, around), other=self.block(node.other, around)
@@ -169,6 +170,24 @@ class _Shared:
                     new = node
             found[-1:] = _joined(found[-1], new) if found else [new]
         return tuple(found)
+
+    def _nested(self, loop: For, around: frozenset[str]) -> Node:
+        """A loop, in the shared ones that belong around it: all of its instances have one value there."""
+        inside = {loop.var} | {n.var for n in _nodes(loop.body) if isinstance(n, For)}
+        missing: dict[str, tuple[IndexExpr, Coordinate]] = {}
+        for node in _nodes(loop.body):
+            if not isinstance(node, Exec):
+                continue
+            env = dict(zip(self.dims[node.statement], node.args, strict=True))
+            for var, member in self.paths[node.statement]:
+                value = substitute(member.of(node.statement), env)
+                if _level(var) < _level(loop.var) and var not in around and not inside & {*variables(value)}:
+                    missing.setdefault(var, (value, member.coordinate))
+        new: Node = replace(loop, body=self.block(loop.body, around | {loop.var, *missing}))
+        for var in sorted(missing, key=_level, reverse=True):
+            value, coordinate = missing[var]
+            new = For(var, value, value + 1, 1, (new,), coordinate)
+        return new
 
     def _looped(self, node: Exec, around: frozenset[str]) -> Node:
         env = dict(zip(self.dims[node.statement], node.args, strict=True))
@@ -183,6 +202,23 @@ class _Shared:
         """The variables of shared loops, by the dims that run in them."""
         found = [(m.of(statement), IVar(var)) for var, m in self.paths[statement]]
         return {e.name: var for e, var in found if isinstance(e, IVar)}
+
+
+def _level(var: str) -> int:
+    """Of a loop's variable, `c3`."""
+    return int(var[1:])
+
+
+def _nodes(block: Block) -> Iterator[Node]:
+    for node in block:
+        yield node
+        match node:
+            case For(body=body):
+                yield from _nodes(body)
+            case If(then=then, other=other):
+                yield from _nodes((*then, *other))
+            case _:
+                pass
 
 
 def _joined(a: Node, b: Node) -> list[Node]:
@@ -234,7 +270,7 @@ class _Converter:
 
     def _for(self, node: isl.AstNode, depth: int) -> Block:
         var = node.for_get_iterator().get_id().get_name()
-        level = int(var[1:])
+        level = _level(var)
         lower = from_ast_expr(node.for_get_init())
         body = self.block(node.for_get_body(), level + 1)
         if not body:

@@ -83,7 +83,8 @@ def bind(
         alignment[owners[name]] = max(nbytes, alignment.get(owners[name], 0))
     found = {}
     for b in plan.buffers:
-        shape = tuple(evaluate(e, sizes) for e in b.shape)
+        # Of a temporary in ranges that other loops decide, an extent without them may be negative.
+        shape = tuple(max(0, evaluate(e, sizes)) for e in b.shape)
         if b.kind is Kind.WORKSPACE:
             array = np.empty(shape, b.dtype.numpy)
             alignment.setdefault(b.name, _WORKSPACE_ALIGNMENT)
