@@ -182,9 +182,9 @@ def _ask(w: BorderedWindow, part: IndexExpr) -> None:
     """Takes in that `part` is not negative, for all terms, if places or what is around decide that."""
     lane = IVar(w.inner.var)
     forms = [linear(substitute(part, {n: IConst(v) for n, v in place.items()})) for place in w.places()]
-    along = {f.factor(lane) for f in forms}
     if any(w.inner.var in f.hidden for f in forms):
-        return
+        return  # each place decides for itself
+    along = {f.factor(lane) for f in forms}
     if along == {0}:
         if all(f.terms for f in forms):
             for f in forms:

@@ -36,15 +36,13 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import as_index, evaluate
 from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.work import work
+from polyfuse.ir.work import PARALLEL_WORK, work
 
 # Of the shorter one of memory and core, what the longer one does not hide.
 SHARED = 0.2
 # Of the last cache, what is there for one program's data.
 L3_PART = 0.75
 CHUNKS = 8
-# A step with less work (`ir.work`) runs on one thread.
-PARALLEL_WORK = 24 * 1024
 CLAIM_S = 60e-9
 # Until the beginning of a row is there that data finds; others come at the same time.
 ROW_S = 5e-9

@@ -19,6 +19,7 @@ from polyfuse.forks import ForkLock
 from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind, Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.work import PARALLEL_WORK
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.library import LibraryStep
@@ -27,8 +28,6 @@ from polyfuse.runtime.sanitizers import sanitized
 from polyfuse.runtime.toolchain import load_shared
 from polyfuse.runtime.workspace import layout
 
-# Less work than this, in instances of a plain statement, is not worth waking a worker.
-PARALLEL_WORK = 24 * 1024
 CHUNKS_PER_THREAD = 8
 # Where a thread has less, it claims fewer chunks: each claim takes some 0.05 us of the others' time.  Short
 # rounds of a series follow one another at once; elsewhere a worker may wake up late.
