@@ -19,13 +19,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import certain_reads
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.touched import read_in
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, map_values, values_of
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+    nodes_of,
+    values_of,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 

@@ -33,7 +33,6 @@ from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.plan_buffers import plan_buffers
 from polyfuse.codegen.register_tiles import reads_windows
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.store_order import IN_ORDER, LARGE, STREAMS, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
@@ -46,7 +45,7 @@ from polyfuse.ir.index_expr import IVar, as_index, evaluate
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import For, RegisterTile
+from polyfuse.ir.loop_ir import For, RegisterTile, nodes_of
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.source import Span

@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import decided
-from polyfuse.codegen.rows_together import nodes_of, renamed
+from polyfuse.codegen.rows_together import renamed
 from polyfuse.codegen.trips import most_trips
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BF16, F16, F32
@@ -53,6 +53,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_values,
+    nodes_of,
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate

@@ -21,7 +21,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from polyfuse.codegen.rows_jammed import in_common, in_steps
-from polyfuse.codegen.rows_together import nodes_of, renamed
+from polyfuse.codegen.rows_together import renamed
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.cpu_core import Core, dots_fit, vectors_of_sum
@@ -29,7 +29,17 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F16
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Update, map_nodes, map_outermost, substituted
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    Node,
+    Update,
+    map_nodes,
+    map_outermost,
+    nodes_of,
+    substituted,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, depends_on, reads
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.rows_jointly import ROW, first_row
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.soon import SoonPrinter
 from polyfuse.codegen.tasks import Skew, Task, Together, begin_of, end_of
 from polyfuse.ir.index_expr import binary
-from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store
+from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, nodes_of
 
 
 def iterations(task: Task, printer: SoonPrinter) -> list[str]:

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_jointly import ROW, at_once, placed, wanted, with_places
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.touched import accesses
 from polyfuse.codegen.trips import trip_of
@@ -42,6 +41,7 @@ from polyfuse.ir.loop_ir import (
     Store,
     Update,
     map_outermost,
+    nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.touched import read_in
 from polyfuse.ir.index_expr import binary
-from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update
+from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import reads
 

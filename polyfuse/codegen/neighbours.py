@@ -28,7 +28,6 @@ from polyfuse.codegen.held_totals import REGISTERS, first_of, held, in_strips, i
 from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.jammed_windows import at_place, nest
 from polyfuse.codegen.rows_jammed import in_common, in_steps
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.codegen.trips import trip_of
@@ -47,6 +46,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_outermost,
     map_values,
+    nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate

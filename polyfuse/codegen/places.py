@@ -20,7 +20,6 @@ import itertools
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.trips import most_trips
 from polyfuse.ir.dtypes import I32, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -35,6 +34,7 @@ from polyfuse.ir.loop_ir import (
     Store,
     Update,
     map_nodes,
+    nodes_of,
     substituted,
     values_of,
 )

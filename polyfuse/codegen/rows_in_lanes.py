@@ -32,7 +32,7 @@ from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
-from polyfuse.codegen.rows_together import nodes_of, possible, touched_bytes
+from polyfuse.codegen.rows_together import possible, touched_bytes
 from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, line_shift, run_of, strips_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import accesses
@@ -53,6 +53,7 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_outermost,
     map_values,
+    nodes_of,
     substituted,
     values_of,
 )

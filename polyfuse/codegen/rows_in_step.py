@@ -25,14 +25,14 @@ from dataclasses import replace
 from polyfuse.codegen.carried import CARRIED
 from polyfuse.codegen.dots_jammed import bounds_of, few_lanes, in_turns, jammed, multiplies, sums_fit
 from polyfuse.codegen.rows_jammed import in_common
-from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, nodes_of, possible
+from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, possible
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, values_of
+from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, nodes_of, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, depends_on, reads
 

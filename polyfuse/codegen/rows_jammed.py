@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.collisions import steps
 from polyfuse.codegen.hoist import computes_little
-from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed
+from polyfuse.codegen.rows_together import LONG, called, renamed
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
@@ -46,6 +46,7 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_outermost,
     map_values,
+    nodes_of,
     substituted,
     values_of,
 )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
 from polyfuse.codegen.halves import LANES
-from polyfuse.codegen.rows_together import LONG, nodes_of, possible, takes_long, touched_bytes, waits
+from polyfuse.codegen.rows_together import LONG, possible, takes_long, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
@@ -47,6 +47,7 @@ from polyfuse.ir.loop_ir import (
     map_nodes,
     map_places,
     map_values,
+    nodes_of,
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate

@@ -16,7 +16,7 @@ that are read already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import scalar_name
@@ -40,6 +40,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_values,
+    nodes_of,
     substituted,
     values_of,
 )
@@ -154,19 +155,6 @@ def _bytes(loop: For) -> int:
     computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
     trip = trip_of(loop)
     return LONG if trip is None else trip * max(computed, default=1)
-
-
-def nodes_of(block: Block) -> Iterator[Node]:
-    """The nodes of a block, and those in them."""
-    for n in block:
-        yield n
-        match n:
-            case For():
-                yield from nodes_of(n.body)
-            case If():
-                yield from nodes_of((*n.then, *n.other))
-            case _:
-                pass
 
 
 def _names(block: Block) -> set[str]:

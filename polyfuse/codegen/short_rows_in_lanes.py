@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, names_of
-from polyfuse.codegen.rows_together import nodes_of, possible
+from polyfuse.codegen.rows_together import possible
 from polyfuse.codegen.straight_rows import COMPARED, SIZES, StraightRows
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
@@ -49,6 +49,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_outermost,
+    nodes_of,
     substituted,
     values_of,
 )

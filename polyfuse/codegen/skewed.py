@@ -27,7 +27,7 @@ from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.prefetch import taken_out
 from polyfuse.codegen.rows_jointly import row_places
-from polyfuse.codegen.rows_together import LONG, called, nodes_of, renamed, row_variable
+from polyfuse.codegen.rows_together import LONG, called, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
@@ -47,6 +47,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_places,
+    nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import HEAD, Coordinate

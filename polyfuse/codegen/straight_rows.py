@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import UPDATES, certain_reads
 from polyfuse.codegen.rows_jointly import ROW, for_all_rows
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import BOOL, HALVES, DType
@@ -24,7 +23,7 @@ from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Update, substituted
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Update, nodes_of, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, map_expr
 

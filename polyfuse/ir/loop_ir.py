@@ -353,6 +353,19 @@ def map_values(
     return map_nodes(block, change)
 
 
+def nodes_of(block: Block) -> Iterator[Node]:
+    """The nodes of a block, and those in them."""
+    for n in block:
+        yield n
+        match n:
+            case For():
+                yield from nodes_of(n.body)
+            case If():
+                yield from nodes_of((*n.then, *n.other))
+            case _:
+                pass
+
+
 def values_of(nodes: Iterable[Node]) -> Iterator[Expr]:
     """What nodes compute themselves, without those in them."""
     for n in nodes:

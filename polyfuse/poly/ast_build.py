@@ -7,7 +7,6 @@ expressions over the loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,7 +15,7 @@ import islpy as isl
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
-from polyfuse.ir.loop_ir import Block, Exec, For, If, Node
+from polyfuse.ir.loop_ir import Block, Exec, For, If, Node, nodes_of
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, path, sequence, statements
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Statement, TensorGraph
 from polyfuse.poly.domains import PolyModel, build_model
@@ -173,9 +172,9 @@ class _Shared:
 
     def _nested(self, loop: For, around: frozenset[str]) -> Node:
         """A loop, in the shared ones that belong around it: all of its instances have one value there."""
-        inside = {loop.var} | {n.var for n in _nodes(loop.body) if isinstance(n, For)}
+        inside = {loop.var} | {n.var for n in nodes_of(loop.body) if isinstance(n, For)}
         missing: dict[str, tuple[IndexExpr, Coordinate]] = {}
-        for node in _nodes(loop.body):
+        for node in nodes_of(loop.body):
             if not isinstance(node, Exec):
                 continue
             env = dict(zip(self.dims[node.statement], node.args, strict=True))
@@ -207,18 +206,6 @@ class _Shared:
 def _level(var: str) -> int:
     """Of a loop's variable, `c3`."""
     return int(var[1:])
-
-
-def _nodes(block: Block) -> Iterator[Node]:
-    for node in block:
-        yield node
-        match node:
-            case For(body=body):
-                yield from _nodes(body)
-            case If(then=then, other=other):
-                yield from _nodes((*then, *other))
-            case _:
-                pass
 
 
 def _joined(a: Node, b: Node) -> list[Node]:

@@ -14,12 +14,11 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_core import AVX2, Core, dots_fit
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, For, Update
+from polyfuse.ir.loop_ir import Block, For, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import reads
 from polyfuse.layers import products, tile_shapes

@@ -10,10 +10,9 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.held_totals import REGISTERS
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.loop_ir import Declare, Store
+from polyfuse.ir.loop_ir import Declare, Store, nodes_of
 from polyfuse.ir.tensor_graph import Const
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

@@ -9,8 +9,7 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.loop_ir import For, Update
+from polyfuse.ir.loop_ir import For, Update, nodes_of
 from polyfuse.ir.tensor_graph import reads
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

@@ -13,9 +13,8 @@ from thinned import thinned
 
 from polyfuse.codegen import joint_loops
 from polyfuse.codegen.lower import LoweredKernel, lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.loop_ir import Declare, For, Node
+from polyfuse.ir.loop_ir import Declare, For, Node, nodes_of
 from polyfuse.layers import cpu_mapping
 
 BACKWARD = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{

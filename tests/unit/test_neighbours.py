@@ -14,12 +14,11 @@ from polyfuse import pipeline
 from polyfuse.codegen.held_totals import REGISTERS
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.neighbours import MOST_FAR, MOST_ROWS
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.loop_ir import Declare, For
+from polyfuse.ir.loop_ir import Declare, For, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

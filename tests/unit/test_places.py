@@ -11,8 +11,7 @@ from equivalence import fixed_graph_of
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.places import STRIP
-from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.loop_ir import PLACES, Declare
+from polyfuse.ir.loop_ir import PLACES, Declare, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

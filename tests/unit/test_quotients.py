@@ -10,8 +10,7 @@ from equivalence import fixed_graph_of
 import polyfuse as pf
 from polyfuse.codegen import quotients
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.loop_ir import For, Node, values_of
+from polyfuse.ir.loop_ir import For, Node, nodes_of, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, walk
 from polyfuse.layers.kernels import form_kernels

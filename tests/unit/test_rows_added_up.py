@@ -11,8 +11,7 @@ from equivalence import assert_computes, cpu_source, fixed_graph_of
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.rows_added_up import ROWS
-from polyfuse.codegen.rows_together import nodes_of
-from polyfuse.ir.loop_ir import For
+from polyfuse.ir.loop_ir import For, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

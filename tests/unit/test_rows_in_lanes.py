@@ -13,13 +13,12 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_in_lanes import _Arrays
 from polyfuse.codegen.rows_jointly import ROW
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.strip_tiles import STEPS
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Scope
-from polyfuse.ir.loop_ir import For, TurnedTile
+from polyfuse.ir.loop_ir import For, TurnedTile, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.layers import cpu_mapping
 from polyfuse.runtime.cpu import CpuExecutable

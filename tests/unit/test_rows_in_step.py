@@ -12,10 +12,9 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.loop_ir import Declare, For, Node, Store, TurnedTile
+from polyfuse.ir.loop_ir import Declare, For, Node, Store, TurnedTile, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
 from polyfuse.runtime.cpu import CpuExecutable, _chunk

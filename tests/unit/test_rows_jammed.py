@@ -14,14 +14,25 @@ from thinned import thinned
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_jammed import in_common, rows_jammed
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Task, tasks_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
-from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Declare, For, If, Node, Prefetch, Store, Update
+from polyfuse.ir.loop_ir import (
+    Barrier,
+    BarrierScope,
+    Block,
+    Declare,
+    For,
+    If,
+    Node,
+    Prefetch,
+    Store,
+    Update,
+    nodes_of,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
 from polyfuse.layers import prefetch

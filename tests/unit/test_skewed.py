@@ -8,12 +8,11 @@ from equivalence import Array, fixed_graph_of, results_of, run_on, seeded_inputs
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.tasks import Skew
 from polyfuse.ir.cpu_core import Core, overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
-from polyfuse.ir.loop_ir import Block, Prefetch
+from polyfuse.ir.loop_ir import Block, Prefetch, nodes_of
 from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

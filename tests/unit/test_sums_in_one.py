@@ -10,9 +10,8 @@ from equivalence import assert_computes, fixed_graph_of
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.loop_ir import For
+from polyfuse.ir.loop_ir import For, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

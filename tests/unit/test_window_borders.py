@@ -11,11 +11,10 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_together import nodes_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import IConst, evaluate
-from polyfuse.ir.loop_ir import For, If, Node, Store, Update, format_block, values_of
+from polyfuse.ir.loop_ir import For, If, Node, Store, Update, format_block, nodes_of, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, Select, reads, walk
 from polyfuse.layers.kernels import form_kernels
