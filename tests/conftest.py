@@ -6,7 +6,7 @@ import difflib
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,9 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"
     )
-    parser.addoption(
-        "--avx512", choices=("bf16", "plain"), help="emulate a processor with AVX-512, with or without bf16"
-    )
+    parser.addoption("--machine", metavar="KIND", help="run as on a machine of this kind (tests/machines.py)")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,12 +47,27 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_changed] = []
-    if kind := config.getoption("--avx512"):
-        from avx512 import avx512_machine
+    if kind := config.getoption("--machine"):
+        from machines import MACHINES, as_on
 
-        machine = avx512_machine(kind == "bf16")
+        if kind not in MACHINES:
+            raise pytest.UsageError(f"--machine: there is no {kind!r}, one of {', '.join(MACHINES)}")
+        machine = as_on(kind)
         machine.__enter__()
         config.add_cleanup(lambda: machine.__exit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def machine_of_decisions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """`@pytest.mark.machine("zen3")`: the test speaks of decisions for such a machine, and asks no other."""
+    marker = request.node.get_closest_marker("machine")
+    if marker is None:
+        yield
+        return
+    from machines import decided_for
+
+    with decided_for(*marker.args):
+        yield
 
 
 @pytest.fixture
