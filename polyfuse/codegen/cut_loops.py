@@ -18,6 +18,7 @@ of them is the same for all lanes (`codegen.unswitch`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -47,11 +48,9 @@ def _changed(loop: For) -> Node | Block:
         return loop
     if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
         return loop
-    if loop.upper.value - loop.lower.value < FEWEST_TRIPS:
+    if _trips(loop) < FEWEST_TRIPS:
         return loop
-    made = _pieces(loop, loop.lower.value, loop.upper.value)
-    if len(made) > MOST_PIECES:
-        made = _longest(loop, made)
+    made = _pieces(loop) or _longest(loop)
     if made == [loop] or max(map(_trips, made)) < FEWEST_TRIPS:
         return loop
     return tuple(x if _trips(x) >= FEWEST_TRIPS else _one_by_one(x) for x in made)
@@ -61,33 +60,68 @@ def _one_by_one(loop: For) -> For:
     return replace(loop, coordinate=Coordinate.SEQ, lanes=())
 
 
-def _trips(loop: For) -> int:
+def _range(loop: For) -> tuple[int, int]:
     assert isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
-    return loop.upper.value - loop.lower.value
+    return loop.lower.value, loop.upper.value
 
 
-def _pieces(loop: For, low: int, high: int) -> list[For]:
-    """Loops over `low..high` without an arm or a guarded load that only some of their iterations take."""
-    part = _resolved(replace(loop, lower=IConst(low), upper=IConst(high)), low, high)
+def _trips(loop: For) -> int:
+    low, high = _range(loop)
+    return high - low
+
+
+def _pieces(loop: For) -> list[For] | None:
+    """Loops without an arm or a guarded load that only some of their iterations take, together the loop; None
+    where these are more than MOST_PIECES."""
+    made, left = [], [loop]
+    while left:
+        part = _resolved(left.pop())
+        cut = _cut(part)
+        if cut is None:
+            made.append(part)
+        else:
+            left += replace(part, lower=IConst(cut)), replace(part, upper=IConst(cut))
+        if len(made) + len(left) > MOST_PIECES:
+            return None
+    return made
+
+
+def _cut(loop: For) -> int | None:
+    """Where some arm, or the choice of a guarded load, is another from then on."""
+    low, high = _range(loop)
     # Lanes that are added up are so once: what goes on elsewhere is read there (`codegen.sums_in_one`).
-    arms = [] if loop.lanes else _arms(part, low, high)
-    cut = next((c for c in (*arms, *_choices(part)) if low < c < high), None)
-    if cut is None:
-        return [part]
-    return [*_pieces(part, low, cut), *_pieces(part, cut, high)]
+    arms = [] if loop.lanes else _arms(loop, low, high)
+    return next((c for c in (*arms, *_choices(loop)) if low < c < high), None)
 
 
-def _longest(loop: For, made: list[For]) -> list[For]:
-    """The longest piece between what is before and behind it; the loop, where that is more than a quarter."""
-    best = max(made, key=_trips)
-    if 4 * _trips(best) < 3 * _trips(loop):
+def _longest(loop: For) -> list[For]:
+    """The longest piece between what is before and behind it; the loop, where that is more than a quarter.
+
+    Such a piece has the middle half of the iterations, so bisection finds both of its ends.
+    """
+    low, high = _range(loop)
+    quarter = (high - low) // 4
+
+    def piece(first: int, end: int) -> For:
+        return _resolved(replace(loop, lower=IConst(first), upper=IConst(end)))
+
+    inner = high - quarter
+    first = bisect_left(range(low, low + quarter), True, key=lambda a: _cut(piece(a, inner)) is None) + low
+    if _cut(piece(first, inner)) is not None:
         return [loop]
-    before, behind = replace(loop, upper=best.lower), replace(loop, lower=best.upper)
-    beside = [_one_by_one(x) for x in (before, behind)]
-    return [x for x in (beside[0], best, beside[1]) if _trips(x)]
+    more = range(inner + 1, high + 1)
+    end = inner + bisect_left(more, True, key=lambda b: _cut(piece(first, b)) is not None)
+    if 4 * (end - first) < 3 * (high - low):
+        return [loop]
+    before, behind = replace(loop, upper=IConst(first)), replace(loop, lower=IConst(end))
+    parts = (_one_by_one(before), piece(first, end), _one_by_one(behind))
+    return [x for x in parts if _trips(x)]
 
 
-def _resolved(loop: For, low: int, high: int) -> For:
+def _resolved(loop: For) -> For:
+    """The loop without arms that none of its iterations takes."""
+    low, high = _range(loop)
+
     def index(e: IndexExpr) -> IndexExpr:
         return simplify(e, {loop.var: (low, high - 1)}) if _chooses(e, loop.var) else e
 

@@ -12,7 +12,8 @@ from targets import Call, check_everywhere
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.cut_loops import FEWEST_TRIPS, MOST_PIECES, cut_loops
+from polyfuse.codegen import cut_loops as module
+from polyfuse.codegen.cut_loops import FEWEST_TRIPS, MOST_PIECES, cut_loops, cuts
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
@@ -73,6 +74,37 @@ def test_an_arm_of_all_iterations_is_the_index() -> None:
     assert indices(loop) == C
     at = extreme("min", extreme("max", C, as_index(0)), as_index(50))
     assert [str(indices(x)) for x in _loops(copied(at, as_index(0), as_index(58)))] == ["i", "50"]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        binary("//", C * 1080, 1920),
+        binary("%", C * 37, 8),
+        extreme("min", binary("//", C, 2), as_index(50_000)),
+        extreme("max", binary("%", C, 3), binary("//", C * 7, 5)),
+    ],
+    ids=str,
+)
+def test_a_loop_of_many_pieces_stays(at: IndexExpr, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces are not made to be thrown away: a long loop asks for no more cuts than a short one."""
+    asked = []
+    monkeypatch.setattr(module, "cuts", lambda *args: asked.append(0) or cuts(*args))
+    loop = copied(at, as_index(0), as_index(100_000))
+    assert cut_loops((loop,)) == (loop,)
+    assert 0 < len(asked) < 300
+
+
+@pytest.mark.parametrize("first", [0, 1, 12, 20, 23])
+def test_the_longest_of_many_pieces_is_found(first: int) -> None:
+    """Two hundred short pieces, some before and the others behind one of three quarters."""
+    start, end = first * 1000, first * 1000 + 76_000
+    ramp = extreme("max", extreme("min", C - start, as_index(0)), C - end)
+    made = cut_loops((copied(binary("//", ramp, 100), as_index(0), as_index(100_000)),))
+    assert ("VECTOR", start, end + 100) in [
+        (x.coordinate.name, evaluate(x.lower, {}), evaluate(x.upper, {})) for x in made if isinstance(x, For)
+    ]
+    assert len(made) == (2 if first == 0 else 3)
 
 
 def _loops(loop: For) -> list[For]:
@@ -184,6 +216,8 @@ BORDERS = {
     "for a in 0..N, i in 0..M + 6",
     "of zeros all around": "(x[a - 1, i - 3] if a >= 1 and 3 <= i < M + 3 else 0.0) - "
     "(x[a, i - 2] if a + 1 < N and not (i < 2 or i >= M + 2) else 1.0) for a in 0..N, i in 0..M + 6",
+    "nearest": "x[a, (i * M) // (M + 6)] for a in 0..N, i in 0..M + 6",
+    "strides of a ring": "x[a, (i * 37) % 4] for a in 0..N, i in 0..M + 6",
     "as numbers": "x[a, min(i, M - 1)] * f32(max(i - 20, 7)) for a in 0..N, i in 0..M + 6",
 }
 
@@ -212,3 +246,22 @@ def test_what_is_read_along_memory_has_no_arms() -> None:
     x, w = np.random.default_rng(0).standard_normal((5, 120)).astype("f4"), np.ones(60, "f4")
     f = pf.compile(text)
     np.testing.assert_array_equal(f(x[:, ::2], w), np.pad(x[:, ::2], ((0, 0), (3, 3)), mode="reflect"))
+
+
+@pytest.mark.parametrize(("size", "result"), [(1080, 1920), (1920, 1080), (720, 1280), (224, 4000)])
+def test_images_of_any_size_are_resized(size: int, result: int) -> None:
+    """Nearest and linear: a quotient that changes thousands of times."""
+    at = f"(i * {size}) // {result}"
+    text = f"""op f(x: f32[C, {size}]) -> (y: f32[C, {result}], z: f32[C, {result}]) {{
+      y[c, i] = x[c, {at}] for c in 0..C, i in 0..{result}
+      t[i] = f32((i * {size}) % {result}) / {result}.0 for i in 0..{result}
+      z[c, i] = x[c, {at}] * (1.0 - t[i]) + x[c, min({at} + 1, {size - 1})] * t[i]
+        for c in 0..C, i in 0..{result}
+    }}"""
+    x = np.random.default_rng(0).standard_normal((3, size)).astype("f4")
+    i = np.arange(result)
+    near, part = i * size // result, (i * size % result / result).astype("f4")
+    y, z = pf.compile(text)(x)
+    np.testing.assert_array_equal(y, x[:, near])
+    linear = x[:, near] * (1 - part) + x[:, np.minimum(near + 1, size - 1)] * part
+    np.testing.assert_allclose(z, linear, rtol=0, atol=1e-6)
