@@ -292,6 +292,7 @@ def test_what_follows_reads_sums_from_their_tile(name: str, copied: bool, every_
     check_everywhere([call])
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize(
     ("name", "steps", "written"), [("convolution", 9, 1), ("plane", 3, 2), ("plain", 64, 0), ("plain", 12, 1)]
 )

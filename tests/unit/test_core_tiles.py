@@ -36,6 +36,7 @@ def tiled(kernel: Kernel) -> list[Nest]:
     return [n for part in kernel.parts or (kernel,) for n in nests(part) if n.tiles is not None]
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("text", (PLAIN, TURNED))
 def test_a_kernel_takes_as_long_as_its_tiles(text: str, sizes: tuple[int, int, int]) -> None:
@@ -53,6 +54,7 @@ def test_a_kernel_takes_as_long_as_its_tiles(text: str, sizes: tuple[int, int, i
     assert weight is not None and 0.7 * times.tiles < weight / table_cpu(2).operations <= times.tiles
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize("sizes", SIZES)
 def test_loops_of_tiles_inside_those_of_blocks(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes

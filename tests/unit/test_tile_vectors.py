@@ -49,6 +49,7 @@ def test_columns_of_a_product_in_parts(dtype: str, steps: int, columns: int) -> 
     assert_near(found, x.astype("f8") @ w.astype("f8"), dtype)
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize("columns", [20, 30, 31, 36, 40, 47])
 def test_few_columns_are_read_in_place(columns: int) -> None:
     """A tile is as wide as the result; one of whole vectors would have to copy the factor first."""
