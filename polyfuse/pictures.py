@@ -19,9 +19,8 @@ from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
-from polyfuse.svg import EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
+from polyfuse.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
 
-CHAR = 7.5  # width of one monospaced character at 12 px, rounded up
 LINE = 17
 PAD = 10
 GAP = 8

@@ -1,19 +1,21 @@
 """The launches of an operator as a picture (SVG text): what is fused, what runs side by side, what waits.
 
     plan_svg(kernels, "encoder layer")
+    layers_svg([("no layer", unfused.ir), ("layer I", fused.ir), ...], "softmax")
 
 A box is a kernel with its statements; boxes in one frame are one launch, side by side where they are packed,
 one below the other where a barrier is between.  Time runs from left to right; a line goes from a kernel to
-those that read what it writes.
+those that read what it writes.  `layers_svg` has a line for each stage of a compilation, and a column for
+each statement: the box of a kernel grows over what is fused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from polyfuse.ir.kernel import Kernel, KernelGraph, touched_memory
-from polyfuse.svg import EDGE, FAINT, MARGIN, head, num, rect, text
+from polyfuse.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
 
 _WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 56, 7
 _KINDS = {"kernel": "#e7effa", "library": "#fdf0e1", "part": "#e8f5ec"}
@@ -103,3 +105,86 @@ def _edges(kernels: KernelGraph, boxes: list[_Box]) -> Iterator[str]:
                 yield f'<path class="arrow" d="{curve}"/>'
         for m in touched.written:
             writer[m] = b
+
+
+# Of a line of stages: its height, and the room that a launch and a kernel take around what they hold.
+_ROW, _CHIP, _LAUNCH, _KERNEL = 92, 24, 14, 7
+
+
+def layers_svg(stages: Sequence[tuple[str, KernelGraph]], title: str) -> str:
+    """Stages of one operator below one another, each with a heading; at least one.
+
+    Statements have the order of the last stage; those that it lacks come where the stages before have them.
+    """
+    columns = _columns([kernels for _, kernels in stages])
+    x = float(MARGIN + _LAUNCH)
+    spots: dict[str, tuple[float, float]] = {}
+    for name in columns:
+        wide = CHAR * len(_label(name)) + 2 * _PAD
+        spots[name] = x, wide
+        x += wide + 2 * _LAUNCH
+    parts = [*head(title, x + MARGIN, _TITLE + _ROW * len(stages) + MARGIN)]
+    for row, (heading, kernels) in enumerate(stages):
+        y = float(_TITLE + _ROW * row)
+        parts.append(text(MARGIN, y + 14, f"{heading}: {_counted(kernels)}", family="h"))
+        for k in kernels.kernels:
+            parts += _launch(k, spots, y + 44)
+    return "\n".join([*parts, "</svg>"])
+
+
+def _columns(stages: Sequence[KernelGraph]) -> list[str]:
+    """Names of the statements of all stages, those of the last one first placed."""
+    order: list[str] = []
+    for kernels in reversed(stages):
+        last = -1
+        for name in (n for k in kernels.kernels for leaf in _leaves(k) for n in _statements(leaf)):
+            if name not in order:
+                order.insert(last + 1, name)
+            last = order.index(name)
+    return order
+
+
+def _statements(k: Kernel) -> list[str]:
+    """What a kernel computes, without first values of totals and rows that are only kept."""
+    named = [s.name for s in k.graph.statements if not s.name.endswith(("__init", "__row"))]
+    return list(dict.fromkeys(named))
+
+
+def _label(name: str) -> str:
+    """``mu__sum`` is the sum that the value ``mu`` is made of."""
+    total = name.removesuffix("__sum")
+    return name if total == name else f"sum of {total}"
+
+
+def _counted(kernels: KernelGraph) -> str:
+    inner, launches = sum(len(_leaves(k)) for k in kernels.kernels), len(kernels.kernels)
+    words = f"{inner} kernel{'s' if inner != 1 else ''}"
+    return words if inner == launches else f"{words} in {launches} launch{'es' if launches != 1 else ''}"
+
+
+def _launch(k: Kernel, spots: dict[str, tuple[float, float]], y: float) -> Iterator[str]:
+    """The frame of a launch, the boxes of its kernels, their statements."""
+    leaves = [names for leaf in _leaves(k) if (names := _statements(leaf))]
+    if len(leaves) > 1:
+        yield _around([n for names in leaves for n in names], spots, y, _LAUNCH, PAPER, "6 4")
+    for names in leaves:
+        yield _around(names, spots, y, _KERNEL, _KINDS["library" if k.library else "kernel"])
+    for name in (n for names in leaves for n in names):
+        left, wide = spots[name]
+        yield rect(left, y, wide, _CHIP, PAPER, EDGE, 4)
+        yield text(left + _PAD, y + 16, _label(name), family="m")
+
+
+def _around(
+    names: Sequence[str],
+    spots: dict[str, tuple[float, float]],
+    y: float,
+    room: int,
+    fill: str,
+    dash: str = "",
+) -> str:
+    """A box around statements; dashed ones are launches."""
+    left = min(spots[n][0] for n in names) - room
+    right = max(spots[n][0] + spots[n][1] for n in names) + room
+    box = rect(left, y - room, right - left, _CHIP + 2 * room, fill, FAINT, 6)
+    return box.replace("/>", f' stroke-dasharray="{dash}"/>') if dash else box

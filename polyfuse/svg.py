@@ -9,6 +9,7 @@ MONO = "'DejaVu Sans Mono', Menlo, Consolas, ui-monospace, monospace"
 SANS = "'DejaVu Sans', Verdana, system-ui, Arial, sans-serif"
 INK, FAINT, EDGE, PAPER = "#1f2328", "#57606a", "#c4ccd4", "#ffffff"
 MARGIN = 24
+CHAR = 7.5  # width of one monospaced character at 12 px, rounded up
 
 
 def head(title: str, width: float, height: float) -> Iterator[str]:

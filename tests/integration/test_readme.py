@@ -1,13 +1,24 @@
-"""The Python blocks of the README run, one after the other, as a reader would paste them."""
+"""The README: its Python blocks run, one after the other, as a reader would paste them; figures and pictures
+come from the repository."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
+
+from benchmarks import gpu_table  # noqa: E402
+from benchmarks.performance_page import PRODUCTS, row_of  # noqa: E402
+from benchmarks.report import geometric_mean  # noqa: E402
+from benchmarks.speed_chart import LIGHT, RUN, chart  # noqa: E402
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_python_blocks_run(tmp_path: Path) -> None:
@@ -26,3 +37,42 @@ def test_python_blocks_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     tree = re.findall(r"^```\n(band.*?)^```", text, re.DOTALL | re.MULTILINE)[0]
     assert tree in done.stdout, "the README shows another tree than the program prints"
+
+
+def test_its_figures_come_from_committed_results() -> None:
+    """The speed on a CPU and on a GPU, and the two cases that are furthest behind there."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [row_of(w) for w in json.loads((RUN / "results.json").read_text())["workloads"]]
+    kept = [r.best / r.call["median"] for r in rows if r.case not in PRODUCTS]
+    assert f"{geometric_mean(kept):.1f}x faster" in text and f"of {len(kept)} workloads" in text
+    cases = json.loads(gpu_table.RUN.read_text())["cases"]
+    ratios = {name: gpu_table.ratio(case) for name, case in cases.items()}
+    assert f"{geometric_mean([*ratios.values()]):.2f}x the speed of the best peer" in text
+    assert f"over {len(cases)} cases" in text
+    for name, what in (("rope", "rotary embeddings"), ("ln_bwd", "LayerNorm backward")):
+        assert f"{what} {min(r for n, r in ratios.items() if n.startswith(name)):.2f}x" in text
+
+
+def test_its_pictures_are_up_to_date() -> None:
+    script = str(ROOT / "docs" / "build_pictures.py")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"docs/pictures/[\w-]+\.svg", text))
+    assert named == {f"docs/pictures/{file.name}" for file in (ROOT / "docs" / "pictures").iterdir()}
+
+
+def test_the_table_of_the_gpu_is_that_of_the_results() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert gpu_table.table(json.loads(gpu_table.RUN.read_text())) in page
+
+
+def test_the_chart_has_a_bar_for_each_peer_that_ran() -> None:
+    page = ET.fromstring(chart(RUN, LIGHT))
+    width, height = float(page.attrib["width"]), float(page.attrib["height"])
+    bars = [r for r in page.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
+    rows = [row_of(w) for w in json.loads((RUN / "results.json").read_text())["workloads"]]
+    assert len(bars) == sum(len(r.peers) for r in rows)
+    for bar in bars:
+        x, y, w, h = (float(bar.attrib[n]) for n in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + w <= width and y + h <= height and h >= 0

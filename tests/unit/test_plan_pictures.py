@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.plan_pictures import plan_svg
+from polyfuse.plan_pictures import layers_svg, plan_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXT = """op f(x: f32[N, M], w: f32[M, M], z: f32[N, M]) -> (y: f32[N, M], u: f32[N], v: f32[N, M]) {
@@ -60,3 +60,29 @@ def test_a_timeline_has_an_event_for_each_launch() -> None:
 def test_only_the_cpu_has_timelines() -> None:
     with pytest.raises(pf.ArgumentError, match="PF414"):
         pf.compile(TEXT, target="interpret").timeline(**{n: np.ones((2, 2), "f4") for n in "xwz"})
+
+
+def test_layers_of_an_operator_below_one_another() -> None:
+    """A stage is a line, a statement a column, a kernel a box; a launch of several is dashed."""
+    text = """op f(x: f32[N, M], z: f32[N, M]) -> (y: f32[N, M], u: f32[N, M]) {
+      m[n] = max[k](x[n, k])
+      y[n, k] = x[n, k] - m[n]
+      s[n] = sum[k](z[n, k])
+      u[n, k] = z[n, k] / s[n]
+    }"""
+    unfused = pf.parse(text).op().specialize(N=64, M=96).schedule()
+    stitched = unfused.apply(pf.LoopFusion()).lower(target="cuda").apply(pf.Stitching())
+    stages = [("none", unfused.lower(target="cuda").ir), ("packed", stitched.apply(pf.Packing()).ir)]
+    page = ET.fromstring(layers_svg(stages, "f"))
+    words = [t.text for t in page.iter(f"{SVG}text")]
+    assert words[:2] == ["f", "none: 4 kernels"] and "packed: 2 kernels in 1 launch" in words
+    chips = {w: {t.attrib["x"] for t in page.iter(f"{SVG}text") if t.text == w} for w in "myu"}
+    assert all(len(x) == 1 for x in chips.values()), "a statement keeps its column"
+    assert len({x for xs in chips.values() for x in xs}) == 3
+    boxes = [*page.iter(f"{SVG}rect")][1:]
+    assert len(boxes) == 4 + 4 + 2 + 4 + 1
+    assert sum("stroke-dasharray" in b.attrib for b in boxes) == 1
+    width, height = float(page.attrib["width"]), float(page.attrib["height"])
+    for box in boxes:
+        x, y, w, h = (float(box.attrib[n]) for n in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
