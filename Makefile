@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all tests all-tests lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
+.PHONY: help demo test test-all tests all-tests machines lint types tutorials docs bench counts gpu-pack gpu sanitize golden-update format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,13 @@ tests: $(VENV)/dev.stamp
 
 all-tests: $(VENV)/dev.stamp
 	$(PYTEST) -m ''
+
+# Kinds of tests/machines.py.
+MACHINES ?= haswell zen3 skylake icelake zen4 zen5
+machines: $(VENV)/dev.stamp ## tests of decisions, as on machines of other kinds (MACHINES="zen3 zen4")
+	@set -e; for kind in $(MACHINES); do \
+	    echo "as on $$kind"; $(PYTEST) --decisions --machine $$kind tests/unit tests/integration; \
+	done
 
 lint: $(VENV)/dev.stamp ## ruff: rules and format
 	$(RUN) -m ruff check $(STYLED)

@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"
     )
     parser.addoption("--machine", metavar="KIND", help="run as on a machine of this kind (tests/machines.py)")
+    parser.addoption("--decisions", action="store_true", help="only tests of decisions that name no machine")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,6 +44,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--decisions"):
+        from machines import looks_at_decisions
+
+        kept = [test for test in items if looks_at_decisions(test)]
+        config.hook.pytest_deselected(items=[test for test in items if not looks_at_decisions(test)])
+        items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,14 +3,17 @@
     @pytest.mark.machine("zen3")          a test of a decision says which machine it speaks of
     pytest --machine zen3 tests/unit      any other test, as if it ran on such a machine
 
-A kind has what decisions see of a processor: its features, family, caches and no measured rates.  With
-`--machine` its code is compiled for such a processor too; code for AVX-512 is emulated (`avx512`) where the
-processor at hand has none.
+A kind has what decisions see of a processor: its features, family, caches, two threads and no measured rates.
+With `--machine` its code is compiled for such a processor too; where the processor at hand has no AVX-512, that
+is emulated (`avx512`).  `--decisions` leaves the tests that look at decisions or at texts and name no machine:
+`make machines` runs those as on other kinds.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -22,7 +25,7 @@ from pathlib import Path
 import pytest
 from avx512 import avx512_flags, can_emulate
 
-from polyfuse import estimates
+from polyfuse import estimates, targets
 from polyfuse.cost.cpu_device import KIB, MIB
 from polyfuse.runtime import toolchain
 from polyfuse.runtime.machine import CacheSizes
@@ -30,6 +33,7 @@ from polyfuse.runtime.machine import CacheSizes
 AVX2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 BYTES, PAIRS = "avx512_vnni", "avx512_bf16"
+THREADS = 2
 # What gcc is told beside `-march=x86-64-v4`.
 _FLAG = {BYTES: "-mavx512vnni", PAIRS: "-mavx512bf16"}
 
@@ -66,6 +70,20 @@ MACHINES = {
 }
 
 
+# How tests get at decisions and texts.
+_LOOKS = re.compile(
+    r"\b(source|cpu_source|code|built|explain|decisions|told|why|ir|lower|estimate|core|this_core|table_cpu)\b"
+)
+
+
+def looks_at_decisions(test: pytest.Item) -> bool:
+    """Does a test look at what was decided or at a text, without naming a machine?"""
+    function = getattr(test, "function", None)
+    if function is None or test.get_closest_marker("machine"):
+        return False
+    return bool(_LOOKS.search(inspect.getsource(function)))
+
+
 @contextmanager
 def decided_for(name: str) -> Iterator[None]:
     """Decisions meanwhile are those for a machine of this kind; compilers are as they are."""
@@ -74,6 +92,8 @@ def decided_for(name: str) -> Iterator[None]:
         patch.setattr(estimates, "cpu_features", lambda: kind.features)
         patch.setattr(estimates, "cpu_family", lambda: kind.family)
         patch.setattr(estimates, "cache_sizes", lambda: kind.caches)
+        for module in (estimates, targets):
+            patch.setattr(module, "default_threads", lambda: THREADS)
         patch.setattr(estimates, "known", lambda nbytes, threads: None)
         patch.setattr(estimates, "known_op_rates", lambda threads: None)
         yield
@@ -100,5 +120,7 @@ def as_on(name: str) -> Iterator[None]:
     """Decisions and code meanwhile are those for a machine of this kind."""
     if not can_emulate():
         pytest.exit(f"--machine {name} needs gcc for a processor with AVX2", returncode=2)
-    with decided_for(name), compiled_with(MACHINES[name].flags):
+    kind = MACHINES[name]
+    with decided_for(name), compiled_with(kind.flags), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "cpu_features", lambda: kind.features)
         yield

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from equivalence import assert_computes, fixed_graph_of
+from machines import MACHINES, decided_for
 from test_byte_products import kernels_of
 
 import polyfuse as pf
@@ -19,7 +20,6 @@ from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import Apply, walk
-from polyfuse.runtime.toolchain import cpu_features
 from polyfuse.runtime.words import dot_pairs, pair
 
 BF16 = ml_dtypes.bfloat16
@@ -88,8 +88,13 @@ def test_denormals_are_kept_where_they_are_to_be() -> None:
     a, b = np.full((32, 64), 1e-39, "f4").astype(BF16), np.ones((64, 48), "f4").astype(BF16)
     found: Any = pf.compile(TEXT, options=pf.Options(denormals="keep"))(a, b)
     np.testing.assert_allclose(found, a.astype("f8") @ b.astype("f8"), rtol=1e-5)
-    assert not this_core().pair_products
-    assert this_core(flush=True).pair_products == ("avx512_bf16" in cpu_features())
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_pairs_are_added_where_there_is_an_instruction_and_denormals_may_go(kind: str) -> None:
+    with decided_for(kind):
+        assert not this_core().pair_products
+        assert this_core(flush=True).pair_products == ("avx512_bf16" in MACHINES[kind].features)
 
 
 @pytest.mark.parametrize("flags", ["-march=native", "-march=x86-64", "-march=x86-64-v3"])

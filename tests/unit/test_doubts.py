@@ -276,6 +276,7 @@ def test_few_rows_and_what_stays_near_are_read_in_pieces() -> None:
     assert found is None or "pieces" not in found.why
 
 
+@pytest.mark.machine("zen5")
 def test_a_mean_of_columns_in_parts_is_right() -> None:
     x = np.random.default_rng(0).standard_normal((4096, 768)).astype("f4")
     f = pf.compile(COLUMNS)

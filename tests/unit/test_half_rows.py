@@ -85,6 +85,7 @@ def test_values_that_are_read_again_are_the_rounded_ones(kind: str, h: int) -> N
     np.testing.assert_allclose(c, wide.sum(0), rtol=1e-5)
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize("h", [257, 300, 411])
 @pytest.mark.parametrize("kind", TYPES)
 def test_strips_of_columns_that_end_anywhere(kind: str, h: int) -> None:
