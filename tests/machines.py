@@ -3,10 +3,10 @@
     @pytest.mark.machine("zen3")          a test of a decision says which machine it speaks of
     pytest --machine zen3 tests/unit      any other test, as if it ran on such a machine
 
-A kind has what decisions see of a processor: its features, family, caches, two threads and no measured rates.
-With `--machine` its code is compiled for such a processor too; where the processor at hand has no AVX-512, that
-is emulated (`avx512`).  `--decisions` leaves the tests that look at decisions or at texts and name no machine:
-`make machines` runs those as on other kinds.
+A kind has what decisions see of a processor: its features, family, caches, two threads and no measured
+rates.  With `--machine` its code is compiled for such a processor too; where the processor at hand has no
+AVX-512, that is emulated (`avx512`).  `--decisions` leaves the tests that look at decisions or at texts and
+name no machine: `make machines` runs those as on other kinds.
 """
 
 from __future__ import annotations
