@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import ResultKind
+from polyfuse.interop.torch_tensors import is_torch, require_memory, write_tensors
 from polyfuse.ir.tensor_graph import Role, Tensor
 from polyfuse.pipeline import Built
 from polyfuse.runtime.arena import Arena
@@ -33,11 +34,13 @@ Back = Callable[[Array], object]
 @dataclass(frozen=True, slots=True)
 class Given:
     """Arguments of a call by parameter, in order of the signature: NumPy values, numbers, views of a GPU's
-    memory.  `back` is how results on the host go back, `kind` where results belong."""
+    memory.  `back` is how results on the host go back, `kind` where results belong, `tensors` the arguments
+    that are tensors of torch."""
 
     values: Mapping[str, Any]
     back: Back | None
     kind: ResultKind = "numpy"
+    tensors: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,21 @@ class Instance:
 
 
 def given_on_host(values: Mapping[str, Any]) -> Given:
-    """Arguments for kernels on the CPU. Raises ArgumentError PF417 for arrays on a GPU."""
+    """Arguments for kernels on the CPU.
+
+    Raises ArgumentError PF417 for arrays on a GPU, PF420 or PF421 for those that are more than their memory.
+    """
     found: dict[str, Any] = {}
     back: Back | None = None
     for name, value in values.items():
         found[name], mine = to_numpy(value, name)
         back = back or mine
-    return Given(found, back)
+    return Given(found, back, tensors=tensors_of(values))
+
+
+def tensors_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are tensors of torch."""
+    return {n: v for n, v in values.items() if is_torch(v)}
 
 
 class CallMemory:
@@ -78,6 +89,9 @@ class CallMemory:
         outputs = [t for t, _ in instance.outputs]
         self.out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
         """By name, what was given for results."""
+        self._tensors = {**given.tensors, **tensors_of(self.out)}
+        changed = (*(t.name for t in instance.inputs if t.role is Role.INOUT), *self.out)
+        self._written = [n for n in changed if n in self._tensors]
         for t in instance.inputs:
             array = self._argument(t, given.values[t.name])
             order = instance.orders.get(t.name)
@@ -94,6 +108,21 @@ class CallMemory:
                 taken[t.name] = given_out
         for written, parameter in instance.in_place:
             self.arrays[written] = self.arrays[parameter]
+
+    def begin(self) -> None:
+        """Before each run: torch is told which of its tensors are written."""
+        write_tensors({n: self._tensors[n] for n in self._written})
+
+    def begin_again(self) -> None:
+        """As `begin`, where tensors were looked at long ago: they may have come to require grad."""
+        for name, tensor in self._tensors.items():
+            require_memory(tensor, name)
+        self.begin()
+
+    @property
+    def has_tensors(self) -> bool:
+        """Are there tensors of torch, so that `begin_again` does something?"""
+        return bool(self._tensors)
 
     def results(self) -> object:
         """What the call returns. Of rank 0 it is a number, which is there only after the run."""

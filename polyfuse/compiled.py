@@ -104,6 +104,7 @@ class Compiled:
         call = self._call(args, kwargs, out)
         if not call.finish:
             self._learn(call)
+        call.begin()
         call.instance.built.executable.run(call.arrays)
         for store in call.finish:
             store()
@@ -126,8 +127,11 @@ class Compiled:
         run = call.instance.built.executable.bind(call.arrays)
         results = call.results()
         scalars = any(not shape for _, shape in call.instance.outputs)
+        tensors = call.has_tensors
 
         def bound() -> object:
+            if tensors:
+                call.begin_again()
             run()
             # A result of rank 0 is a number, made anew; the others are the same arrays each time.
             return call.results() if scalars else results
@@ -197,6 +201,7 @@ class Compiled:
         machine = call.instance.built.executable
         if not isinstance(machine, CpuExecutable):
             raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
+        call.begin()
         seconds = machine.profile(call.arrays)
         kernels = call.instance.built.kernels.kernels
         names = launch_names(kernels, [x.kernel for x in machine.plan.launches])

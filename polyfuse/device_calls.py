@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polyfuse.calls import Back, CallMemory, Given, require_output, require_writable
+from polyfuse.calls import Back, CallMemory, Given, require_output, require_writable, tensors_of
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import empty_result, result_kind, to_device
 from polyfuse.ir.dtypes import BF16
@@ -21,7 +21,7 @@ from polyfuse.runtime.cuda_arguments import DeviceView, shadow
 def given_on_gpu(values: Mapping[str, Any]) -> Given:
     """Arguments for kernels on a GPU: views of what is there, NumPy values of all else.
 
-    Raises ArgumentError PF402 or PF417 for arrays that cannot be used.
+    Raises ArgumentError PF402, PF417, PF420 or PF421 for arrays that cannot be used.
     """
     found: dict[str, Any] = {}
     back: Back | None = None
@@ -32,7 +32,7 @@ def given_on_gpu(values: Mapping[str, Any]) -> Given:
             back = back or mine
         else:
             found[name] = view
-    return Given(found, back, result_kind(values.values()))
+    return Given(found, back, result_kind(values.values()), tensors_of(values))
 
 
 class GpuCallMemory(CallMemory):

@@ -20,6 +20,7 @@ from polyfuse.diagnostics import ArgumentError, ScheduleError
 from polyfuse.estimates import this_cpu
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import to_device
+from polyfuse.interop.torch_tensors import is_torch, write_tensors
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.tensor_graph import Role, statement_reads
@@ -225,11 +226,13 @@ class Executable:
         arrays there as well.
 
         Raises ArgumentError: PF408 for a missing array, PF401, PF402, PF405 for one of another rank, dtype
-        or extent, PF417 for one that is elsewhere, PF418 for memory that is not dense.
+        or extent, PF417 for one that is elsewhere, PF418 for memory that is not dense, PF420 or PF421 for
+        tensors of torch that are more than their memory.
         """
         given: dict[str, Any] = {}
         there = is_on_gpu(self.machine)
-        for t in self.kernels.scheduled.specialized.graph.tensors:
+        graph = self.kernels.scheduled.specialized.graph
+        for t in graph.tensors:
             if t.role is Role.TEMP:
                 continue
             if t.name not in arrays:
@@ -244,6 +247,8 @@ class Executable:
             # Dims that were collapsed share the memory.
             shape = self.kernels.ir.graph.tensor(t.name).shape
             given[t.name] = array.reshape(tuple(evaluate(e, {}) for e in shape))
+        written = {t.name: arrays[t.name] for t in graph.tensors if t.role in (Role.INOUT, Role.OUTPUT)}
+        write_tensors({n: a for n, a in written.items() if is_torch(a)})
         self.machine.run(given)
 
 

@@ -12,7 +12,7 @@ import ctypes
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +32,7 @@ from polyfuse.runtime.emulator_source import ENTRY, kernels
 
 sys.path.insert(0, str(Path(__file__).parent / "unit"))
 from cuda_helpers import argument_table
+from torch_stand_in import Marks, Modes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -128,7 +129,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return "torch." + ("bfloat16" if dtype == _BF16 else dtype.name)
 
 
-class Tensor:
+class Tensor(Marks):
     """What is asked of a tensor of torch.
 
     `elements` is a NumPy view of its memory, which on the device is the driver's and on the host our own.
@@ -197,12 +198,12 @@ _drivers: list[EmulatingDriver] = []
 """Of each `Torch`, the last one for tensors that are moved."""
 
 
-class Torch(ModuleType):
+class Torch(Modes):
     """As much of torch as calls use. `stream` is its current stream, `made` counts its allocations."""
 
     def __init__(self, driver: EmulatingDriver) -> None:
-        super().__init__("torch")
-        self.Tensor, self.strided, self.driver = Tensor, "strided", driver
+        super().__init__(Tensor)
+        self.strided, self.driver = "strided", driver
         self.bfloat16, self.int16 = "torch.bfloat16", "torch.int16"
         for name in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
             setattr(self, name, f"torch.{name}")

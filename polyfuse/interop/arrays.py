@@ -13,22 +13,31 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.interop.torch_tensors import is_torch, require_memory
 from polyfuse.runtime.cuda_arguments import on_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_ON_GPU = 'compile it with target="cuda", or '
 
 
 def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object] | None]:
     """(NumPy view or the value itself, how results go back: None for NumPy and plain numbers).
 
-    Raises ArgumentError PF417 for an array that lives on another device.
+    Raises ArgumentError PF417 for an array that lives on another device, PF420 or PF421 for one that is more
+    than its memory.
     """
+    if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"argument '{name}' is a masked array, and its mask would be lost",
+            code="PF421",
+            hint=f"pass {name}.filled(value), or {name}.data and the mask as an argument of its own",
+        )
     if isinstance(value, (np.ndarray, np.generic, bool, int, float, list, tuple)):
         return value, None
-    if _is_torch(value):
+    if is_torch(value):
         return _torch_view(value, name), _to_torch
     if on_device(value):
-        raise _elsewhere(name, "a GPU", "copy it first, as with cupy.asnumpy or .get()")
+        raise _elsewhere(name, "a GPU", f"{_ON_GPU}copy it first, as with cupy.asnumpy or .get()")
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value), None
@@ -41,27 +50,27 @@ def _elsewhere(name: str, where: str, remedy: str) -> ArgumentError:
     return ArgumentError(
         f"argument '{name}' lives on {where}; this operator is compiled for the CPU",
         code="PF417",
-        hint=f'compile it with target="cuda", or {remedy}',
+        hint=remedy,
     )
-
-
-def _is_torch(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _torch_view(tensor: Any, name: str) -> Array:
     import ml_dtypes
 
     torch = sys.modules["torch"]
+    require_memory(tensor, name)
     if tensor.device.type != "cpu":
-        raise _elsewhere(name, str(tensor.device), "move it: tensor.cpu()")
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        view: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return view
-    plain: Array = tensor.numpy()
-    return plain
+        there = _ON_GPU if tensor.device.type == "cuda" else ""
+        raise _elsewhere(name, str(tensor.device), f"{there}move it: {name}.cpu()")
+    try:
+        bare = tensor.detach()
+        if bare.dtype == torch.bfloat16:
+            view: Array = bare.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+            return view
+        plain: Array = bare.numpy()
+        return plain
+    except (AssertionError, RuntimeError, TypeError) as error:  # sparse, negated, of a dtype that NumPy lacks
+        raise ArgumentError(f"argument '{name}' cannot be used as it is: {error}", code="PF417") from error
 
 
 def _to_torch(array: Array) -> object:

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
+from polyfuse.interop.torch_tensors import is_torch, require_memory
 from polyfuse.runtime.cuda_arguments import DeviceView, device_view, on_device
 
 ResultKind = Literal["numpy", "torch", "cupy", "device"]
@@ -36,9 +37,9 @@ def to_device(value: object, name: str) -> DeviceView | None:
     """The memory of an array on a GPU; None for values that are not there.
 
     Raises ArgumentError PF402 for a dtype that the language does not have, PF417 for memory that cannot be
-    used as it is.
+    used as it is, PF420 or PF421 for tensors that are more than their memory.
     """
-    if _is_torch(value):
+    if is_torch(value):
         return _torch_view(value, name)
     return device_view(value, name) if on_device(value) else None
 
@@ -69,7 +70,7 @@ def empty_result(
 
 
 def _kind(value: object) -> ResultKind:
-    if _is_torch(value):
+    if is_torch(value):
         tensor: Any = value
         return "torch" if tensor.device.type == "cuda" else "numpy"
     cupy: Any = sys.modules.get("cupy")
@@ -83,13 +84,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float, np.generic)) or getattr(value, "shape", None) == ()
 
 
-def _is_torch(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _torch_view(tensor: Any, name: str) -> DeviceView | None:
     torch: Any = sys.modules["torch"]
+    require_memory(tensor, name)
     if tensor.device.type == "cpu":
         return None
     if tensor.device.type != "cuda" or tensor.layout is not torch.strided or tensor.is_neg():

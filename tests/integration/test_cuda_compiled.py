@@ -312,6 +312,25 @@ def test_parameters_are_updated_in_place(driver: EmulatingDriver, torch: Torch) 
         np.testing.assert_array_equal(host, want)
 
 
+def test_torch_is_told_what_is_written(driver: EmulatingDriver, torch: Torch) -> None:
+    p, g, y = (tensor(driver, grid(4, 6)) for _ in range(3))
+    compiled(STEP)(p, g)
+    compiled(DOUBLE)(g, out=y)
+    assert (p.version, g.version, y.version) == (1, 0, 1)
+    step = compiled(STEP).bind(p, g)
+    step()
+    step()
+    assert (p.version, g.version) == (3, 0)
+    p.requires_grad = True
+    for call in (step, lambda: compiled(STEP)(p, g), lambda: compiled(DOUBLE)(g, out=p)):
+        with pytest.raises(pf.ArgumentError, match="requires grad") as refused:
+            call()
+        assert refused.value.code == "PF420"
+    torch.grad_mode = False
+    step()
+    assert p.version == 4
+
+
 def test_parameters_beside_one_another(driver: EmulatingDriver, torch: Torch) -> None:
     f, both = compiled(SWAP), tensor(driver, grid(12))
     f(both[::2], both[1::2])

@@ -11,6 +11,7 @@ import cuda_helpers as helpers
 import ml_dtypes
 import numpy as np
 import pytest
+from torch_stand_in import Marks, Modes
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.interop.device_arrays import empty_result, result_kind, to_device
@@ -22,7 +23,7 @@ from polyfuse.runtime.cuda_results import DeviceArray
 SIZE = 50
 
 
-class Tensor:
+class Tensor(Marks):
     """What is asked of a tensor of torch; its memory is ours."""
 
     def __init__(self, base: DeviceArray | None, device: str = "cuda", **given: Any) -> None:
@@ -54,12 +55,11 @@ class Tensor:
         return Tensor(dense.set(np.ascontiguousarray(self.base.get()[::step])))
 
 
-class Torch(ModuleType):
+class Torch(Modes):
     """Just enough of torch."""
 
     def __init__(self) -> None:
-        super().__init__("torch")
-        self.Tensor = Tensor
+        super().__init__(Tensor)
         self.strided = "strided"
         self.bfloat16 = "torch.bfloat16"
         self.stream = 0

@@ -1,0 +1,86 @@
+"""Tensors of torch: which of them are no more than their memory, and what torch is told of what is written.
+
+torch is asked only where it is loaded already.  What autograd, vmap and tensor subclasses know of a tensor
+does not lie in its memory, which is all that kernels see; so where they know something, it is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from polyfuse.diagnostics import ArgumentError
+
+
+def is_torch(value: object) -> bool:
+    """Is it a tensor of torch?"""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def require_memory(tensor: Any, name: str) -> None:
+    """Refuse a tensor of which torch knows more than lies in its memory.
+
+    Raises ArgumentError PF421 for one that stands for others, PF420 for one whose gradient is asked for.
+    """
+    torch: Any = sys.modules["torch"]
+    kind = type(tensor)
+    if kind not in (torch.Tensor, torch.nn.Parameter):
+        raise _no_memory(
+            name,
+            f"a {kind.__module__}.{kind.__qualname__}, a subclass of torch.Tensor, which may not lie in memory",
+            f"pass a plain tensor: {name}.as_subclass(torch.Tensor) if it has data, real data for a fake one",
+        )
+    if _is_wrapped(tensor):
+        raise _no_memory(
+            name,
+            "inside of a transformation of torch.func (vmap, grad, jvp, functionalize): it has no memory",
+            "call the operator outside of the transformation, and give it whole tensors",
+        )
+    if tensor.device.type == "meta":
+        raise _no_memory(name, "on the device 'meta', where tensors have no data", "pass a tensor with data")
+    if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        raise _no_memory(
+            name,
+            "a dual tensor, and its tangent would be lost",
+            f"pass torch.autograd.forward_ad.unpack_dual({name}).primal; operators have no derivatives",
+        )
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError(
+            f"argument '{name}' requires grad, but operators have no gradients: none would flow through this call",
+            code="PF420",
+            hint=f"call it within `with torch.no_grad():` or pass {name}.detach(), if no gradient is to flow",
+        )
+
+
+def write_tensors(tensors: Mapping[str, Any]) -> None:
+    """Tell torch that these will be written, so that a later backward that needs the old values is an error.
+
+    Raises ArgumentError PF418 for a tensor that torch lets nobody write.
+    """
+    if not tensors:
+        return
+    torch: Any = sys.modules["torch"]
+    for name, tensor in tensors.items():
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            raise ArgumentError(
+                f"argument '{name}' was made in torch.inference_mode(): it can be written there only",
+                code="PF418",
+                hint=f"call it within `with torch.inference_mode():`, or pass {name}.clone()",
+            )
+    for tensor in tensors.values():
+        if not tensor.is_inference():  # those have no version
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _is_wrapped(tensor: Any) -> bool:
+    """Is it a tensor inside of a transformation of `torch.func`? There is no public way to ask."""
+    torch: Any = sys.modules["torch"]
+    found: Any = getattr(torch, "_C", None)
+    asked = getattr(getattr(found, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    return asked is not None and bool(asked(tensor))
+
+
+def _no_memory(name: str, what: str, hint: str) -> ArgumentError:
+    return ArgumentError(f"argument '{name}' is {what}", code="PF421", hint=hint)
