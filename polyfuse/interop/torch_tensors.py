@@ -29,7 +29,7 @@ def require_memory(tensor: Any, name: str) -> None:
     if kind not in (torch.Tensor, torch.nn.Parameter):
         raise _no_memory(
             name,
-            f"a {kind.__module__}.{kind.__qualname__}, a subclass of torch.Tensor, which may not lie in memory",
+            f"a {kind.__module__}.{kind.__qualname__}, a subclass of torch.Tensor: it may not lie in memory",
             f"pass a plain tensor: {name}.as_subclass(torch.Tensor) if it has data, real data for a fake one",
         )
     if _is_wrapped(tensor):
@@ -48,7 +48,7 @@ def require_memory(tensor: Any, name: str) -> None:
         )
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
-            f"argument '{name}' requires grad, but operators have no gradients: none would flow through this call",
+            f"argument '{name}' requires grad, but operators have no gradients: none would flow here",
             code="PF420",
             hint=f"call it within `with torch.no_grad():` or pass {name}.detach(), if no gradient is to flow",
         )
