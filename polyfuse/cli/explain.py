@@ -55,7 +55,7 @@ def explain(
         raise typer.BadParameter("two statements are explained in one schedule: --partition connect or rules")
     operator = files.open_operator(file, op)
     if settings.tune_of(tune, made_for) == "measure" and first is None:
-        case = run.prepare(operator, size, dtype, rank, 0)
+        case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
         screen.show(
             run.compiled(operator, "cpu", applied, Options(tune="measure"), cut).explain(**case.inputs)
         )

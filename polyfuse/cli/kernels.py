@@ -41,7 +41,7 @@ def compare(
     chosen = settings.target_of(target, device)
     options = Options(device=device, seed=seed)
     operator = files.open_operator(file, op)
-    case = running.prepare(operator, size, dtype, rank, seed)
+    case = running.prepare(operator, settings.choice(operator, size, dtype, rank), seed)
     columns = [
         ("layers", "left"),
         *((c, "right") for c in ("kernels", "bytes", "on chip", "time", "speed-up")),
@@ -51,10 +51,11 @@ def compare(
     for layers in SUBSETS:
         done = running.execute(case, operator, chosen, layers, options)
         seconds = _seconds(case, done, repeat)
-        figures = report.kernel_figures(done.built.kernels, done.built.executable)
+        machine = None if done.built.compilation.target == "interpret" else done.built.executable
+        figures = report.kernel_figures(done.built.kernels, machine)
         slowest = slowest or seconds
-        word = "not checked" if no_check else _verdict(case, done)
-        good &= word in ("agrees", "not checked")
+        word = "-" if no_check else _verdict(case, done)
+        good &= no_check or word == "agrees"
         table.add_row(
             ", ".join(layers) or "none",
             str(len(figures)),
@@ -84,5 +85,7 @@ def _seconds(case: running.Case, done: running.Done, repeat: int) -> float:
 
 
 def _verdict(case: running.Case, done: running.Done) -> str:
-    wrong = [f"{name}: {v.message}" for name, v, _ in running.verdicts(case, done.results) if not v]
-    return "; ".join(wrong) or "agrees"
+    judged = [(n, v, running.judgement(v, share)) for n, v, share in running.verdicts(case, done.results)]
+    wrong = [f"{name}: {v.message}" for name, v, word in judged if word == "differs"]
+    vague = [f"{name}: not checked" for name, _, word in judged if word == "not checked"]
+    return "; ".join([*wrong, *vague]) or "agrees"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyfuse.cli import files, screen, settings, times
+from polyfuse.cli import files, inputs, screen, settings, times
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Compiled, Operator, Options
+    from polyfuse.runtime.agreement import Agreement
 
 
 def run(
@@ -29,6 +30,8 @@ def run(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the inputs, and of the emulator's order of threads.")
     ] = 0,
+    input: inputs.Arrays = None,
+    range: inputs.Ranges = None,
     resident: settings.Resident = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 20,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; else all cores.")] = None,
@@ -44,11 +47,12 @@ def run(
 ) -> None:
     """Run an operator on seeded inputs, check it, and show where the time goes.
 
-    Results are compared with a float64 reference, element by element. Bytes count each buffer of a kernel
-    once; the share is of the bandwidth that this machine reaches on as many bytes (above 100 % where a
-    kernel finds in a cache what the one before left there). NumPy runs the same statements one by one.
-    On a GPU the share is of the bandwidth of its memory. The emulator runs CUDA kernels on the CPU, thread by
-    thread, and what it finds (races, accesses out of bounds) is an error.
+    Results are compared with a float64 reference; one of which 1 % or more is NaN or undecided was not
+    checked, and the exit code is 1. Inputs are drawn so that results are numbers, if trying finds how.
+
+    Bytes count each buffer of a kernel once; the share is of the bandwidth that this machine reaches on as
+    many bytes, or of a GPU's memory (above 100 % where a kernel finds in a cache what the one before left).
+    The emulator runs CUDA kernels on the CPU, and what it finds (races, accesses out of bounds) is an error.
 
     Examples:
 
@@ -56,12 +60,11 @@ def run(
 
       polyfuse run norms.pf --op rms_norm --dtype F=f16 --target interpret
 
-      polyfuse run stdlib:softmax --target emulate --seed 7 --resident 2
+      polyfuse run losses.pf --input batch.npz --range tau=0.5..2 --target emulate
     """
     from polyfuse.cli.compiler import Options
 
-    chosen = settings.target_of(target, device, resident)
-    applied = settings.layers_of(layers)
+    chosen, applied = settings.target_of(target, device, resident), settings.layers_of(layers)
     cut, operator = settings.partition_of(partition, applied), files.open_operator(file, op)
     options = Options(
         checked=checked,
@@ -73,16 +76,21 @@ def run(
         tune=settings.tune_of(tune, chosen),  # type: ignore[arg-type]
         library=library,  # type: ignore[arg-type]
     )
-    if threads is not None and chosen in ("auto", "cpu"):
-        from polyfuse.runtime.pool import Pool
-
-        Pool.get().set_threads(threads)
-    case = prepare(operator, size, dtype, rank, seed)
+    _use_threads(threads, chosen)
+    asked = inputs.wanted(operator, input, range)
+    case = prepare(operator, settings.choice(operator, size, dtype, rank), seed, asked)
     done = execute(case, operator, chosen, applied, options, cut)
     screen.out().print(title(case), style="bold", soft_wrap=True)
     _show(case, done, repeat)
     if not no_check and not compare_results(case, done.results):
         raise typer.Exit(1)
+
+
+def _use_threads(threads: int | None, target: str) -> None:
+    if threads is not None and target in ("auto", "cpu"):
+        from polyfuse.runtime.pool import Pool
+
+        Pool.get().set_threads(threads)
 
 
 def _show(case: Case, done: Done, repeat: int) -> None:
@@ -124,12 +132,13 @@ class Done:
 
 
 def prepare(
-    operator: Operator, size: list[str] | None, dtype: list[str] | None, rank: list[str] | None, seed: int
+    operator: Operator, choice: settings.Choice, seed: int, asked: inputs.Wanted | None = None
 ) -> Case:
     """The operator's graph at the generics asked for, all its sizes, and inputs."""
-    from polyfuse.runtime.inputs import default_sizes, make_inputs
+    from polyfuse.runtime.inputs import default_sizes
 
-    choice = settings.choice(operator, size, dtype, rank)
+    asked = asked or inputs.Wanted()
+    choice = inputs.choice_for(operator, choice, asked.arrays)
     graph = operator.graph(choice.dtypes, choice.ranks)
     settings.check_sizes(operator, choice.sizes, graph.sizes)
     sizes = default_sizes(graph, choice.sizes)
@@ -137,7 +146,7 @@ def prepare(
     if assumed:
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
     graph_at_sizes = operator.specialize(choice.dtypes, choice.ranks, **sizes).open_graph
-    return Case(operator.name, graph_at_sizes, sizes, make_inputs(graph, sizes, seed))
+    return Case(operator.name, graph_at_sizes, sizes, inputs.make(graph, sizes, seed, asked))
 
 
 def compiled(
@@ -192,45 +201,49 @@ def title(case: Case) -> str:
 
 
 def compare_results(case: Case, results: Mapping[str, Any]) -> bool:
-    """Compare with the reference and print a line for each result; whether all agree."""
+    """Compare with the reference and print a line for each result; whether all are checked and agree."""
     from rich.text import Text
 
     good = True
-    for name, verdict, nan in verdicts(case, results):
-        line = Text(f"{name}: ")
-        if verdict:
-            line.append("agrees", style="green")
+    for name, verdict, unchecked in verdicts(case, results):
+        line, word = Text(f"{name}: "), judgement(verdict, unchecked)
+        line.append(word, style="green" if word == "agrees" else "bold red")
+        if word == "differs":
+            line.append(f" from the float64 reference: {verdict.message}")
+        elif word == "not checked":
+            line.append(" with these inputs (give others with --range or --input)")
+        else:
             line.append(
                 f" with the float64 reference (worst error {verdict.worst_ratio:.2g} of what is allowed)"
             )
-        elif verdict.mismatches or verdict.undecided_fraction == 0:
-            line.append("differs", style="bold red")
-            line.append(f" from the float64 reference: {verdict.message}")
-        else:
-            line.append("cannot be judged", style="bold red")
-            line.append(" with these inputs: the rounding error of the operator itself is too large")
-        if verdict.undecided_fraction:
-            line.append(f"; {verdict.undecided_fraction:.2%} undecided")
-        if nan:
-            line.append(f"; {nan:.0%} of it is NaN in both", style="yellow")
+        if unchecked:
+            line.append(f"; {unchecked:.2%} of it is NaN or undecided", style="yellow")
         screen.out().print(line, soft_wrap=True)
-        good &= bool(verdict)
+        good &= word == "agrees"
     return good
 
 
-def verdicts(case: Case, results: Mapping[str, Any]) -> list[tuple[str, Any, float]]:
-    """(result, agreement, share of NaN) for each result; an inout parameter goes by its own name."""
+def judgement(verdict: Agreement, unchecked: float) -> str:
+    """What a comparison says, `unchecked` being the share of elements about which it says nothing."""
+    from polyfuse.runtime.agreement import MOST_UNDECIDED
+
+    if verdict.mismatches or not (verdict or unchecked):
+        return "differs"
+    return "agrees" if unchecked < MOST_UNDECIDED else "not checked"
+
+
+def verdicts(case: Case, results: Mapping[str, Any]) -> list[tuple[str, Agreement, float]]:
+    """(result, agreement, the share that cannot be checked) for each; an inout parameter has its own name."""
     import numpy as np
 
-    from polyfuse.runtime.agreement import agrees
+    from polyfuse.runtime.agreement import agrees, unchecked
     from polyfuse.runtime.reference import evaluate
 
     with screen.working("computing the float64 reference"):
         expected = evaluate(case.graph, case.sizes, case.inputs, checked=False)
     found = []
     for name, got in results.items():
-        t = case.graph.tensor(name)
-        array = np.asarray(got)
-        nan = float(np.isnan(array.astype(np.float64)).mean()) if array.size and t.dtype.is_float else 0.0
-        found.append((t.alias or name, agrees(array, expected[name], t.dtype), nan))
+        t, want = case.graph.tensor(name), expected[name]
+        agreement = agrees(np.asarray(got), want, t.dtype)
+        found.append((t.alias or name, agreement, unchecked(want, case.inputs)))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,31 +103,31 @@ def choice(
     from polyfuse.runtime.inputs import dtype_names
 
     signature = operator.signature
-    found = _pairs(dtypes, "--dtype")
-    _known("--dtype", found, [n for n, _ in signature.generics], operator.name, "generic type")
+    found = pairs(dtypes, "--dtype")
+    known("--dtype", found, [n for n, _ in signature.generics], operator.name, "generic type")
     for name, value in found.items():
         if value not in dtype_names():
             raise typer.BadParameter(f"{name}={value}: a type is one of {', '.join(dtype_names())}")
     lengths = _numbers(ranks, "--rank")
-    _known("--rank", lengths, signature.rank_variables, operator.name, "rank variable")
+    known("--rank", lengths, signature.rank_variables, operator.name, "rank variable")
     return Choice(_numbers(sizes, "--size"), found, lengths)
 
 
 def check_sizes(operator: Operator, given: dict[str, int], names: Sequence[str]) -> None:
     """Every size given is one of the operator's."""
-    _known("--size", given, names, operator.name, "size")
+    known("--size", given, names, operator.name, "size")
 
 
-def _known(
-    option: str, given: dict[str, str] | dict[str, int], names: Sequence[str], op: str, what: str
-) -> None:
+def known(option: str, given: Iterable[str], names: Sequence[str], op: str, what: str) -> None:
+    """Every name given to an option is one of the operator's."""
     for name in given:
         if name not in names:
             have = f"it has {', '.join(names)}" if names else "it has none"
             raise typer.BadParameter(f"{option}: {op} has no {what} '{name}'; {have}")
 
 
-def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE lists of an option, the values as text."""
     found: dict[str, str] = {}
     for part in [p for g in given or () for p in g.split(",")]:
         name, equals, value = (x.strip() for x in part.partition("="))
@@ -141,7 +141,7 @@ def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, value in _pairs(given, option).items():
+    for name, value in pairs(given, option).items():
         if not (value.isascii() and value.replace("_", "").isdecimal()):
             raise typer.BadParameter(f"{option} {name}={value}: a number from 0 on is expected")
         found[name] = int(value)

@@ -8,6 +8,7 @@ bools must be the same; an undecided element agrees with anything, but fewer tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,29 @@ def _sharpness(want: Evaluated) -> float:
         return 0.0
     bound, size = float(np.median(want.bound[usual])), float(np.median(np.abs(want.value[usual])))
     return bound / size if size else (np.inf if bound > 1e-30 else 0.0)
+
+
+def unchecked(want: Evaluated, inputs: Mapping[str, npt.NDArray[Any]]) -> float:
+    """The share of elements about which a comparison says nothing.
+
+    They are undecided, NaN in the reference, or their bound is larger than every value of the result and of
+    the operator's inputs, as after a recurrence that may grow without end.
+    """
+    if not want.value.size:
+        return 0.0
+    unknown = want.undecided
+    if want.value.dtype.kind == "f":
+        largest = max(map(_largest, (want.value, *inputs.values())))
+        unknown = unknown | np.isnan(want.value) | (want.bound > largest)
+    return float(unknown.mean())
+
+
+def _largest(values: npt.NDArray[Any]) -> float:
+    """The size of the largest finite number, 0 for what is not float."""
+    if not np.issubdtype(values.dtype, np.floating) and values.dtype.kind != "V":
+        return 0.0
+    sizes = np.abs(values.astype(np.float64))
+    return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
 
 
 def _failed(message: str) -> Agreement:

@@ -8,12 +8,13 @@ cover, everything else is normally distributed.  The same seed gives the same ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.dtypes import BY_NAME, from_numpy
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, evaluate, variables
 from polyfuse.ir.index_expr import sizes as size_names
 from polyfuse.ir.tensor_graph import (
@@ -46,11 +47,11 @@ _HOLDS = {
 # --- sizes ----------------------------------------------------------------------------------------------
 
 
-def default_sizes(graph: TensorGraph, given: Mapping[str, int]) -> dict[str, int]:
+def default_sizes(graph: TensorGraph, given: Mapping[str, int], most: int = MOST_INSTANCES) -> dict[str, int]:
     """All sizes of a graph: the given ones, and for the others one round number that suits them.
 
-    It is the largest that keeps the work below some millions of statement instances and meets the
-    constraints; a size that is taken off others (``H-R+1``) is small, like a filter.
+    It is the largest that keeps the work below `most` statement instances and meets the constraints;
+    a size that is taken off others (``H-R+1``) is small, like a filter.
     """
     missing = [n for n in graph.sizes if n not in given]
     bounded = {n for n in missing if _is_filter(graph, n)}
@@ -58,7 +59,7 @@ def default_sizes(graph: TensorGraph, given: Mapping[str, int]) -> dict[str, int
     for value in CANDIDATES:
         sizes = {n: min(value, SMALL) if n in bounded else value for n in missing}
         sizes = _solved(graph, {n: given.get(n, sizes.get(n, value)) for n in graph.sizes}, missing)
-        if fits(graph, sizes):
+        if fits(graph, sizes, most):
             break
     return sizes
 
@@ -94,14 +95,15 @@ def _takes_off(e: IndexExpr, name: str) -> bool:
     return here or _takes_off(e.left, name) or _takes_off(e.right, name)
 
 
-def fits(graph: TensorGraph, sizes: Mapping[str, int]) -> bool:
+def fits(graph: TensorGraph, sizes: Mapping[str, int], most: int = MOST_INSTANCES) -> bool:
+    """Do sizes meet the constraints, with at most so many statement instances?"""
     try:
         if not all(
             _HOLDS[c.op](evaluate(c.left, sizes), evaluate(c.right, sizes)) for c in graph.constraints
         ):
             return False
         shapes = [evaluate(e, sizes) for t in graph.tensors for e in t.shape]
-        return min(shapes, default=0) >= 0 and instances(graph, sizes) <= MOST_INSTANCES
+        return min(shapes, default=0) >= 0 and instances(graph, sizes) <= most
     except ZeroDivisionError:
         return False
 
@@ -139,15 +141,27 @@ class Limit:
     offsets: bool = False
 
 
-def make_inputs(graph: TensorGraph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """An array for every input; scalars with a default have it."""
+class Drawn(Protocol):
+    """A distribution of values."""
+
+    @property
+    def draw(self) -> Callable[[np.random.Generator, tuple[int, ...]], Array]:
+        """An array of a shape."""
+
+
+def make_inputs(
+    graph: TensorGraph, sizes: Mapping[str, int], seed: int = 0, chosen: Mapping[str, Drawn] | None = None
+) -> dict[str, Array]:
+    """An array for every input; scalars with a default have it. `chosen` are distributions of some inputs."""
     limits = index_limits(graph, sizes)
     found: dict[str, Array] = {}
     for k, name in enumerate(graph.inputs):
         t = graph.tensor(name)
         shape = tuple(evaluate(e, sizes) for e in t.shape)
         random = np.random.default_rng([seed, k])
-        if t.default is not None:
+        if chosen and name in chosen:
+            found[name] = np.asarray(chosen[name].draw(random, shape)).astype(t.dtype.numpy)
+        elif t.default is not None:
             found[name] = np.asarray(t.default).astype(t.dtype.numpy)
         else:
             found[name] = _values(t, shape, limits.get(name), random)
@@ -243,6 +257,12 @@ def _loop_variable(e: Expr) -> str | None:
 def dtype_names() -> tuple[str, ...]:
     """Names of the dtypes of the language."""
     return tuple(BY_NAME)
+
+
+def dtype_name(array: Array) -> str | None:
+    """The language's name of an array's dtype, in whichever byte order."""
+    found = from_numpy(array.dtype.newbyteorder("="))
+    return found.name if found is not None else None
 
 
 def extents(shape: Sequence[IndexExpr], sizes: Mapping[str, int]) -> tuple[int, ...]:

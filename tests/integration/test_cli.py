@@ -169,6 +169,82 @@ def test_a_wrong_result_exits_with_1(norm: str, monkeypatch: pytest.MonkeyPatch)
     assert "y: differs from the float64 reference: 60 of 60 elements differ" in done.stdout
 
 
+ROOTS = "op f(x: f32[N]) -> (y: f32[N], s: f32) { y[i] = sqrt(x[i])\n s = sum[i](y[i]) }"
+NEVER = "op f(x: f32[N]) -> (s: f32) { s = sum[i](sqrt(-1.0 - x[i] * x[i])) }"
+INTERPRETED = ("--target", "interpret")
+
+
+def test_inputs_are_chosen_so_that_results_are_checked() -> None:
+    done = call("run", "-", "-s", "N=50", *INTERPRETED, given=ROOTS)
+    assert "values chosen so that results are numbers: x between 0.05 and 0.95" in done.stderr
+    assert "y: agrees" in done.stdout and "s: agrees" in done.stdout and "undecided" not in done.stdout
+
+
+@pytest.mark.parametrize("n", ["1", "50", "5000"])
+def test_what_is_not_checked_does_not_agree(n: str) -> None:
+    """Whatever its size: a loss is one number."""
+    done = call("run", "-", "-s", f"N={n}", *INTERPRETED, given=NEVER, code=1)
+    assert "s: not checked" in done.stdout and "100.00% of it is NaN or undecided" in done.stdout
+    assert "agrees" not in done.stdout
+    done = call("compare", "-", "-s", f"N={n}", *INTERPRETED, given=NEVER, code=1)
+    assert "s: not checked" in done.stdout and "agrees" not in done.stdout
+
+
+def test_one_per_cent_is_too_much(workplace: Path) -> None:
+    for bad, code in ((1, 0), (3, 1)):
+        np.savez(workplace / "x.npz", x=np.r_[np.full(bad, -1.0), np.ones(200 - bad)].astype(np.float32))
+        text = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = sqrt(x[i]) }"
+        done = call("run", "-", "--input", "x.npz", *INTERPRETED, given=text, code=code)
+        assert f"{bad / 2:.2f}% of it is NaN or undecided" in done.stdout
+
+
+def test_inputs_from_a_file(workplace: Path) -> None:
+    """They give sizes, generics and ranks."""
+    import ml_dtypes
+
+    x = np.array([[1.0, 4.0, 9.0]] * 2, ml_dtypes.bfloat16)
+    np.savez(workplace / "a.npz", x=x, k=np.array([2, 0], np.int64))
+    text = "op f(x: bf16[N, M], k: i64[K]) -> (y: bf16[N, K]) { y[n, m] = x[n, k[m]] }"
+    done = call("run", "-", "--input", "a.npz", *INTERPRETED, given=text)
+    assert "f(N=2, M=3, K=2)" in done.stdout and "y: agrees" in done.stdout and done.stderr == ""
+    np.savez(workplace / "b.npz", x=np.ones((2, 3, 4), np.float16))
+    done = call("run", "stdlib:softmax", "--input", "b.npz", *INTERPRETED)
+    assert "softmax(B_0=2, B_1=3, H=4)" in done.stdout and "y: agrees" in done.stdout
+
+
+def test_inputs_in_a_range() -> None:
+    body = "y[i] = x[i]\n z = all[i](k[i] >= 3 and k[i] < 5)"
+    text = f"op f(x: f32[N], k: i32[N]) -> (y: f32[N], z: bool) {{ {body} }}"
+    done = call("run", "-", "--range", "x=2..3,k=3..5", "-s", "N=99", *INTERPRETED, given=text)
+    assert "y: agrees" in done.stdout and "z: agrees" in done.stdout
+    call("run", "-", "--range", "x=-2..-1", "-s", "N=9", *INTERPRETED, given=ROOTS, code=1)
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        (("--input", "none.npz"), "No such file"),
+        (("--input", "norm.pf"), "no archive of named arrays"),
+        (("--range", "x"), "NAME=VALUE"),
+        (("--range", "x=1"), "two numbers"),
+        (("--range", "x=2..1"), "to a larger one"),
+        (("--range", "x=0..inf"), "to a larger one"),
+        (("--range", "w=0..1"), "has no input 'w'"),
+        (("--input", "x.npz", "--range", "x=0..1"), "an array of that name"),
+        (("--input", "w.npz"), "has no input 'w'"),
+        (("--input", "wide.npz"), "PF402"),
+        (("--input", "x.npz", "--size", "T=7"), "PF405"),
+    ],
+)
+def test_inputs_that_do_not_fit(norm: str, workplace: Path, args: tuple[str, ...], said: str) -> None:
+    x = np.ones((6, 10), np.float32)
+    np.savez(workplace / "x.npz", x=x)
+    np.savez(workplace / "w.npz", w=x)
+    np.savez(workplace / "wide.npz", x=x.astype(np.float64))
+    done = call("run", norm, *INTERPRETED, *args, code=2)
+    assert said in " ".join(done.output.replace("│", " ").split())
+
+
 def test_several_operators_take_the_last(workplace: Path) -> None:
     two = NORM + NORM.replace("add_norm", "second")
     done = call("emit", "-", "--stage", "graph", given=two)
