@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import ResultKind
 from polyfuse.interop.torch_tensors import is_torch, require_memory, write_tensors
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.kernel import Scope
 from polyfuse.ir.tensor_graph import Role, Tensor
 from polyfuse.pipeline import Built
 from polyfuse.runtime.arena import Arena
@@ -27,6 +30,7 @@ from polyfuse.runtime.arguments import (
     share_elements,
     usable,
 )
+from polyfuse.runtime.room import Wanted, no_room, require_room
 
 Back = Callable[[Array], object]
 
@@ -55,6 +59,25 @@ class Instance:
     orders: Mapping[str, tuple[int, ...]]
     """Axes of inputs as they lie in memory and kernels read them, where that is another order."""
 
+    @property
+    def temporaries(self) -> list[Wanted]:
+        """What kernels keep in memory between them."""
+        kernels = self.built.kernels.kernels
+        kept = {b.tensor: b for k in kernels for b in k.buffers if b.scope is Scope.GLOBAL}
+        temps = [t for t in self.built.kernels.graph.tensors if t.role is Role.TEMP and t.name in kept]
+        return [Wanted(t, tuple(max(0, evaluate(e, {})) for e in kept[t.name].shape)) for t in temps]
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises HostMemoryError PF423 where memory for temporaries is not to be had."""
+        try:
+            yield
+        except MemoryError as error:
+            temporaries = self.temporaries
+            if isinstance(error, PolyfuseError) or not temporaries:
+                raise
+            raise no_room(temporaries, "a temporary,") from error
+
 
 def given_on_host(values: Mapping[str, Any]) -> Given:
     """Arguments for kernels on the CPU.
@@ -77,7 +100,8 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, Any]:
 class CallMemory:
     """Memory of every argument and result of one call, all of it on the host.
 
-    Raises ArgumentError PF401, PF402, PF405 or PF418 for what does not fit.
+    Raises ArgumentError PF401, PF402, PF405 or PF418 for what does not fit, HostMemoryError PF423 for results
+    that memory cannot hold.
     """
 
     def __init__(self, instance: Instance, given: Given, out: object) -> None:
@@ -98,6 +122,7 @@ class CallMemory:
             self.arrays[t.name] = array if order is None else array.transpose(order)
         self._separate()
         taken = {t.name: self.arrays[t.name] for t in instance.inputs if t.role is Role.INOUT}
+        self._require_room()
         for t, shape in instance.outputs:
             given_out = self._given_output(t.name)
             if given_out is None:
@@ -173,7 +198,15 @@ class CallMemory:
         return fresh
 
     def _fresh(self, t: Tensor, shape: tuple[int, ...]) -> Any:
-        return Arena.get().empty(shape, t.dtype.numpy)
+        try:
+            return Arena.get().empty(shape, t.dtype.numpy)
+        except MemoryError as error:
+            raise no_room([Wanted(t, shape)], "the result") from error
+
+    def _require_room(self) -> None:
+        """Raises HostMemoryError PF423 where the results that the call makes do not fit into memory."""
+        made = [Wanted(t, shape) for t, shape in self.instance.outputs if t.name not in self.out]
+        require_room(made, "the result")
 
     def _result(self, t: Tensor) -> object:
         array = self.arrays[t.name]

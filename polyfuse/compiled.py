@@ -36,6 +36,7 @@ from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
 from polyfuse.runtime.quick import ShortWay, ShortWayInto
+from polyfuse.runtime.room import require_room
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
 from polyfuse.tuning import build_tuned
@@ -98,14 +99,18 @@ class Compiled:
     def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
         given = args if not kwargs else self._in_order(args, kwargs)
         if given is not None:
-            results = self._short.call(given) if out is None else self._short_into.call(given, out)
+            try:
+                results = self._short.call(given) if out is None else self._short_into.call(given, out)
+            except MemoryError:  # the long way says of what there is too much
+                results = NotImplemented
             if results is not NotImplemented:
                 return results
         call = self._call(args, kwargs, out)
         if not call.finish:
             self._learn(call)
         call.begin()
-        call.instance.built.executable.run(call.arrays)
+        with call.instance.explained():
+            call.instance.built.executable.run(call.arrays)
         for store in call.finish:
             store()
         return call.results()
@@ -277,7 +282,12 @@ class Compiled:
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )
         pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
-        return Instance(built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders)
+        instance = Instance(
+            built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders
+        )
+        if self.target != "cuda":  # their memory is the device's
+            require_room(instance.temporaries, "a temporary,")
+        return instance
 
     def _layouts(self, graph: TensorGraph, values: Mapping[str, Any]) -> Layouts:
         """How the memory of arguments lies, as kernels take it."""

@@ -38,8 +38,8 @@ def counted(number: int, what: str) -> str:
 
 def format_bytes(count: float) -> str:
     """`12.6 MB`, with decimal units as bandwidths have them."""
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if abs(count) < 1000:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} GB"
+    return f"{count:.3g} EB"

@@ -69,6 +69,10 @@ class GpuCallMemory(CallMemory):
         self.out[t.name] = made
         return to_device(made, t.name)
 
+    def _require_room(self) -> None:
+        if self.given.kind == "numpy":
+            super()._require_room()
+
     def _stream(self) -> int | None:
         """The one stream of all arguments on the device, if there is such a one."""
         views = (a for a in self.arrays.values() if isinstance(a, DeviceView))

@@ -99,6 +99,12 @@ class CodegenError(PolyfuseError):
     default_code = "PF600"
 
 
+class HostMemoryError(ArgumentError, MemoryError):
+    """The memory of the machine does not suffice for a call (PF423)."""
+
+    default_code = "PF423"
+
+
 class ToolchainError(PolyfuseError):
     """The C++ compiler or the run time failed or is missing (PF7xx)."""
 

@@ -20,6 +20,7 @@ from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, tried_by
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.extent_limits import report_large
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
@@ -392,8 +393,13 @@ def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | Cu
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
-    """The graph at the given sizes, its ranges proved. Raises DslError with an example index."""
+    """The graph at the given sizes, its ranges proved.
+
+    Raises DslError with an example index, ArgumentError PF424 for extents beyond 64 bits.
+    """
     found = Diagnostics()
+    report_large(graph, sizes, found)
+    found.raise_if_errors(ArgumentError)
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
     fixed = without_zero_divisions(specialize(graph, sizes))

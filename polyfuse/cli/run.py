@@ -136,6 +136,7 @@ def prepare(
 ) -> Case:
     """The operator's graph at the generics asked for, all its sizes, and inputs."""
     from polyfuse.runtime.inputs import default_sizes
+    from polyfuse.runtime.room import require_room, wanted_by
 
     asked = asked or inputs.Wanted()
     choice = inputs.choice_for(operator, choice, asked.arrays)
@@ -145,6 +146,7 @@ def prepare(
     assumed = [f"{n}={v}" for n, v in sizes.items() if n not in choice.sizes]
     if assumed:
         screen.note(f"sizes not given: {', '.join(assumed)} (choose with --size)")
+    require_room(wanted_by(graph, sizes), "the array")
     graph_at_sizes = operator.specialize(choice.dtypes, choice.ranks, **sizes).open_graph
     return Case(operator.name, graph_at_sizes, sizes, inputs.make(graph, sizes, seed, asked))
 

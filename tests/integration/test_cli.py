@@ -198,6 +198,18 @@ def test_one_per_cent_is_too_much(workplace: Path) -> None:
         assert f"{bad / 2:.2f}% of it is NaN or undecided" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("run",), ("compare",), ("explain", "--tune", "measure", "--target", "cpu")]
+)
+def test_sizes_beyond_the_machine(command: tuple[str, ...], workplace: Path) -> None:
+    """One message that names the tensor, its bytes and what the machine has; and no file."""
+    name, *rest = command
+    done = call(name, "stdlib:softmax", "-s", "H=10000000", "-s", "B_0=1000000000000", *rest, code=2)
+    assert done.stderr.count("error PF") == 1 and "error PF423" in done.stderr
+    assert "'x' of shape (1000000000000, 10000000) takes 40 EB" in done.stderr
+    assert "this machine has" in done.stderr and not list(workplace.iterdir())
+
+
 def test_inputs_from_a_file(workplace: Path) -> None:
     """They give sizes, generics and ranks."""
     import ml_dtypes
