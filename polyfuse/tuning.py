@@ -33,6 +33,7 @@ from polyfuse.layers.variants import Variant
 from polyfuse.options import Options
 from polyfuse.pipeline import Built, Compilation, run
 from polyfuse.runtime.cache import Cache, cache_key
+from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.toolchain import cpu_identity, find_compiler
 from polyfuse.trials import ChildTimer, Timer, TrialFailed
 from polyfuse.tuned import Row, Tuning
@@ -129,7 +130,7 @@ def _kept(key: str) -> Tuning | None:
     if entry is None:
         return None
     try:
-        return Tuning.of_json(json.loads((entry / "tuning.json").read_bytes()))
+        return Tuning.of_json(json.loads(read_file(entry / "tuning.json")))
     except (OSError, ValueError, KeyError, TypeError):
         Cache.open_default().remove(key)
         return None

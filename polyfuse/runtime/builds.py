@@ -21,6 +21,7 @@ from typing import IO
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.progress import tell
 from polyfuse.runtime.sanitizers import compiler_environment
+from polyfuse.runtime.work_folders import BUILDS, work_folder
 
 PHASE = "C++ parts compiled"
 PROBE_TIMEOUT_S = 30.0
@@ -50,7 +51,7 @@ def build_shared(
 ) -> bytes:
     """Compile in a folder of its own, which goes away whatever happens."""
     names = ["kernel"] if len(units) == 1 else [f"kernel_{k}" for k in range(len(units))]
-    with tempfile.TemporaryDirectory(prefix="polyfuse-build-") as folder:
+    with work_folder(prefix=BUILDS) as folder:
         for name, unit in zip(names, units, strict=True):
             Path(folder, f"{name}.cpp").write_text(unit, encoding="utf-8")
         inputs = [f"{names[0]}.cpp"]
@@ -104,7 +105,8 @@ def _start(command: Sequence[str], folder: Path, output: IO[bytes]) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**compiler_environment(), "LC_ALL": "C"},
+            # What the compiler leaves when it is killed goes with the folder.
+            env={**compiler_environment(), "LC_ALL": "C", "TMPDIR": str(folder)},
             start_new_session=True,  # its own process group, so that all of it can be killed
         )
     except OSError as e:

@@ -1,7 +1,8 @@
 """The on-disk cache of everything that took a compiler or a measurement to make.
 
     <root>/entries/ab/<sha-256 key>/manifest.json + files     one published entry, never changed again
-    <root>/staging/<random>/                                  entries being written, rubbish being deleted
+    <root>/staging/<random>/                                  entries being written, rubbish being deleted;
+                                                              the next process sweeps what is left over
     <root>/locks/<key>.lock                                   so that one of many processes builds
 
 An entry is staged in its own folder and published by one rename, so a reader sees all of it
@@ -22,7 +23,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,18 +33,20 @@ from pathlib import Path
 from typing import Any
 
 from polyfuse.diagnostics import CacheError
+from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.cache_root import (
     ENV_DIR,
     CacheWarning,
     default_root,
+    mistrust,
     prepare_root,
     spare_of,
     spare_root,
 )
+from polyfuse.runtime.work_folders import sweep, work_folder
 
 FORMAT = 1
 LOCK_TIMEOUT_S = 120.0
-STALE_STAGING_S = 3600.0
 _MANIFEST = "manifest.json"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
@@ -158,10 +160,7 @@ class Cache:
         entries = list(self._entries())
         self._throw_away(self.root / "entries")
         shutil.rmtree(self.root / "locks", ignore_errors=True)
-        for left in _children(self.root / "staging"):
-            with suppress(OSError):
-                if time.time() - left.lstat().st_mtime > STALE_STAGING_S:
-                    shutil.rmtree(left, ignore_errors=True)
+        sweep(self.root / "staging", "")
         return len(entries)
 
     def verify(self) -> VerifyReport:
@@ -215,11 +214,12 @@ class Cache:
                 ) from e2
 
     def _publish(self, key: str, built: Built, *, locked: bool) -> Path:
-        entry = self._entry(key)
-        staged = self._stage(key, built)
-        try:
-            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        entry, staging = self._entry(key), self.root / "staging"
+        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with work_folder(staging) as staged:
+            _write(staged, key, built)
             for _ in range(4):
+                self._make_group(entry.parent)
                 try:
                     os.rename(staged, entry)
                     return entry
@@ -231,27 +231,14 @@ class Cache:
                         return entry
                 self._discard(entry, locked=locked)
             raise OSError(errno.EEXIST, "a damaged entry cannot be replaced", str(entry))
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
 
-    def _stage(self, key: str, built: Built) -> Path:
-        staging = self.root / "staging"
-        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=staging))
-        files: dict[str, dict[str, str | int]] = {}
-        try:
-            for name, data in built.files.items():
-                if not _NAME.fullmatch(name) or name == _MANIFEST:
-                    raise ValueError(f"not a file name for a cache entry: {name!r}")
-                (folder / name).write_bytes(data)
-                files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-            manifest = {"format": FORMAT, "key": key, "created": time.time(), "meta": dict(built.meta)}
-            manifest["files"] = files
-            (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return folder
+    def _make_group(self, group: Path) -> None:
+        """The folder of an entry, another one in place of what cannot be trusted."""
+        group.parent.mkdir(mode=0o700, exist_ok=True)  # one by one: with `parents` it would have another mode
+        with suppress(FileNotFoundError):
+            if mistrust(group.lstat()):
+                self._throw_away(group)
+        group.mkdir(mode=0o700, exist_ok=True)
 
     def _discard(self, entry: Path, *, locked: bool) -> None:
         """Remove a damaged entry, unless another process has replaced it meanwhile."""
@@ -292,6 +279,24 @@ class Cache:
                 lock.release()
 
 
+def _write(folder: Path, key: str, built: Built) -> None:
+    """The files of an entry and its manifest."""
+    files: dict[str, dict[str, str | int]] = {}
+    for name, data in built.files.items():
+        if not _NAME.fullmatch(name) or name == _MANIFEST:
+            raise ValueError(f"not a file name for a cache entry: {name!r}")
+        (folder / name).write_bytes(data)
+        files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    manifest = {
+        "format": FORMAT,
+        "key": key,
+        "created": time.time(),
+        "meta": dict(built.meta),
+        "files": files,
+    }
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
 def _children(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
@@ -301,7 +306,7 @@ def _children(folder: Path) -> list[Path]:
 
 def _read_manifest(entry: Path) -> dict[str, Any]:
     try:
-        data = (entry / _MANIFEST).read_bytes()
+        data = read_file(entry / _MANIFEST)
         if data.count(b"[") + data.count(b"{") > MOST_BRACKETS:
             raise _Corrupt("the manifest is nested too deep")  # a process may have no recursion limit
         manifest = json.loads(data)
@@ -321,16 +326,14 @@ def _check(entry: Path) -> bool:
     """True if the entry is whole, False if there is none; raises _Corrupt."""
     try:
         before = entry.lstat()
+        group = entry.parent.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        if not stat.S_ISDIR(before.st_mode):
-            raise _Corrupt("it is not a folder")
+        if reason := mistrust(group, f"its folder {entry.parent.name}") or mistrust(before):
+            raise _Corrupt(reason)
         for name, info in _read_manifest(entry)["files"].items():
-            file = entry / name
-            if not stat.S_ISREG(file.lstat().st_mode):
-                raise _Corrupt(f"{name} is not a regular file")
-            data = file.read_bytes()
+            data = read_file(entry / name)
             if hashlib.sha256(data).hexdigest() != info["sha256"]:
                 raise _Corrupt(f"{name} has {len(data)} of {info['bytes']} bytes or other contents")
     except OSError as e:

@@ -12,8 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from polyfuse.diagnostics import CacheError
+from polyfuse.runtime.work_folders import lasting_folder, sweep_once
 
 ENV_DIR = "POLYFUSE_CACHE_DIR"
+FOLDERS = ("entries", "staging", "locks")
+"""Of a cache, trusted as the folder itself is."""
+_SPARE = "polyfuse-cache-"
 
 
 class CacheWarning(RuntimeWarning):
@@ -40,21 +44,30 @@ def prepare_root(root: Path) -> str | None:
         parent = root.parent.stat()
     except OSError as e:
         return f"cannot make it ({e.strerror or e})"
-    if stat.S_ISLNK(info.st_mode):
-        return "it is a symbolic link"
-    if not stat.S_ISDIR(info.st_mode):
-        return "it is not a folder"
-    if info.st_uid != os.geteuid():
-        return "it belongs to another user"
-    if info.st_mode & 0o022:
-        return "others can write to it"
+    if reason := mistrust(info):
+        return reason
     if parent.st_mode & 0o002 and not parent.st_mode & stat.S_ISVTX:
         return "others can replace it (the folder above is writable by all)"
+    for name in FOLDERS:
+        with suppress(FileNotFoundError):
+            if reason := mistrust((root / name).lstat(), f"its folder {name}"):
+                return reason
     return None
 
 
+def mistrust(info: os.stat_result, what: str = "it") -> str | None:
+    """Why what `lstat` says is no folder that only this user can change, or None."""
+    if stat.S_ISLNK(info.st_mode):
+        return f"{what} is a symbolic link"
+    if not stat.S_ISDIR(info.st_mode):
+        return f"{what} is not a folder"
+    if info.st_uid != os.geteuid():
+        return f"{what} belongs to another user"
+    return f"others can write to {what}" if info.st_mode & 0o022 else None
+
+
 _SPARES: dict[Path, tuple[Path, int]] = {}
-"""By folder: the temporary one in its place, and the process that made it (a fork inherits it)."""
+"""By folder: the temporary one in its place, and the process that made it (a fork inherits both)."""
 
 
 def spare_of(root: Path) -> Path | None:
@@ -71,7 +84,9 @@ def spare_root(root: Path, reason: str) -> Path:
     if known and prepare_root(known[0]) is None:
         return known[0]
     try:
-        folder = Path(tempfile.mkdtemp(prefix="polyfuse-cache-"))
+        place = Path(tempfile.gettempdir())
+        sweep_once(place, _SPARE)
+        folder, _ = lasting_folder(place, _SPARE)  # locked as long as this process lives
     except OSError as e:
         raise CacheError(
             f"the cache folder {root} cannot be used: {reason}; and no temporary folder can be made ({e})",

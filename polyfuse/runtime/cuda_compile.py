@@ -17,6 +17,7 @@ from typing import Any
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.options import Options
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+from polyfuse.runtime.cache_files import read_file, read_text
 from polyfuse.runtime.cuda_find import INSTALL, CudaCompiler, find_cuda_compiler
 from polyfuse.runtime.cuda_helper import HelperEnded, HelperLate, helper
 from polyfuse.runtime.cuda_nvcc import compile_with_nvcc, nvcc_version
@@ -100,10 +101,10 @@ def compile_cuda(
         ]
     )
     folder = Cache.open_default().get_or_build(key, build)
-    facts = json.loads((folder / "facts.json").read_bytes())
+    facts = json.loads(read_file(folder / "facts.json"))
     return Cubin(
-        cubin=(folder / "kernel.cubin").read_bytes(),
-        ptx=(folder / "kernel.ptx").read_text(encoding="utf-8"),
+        cubin=read_file(folder / "kernel.cubin"),
+        ptx=read_text(folder / "kernel.ptx"),
         resources={name: Resources(**r) for name, r in facts["resources"].items()},
         log=facts["log"],
         compiler=facts["compiler"],

@@ -12,13 +12,14 @@ from functools import cache as memoised
 from pathlib import Path
 from typing import Any
 
+from polyfuse.runtime.work_folders import BUILDS, work_folder
+
 VERSION_LIMIT_S = 30.0
 
 
 def compile_with_nvcc(nvcc: str, source: str, options: Sequence[str], timeout_s: float) -> dict[str, Any]:
     """The answer of NVRTC's helper, from nvcc. Raises TimeoutError after killing it, or OSError."""
-    with tempfile.TemporaryDirectory(prefix="polyfuse-build-") as name:
-        folder = Path(name)
+    with work_folder(prefix=BUILDS) as folder:
         (folder / "kernel.cu").write_text(source, encoding="utf-8")
         command = [nvcc, "-cubin", "kernel.cu", "-o", "kernel.cubin", "--keep", *options]
         status, log = _run(command, folder, timeout_s)

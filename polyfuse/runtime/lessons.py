@@ -6,6 +6,7 @@ One small file for each form of a cluster that failed; `polyfuse.feedback` says 
 from __future__ import annotations
 
 from polyfuse.runtime.cache import Cache
+from polyfuse.runtime.cache_files import read_text
 from polyfuse.runtime.plan_cache import plan_key
 
 _FILE = "lesson.txt"
@@ -20,7 +21,7 @@ class KeptLessons:
         if entry is None:
             return None
         try:
-            return (entry / _FILE).read_text(encoding="utf-8")
+            return read_text(entry / _FILE)
         except OSError:
             return None
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from polyfuse.forks import ForkLock
 from polyfuse.runtime.arena import Arena, usable_memory
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import cpu_identity, load_shared
 
@@ -222,7 +223,7 @@ def _key(size: int, threads: int) -> str:
 def known(nbytes: int, threads: int) -> BandwidthReport | None:
     """What `measure` would give for so many threads, if that was measured before; measures nothing."""
     entry = Cache.open_default().get(_key(working_set_class(nbytes), threads))
-    return None if entry is None else BandwidthReport(**json.loads((entry / "bandwidth.json").read_bytes()))
+    return None if entry is None else BandwidthReport(**json.loads(read_file(entry / "bandwidth.json")))
 
 
 def level_sets(threads: int) -> tuple[int, ...]:
@@ -241,7 +242,7 @@ def _stored(size: int, pool: Pool, refresh: bool) -> BandwidthReport:
     cache = Cache.open_default()
     if refresh:
         cache.remove(key)
-    return BandwidthReport(**json.loads((cache.get_or_build(key, build) / "bandwidth.json").read_bytes()))
+    return BandwidthReport(**json.loads(read_file(cache.get_or_build(key, build) / "bandwidth.json")))
 
 
 @memoised

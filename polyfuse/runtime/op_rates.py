@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import platform
 import time
 from functools import cache as memoised
+from pathlib import Path
 
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import cpu_identity, load_shared
 
@@ -87,9 +88,8 @@ def known_op_rates(threads: int) -> dict[str, float] | None:
     return None if entry is None else _read(entry / "rates.json")
 
 
-def _read(path: os.PathLike[str]) -> dict[str, float]:
-    with open(path, encoding="utf-8") as file:
-        return {str(name): float(value) for name, value in json.load(file).items()}
+def _read(path: Path) -> dict[str, float]:
+    return {str(name): float(value) for name, value in json.loads(read_file(path)).items()}
 
 
 def _key(threads: int) -> str:

@@ -32,6 +32,7 @@ from polyfuse.ir.launch_plan import (
     PlanBuffer,
 )
 from polyfuse.runtime.cache import Cache, cache_key, package_version
+from polyfuse.runtime.cache_files import read_file, read_text
 from polyfuse.source import SourceText, Span
 
 FORMAT = "3"
@@ -65,8 +66,8 @@ def load_plan(key: str, source: SourceText) -> tuple[CpuCode | CudaCode, tuple[D
     if entry is None:
         return None
     try:
-        text = (entry / "kernels.cpp").read_text(encoding="utf-8")
-        data = json.loads((entry / "plan.json").read_text(encoding="utf-8"))
+        text = read_text(entry / "kernels.cpp")
+        data = json.loads(read_file(entry / "plan.json"))
         checks = tuple((Span(source, a, b), extent) for a, b, extent in data["checks"])
         decisions = tuple(Decision(**d) for d in data["decisions"])
         if "alignment" in data:

@@ -18,6 +18,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -32,7 +33,9 @@ from polyfuse.diagnostics import ToolchainError
 from polyfuse.forks import ForkLock
 from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
+from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.sanitizers import sanitizer_flags
+from polyfuse.runtime.work_folders import BUILDS, sweep_once
 
 OPTIMISE = (
     "-O3",
@@ -168,6 +171,7 @@ def load_shared(
 
     Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
     """
+    sweep_once(Path(tempfile.gettempdir()), BUILDS)  # also where everything is in the cache
     for last in (False, True):
         path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags, plain=plain)
         try:
@@ -280,7 +284,7 @@ def _identify(command: tuple[str, ...]) -> Compiler:
         record = asdict(_probe(command))
         return Built({"probe.json": json.dumps(record).encode()}, {"what": "compiler probe"})
 
-    record = json.loads((Cache.open_default().get_or_build(key, build) / "probe.json").read_bytes())
+    record = json.loads(read_file(Cache.open_default().get_or_build(key, build) / "probe.json"))
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
     return Compiler(**fields)
 

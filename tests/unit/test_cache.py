@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -156,7 +157,51 @@ def a_file(entry: Path) -> None:
     entry.write_text("not a folder")
 
 
+def fifo_manifest(entry: Path) -> None:
+    (entry / "manifest.json").unlink()
+    os.mkfifo(entry / "manifest.json")
+
+
+def fifo_file(entry: Path) -> None:
+    (entry / "kernel.so").unlink()
+    os.mkfifo(entry / "kernel.so")
+
+
+def linked_manifest(entry: Path) -> None:
+    real = entry.parent.parent.parent / "elsewhere.json"
+    shutil.copy(entry / "manifest.json", real)
+    (entry / "manifest.json").unlink()
+    (entry / "manifest.json").symlink_to(real)
+
+
+def folder_for_a_file(entry: Path) -> None:
+    (entry / "kernel.cpp").unlink()
+    (entry / "kernel.cpp").mkdir()
+
+
+def writable_by_others(entry: Path) -> None:
+    entry.chmod(0o777)
+
+
+def group_writable_by_others(entry: Path) -> None:
+    entry.parent.chmod(0o722)
+
+
+def group_is_a_link(entry: Path) -> None:
+    there = entry.parent.parent.parent / "there"
+    shutil.rmtree(there, ignore_errors=True)
+    entry.parent.rename(there)
+    entry.parent.symlink_to(there)
+
+
 DAMAGE = [
+    fifo_manifest,
+    fifo_file,
+    linked_manifest,
+    folder_for_a_file,
+    writable_by_others,
+    group_writable_by_others,
+    group_is_a_link,
     truncate,
     flip,
     link,
@@ -227,6 +272,54 @@ def test_writable_by_others_is_refused(root: Path, mode: int) -> None:
     refused(root, "others can write")
 
 
+@pytest.mark.parametrize("name", ["entries", "staging", "locks"])
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_folders_that_others_may_write_are_refused_as_the_root_is(root: Path, name: str, mode: int) -> None:
+    open_quietly().put(KEY, FILES, {})
+    (root / name).mkdir(exist_ok=True)
+    (root / name).chmod(mode)
+    refused(root, f"others can write to its folder {name}")
+
+
+@pytest.mark.parametrize("name", ["entries", "staging", "locks"])
+def test_folders_that_are_links_are_refused_as_the_root_is(root: Path, name: str) -> None:
+    open_quietly().put(KEY, FILES, {})
+    shutil.rmtree(root / name, ignore_errors=True)
+    (root.parent / "elsewhere").mkdir(mode=0o700)
+    (root / name).symlink_to(root.parent / "elsewhere")
+    refused(root, f"its folder {name} is a symbolic link")
+    assert not list((root.parent / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o077])
+def test_folders_are_private_whatever_the_umask(root: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        cache = open_quietly()
+        cache.get_or_build(KEY, lambda: Built(FILES, {}))
+    finally:
+        os.umask(before)
+    assert open_quietly().get(KEY) is not None
+    folders = [root, *(p for p in root.rglob("*") if p.is_dir())]
+    assert {p.stat().st_mode & 0o777 for p in folders} == {0o700}
+
+
+def test_a_fifo_for_a_lock_does_not_block(root: Path) -> None:
+    cache = open_quietly()
+    (root / "locks").mkdir(mode=0o700)
+    os.mkfifo(root / "locks" / f"{KEY}.lock")
+    assert cache.get_or_build(KEY, lambda: Built(FILES, {})) == cache.get(KEY)
+
+
+def test_what_killed_processes_staged_is_swept(root: Path) -> None:
+    cache = open_quietly()
+    (root / "staging").mkdir(mode=0o700)
+    for name in ("tmp1", "rubbish-2"):
+        (root / "staging" / name).mkdir()
+    cache.put(KEY, FILES, {})
+    assert not list((root / "staging").iterdir())
+
+
 def test_replaceable_by_others_is_refused(root: Path) -> None:
     root.parent.chmod(0o777)
     refused(root, "others can replace")
@@ -253,14 +346,14 @@ def test_place_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, root: Path) 
 def test_read_only_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = open_quietly()
     old = cache.put(KEY, FILES, {})
-    real_mkdtemp = cache_module.tempfile.mkdtemp
+    real_mkdtemp = tempfile.mkdtemp
 
     def read_only(*args, dir=None, **kwargs):  # type: ignore[no-untyped-def]
         if dir is not None and Path(dir).is_relative_to(root):
             raise OSError(30, "Read-only file system", str(dir))
         return real_mkdtemp(*args, dir=dir, **kwargs)
 
-    monkeypatch.setattr(cache_module.tempfile, "mkdtemp", read_only)
+    monkeypatch.setattr(tempfile, "mkdtemp", read_only)
     assert cache.get(KEY) == old  # reading still works
     other = cache_key([("other", "")])
     with pytest.warns(CacheWarning, match="PF801.*cannot write"):
@@ -275,7 +368,7 @@ def test_nowhere_to_write(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **kwargs: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_module.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(CacheError) as e:
         cache.put(KEY, FILES, {})
     assert e.value.code == "PF802"
