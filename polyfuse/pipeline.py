@@ -26,6 +26,7 @@ from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
+from polyfuse.ir.truth_values import with_truth_values
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.judges import Candidate
@@ -393,7 +394,7 @@ def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | Cu
 
 
 def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
-    """The graph at the given sizes, its ranges proved.
+    """The graph at the given sizes, its ranges proved, bools of callers read as truth values.
 
     Raises DslError with an example index, ArgumentError PF424 for extents beyond 64 bits.
     """
@@ -402,7 +403,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     found.raise_if_errors(ArgumentError)
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
-    fixed = without_zero_divisions(specialize(graph, sizes))
+    fixed = with_truth_values(without_zero_divisions(specialize(graph, sizes)))
     _refuse_empty_gathers(fixed)
     return fixed
 
