@@ -139,7 +139,8 @@ class IslText:
         if not rest:
             return whole, a[1] // divisor
         constant, inside = divmod(a[1], divisor)
-        return {**whole, f"floor({self.show((rest, inside))}/{divisor})": 1}, constant
+        atom = f"floor({self.show((rest, inside))}/{divisor})"  # which may be a term of the whole, too
+        return self._binary("+", (whole, constant), ({atom: 1}, 0), e)
 
     def _opaque(self, e: IndexExpr) -> Linear:
         """A non-affine expression of sizes as a parameter of its own."""
