@@ -52,6 +52,7 @@ from polyfuse.lowering import (
 from polyfuse.lowering_pool import lower_all, peak_bytes
 from polyfuse.options import Options
 from polyfuse.poly.domains import specialize
+from polyfuse.poly.index_room import wrapping
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.poly.zero_divisions import without_zero_divisions
 from polyfuse.progress import tell
@@ -403,7 +404,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     found.raise_if_errors(ArgumentError)
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
-    fixed = with_truth_values(without_zero_divisions(specialize(graph, sizes)))
+    fixed = with_truth_values(without_zero_divisions(specialize(wrapping(graph, sizes), sizes)))
     _refuse_empty_gathers(fixed)
     return fixed
 

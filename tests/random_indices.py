@@ -70,7 +70,7 @@ class _Drawn:
     def expr(self, height: int) -> IndexExpr:
         if height == 0 or self.rng.random() < 0.1:
             return self._leaf()
-        op = self.rng.choice("+ + - * // // % % min max".split())
+        op = self.rng.choice(["+", "+", "-", "*", "//", "//", "%", "%", "min", "max"])
         left = self.expr(height - 1)
         if op in ("//", "%"):
             right: IndexExpr = ISize("N") if self.rng.random() < 0.15 else IConst(max(1, self._number()))

@@ -209,7 +209,7 @@ def literal(x: object) -> Value:
 
 def _integer(x: SupportsInt) -> Value:
     value = int(x)
-    if abs(value) > _INT64_MAX:
+    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
         refuse("this integer is too large: literals go up to 2**63 - 1", "write a float", "PF105")
     number = ast.Number(abs(value), str(abs(value)), here())
     return -Value(number) if value < 0 else Value(number)

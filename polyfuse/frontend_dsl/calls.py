@@ -14,7 +14,7 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.call_sizes import bind_call_sizes, check_result
 from polyfuse.frontend_dsl.declare import declare_inout, default_value
 from polyfuse.frontend_dsl.elaborate import elaborate, fail
-from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder
+from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder, is_index_number
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import constraints_of
 from polyfuse.frontend_dsl.monomorphise import monomorphise, rank_variables
@@ -312,7 +312,7 @@ class _Call:
                 value = builder.stored(a.expr, dtype.compute)
             except BuildError:
                 raise CallError from None
-        if isinstance(value, g.Const | g.IndexValue) and dtype.compute is dtype:
+        if is_index_number(value) and dtype.compute is dtype:
             info.constant = value
             return info
         value = value if dtype.compute is dtype else g.Cast(value, dtype, a.span)

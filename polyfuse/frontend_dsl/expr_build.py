@@ -147,7 +147,9 @@ class ExprBuilder:
         if is_data(e, self.lookup):
             value = self.build(e, self.type_of(e).compute)
             # A scalar argument that is a size or a literal: no data after all.
-            return value.index if isinstance(value, g.IndexValue) and value.dtype.bits >= 32 else value
+            number = value.arg if isinstance(value, g.Cast) and is_index_number(value) else value
+            wide = isinstance(number, g.IndexValue) and value.dtype.bits >= 32
+            return number.index if isinstance(number, g.IndexValue) and wide else value
         try:
             index = to_index(e, self.lookup)
         except NotIndex:
@@ -219,6 +221,8 @@ class ExprBuilder:
         elif t.kind == "weak int" and to.is_integer and is_index_only(arg, self.lookup):
             at = to
         value = self.build(arg, at)
+        if isinstance(value, g.IndexValue) and at is to and to.is_integer:
+            value, at = replace(value, dtype=I64), I64  # converted as it says, whether it fits or not
         if to.is_bool and not at.is_bool:
             zero = g.Const(0.0 if at.is_float else 0, at, span)
             return g.Apply("ne", (value, zero), BOOL, span)
@@ -232,6 +236,12 @@ class ExprBuilder:
         if value.dtype is not target.compute:
             value = g.Cast(value, target.compute, e.span)
         return value if target.compute is target else g.Cast(value, target, e.span)
+
+
+def is_index_number(e: g.Expr) -> bool:
+    """A literal, a size or an index as a number, also one that is converted."""
+    converted = isinstance(e, g.Cast) and e.dtype.is_integer and isinstance(e.arg, g.IndexValue)
+    return converted or isinstance(e, g.Const | g.IndexValue)
 
 
 def index_variables(e: g.Expr) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
+from polyfuse.frontend_dsl.lexical import INT64_MAX
 from polyfuse.frontend_dsl.names import did_you_mean
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary, variables
 from polyfuse.ir.tensor_graph import Constraint
@@ -65,12 +66,16 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
     """
     match e:
         case ast.Number(int(value)):
+            if value > INT64_MAX:
+                raise NotIndex("PF105", "this integer is too large: literals go up to 2**63 - 1", e.span)
             return IConst(value)
         case ast.Name(name):
             found = lookup(name)
             if found is None:
                 raise NotIndex("PF201", f"unknown name '{name}'", e.span)
             return found
+        case ast.Unary("-", ast.Number(int(value))):
+            return IConst(-value)
         case ast.Unary("-", arg):
             return binary("-", 0, to_index(arg, lookup, affine))
         case ast.Binary("+" | "-" | "*" | "//" | "%", left, right):

@@ -311,7 +311,8 @@ class Tokenizer:
         ):
             hint = "'_' may only stand between two digits"
             return self._bad("PF110", "this number is not well formed", start, end, hint)
-        if kind == "INT" and (len(digits) > 40 or int(digits) > INT64_MAX):
+        most = INT64_MAX + self._text[:start].rstrip().endswith("-")  # the least integer is -2**63
+        if kind == "INT" and (len(digits) > 40 or int(digits) > most):
             message = "this integer is too large: literals go up to 2**63 - 1"
             return self._bad("PF105", message, start, end, "write it as a float, as in 1e20")
         if kind == "FLOAT" and float(digits) == float("inf"):

@@ -84,8 +84,8 @@ def of_expr(
             return of_dtype(dtype) if made is None else _as(made, dtype)
 
 
-def of_tree(e: Expr) -> Interval:
-    """The values of an expression of whose variables and tensors no more than the dtypes is known."""
+def of_tree(e: Expr, dims: Mapping[str, Range] | None = None) -> Interval:
+    """The values of an expression of whose tensors, and variables but `dims`, only the dtypes are known."""
     match e:
         case Apply(_, args):
             parts = list(args)
@@ -95,7 +95,7 @@ def of_tree(e: Expr) -> Interval:
             parts = [arg]
         case _:
             parts = []
-    return of_expr(e, [of_tree(p) for p in parts], {}, {})
+    return of_expr(e, [of_tree(p, dims) for p in parts], dims or {}, {})
 
 
 def _as(values: Interval, dtype: DType) -> Interval:

@@ -41,6 +41,11 @@ class Element:
     def __str__(self) -> str:
         return self.named(self.tensor)
 
+    @property
+    def by_data(self) -> bool:
+        """Do values of tensors tell where it is?"""
+        return any(isinstance(i, EXPR_TYPES) for i in self.indices)
+
     def named(self, tensor: str) -> str:
         """Its text, for a tensor that the program calls so."""
         return f"{tensor}[{', '.join(map(format_index, self.indices))}]"
@@ -57,20 +62,27 @@ def write_of(s: Statement) -> Element:
 
 def reads_of(s: Statement) -> list[Element]:
     """All reads, left to right, those inside data indices included."""
-    found = list(_reads(s.expr, s.dims, ()))
+    return [
+        Element(e.tensor, e.indices, s.dims, guards, False, e.span)
+        for e, guards in guarded_parts(s)
+        if isinstance(e, Read)
+    ]
+
+
+def guarded_parts(s: Statement) -> Iterator[tuple[Expr, tuple[Guard, ...]]]:
+    """All expressions in a statement, parents first, each with the guards around it."""
+    yield from _parts(s.expr, ())
     for i in s.write:
         if isinstance(i, EXPR_TYPES):
-            found += _reads(i, s.dims, ())
-    return found
+            yield from _parts(i, ())
 
 
-def _reads(e: Expr, dims: tuple[IterDim, ...], guards: tuple[Guard, ...]) -> Iterator[Element]:
+def _parts(e: Expr, guards: tuple[Guard, ...]) -> Iterator[tuple[Expr, tuple[Guard, ...]]]:
+    yield e, guards
     if isinstance(e, Select):
-        yield from _reads(e.cond, dims, guards)
-        yield from _reads(e.then, dims, (*guards, Guard(e.cond, True)))
-        yield from _reads(e.other, dims, (*guards, Guard(e.cond, False)))
+        yield from _parts(e.cond, guards)
+        yield from _parts(e.then, (*guards, Guard(e.cond, True)))
+        yield from _parts(e.other, (*guards, Guard(e.cond, False)))
         return
-    if isinstance(e, Read):
-        yield Element(e.tensor, e.indices, dims, guards, False, e.span)
     for c in children(e):
-        yield from _reads(c, dims, guards)
+        yield from _parts(c, guards)

@@ -21,6 +21,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
+from polyfuse.poly.index_room import Spans, has_room
 from polyfuse.poly.isl_bridge import NotAffine
 
 Linear: TypeAlias = tuple[dict[str, int], int]
@@ -161,29 +162,34 @@ class IslText:
             f"{self.index(d.lower, scope)} <= {scope[d.name]} < {self.index(d.upper, scope)}" for d in dims
         ]
 
-    def condition(self, cond: Expr, scope: Mapping[str, str], positive: bool = True) -> str | None:
+    def condition(
+        self, cond: Expr, scope: Mapping[str, str], spans: Spans, positive: bool = True
+    ) -> str | None:
         """isl text that a guard (or its negation) implies, or None if it says nothing about indices.
 
-        Of a conjunction the affine parts remain: a wider set is safe to prove things on.
+        Of a conjunction the affine parts remain: a wider set is safe to prove things on.  What may wrap, as
+        far as `spans` tell, is no index.
         """
         match cond:
             case Const(bool() as value):
                 return "true" if value == positive else "false"
             case Apply("not", (arg,)):
-                return self.condition(arg, scope, not positive)
+                return self.condition(arg, scope, spans, not positive)
             case Apply("and" | "or" as op, (left, right)):
-                first = self.condition(left, scope, positive)
-                second = self.condition(right, scope, positive)
+                first = self.condition(left, scope, spans, positive)
+                second = self.condition(right, scope, spans, positive)
                 if (op == "and") == positive:
                     return " and ".join(f"({t})" for t in (first, second) if t is not None) or None
                 return None if first is None or second is None else f"(({first}) or ({second}))"
             case Apply(op, (left, right)) if op in _COMPARE:
-                return self._comparison(op if positive else _NEGATED[op], left, right, scope)
+                return self._comparison(op if positive else _NEGATED[op], (left, right), scope, spans)
         return None
 
-    def _comparison(self, op: str, left: Expr, right: Expr, scope: Mapping[str, str]) -> str | None:
-        a, b = as_index_expr(left), as_index_expr(right)
-        if a is None or b is None:
+    def _comparison(
+        self, op: str, sides: tuple[Expr, Expr], scope: Mapping[str, str], spans: Spans
+    ) -> str | None:
+        a, b = map(as_index_expr, sides)
+        if a is None or b is None or not (has_room(a, spans) and has_room(b, spans)):
             return None
         try:
             return f"{self.index(a, scope)} {_COMPARE[op]} {self.index(b, scope)}"

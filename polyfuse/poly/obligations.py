@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.ir.index_expr import IndexExpr, evaluate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, TensorGraph
+from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, substitute
+from polyfuse.ir.intervals import of_dtype, of_tree
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, IterDim, TensorGraph, map_expr
 from polyfuse.poly.accesses import Element, Guard
+from polyfuse.poly.index_room import spans_of
 from polyfuse.poly.isl_bridge import NotAffine
 from polyfuse.poly.isl_text import DivisionByZero, IslText
 from polyfuse.source import Span
@@ -198,18 +200,31 @@ class Proofs:
 
     def inside(self, a: Element, scope: Mapping[str, str]) -> list[str]:
         """Where an access happens: the iteration domain and the guards that say something."""
-        texts = (self._guard(g, scope) for g in a.guards)
-        return [*self.text.bounds(a.dims, scope), *(t for t in texts if t is not None)]
+        return self.where(a.dims, a.guards, scope)
 
-    def _guard(self, g: Guard, scope: Mapping[str, str]) -> str | None:
-        return self.text.condition(g.cond, scope, g.positive)
+    def where(
+        self, dims: tuple[IterDim, ...], guards: tuple[Guard, ...], scope: Mapping[str, str]
+    ) -> list[str]:
+        """The iterations in which guards hold, as far as they say something."""
+        spans = spans_of(dims, self.sizes)
+        texts = (self.text.condition(g.cond, scope, spans, g.positive) for g in guards)
+        return [*self.text.bounds(dims, scope), *(t for t in texts if t is not None)]
 
     def element(self, a: Element, outs: list[str], scope: Mapping[str, str]) -> list[str]:
-        """Constraints that make `outs` the element accessed; a data index may be anything in range."""
+        """Constraints that make `outs` the element accessed; a data index may be anything in range that its
+        operations leave (`min(max(k[i], 1), 3)`)."""
         found = []
         for n, i, extent in zip(outs, a.indices, self.graph.tensor(a.tensor).shape, strict=True):
             if isinstance(i, EXPR_TYPES):
-                found.append(f"0 <= {n} < {self.text.index(extent, {})}")
+                end = self.text.index(extent, {})
+                low, high = of_tree(self._at_sizes(i), spans_of(a.dims, self.sizes))
+                found.append(f"0 <= {n} < {end}")
+                found += [f"{n} >= min({low}, {end} - 1)"] * (low > 0)
+                found += [f"{n} <= {max(high, 0)}"] * (high < of_dtype(i.dtype)[1])
             else:
                 found.append(f"{n} = {self.text.index(i, scope)}")
         return found
+
+    def _at_sizes(self, e: Expr) -> Expr:
+        known: dict[str, IndexExpr] = {n: IConst(v) for n, v in self.sizes.items()}
+        return map_expr(e, lambda x: x, lambda i: substitute(i, sizes=known))

@@ -174,6 +174,9 @@ def _prove_defined(proofs: Proofs, s: Statement, a: Element) -> None:
 
     def say(x: Example) -> str:
         place = proofs.place(a.dims, x)
-        return f"reads {a}, which no definition covers: {place}, that is {a.tensor}[{_shown(x, outs)}]"
+        name, element = proofs.called(a.tensor), f"{proofs.called(a.tensor)}[{_shown(x, outs)}]"
+        if a.by_data:  # any element may be meant
+            return f"reads {a.named(name)}, which may be {element}, that no definition covers: {place}"
+        return f"reads {a.named(name)}, which no definition covers: {place}, that is {element}"
 
     proofs.settle(o, find, f"define {a.tensor} there, or guard the read", a.dims)

@@ -8,6 +8,7 @@
     PF353 result not fully defined   PF359 max or min of an empty range
     PF354 read of an element that no definition covers
     PF355 an element needs itself    PF360 negative extent
+    PF362 index beyond 64 bits       PF363 an index is no value of the other operand's dtype
 
 Sizes without a value are parameters of the proof, not negative, and bound by the constraints.  An
 obligation is left open, to be proved again when sizes are known, where an index or a guard is not
@@ -26,6 +27,8 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.tensor_graph import EXPR_TYPES, IterDim, Role, Statement, Tensor, TensorGraph
 from polyfuse.poly.accesses import Element, outer_dims, reads_of, write_of
+from polyfuse.poly.index_numbers import prove_numbers
+from polyfuse.poly.index_room import refuse_large, wrapping
 from polyfuse.poly.isl_bridge import NotAffine, isl_lock
 from polyfuse.poly.isl_text import never_negative
 from polyfuse.poly.obligations import Bad, Example, Obligation, Proofs
@@ -44,11 +47,15 @@ def prove_ranges(
     `sizes` may give some or all sizes; with all of them nothing is left open. `only` restricts the
     work to obligations that an earlier, symbolic run left open.
     """
+    known = dict(sizes or {})
+    if refuse_large(graph, known, diagnostics):
+        return frozenset()
     with isl_lock:
-        proofs = Proofs(graph, dict(sizes or {}), diagnostics, only)
+        proofs = Proofs(wrapping(graph, known), known, diagnostics, only)
+        prove_numbers(proofs, graph.statements)
         for t in graph.tensors:
             _prove_extents(proofs, t)
-        for s in graph.statements:
+        for s in proofs.graph.statements:
             for access in (write_of(s), *reads_of(s)):
                 _prove_in_range(proofs, s, access)
             _prove_not_empty(proofs, s)

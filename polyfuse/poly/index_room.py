@@ -1,0 +1,162 @@
+"""Index arithmetic at known sizes has room in 64 bits, or wraps as integers of a program do.
+
+    y[i] = max(i * 2**62, 0)    for i in 0..4        the product wraps: it becomes arithmetic of i64
+    y[i] = x[i * 2**62 // 2**62]                     refused (PF362)
+
+Index expressions (`ir.index_expr`) are exact integers for isl, for intervals and for what simplifies them;
+machines compute them in 64 bits.  Both are the same where all parts of an expression stay below `LIMIT`,
+which leaves room for the sums and products that code generation makes of them.  A number of a program with
+other parts becomes an expression of i64, which no proof and no simplification takes for an exact one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.ir.dtypes import I64
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.linear import Range, combined
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    IterDim,
+    Statement,
+    TensorGraph,
+    map_expr,
+    map_index,
+    statement_reads,
+)
+from polyfuse.source import Span
+
+LIMIT = 2**53
+"""Indices, ranges, extents and their parts stay below this."""
+
+_OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}
+
+# What variables and sizes may be; a name that is not there may be anything small.
+Spans = Mapping[str, Range]
+
+
+def spans_of(dims: tuple[IterDim, ...], sizes: Mapping[str, int]) -> dict[str, Range]:
+    """The values of sizes, and of variables whose ranges follow from them."""
+    found = {n: (v, v) for n, v in sizes.items()}
+    for d in dims:
+        low, high = span(d.lower, found), span(d.upper, found)
+        if low is not None and high is not None:
+            found[d.name] = low[0], max(high[1] - 1, low[0])
+    return found
+
+
+def span(e: IndexExpr, spans: Spans) -> Range | None:
+    """The exact values that an expression may take; None where a size is open."""
+    match e:
+        case IConst(value):
+            return value, value
+        case IVar(name) | ISize(name):
+            return spans.get(name)
+        case IBin(op, left, right):
+            a, b = span(left, spans), span(right, spans)
+            if a is None or b is None:
+                return None
+            return combined(op, a, b) or _divided(a if op == "//" else b)
+
+
+def _divided(values: Range) -> Range:
+    """A quotient is not larger than what is divided, a remainder not larger than the divisor."""
+    most = max(map(abs, values))
+    return -most, most
+
+
+def has_room(e: IndexExpr, spans: Spans) -> bool:
+    """Do the expression and all parts of it stay below `LIMIT`, as far as sizes are known?"""
+    if isinstance(e, IBin) and not (has_room(e.left, spans) and has_room(e.right, spans)):
+        return False
+    values = span(e, spans)
+    return values is None or (values[0] > -LIMIT and values[1] < LIMIT)
+
+
+def wrapping(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
+    """The graph with numbers that have no room as arithmetic of i64."""
+    statements = tuple(_statement(s, spans_of(s.dims, sizes)) for s in graph.statements)
+    if all(a is b for a, b in zip(statements, graph.statements, strict=True)):
+        return graph
+    return replace(graph, statements=statements)
+
+
+def _statement(s: Statement, spans: Spans) -> Statement:
+    def number(e: Expr) -> Expr:
+        match e:
+            case IndexValue(index, dtype) if not has_room(index, spans):
+                value = arithmetic(index, spans, e)
+                return value if dtype is I64 else Cast(value, dtype, e.span)
+            case Cast(IndexValue(index, source), dtype) if source is I64 and dtype.is_integer:
+                return IndexValue(index, dtype, e.span)
+            case _:
+                return e
+
+    expr = map_expr(s.expr, number)
+    write = tuple(map_index(i, lambda x: map_expr(x, number), None) for i in s.write)
+    if expr is s.expr and all(a is b for a, b in zip(write, s.write, strict=True)):
+        return s
+    return replace(s, expr=expr, write=write)
+
+
+def arithmetic(e: IndexExpr, spans: Spans, at: IndexValue) -> Expr:
+    """An index expression as operations of i64, down to the parts that have room."""
+    match e:
+        case IBin(op, left, right) if not has_room(e, spans):
+            args = (arithmetic(left, spans, at), arithmetic(right, spans, at))
+            return Apply(_OPERATIONS[op], args, I64, at.span)
+        case IConst(value):
+            return Const((value + 2**63) % 2**64 - 2**63, I64, at.span)
+        case _:
+            return IndexValue(e, I64, at.span)
+
+
+def refuse_large(graph: TensorGraph, sizes: Mapping[str, int], found: Diagnostics) -> bool:
+    """PF362 for extents, ranges and indices that have no room, the first of each statement. Was there any?"""
+    known = spans_of((), sizes)
+    large = [_large(t.shape, known, f"an extent of '{t.name}'", t.span) for t in graph.tensors]
+    if not any(large):
+        large = [_large_in(s, spans_of(s.dims, sizes)) for s in graph.statements]
+    for text, place in (x for x in large if x is not None):
+        hint = "ranges, extents and indices stay below 2**53, and so do their parts"
+        found.error("PF362", text, place, hint)
+    return any(large)
+
+
+def _large_in(s: Statement, spans: Spans) -> tuple[str, Span] | None:
+    checked: list[tuple[tuple[Index, ...], str, Span]] = [
+        ((d.lower, d.upper), f"the range of '{d.name}'", s.span) for d in s.dims
+    ]
+    checked += [(s.write, "an index", s.span), *((r.indices, "an index", r.span) for r in statement_reads(s))]
+    every = (_large(indices, spans, what, place) for indices, what, place in checked)
+    return next((x for x in every if x is not None), None)
+
+
+def _large(indices: Iterable[Index], spans: Spans, what: str, place: Span) -> tuple[str, Span] | None:
+    """What to say of the first index that has no room."""
+    for e in (i for i in indices if not isinstance(i, EXPR_TYPES)):
+        part = next((x for x in _parts(e) if not has_room(x, spans)), None)
+        if part is not None:
+            low, high = span(part, spans) or (0, 0)
+            value = (
+                "" if isinstance(part, IConst) else f" is {low}" if low == high else f" is in {low}..{high}"
+            )
+            return f"{what} is too large: {part}{value}", place
+    return None
+
+
+def _parts(e: IndexExpr) -> Iterator[IndexExpr]:
+    """An expression and its parts, the smallest first."""
+    if isinstance(e, IBin):
+        yield from _parts(e.left)
+        yield from _parts(e.right)
+    yield e
