@@ -10,6 +10,7 @@ the size.  About half of the expressions come from `binary`, which folds, the ot
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -103,3 +104,25 @@ class _Drawn:
             return self.rng.choice((0, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 12, 16, 31))
         near = 2 ** self.rng.randint(5, 63) + self.rng.randint(-2, 2)
         return min(near, self.largest - 1)
+
+
+def wrapping_value(e: IndexExpr, at: Point) -> int:
+    """The value where every operation wraps at 64 bits; divisions by 0 give 0."""
+    match e:
+        case IConst(value):
+            return _wrapped(value)
+        case IVar(name) | ISize(name):
+            return at[name]
+        case IBin(op, left, right):
+            a, b = wrapping_value(left, at), wrapping_value(right, at)
+            return 0 if op in ("//", "%") and b == 0 else _wrapped(_OPERATIONS[op](a, b))
+
+
+def _wrapped(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "min": min, "max": max,
+}  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.dtypes import F32, I32, I64, DType
 from polyfuse.ir.functions import is_function
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.loop_ir import (
     PLACES,
@@ -287,7 +287,7 @@ class Printer:
     def index(self, e: IndexExpr) -> str:
         match e:
             case IConst(value):
-                return str(value) if abs(value) < 2**31 else f"{value}LL"
+                return str(value) if abs(value) < 2**31 else literal(wrapped(value), I64)
             case ISize(name):
                 return f"N_{name}"
             case IVar(name):

@@ -199,6 +199,11 @@ def evaluate(e: IndexExpr, env: Mapping[str, int]) -> int:
             return _EVALUATE[op](evaluate(left, env), evaluate(right, env))
 
 
+def wrapped(value: int) -> int:
+    """The value as machines keep it, in 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def product(factors: tuple[IndexExpr, ...]) -> IndexExpr:
     """The product of extents; 1 for none."""
     return functools.reduce(lambda a, b: binary("*", a, b), factors, as_index(1))

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.dtypes import I64
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.linear import Range, combined
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -115,7 +115,7 @@ def arithmetic(e: IndexExpr, spans: Spans, at: IndexValue) -> Expr:
             args = (arithmetic(left, spans, at), arithmetic(right, spans, at))
             return Apply(_OPERATIONS[op], args, I64, at.span)
         case IConst(value):
-            return Const((value + 2**63) % 2**64 - 2**63, I64, at.span)
+            return Const(wrapped(value), I64, at.span)
         case _:
             return IndexValue(e, I64, at.span)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError, DslError
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -209,7 +209,7 @@ class BlockEvaluator:
         match e:
             case IConst() | ISize():
                 value = e.value if isinstance(e, IConst) else self.sizes[e.name]
-                return np.full((1,) * len(self.block.ranges), value, np.int64)
+                return np.full((1,) * len(self.block.ranges), wrapped(value), np.int64)
             case IVar(name):
                 return self.block.coordinates(name)
             case IBin(op, left, right):
