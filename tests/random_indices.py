@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, evaluate
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.linear import Range
 
 Point = dict[str, int]
@@ -56,8 +56,16 @@ def random_index(seed: int, largest: int = 2**63) -> RandomIndex:
     make = binary if rng.random() < 0.6 else IBin
     while True:
         e = _Drawn(rng, largest, make, often=rng.randint(2, 9)).expr(rng.randint(2, 5))
-        if isinstance(e, IBin):
+        if isinstance(e, IBin) and _constants_fit(e):
             return RandomIndex(e, ranges, rng.randint(1, 9))
+
+
+def _constants_fit(e: IndexExpr) -> bool:
+    """Do 64 bits hold what is computed of constants alone?  A program with others is refused (PF105)."""
+    if not isinstance(e, IBin):
+        return True
+    parts = _constants_fit(e.left) and _constants_fit(e.right)
+    return parts and (bool(variables(e) or sizes(e)) or -(2**63) <= evaluate(e, {}) < 2**63)
 
 
 @dataclass

@@ -66,9 +66,7 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
     """
     match e:
         case ast.Number(int(value)):
-            if value > INT64_MAX:
-                raise NotIndex("PF105", "this integer is too large: literals go up to 2**63 - 1", e.span)
-            return IConst(value)
+            return _kept(IConst(value), e.span)
         case ast.Name(name):
             found = lookup(name)
             if found is None:
@@ -81,7 +79,7 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
         case ast.Binary("+" | "-" | "*" | "//" | "%", left, right):
             a, b = to_index(left, lookup, affine), to_index(right, lookup, affine)
             _check_operation(e, a, b, affine)
-            return binary(e.op, a, b)
+            return _kept(binary(e.op, a, b), e.span)
         case ast.Binary("/", _, _):
             raise NotIndex("PF215", "'/' gives no integer", e.span, "use '//', which rounds down")
         case ast.Call("min" | "max" as op, args, ()) if len(args) >= 2:
@@ -96,6 +94,14 @@ def to_index(e: ast.Expr, lookup: Lookup, affine: bool = True) -> IndexExpr:
                 e.span,
                 "integers, sizes and index variables combined by + - * // % min max",
             )
+
+
+def _kept(e: IndexExpr, span: Span) -> IndexExpr:
+    """A number that 64 bits hold, or anything else."""
+    if isinstance(e, IConst) and not -INT64_MAX - 1 <= e.value <= INT64_MAX:
+        text = "this integer is too large: " if e.value > 0 else "this integer is too small: "
+        raise NotIndex("PF105", f"{text}integers lie in -2**63..2**63 - 1", span)
+    return e
 
 
 def _check_operation(e: ast.Binary, a: IndexExpr, b: IndexExpr, affine: bool) -> None:

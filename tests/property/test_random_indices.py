@@ -27,7 +27,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.linear import Range, interval, linear, simplify
-from polyfuse.ir.tensor_graph import IndexValue, TensorGraph
+from polyfuse.ir.tensor_graph import IndexValue, TensorGraph, map_expr
 from polyfuse.poly.index_room import arithmetic, has_room, span, spans_of
 from polyfuse.poly.isl_bridge import NotAffine, from_ast_expr, index_text, isl_lock
 from polyfuse.poly.isl_text import IslText
@@ -116,9 +116,11 @@ def rebuilt(e: IndexExpr) -> IndexExpr:
 
 def texts(c: RandomIndex, printer: Printer) -> Iterator[str]:
     """An expression as kernels print it: as a number of i64, and as an index where it has room."""
-    known = rebuilt(at_size(c))
-    yield printer.expr(arithmetic(known, c.ranges, IndexValue(known, I64)))
-    if has_room(known, c.ranges):
+    spans = spans_of((), {"N": c.size}) | c.ranges
+    folded, known = rebuilt(c.expr), rebuilt(at_size(c))
+    number = arithmetic(folded, spans, IndexValue(folded, I64))
+    yield printer.expr(map_expr(number, lambda x: x, lambda i: substitute(i, sizes={"N": IConst(c.size)})))
+    if has_room(folded, spans):
         yield printer.index(known)
         yield printer.index(simplify(known, c.ranges))
 
