@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
-from polyfuse.runtime.special import erf, power
+from polyfuse.runtime.special import erf, power, remainder
 from polyfuse.runtime.words import dot_bytes, dot_pairs, dot_words, half, pair, word
 
 # A NumPy scalar, or an array with an element for each instance.
@@ -104,7 +104,7 @@ _ANY_TYPE: dict[str, Callable[..., Value]] = {
     "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip
 _FLOAT: dict[str, Callable[..., Value]] = {
-    "sub": np.subtract, "div": np.divide, "floordiv": np.floor_divide, "mod": np.mod, "pow": _power,
+    "sub": np.subtract, "div": np.divide, "floordiv": np.floor_divide, "mod": remainder, "pow": _power,
     "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": _rsqrt,
     "tanh": np.tanh, "sigmoid": _sigmoid, "erf": _erf, "sin": np.sin, "cos": np.cos,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "isnan": np.isnan,

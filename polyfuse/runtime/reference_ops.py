@@ -24,7 +24,7 @@ from polyfuse.runtime.reference_values import (
     undecided,
     wrapped,
 )
-from polyfuse.runtime.special import erf, power
+from polyfuse.runtime.special import erf, power, remainder
 from polyfuse.runtime.words import dot_bytes, dot_words, half, word
 
 # --- arithmetic on floats --------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def _mod(x: Val, y: Val, t: DType) -> Val:
     whole = _floor_divide(x, y, t)
     e = join(x.e, 0.0 if is_exact(y.e) else np.abs(whole.v) * y.e)
     size = np.maximum(np.abs(x.v), np.abs(y.v))
-    return rounded(np.mod(x.v, y.v), e, t, (x.e, y.e, whole.e), magnitude=size)
+    return rounded(remainder(x.v, y.v), e, t, (x.e, y.e, whole.e), magnitude=size)
 
 
 def _pow(x: Val, y: Val, t: DType) -> Val:

@@ -80,6 +80,15 @@ def erf(x: Array) -> Array:
     return cast(Array, np.copysign(out, flat).reshape(x.shape))
 
 
+def remainder(x: Any, y: Any) -> Any:
+    """x % y of floats, with the sign of y, as kernels have it: 0 where the quotient is 2**53 or more, as
+    neighbours of x are then further apart than y."""
+    with np.errstate(all="ignore"):
+        far = np.floor(np.abs(np.asarray(x, np.float64) / np.asarray(y, np.float64))) >= 2.0**53
+    far &= np.isfinite(x) & np.not_equal(y, 0)
+    return np.where(far, np.copysign(np.zeros_like(y), y), np.mod(x, y))[()]
+
+
 def power(x: Any, y: Any) -> Any:
     """x ** y, element by element.
 
