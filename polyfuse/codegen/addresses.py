@@ -7,8 +7,8 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import PlanBuffer
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index
-from polyfuse.source import Span
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, walk
+from polyfuse.source import NO_SPAN, Span
 
 
 class Addresses:
@@ -104,7 +104,8 @@ class Addresses:
 
     def _checked(self, printer: Printer, e: Expr, extent: IndexExpr) -> str:
         """Store the number of the check in the status cell if the index is out of range; then clamp."""
-        self.checks.append((e.span, str(extent)))
+        placed = (x.span for x in walk(e) if x.span != NO_SPAN)
+        self.checks.append((next(placed, NO_SPAN), str(extent)))
         value = printer.cast(printer.expr(e), e.dtype, I64)
         return self.reported(printer, value, printer.index(extent), len(self.checks))
 

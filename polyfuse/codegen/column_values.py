@@ -124,7 +124,7 @@ class _Columns(Moved):
             return e
         self.room -= size
         place = binary("-", IVar(self.lane.var), self.lane.lower)
-        self.known[key] = Read(f"%column{next(self.numbers)}", (place,), e.dtype)
+        self.known[key] = Read(f"%column{next(self.numbers)}", (place,), e.dtype, e.span)
         return self.known[key]
 
     def filled(self) -> Block:

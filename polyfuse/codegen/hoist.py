@@ -168,7 +168,7 @@ class Moved:
         key = self.key(e, runs)
         if key not in self.known:
             name = f"%h{next(self.numbers)}"
-            self.known[key] = Read(name, (), e.dtype)
+            self.known[key] = Read(name, (), e.dtype, e.span)
             if runs:
                 value: Node = Store(name, (), e)
                 for cond in reversed(runs):

@@ -334,7 +334,8 @@ def map_expr(
 ) -> Expr:
     """Rebuild bottom-up: `on_index` on affine indices, `on_expr` on every rebuilt node.
 
-    Nodes whose parts did not change are kept, so that `is` tells whether anything did.
+    Nodes whose parts did not change are kept, so that `is` tells whether anything did.  What takes the place of
+    a node, and has none of its own, has the node's place in the text.
     """
 
     def go(x: Expr) -> Expr:
@@ -357,7 +358,8 @@ def map_expr(
                 x = x if i is index else replace(x, index=i)
             case Const():
                 pass
-        return on_expr(x)
+        made = on_expr(x)
+        return made if made is x or made.span != NO_SPAN else replace(made, span=x.span)
 
     return go(e)
 
