@@ -156,11 +156,11 @@ _BY_POSITIVE = """
   }"""
 _FLOAT_TO_INTEGER = """\
 // Toward zero; NaN gives 0, values beyond the type its nearest end.
-PF_INLINE $T pf_${N}_from_$M($F x) {
+${ZERO}PF_INLINE $T pf_${N}_from_$M($F x) {
   bool over = x >= $LIMIT;
   $F c = x < $LOW ? $LOW : x;
   $T r = ($T)(over | (x != x) ? ($F)0 : c);
-  return r | ($MAX & -($T)over);
+  return (r | ($MAX & -($T)over))$SAME;
 }
 """
 # Where floats have both ends of the type, a value is clamped to them: of a choice between them and others,
@@ -172,15 +172,23 @@ PF_INLINE $T pf_${N}_from_$M($F x) {
   return $CLAMPED;
 }
 """
+# gcc 12 makes `trunc` of a conversion to an integer and back to the float, which gives -0.0 for -0.5.  It cannot
+# where a number that it has to read comes between ($SAME, a zero), nor where the integer is narrowed ($INT).
 _CLAMPED = {
     True: "pf_${N}_within_$M(pf_at_most_$M(pf_at_least_$M(x, pf_${N}_low_$M), pf_${N}_high_$M))",
     False: "($T)pf_at_most_$M(x > pf_${N}_low_$M ? x : pf_${N}_low_$M, pf_${N}_high_$M)",
 }
 _FLOAT_WITHIN = """\
 // Of what lies within the type, or is NaN, whose bits go: gcc 12 would make a choice in the narrow type.
-PF_INLINE $T pf_${N}_within_$M($F x) {
-  return ($T)pf_from_bits_$M(pf_bits_$M(x) & (x == x ? ~($U)0 : ($U)0));
+${ZERO}PF_INLINE $T pf_${N}_within_$M($F x) {
+  return ($T)$INT(pf_from_bits_$M(pf_bits_$M(x) & (x == x ? ~($U)0 : ($U)0)))$SAME;
 }
+"""
+# gcc 12 drops a conversion of vectors to f32 with the one back to f64 (it compares their numbers of elements
+# in place of their digits), where nothing stands between the two.
+_F64_TO_F32 = """\
+PF_LIMIT float pf_one_f32 = 1.0f;
+PF_INLINE float pf_f32_from_f64(double x) { return (float)x * pf_one_f32; }
 """
 
 
@@ -224,14 +232,24 @@ def _float_to_integer(t: DType, f: DType, target: Target) -> str:
         "MAX": f"{top - 1}{wide}", "LIMIT": f"0x1p{top.bit_length() - 1}{suffix}", "LOW": low + suffix,
         "HIGH": f"{top - 1}.0{suffix}",
     }  # fmt: skip
+    values["INT"] = "(int)" if t.bits < 32 else ""
     values["CLAMPED"] = Template(_CLAMPED[signed]).substitute(values)
     short = target == "cpu" and top <= 1 << int(_FLOAT_PARAMETERS[f]["MANT"])
-    made = (_FLOAT_TO_SHORT if short else _FLOAT_TO_INTEGER, _FLOAT_WITHIN)
-    return "\n".join(Template(text).substitute(values) for text in made)
+    made = {"from": _FLOAT_TO_SHORT if short else _FLOAT_TO_INTEGER, "within": _FLOAT_WITHIN}
+    texts = []
+    for name, text in made.items():
+        values["ZERO"], values["SAME"] = "", ""
+        if target == "cpu" and t.bits >= 32:
+            values["ZERO"] = f"PF_LIMIT {t.c_name} pf_{t}_zero_{name}_{f} = 0;\n"
+            values["SAME"] = f" ^ pf_{t}_zero_{name}_{f}"
+        texts.append(Template(text).substitute(values))
+    return "\n".join(texts)
 
 
-def _cast(to: DType, frm: DType) -> str:
+def _cast(to: DType, frm: DType, target: Target) -> str:
     """The conversions that are one expression; the 16-bit floats pass through f32 or f64."""
+    if (to, frm, target) == (F32, F64, "cpu"):
+        return _F64_TO_F32
     half = (F16, BF16)
     if frm in half:
         # Exact, so any dtype but f32 itself may be reached through f32.
@@ -264,7 +282,7 @@ def _texts(target: Target) -> dict[str, str]:
         for frm in ALL:
             name = f"pf_{to.name}_from_{frm.name}"
             if to is not frm and name not in found:
-                found[name] = _cast(to, frm)
+                found[name] = _cast(to, frm, target)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Random programs of ten kinds, each of which finds its way into one part of the compiler.
+"""Random programs of eleven kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from targets import Call
 
+from kinds.casts import casts
 from kinds.contractions import contraction
 from kinds.inouts import inouts
 from kinds.integers import integers
@@ -33,6 +34,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "rows": rows,
     "half_rows": half_rows,
     "special": special,
+    "casts": casts,
     "windows": windows,
 }
 

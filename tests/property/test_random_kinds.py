@@ -1,4 +1,4 @@
-"""Random programs of ten kinds, compiled in ways drawn by their seeds, against the reference.
+"""Random programs of eleven kinds, compiled in ways drawn by their seeds, against the reference.
 
 Each of the programs of a run is compiled in two ways, one of them for a CPU, with thresholds that its group
 shares; `make test-all` runs more.  A failure shows its program, made smaller, and the way.  The long run:
@@ -86,6 +86,7 @@ FEATURES = {
     "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),
     "half_rows": ("exp(", "rsqrt(", "bf16", "f16", "C, R", "w[", "h_c[c]", "v_c[C - 1 - c]"),
     "special": ("sum[", "+=", " if ", "bf16", "exp("),
+    "casts": ("i8(f64(", "i16(bool(", "f16(", "bf16(", "bool(", "i64(", "i32(f32("),
     "windows": ("2*p + r", "p >= r", "z[", "in p..p + ", "inout x", "k[", "w[c, r", "max[r", "f16", "+="),
 }
 

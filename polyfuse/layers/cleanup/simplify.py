@@ -127,11 +127,18 @@ def _joined_casts(e: Cast, note: Note) -> Expr:
     if e.arg.dtype is e.dtype:
         note(f"{e.dtype} of {e.dtype}")
         return e.arg
-    if isinstance(e.arg, Cast) and holds(e.arg.dtype, e.arg.arg.dtype):
+    if isinstance(e.arg, Cast) and _needless(e.arg.arg.dtype, e.arg.dtype, e.dtype):
         inner = e.arg.arg
         note(f"{e.dtype}({e.arg.dtype}({inner.dtype})) is exact without {e.arg.dtype}")
         return inner if inner.dtype is e.dtype else replace(e, arg=inner)
     return e
+
+
+def _needless(source: DType, between: DType, target: DType) -> bool:
+    """Is a conversion the same without the type between? That must hold the source; and floats end at the
+    limits of an integer type, where integers wrap: i8(f32(k)) of a u8 is 127 for 200, i8(k) is -56."""
+    saturates = between.is_float and target.is_integer and not source.is_float
+    return holds(between, source) and (not saturates or holds(target, source))
 
 
 def holds(wide: DType, narrow: DType) -> bool:
