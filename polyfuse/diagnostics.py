@@ -165,8 +165,15 @@ class Diagnostics:
     ) -> None:
         self._add(Diagnostic(code, message, span, hint, Severity.ERROR, related))
 
-    def warning(self, code: str, message: str, span: Span | None, hint: str | None = None) -> None:
-        self._add(Diagnostic(code, message, span, hint, Severity.WARNING))
+    def warning(
+        self,
+        code: str,
+        message: str,
+        span: Span | None,
+        hint: str | None = None,
+        related: tuple[tuple[Span, str], ...] = (),
+    ) -> None:
+        self._add(Diagnostic(code, message, span, hint, Severity.WARNING, related))
 
     def _add(self, finding: Diagnostic) -> None:
         if finding not in self.found:

@@ -130,7 +130,7 @@ CASES = (
     Case(
         "Lion",
         """op f(inout p: f32[N], g: f32[N], inout m: f32[N]) {
-          c[i] = 0.9 * m[i] + 0.1 * g[i]
+          c[i] = 0.9 * old(m[i]) + 0.1 * g[i]
           p[i] = p[i] - 1e-4 * (1.0 if c[i] > 0.0 else (-1.0 if c[i] < 0.0 else 0.0))
           m[i] = 0.99 * m[i] + 0.01 * g[i]
         }""",

@@ -172,8 +172,9 @@ PF_INLINE $T pf_${N}_from_$M($F x) {
   return $CLAMPED;
 }
 """
-# gcc 12 makes `trunc` of a conversion to an integer and back to the float, which gives -0.0 for -0.5.  It cannot
-# where a number that it has to read comes between ($SAME, a zero), nor where the integer is narrowed ($INT).
+# gcc 12 makes `trunc` of a conversion to an integer and back to the float, which gives -0.0 for -0.5.  It
+# cannot where a number that it has to read comes between ($SAME, a zero), nor where the integer is narrowed
+# ($INT).
 _CLAMPED = {
     True: "pf_${N}_within_$M(pf_at_most_$M(pf_at_least_$M(x, pf_${N}_low_$M), pf_${N}_high_$M))",
     False: "($T)pf_at_most_$M(x > pf_${N}_low_$M ? x : pf_${N}_low_$M, pf_${N}_high_$M)",

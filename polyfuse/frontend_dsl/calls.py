@@ -14,6 +14,7 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.call_sizes import bind_call_sizes, check_result
 from polyfuse.frontend_dsl.declare import declare_inout, default_value
 from polyfuse.frontend_dsl.elaborate import elaborate, fail
+from polyfuse.frontend_dsl.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.expr_build import BuildError, ExprBuilder, is_index_number
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import constraints_of
@@ -191,6 +192,9 @@ class _Call:
     def _classify(self, p: ast.Param, e: ast.Expr | None) -> _Argument:
         if e is None:
             return _Argument(p, None)
+        old = read_at_entry(e)
+        if isinstance(old, ast.Name) and not p.inout and old.id in self.scope.inouts:
+            e = old
         if isinstance(e, ast.Name) and e.id not in self.scope.sizes and not self.scope.names_constant(e.id):
             info = self.scope.reads.get(e.id)
             if info is None:

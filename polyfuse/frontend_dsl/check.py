@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.build_graph import build
+from polyfuse.frontend_dsl.entry_reads import warn_entry_reads
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.monomorphise import rank_variables
 from polyfuse.frontend_dsl.names import Library, representative
@@ -32,6 +33,7 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
         _, groups = build(op, program, library, diags, dtypes, ranks)
         if diags.errors_seen == before:
             warn_unused(op, groups, diags)
+            warn_entry_reads(op, library, program, diags)
     return diags
 
 

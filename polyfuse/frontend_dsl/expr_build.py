@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, is_index_only, to_index
 from polyfuse.frontend_dsl.literals import fit
-from polyfuse.frontend_dsl.names import CONSTANTS, FUNCTIONS
+from polyfuse.frontend_dsl.names import CONSTANTS, FUNCTIONS, OLD
 from polyfuse.frontend_dsl.scope import Context, Scope
 from polyfuse.frontend_dsl.size_algebra import simplify
 from polyfuse.frontend_dsl.typer import Typer
@@ -189,6 +189,8 @@ class ExprBuilder:
         return g.Select(test, yes, no, want, span)
 
     def _call(self, e: ast.Call, want: DType) -> g.Expr:
+        if e.callee == OLD:
+            return self.build(e.args[0], want)
         if e.callee in BY_NAME:
             return self.cast(e.args[0], BY_NAME[e.callee], e.span)
         if e.callee not in FUNCTIONS:

@@ -24,6 +24,9 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
 }
 """Scalar functions: the least and the greatest number of arguments."""
 
+OLD = "old"
+"""`old(m[i])` reads an inout parameter as it is at entry, and says so."""
+
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 """Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
 
@@ -41,8 +44,8 @@ MAX_STATEMENTS = 10_000
 
 
 def is_builtin(name: str) -> bool:
-    """Whether `name(...)` is a scalar function or a cast."""
-    return name in FUNCTIONS or name in BY_NAME
+    """Whether `name(...)` is a scalar function, a cast or `old`."""
+    return name in FUNCTIONS or name in BY_NAME or name == OLD
 
 
 def representative(kind: str) -> str:

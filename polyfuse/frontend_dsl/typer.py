@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds
+from polyfuse.frontend_dsl.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, to_index
-from polyfuse.frontend_dsl.names import FLOAT_FUNCTIONS, FUNCTIONS, REDUCTIONS, Library, axes, did_you_mean
+from polyfuse.frontend_dsl.names import FLOAT_FUNCTIONS, FUNCTIONS, OLD, REDUCTIONS, Library, axes, did_you_mean
 from polyfuse.frontend_dsl.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.weak_types import (
     BOOLEAN,
@@ -259,6 +260,8 @@ class Typer:
     # --- calls -----------------------------------------------------------------------------------------
 
     def _call(self, e: ast.Call) -> Ty:
+        if e.callee == OLD:
+            return self._old(e)
         found = [self.infer(a) for a in e.args]
         if e.callee in BY_NAME:
             return self._cast(e, found)
@@ -291,6 +294,14 @@ class Typer:
         if e.callee == "isnan":
             return BOOLEAN
         return WEAK_FLOAT if floating and t.is_weak else computed(t)
+
+    def _old(self, e: ast.Call) -> Ty:
+        read = read_at_entry(e)
+        name = read.id if isinstance(read, ast.Name) else read.name if read is not None else None
+        if read is None or name not in self.scope.inouts:
+            hint = "such as old(m[i]), where m is an inout parameter; other values do not change"
+            return self._error("PF294", "'old' takes an inout parameter or an element of one", e.span, hint)
+        return self.infer(read)
 
     def _cast(self, e: ast.Call, found: list[Ty]) -> Ty:
         if len(found) != 1 or e.keywords:

@@ -248,7 +248,7 @@ def test_out_that_would_be_written_twice() -> None:
             SPLIT(grid(5), out=(lo, hi))
     with pytest.raises(pf.ArgumentError, match="elements of out= for 'y' share memory"):
         DOUBLE(grid(4, 4), out=np.lib.stride_tricks.as_strided(line, (4, 4), (4, 4)))
-    step = pf.compile("op step(inout p: f32[N]) -> (was: f32[N]) { was[i] = p[i]; p[i] = p[i] + 1.0 }")
+    step = pf.compile("op step(inout p: f32[N]) -> (was: f32[N]) { was[i] = old(p[i]); p[i] = p[i] + 1.0 }")
     with pytest.raises(pf.ArgumentError, match="out= for 'was' and 'p' share memory"):
         step(line, out=line)
     np.testing.assert_array_equal(line, grid(12))
@@ -307,7 +307,7 @@ def test_inout_over_an_input() -> None:
 
 
 def test_two_inouts() -> None:
-    swap = pf.compile("op swap(inout p: f32[N], inout q: f32[N]) { p[i] = q[i]; q[i] = p[i] }")
+    swap = pf.compile("op swap(inout p: f32[N], inout q: f32[N]) { p[i] = old(q[i]); q[i] = old(p[i]) }")
     p, q = grid(6), grid(6) * 10
     swap(p, q)
     np.testing.assert_array_equal(p, grid(6) * 10)
@@ -321,7 +321,7 @@ def test_two_inouts() -> None:
 
 
 def test_out_over_an_inout() -> None:
-    f = pf.compile("op f(inout p: f32[N]) -> (old: f32[N]) { old[i] = p[i]; p[i] = p[i] + 1.0 }")
+    f = pf.compile("op f(inout p: f32[N]) -> (old: f32[N]) { old[i] = old(p[i]); p[i] = p[i] + 1.0 }")
     p = grid(5)
     old = f(p)
     np.testing.assert_array_equal(old, grid(5))

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DOUBLE = "op double(x: f32[N, M]) -> (y: f32[N, M]) { y[n, m] = x[n, m] * 2.0 }"
 AXPY = "op axpy(x: f32[N], y: f32[N], a: f32 = 2.0) -> (z: f32[N]) { z[i] = a * x[i] + y[i] }"
 STEP = "op step(inout p: f32[N, M], g: f32[N, M]) { p[n, m] = p[n, m] - g[n, m] }"
-SWAP = "op swap(inout p: f32[N], inout q: f32[N]) { p[i] = q[i]; q[i] = p[i] }"
+SWAP = "op swap(inout p: f32[N], inout q: f32[N]) { p[i] = old(q[i]); q[i] = old(p[i]) }"
 TOTAL = "op total(x: f32[N]) -> (s: f32) { s = sum[i](x[i]) }"
 SPLIT = "op split(x: f32[N]) -> (lo: f32[N], hi: f32[N]) { lo[i] = x[i] - 1.0; hi[i] = x[i] + 1.0 }"
 PICK = "op pick(x: f32[N], at: i64[M]) -> (y: f32[M]) { y[m] = x[at[m]] }"

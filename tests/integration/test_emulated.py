@@ -84,11 +84,11 @@ def test_parts_of_one_element(columns: int) -> None:
 
 # One memory has two names, p and p__out: vectors are read by the one, the plan speaks of the other.
 NAMES = """op p(inout p: f32[N, M], inout q: f32[N], g: f32[N, M]) -> (o: f32[N, M]) where M >= 1 {
-  rs[i] = sum[j](p[i, j])
-  cs[j] = sum[i](p[i, j]) for j in 0..M
+  rs[i] = sum[j](old(p[i, j]))
+  cs[j] = sum[i](old(p[i, j])) for j in 0..M
   p[i, j] = g[i, j] for i in 0..N, j in 0..M-1
-  q[i] = q[i] + p[i, 0]
-  o[i, j] = p[i, j] + q[i] + rs[i] - cs[j]
+  q[i] = q[i] + old(p[i, 0])
+  o[i, j] = old(p[i, j]) + old(q[i]) + rs[i] - cs[j]
 }"""
 
 

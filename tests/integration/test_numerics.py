@@ -354,7 +354,7 @@ def test_first_extreme_along_a_middle_axis(name: str, shape: tuple[int, int, int
 
 def test_first_extreme_of_what_is_changed_in_place() -> None:
     f = pf.compile("""op f(inout x: f32[C, P]) -> (y: i64[P]) where C >= 1 {
-      y[p] = argmax[c](x[c, p])
+      y[p] = argmax[c](old(x[c, p]))
       x[c, p] = -x[c, p]
     }""")
     x = np.random.default_rng(0).standard_normal((9, 5000)).astype(np.float32)

@@ -164,7 +164,7 @@ def test_names_in_any_order_take_the_short_way_too() -> None:
 
 def test_strided_arrays_take_the_short_way_with_the_launcher(way: str) -> None:
     text = """op f(inout p: f32[N, M], x: f32[N, M]) -> (y: f32[N, M]) {
-      y[i, j] = p[i, j] - x[i, j]
+      y[i, j] = old(p[i, j]) - x[i, j]
       p[i, j] = p[i, j] + 2.0 * x[i, j]
     }"""
     f = pf.compile(text)

@@ -203,7 +203,9 @@ def test_mutual_recurrence() -> None:
 
 
 def test_inout() -> None:
-    built = graph("op f(inout p: f32[N], g: f32[N]) -> (l: f32) {\np[i] = p[i] - g[i]\nl = sum[i](p[i])\n}")
+    built = graph(
+        "op f(inout p: f32[N], g: f32[N]) -> (l: f32) {\np[i] = p[i] - g[i]\nl = sum[i](old(p[i]))\n}"
+    )
     assert built.tensor("p").role is g.Role.INOUT
     out = built.tensor("p__out")
     assert (out.role, out.alias) == (g.Role.OUTPUT, "p")
@@ -401,7 +403,7 @@ def test_scatter_onto_f16_rounds_once() -> None:
 
 
 def test_inout_scatter_starts_from_the_entry_value() -> None:
-    text = "op f(inout p: f32[N], k: i32[N]) -> (s: f32) { p[k[i]] += p[i]; s = sum[i](p[i]) }"
+    text = "op f(inout p: f32[N], k: i32[N]) -> (s: f32) { p[k[i]] += p[i]; s = sum[i](old(p[i])) }"
     got = run(text, p=V, k=K)
     assert got["p__out"].tolist() == [1.0 - 2.0, -2.0 + 4.0, 0.5 + 1.0 + 0.5, 4.0]
     assert got["s"] == V.sum()

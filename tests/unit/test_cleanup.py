@@ -255,8 +255,8 @@ def test_scatters_are_never_merged() -> None:
 def test_what_inout_parameters_become_is_not_merged() -> None:
     text = """op f(inout p: f32[N], g: f32[N]) -> (y: f32[N]) {
       p[i] = p[i] * 2.0 + g[i]
-      q[i] = p[i] * 2.0 + g[i]
-      y[i] = q[i] * p[i]
+      q[i] = old(p[i]) * 2.0 + g[i]
+      y[i] = q[i] * old(p[i])
     }"""
     made, _ = after(text, N=4)
     assert "q" in names(made)
@@ -308,7 +308,7 @@ def test_other_readers_keep_a_temporary(body: str) -> None:
 def test_what_an_inout_parameter_becomes_is_copied() -> None:
     text = """op f(inout p: f32[N]) -> (z: f32[N]) {
       t[i] = p[N-1-i] * 2.0 for i in 0..N
-      z[i] = p[i] + 1.0
+      z[i] = old(p[i]) + 1.0
       p[i] = t[i]
     }"""
     assert names(after(text, N=4)[0])[0] == "t"

@@ -154,7 +154,7 @@ def test_readers_of_an_entry_value_come_before_what_replaces_it() -> None:
     graph = graph_of(
         """op f(inout p: f32[N], x: f32[N, N]) -> (y: f32[N]) {
           p[i] = 1.0
-          y[i] = sum[j](x[i, j]) + p[i]
+          y[i] = sum[j](x[i, j]) + old(p[i])
         }""",
         N=5,
     )

@@ -212,7 +212,7 @@ def test_what_is_not_dense_is_left() -> None:
 
 def test_memory_that_is_updated_is_left() -> None:
     text = """op f(inout x: f32[H, G, C]) -> (s: f32[G]) {
-      s[g] = sum[h, c](x[h, g, c])
+      s[g] = sum[h, c](old(x[h, g, c]))
       x[h, g, c] = x[h, g, c] * 2.0
     }"""
     graph = fixed_graph_of(text, H=64, G=8, C=10)

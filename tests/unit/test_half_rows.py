@@ -182,7 +182,7 @@ def test_strided_rows_are_widened_too() -> None:
 
 def test_what_an_operator_changes_is_not_widened() -> None:
     text = """op f(x: f16[T, H], inout g: f16[H]) -> (y: f16[T, H]) {
-      y[t, h] = x[t, h] * g[h]
+      y[t, h] = x[t, h] * old(g[h])
       g[h] = g[h] * 2.0
     }"""
     f = pf.compile(text)

@@ -253,7 +253,7 @@ CASES: dict[str, Case] = {
     "inout": Case(
         """op f(inout p: f32[N], inout m: f32[N], g: f32[N], lr: f32 = 0.1) {
           m[i] = 0.9 * m[i] + 0.1 * g[i]
-          p[i] = p[i] - lr * (0.9 * m[i] + 0.1 * g[i])
+          p[i] = p[i] - lr * (0.9 * old(m[i]) + 0.1 * g[i])
         }""",
         {"p": (10,), "m": (10,), "g": (10,)},
     ),

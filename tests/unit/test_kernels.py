@@ -198,7 +198,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
     "adamw": (
         """op f(inout p: f32[N], inout m: f32[N], inout v: f32[N], g: f32[N], lr: f32, decay: f32 = 0.01) {
           m[i] = 0.9 * m[i] + 0.1 * g[i]
-          n[i] = 0.9 * m[i] + 0.1 * g[i]
+          n[i] = 0.9 * old(m[i]) + 0.1 * g[i]
           w[i] = 0.999 * v[i] + 0.001 * g[i] ** 2
           v[i] = w[i]
           p[i] = p[i] - lr * (n[i] / (sqrt(w[i]) + 1e-8) + decay * p[i])

@@ -97,7 +97,7 @@ def test_dependent_kernels_are_never_in_one_pack() -> None:
         """op f(x: f32[N, M], w: f32[M, M], inout p: f32[N]) -> (y: f32[N, M], z: f32[N]) {
           a[n, k] = sum[m](x[n, m] * w[m, k])
           y[n, k] = sum[m](a[n, m] * w[m, k])
-          z[n] = p[n] * 2.0
+          z[n] = old(p[n]) * 2.0
           s = sum[n, m](x[n, m])
           p[n] = s for n in 0..N
         }""",

@@ -236,7 +236,7 @@ def test_rows_that_depend_on_each_other_stay_apart(why: str) -> None:
 
 def test_parameters_in_place_have_two_names() -> None:
     kernel = kernel_of(
-        "op f(inout p: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](p[t, h]); p[t, h] = p[t, h] + 1.0 }"
+        "op f(inout p: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](old(p[t, h])); p[t, h] = p[t, h] + 1.0 }"
     )
     names = {t.alias: t.name for t in kernel.graph.tensors if t.alias}
     (out,) = names.values()

@@ -23,7 +23,7 @@ MIX = """op mix(x: f32[T, H], w: f16[T, H], b: f32[H], n: i64[T]) -> (y: f32[T, 
   y[t, h] = exp(x[t, h]) + f32(w[t, h]) * b[h] + x[n[t], h]
   s[t] = sum[h](x[t, h] * f32(w[t, h]))
 }"""
-SCALE = "op scale(inout p: f32[N], x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + p[i]\n p[i] = p[i] * 2.0 }"
+SCALE = "op scale(inout p: f32[N], x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + old(p[i])\n p[i] = p[i] * 2.0 }"
 
 
 def kernels_of(text: str, **sizes: int) -> KernelGraph:
