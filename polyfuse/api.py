@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral
@@ -164,7 +164,7 @@ class Program:
 
         Raises ArgumentError PF411 if there is none of that name.
         """
-        chosen = name or (self.ops[-1] if self.ops else None)
+        chosen = name if name is not None else self.ops[-1] if self.ops else None
         for p in self.programs:
             for op in p.ops:
                 if op.name == chosen:
@@ -278,14 +278,19 @@ def compile(
     compiled once.
     """
     chosen = program if isinstance(program, Program) else parse(program)
-    given: object = layers
-    if isinstance(given, str):
-        raise ArgumentError("layers= is a tuple", code="PF413", hint=f"write layers=({given!r},)")
-    for layer in layers:
-        if layer not in LAYERS:
-            raise ArgumentError(
-                f"there is no layer '{layer}'", code="PF413", hint=f"one of {', '.join(LAYERS)}"
-            )
+    _check_layers(layers)
+    for name, given, kind in (
+        ("fusion", fusion, LoopFusion),
+        ("stitching", stitching, Stitching),
+        ("packing", packing, Packing),
+        ("clustering", clustering, Clustering),
+        ("options", options, Options),
+        ("op", op, str),
+    ):
+        if given is not None and not isinstance(given, kind):
+            what = "the name of an operator" if kind is str else f"an object of the class {kind.__name__}"
+            hint = f"{name}=None, the default, takes {'the last one' if kind is str else 'the usual one'}"
+            raise ArgumentError(f"{name}= cannot be {given!r}: it is {what}", code="PF490", hint=hint)
     unknown = [n for n in switches if n not in {f.name for f in fields(Options)}]
     if unknown:
         names = ", ".join(f.name for f in fields(Options))
@@ -306,6 +311,20 @@ def compile(
         clustering=clusters,
         options=settings,
     )
+
+
+def _check_layers(layers: object) -> None:
+    """Raises ArgumentError PF413 for what is no tuple of names of layers."""
+    if isinstance(layers, str):
+        raise ArgumentError("layers= is a tuple", code="PF413", hint=f"write layers=({layers!r},)")
+    if not isinstance(layers, Collection):
+        hint = "layers=() applies none"
+        raise ArgumentError(f"layers= is a tuple of names, not {layers!r}", code="PF413", hint=hint)
+    for layer in layers:
+        if layer not in LAYERS:
+            raise ArgumentError(
+                f"there is no layer '{layer}'", code="PF413", hint=f"one of {', '.join(LAYERS)}"
+            )
 
 
 def op(function: Callable[..., Any]) -> Compiled:

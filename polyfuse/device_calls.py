@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyfuse.calls import Back, CallMemory, Given, require_output, require_writable, tensors_of
-from polyfuse.interop.arrays import to_numpy
+from polyfuse.interop.arrays import readable, to_numpy
 from polyfuse.interop.device_arrays import empty_result, result_kind, to_device
 from polyfuse.ir.dtypes import BF16
 from polyfuse.ir.tensor_graph import Role, Tensor
@@ -26,7 +26,8 @@ def given_on_gpu(values: Mapping[str, Any]) -> Given:
     found: dict[str, Any] = {}
     back: Back | None = None
     for name, value in values.items():
-        view = to_device(value, name)
+        with readable(name):
+            view = to_device(value, name)
         if view is None:
             found[name], mine = to_numpy(value, name)
             back = back or mine

@@ -20,6 +20,8 @@ Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
 TUNE: tuple[str, ...] = get_args(Tune)
 
+MOST_THREADS = 1024
+
 ENV_VERIFY = "POLYFUSE_VERIFY"
 ENV_DUMP = "POLYFUSE_DUMP"
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
@@ -171,10 +173,10 @@ class Options:
         for name in ("checked", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise _unfit(name, getattr(self, name), "True or False")
-        for name in ("threads", "resident"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise _unfit(name, value, "a whole number from 1 on, or None")
+        if self.threads is not None and not (type(self.threads) is int and 1 <= self.threads <= MOST_THREADS):
+            raise _unfit("threads", self.threads, f"a whole number from 1 to {MOST_THREADS}, or None")
+        if self.resident is not None and (type(self.resident) is not int or self.resident < 1):
+            raise _unfit("resident", self.resident, "a whole number from 1 on, or None")
         if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             raise _unfit("progress", self.progress, "True, False, a function or None")
         if type(self.seed) is not int or self.seed < 0:

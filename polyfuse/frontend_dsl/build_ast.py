@@ -67,9 +67,20 @@ class RangePart:
 Children: TypeAlias = list[Any]
 
 
-def _grow(span: Span, *below: Part | RangePart) -> int:
+def levels_of(e: ast.Expr) -> int:
+    """How many operations lie above one another in a node alone: several in a chain or a minimum of many."""
+    match e:
+        case ast.Compare(_, ops):
+            return len(ops)
+        case ast.Call("min" | "max", args):
+            return max(1, len(args) - 1)
+        case _:
+            return 1
+
+
+def _grow(span: Span, *below: Part | RangePart, levels: int = 1) -> int:
     """The height of a node above `below`; too high is an error."""
-    height = 1 + max((part.height for part in below), default=0)
+    height = levels + max((part.height for part in below), default=0)
     if height > MAX_HEIGHT:
         raise DslError(
             f"this expression is nested too deep: more than {MAX_HEIGHT} operators, calls and subscripts"
@@ -133,7 +144,7 @@ class _Expressions:
         operands: list[Part] = children[::2]
         span = operands[0].outer.to(operands[-1].outer)
         node = ast.Compare(_nodes(operands), tuple(str(op) for op in children[1::2]), span)
-        return Part(node, span, _grow(span, *operands))
+        return Part(node, span, _grow(span, *operands, levels=levels_of(node)))
 
     def conditional(self, children: Children) -> Part:
         then, cond, other = children
@@ -165,8 +176,9 @@ class _Expressions:
                 args.append(argument)
         span = name.span.to(close.span)
         pairs = tuple((str(k.name), k.value.node) for k in keywords)
-        height = _grow(span, *args, *(k.value for k in keywords))
-        return Part(ast.Call(str(name), _nodes(args), pairs, name.span, span), span, height)
+        node = ast.Call(str(name), _nodes(args), pairs, name.span, span)
+        height = _grow(span, *args, *(k.value for k in keywords), levels=levels_of(node))
+        return Part(node, span, height)
 
     def range(self, children: Children) -> RangePart:
         name, lower, upper = children

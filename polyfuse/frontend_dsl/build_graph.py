@@ -19,7 +19,7 @@ from polyfuse.frontend_dsl.elaborate import elaborate
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import constraints_of
 from polyfuse.frontend_dsl.monomorphise import monomorphise, rank_variables
-from polyfuse.frontend_dsl.names import GENERIC_KINDS, Library, Namer, did_you_mean
+from polyfuse.frontend_dsl.names import GENERIC_KINDS, MAX_AXES, Library, Namer, did_you_mean
 from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo, top_scope
 from polyfuse.ir import tensor_graph as g
@@ -94,12 +94,29 @@ def build(
     declare_params(ctx, scope)
     declare_results(ctx, scope)
     groups = elaborate(ctx, scope, inline)
+    if diags.errors_seen == before:
+        _check_axes(ctx)
     if diags.errors_seen > before:
         return None, groups
     for p in mono.params:
         if p.inout and p.name not in scope.writes:
             diags.warning("PF291", f"inout parameter '{p.name}' is never written", p.name_span)
     return _graph(ctx, scope), groups
+
+
+def _check_axes(ctx: Context) -> None:
+    """Arrays of NumPy have no more axes, nor has what is computed by them more loops (PF237)."""
+    for info in ctx.infos:
+        if info.rank is not None and info.rank > MAX_AXES:
+            message = f"'{info.name}' has {info.rank} axes, the limit is {MAX_AXES}"
+            ctx.diags.error("PF237", message, info.span, _FEWER)
+    for s in ctx.statements:
+        if len(s.dims) > MAX_AXES >= len(s.write):
+            message = f"this has {len(s.dims)} index variables, the limit is {MAX_AXES}"
+            ctx.diags.error("PF237", message, s.span, _FEWER)
+
+
+_FEWER = "join some into one: x[i // M, i % M]"
 
 
 def _assume(ctx: Context, scope: Scope) -> None:

@@ -17,7 +17,7 @@ from typing import NoReturn, SupportsInt, TypeAlias
 
 from polyfuse.diagnostics import DslError
 from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.build_ast import MAX_HEIGHT
+from polyfuse.frontend_dsl.build_ast import MAX_HEIGHT, levels_of
 from polyfuse.frontend_dsl.builder_places import here
 from polyfuse.frontend_dsl.expr_text import expr_text
 from polyfuse.frontend_dsl.names import REDUCTIONS, did_you_mean
@@ -233,7 +233,8 @@ def _shown(x: object) -> str:
 
 def _made(make: Callable[..., ast.Expr], *parts: Operand) -> Value:
     values = [as_value(p) for p in parts]
-    return Value(make(*(v._node for v in values)), 1 + max(v._height for v in values))
+    node = make(*(v._node for v in values))
+    return Value(node, levels_of(node) + max(v._height for v in values))
 
 
 def _binary(op: str, left: Operand, right: Operand) -> Value:

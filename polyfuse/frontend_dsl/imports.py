@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
-from polyfuse.diagnostics import Diagnostic, Diagnostics, DslError
+from polyfuse.diagnostics import ArgumentError, Diagnostic, Diagnostics, DslError
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.parse import check_duplicates, parse_text, read_source
 
@@ -42,6 +42,10 @@ def load(text_or_path: str | os.PathLike[str], name: str = "<string>") -> Loaded
         if "\n" in text_or_path or not text_or_path.strip().endswith(".pf"):
             return load_text(text_or_path, name)
         text_or_path = text_or_path.strip()
+    elif not isinstance(text_or_path, os.PathLike):
+        hint = "decode it: text.decode('utf-8')" if isinstance(text_or_path, bytes) else None
+        message = f"a program is a string or the path of a file, not of type {type(text_or_path).__name__}"
+        raise ArgumentError(message, code="PF114", hint=hint)
     return load_file(text_or_path)
 
 

@@ -14,12 +14,14 @@ FLOAT_FUNCTIONS = frozenset(
 )
 """Functions of one floating-point operand."""
 
+_MANY = 1 << 30  # as many as an expression may be high
+
 FUNCTIONS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(sorted(FLOAT_FUNCTIONS), (1, 1)),
     "abs": (1, 1),
     "pow": (2, 2),
-    "min": (2, 16),
-    "max": (2, 16),
+    "min": (2, _MANY),
+    "max": (2, _MANY),
     "select": (3, 3),
 }
 """Scalar functions: the least and the greatest number of arguments."""
@@ -37,6 +39,9 @@ GENERIC_KINDS = {
     "int": tuple(t for t in ALL if t.is_integer),
 }
 """What `F: kind` may stand for."""
+
+MAX_AXES = 64
+"""Axes of a tensor and index variables of a statement: what arrays of NumPy have."""
 
 MAX_CALL_DEPTH = 24
 MAX_STATEMENTS = 10_000

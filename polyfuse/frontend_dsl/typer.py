@@ -13,7 +13,15 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds
 from polyfuse.frontend_dsl.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, to_index
-from polyfuse.frontend_dsl.names import FLOAT_FUNCTIONS, FUNCTIONS, OLD, REDUCTIONS, Library, axes, did_you_mean
+from polyfuse.frontend_dsl.names import (
+    FLOAT_FUNCTIONS,
+    FUNCTIONS,
+    OLD,
+    REDUCTIONS,
+    Library,
+    axes,
+    did_you_mean,
+)
 from polyfuse.frontend_dsl.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.weak_types import (
     BOOLEAN,

@@ -7,12 +7,13 @@ view; results go back through the library of the first such argument.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.interop.torch_tensors import is_torch, require_memory
 from polyfuse.runtime.cuda_arguments import on_device
 
@@ -24,7 +25,7 @@ def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object
     """(NumPy view or the value itself, how results go back: None for NumPy and plain numbers).
 
     Raises ArgumentError PF417 for an array that lives on another device, PF420 or PF421 for one that is more
-    than its memory.
+    than its memory, PF400 for what cannot be read.
     """
     if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(
@@ -32,7 +33,28 @@ def to_numpy(value: object, name: str) -> tuple[object, Callable[[Array], object
             code="PF421",
             hint=f"pass {name}.filled(value), or {name}.data and the mask as an argument of its own",
         )
-    if isinstance(value, (np.ndarray, np.generic, bool, int, float, list, tuple)):
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
+        return value, None
+    with readable(name):
+        return _viewed(value, name)
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Whatever the argument's own protocol raises is an ArgumentError PF400 that names it."""
+    try:
+        yield
+    except PolyfuseError:
+        raise
+    except Exception as error:
+        message = f"argument '{name}' cannot be read as an array: {type(error).__name__}: {error}"
+        hint = f"make it one before: np.asarray({name}), with rows of one length"
+        raise ArgumentError(message, code="PF400", hint=hint) from error
+
+
+def _viewed(value: object, name: str) -> tuple[object, Callable[[Array], object] | None]:
+    if isinstance(value, (list, tuple)):
+        np.shape(value)  # rows of one length
         return value, None
     if is_torch(value):
         return _torch_view(value, name), _to_torch

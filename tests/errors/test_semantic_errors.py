@@ -131,6 +131,7 @@ STATEMENTS = [
     # scatters
     ("t[k[i]] += v[i]\n" + Y, "PF226", 1, "let t: f32[...] = 0"),
     ("y[k[i]] += v[i]\ny[k[i]] max= v[i]", "PF227", 1, "different kinds: '+=' and 'max='", 3),
+    (f"t[{', '.join('0' for _ in range(65))}] = s\n" + Y, "PF237", 1, "has 65 axes, the limit is 64"),
     ("y[i] = old(v[i])", "PF294", 8, "takes an inout parameter"),
     ("y[k[i]] += y[i] * v[i]", "PF228", 12, "reads its own target 'y'"),
     # ranges and indices

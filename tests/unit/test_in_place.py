@@ -16,7 +16,9 @@ IN_PLACE = {
     "only written": "op f(inout p: f32[N], g: f32[N]) { p[i] = g[i] }",
     "a part": "op f(inout p: f32[N], g: f32[N]) { p[i] = p[i] + g[i] for i in 1..N - 1 }",
     "two apart": "op f(inout p: f32[N], inout g: f32[N]) { p[i] = p[i] * 3.0; g[i] = g[i] * 0.5 }",
-    "read by a result": "op f(inout p: f32[N], g: f32[N]) -> (y: f32[N]) { y[i] = old(p[i]) * g[i]; p[i] = 0.0 }",
+    "read by a result": (
+        "op f(inout p: f32[N], g: f32[N]) -> (y: f32[N]) { y[i] = old(p[i]) * g[i]; p[i] = 0.0 }"
+    ),
 }
 COPIED = {
     "two that read each other": """op f(inout p: f32[N], inout g: f32[N]) {
