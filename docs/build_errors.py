@@ -4,7 +4,8 @@
     python docs/build_errors.py --check    fails if it is not up to date
 
 A fragment is called after its code, begins with ``# PF101: title``, and may have ``##`` headings.
-Messages end in ``see docs/errors.md#pf101``, so every section has that anchor.
+Messages end in ``more: polyfuse explain PF101``, which prints the fragment; pages link to the anchor of a
+section, ``#pf101``.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ Every error and warning of polyfuse has a code, and every code has a section her
 add.pf:2:17: error PF201: unknown tensor 'z'
     2 |   y[i] = x[i] + z[i]
       |                 ^
-  see docs/errors.md#pf201
+  more: polyfuse explain PF201
 ```
+
+`polyfuse explain PF201` prints the section of a code, `polyfuse errors` lists them.
 
 In Python, `error.diagnostics` holds all findings: `code`, `message`, `span` (with `line` and `column`),
 `hint`, and `related` places.

@@ -1,9 +1,9 @@
-"""Errors with a code, a place, carets, a hint and a docs anchor.
+"""Errors with a code, a place, carets, a hint and the command that shows their page.
 
 Codes: PF1xx text and syntax, PF2xx names and types, PF3xx ranges, pieces and indices,
 PF4xx calls from Python (arguments, sizes), PF5xx scheduling and legality,
 PF6xx kernels and code generation, PF7xx compiler and run time, PF8xx cache and files,
-PF9xx internal.  Every code has a section in ``docs/errors.md`` (tested).
+PF9xx internal.  Every code has a page in ``docs/errors.d`` (tested), which `polyfuse explain` shows.
 Semantic errors of a file are collected in a `Diagnostics` and raised together.
 """
 
@@ -43,7 +43,7 @@ class Diagnostic:
             lines += [f"  {span}: {remark}", span.caret_lines()]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        lines.append(f"  see docs/errors.md#{self.code.lower()}")
+        lines.append(f"  more: polyfuse explain {self.code}")
         return "\n".join(lines)
 
 

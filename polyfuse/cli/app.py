@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from polyfuse.cli import explain, kernels, run, stages, text, tools
+from polyfuse.cli import explain, kernels, pages, run, stages, text, tools
 from polyfuse.cli.errors import Guarded
 
 _HELP = """Compile, run and look into fused tensor operators.
@@ -64,5 +64,6 @@ _add(_LOOK, explain.passes)
 _add(_TEXT, text.check)
 _add(_TEXT, text.fmt)
 _add(_TEXT, text.stdlib)
+_add(_TEXT, pages.errors)
 _add(_TOOLS, tools.doctor)
 app.add_typer(tools.cache, rich_help_panel=_TOOLS)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from polyfuse.cli import files, run, screen, settings, stages
+from polyfuse.cli import files, pages, run, screen, settings, stages
 
 
 def explain(
-    file: settings.File,
+    file: settings.FileOrCode,
     first: Annotated[
         str | None, typer.Argument(metavar="[STMT", help="A statement, as `emit` names it.")
     ] = None,
@@ -28,7 +28,8 @@ def explain(
     device: settings.Device = None,
     tune: settings.Tune = "model",
 ) -> None:
-    """Say what the compiler decided and why; for two statements, which loops they share and why no more.
+    """Say what the compiler decided and why; for two statements, which loops they share and why no more; for
+    the code of an error, when it happens and how to mend it.
 
     A line that begins with + is something done, one with - something considered and not done. With --tune
     measure a table of the variants that were timed follows.
@@ -39,12 +40,19 @@ def explain(
 
       polyfuse explain stdlib:layer_norm mu__sum y
 
+      polyfuse explain PF402
+
       polyfuse explain stdlib:softmax --target cuda --device A100
 
       polyfuse explain stdlib:softmax --partition search
 
       polyfuse explain stdlib:softmax --tune measure
     """
+    if pages.CODE.fullmatch(file):
+        if first is not None:
+            raise typer.BadParameter("an error has no statements")
+        screen.show(pages.page(file))
+        return
     from polyfuse.cli.compiler import Options
 
     made_for, applied = settings.target_of(target, device), settings.layers_of(layers)

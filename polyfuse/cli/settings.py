@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A .pf file, - for standard input, or stdlib:OPERATOR.")
 ]
+FileOrCode = Annotated[
+    str, typer.Argument(metavar="FILE", help="As for `run`, or the code of an error: PF402.")
+]
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Files of programs; - is standard input.")
 ]

@@ -212,5 +212,5 @@ def test_pages_show_what_is_printed(code: str) -> None:
     page = (DOCS / f"{code}.md").read_text(encoding="utf-8")
     text, shown = (block.strip("\n") for block in page.split("```")[1:4:2])
     found = failing(text if text.startswith("op") else f"op f() {{\n{text}\n}}")
-    printed = found[0].render().removesuffix(f"\n  see docs/errors.md#{code.lower()}")
+    printed = found[0].render().removesuffix(f"\n  more: polyfuse explain {code}")
     assert shown == printed

@@ -146,7 +146,7 @@ def test_what_the_emulator_finds_is_an_error(norm: str, monkeypatch: pytest.Monk
     done = call("run", norm, "-s", "T=2,H=1024", "--target", "emulate", code=1)
     assert "error PF730: pf_k0_0: race: thread" in done.stderr
     assert "hint: a barrier is missing between the two" in done.stderr
-    assert "docs/errors.md#pf730" in done.stderr and "y:" not in done.stdout
+    assert "more: polyfuse explain PF730" in done.stderr and "y:" not in done.stdout
 
 
 def test_run_on_a_gpu(norm: str, slow_gpu: None) -> None:
@@ -362,6 +362,28 @@ def test_compare_in_the_emulator(norm: str) -> None:
     assert [r[-3:] for r in rows if r and r[0] in ("none", "loop")] == [["-", "-", "agrees"]] * 2
 
 
+def test_explain_the_code_of_an_error() -> None:
+    text = call("explain", "PF402").stdout
+    assert text.startswith("PF402: dtype of an argument\n") and "How to mend it" in text
+    assert call("explain", "pf402").stdout == text
+    assert "there is no error PF999" in call("explain", "PF999", code=2).stderr
+    assert "no statements" in call("explain", "PF402", "y", code=2).stderr
+
+
+def test_errors_are_listed() -> None:
+    every = call("errors").stdout
+    assert "PF402  dtype of an argument\n" in every and len(every.splitlines()) > 150
+    some = call("errors", "pf2").stdout.splitlines()
+    assert some and all(line.startswith("PF2") for line in some)
+    assert "no code begins with" in call("errors", "X", code=2).stderr
+
+
+def test_every_message_names_the_command_that_shows_its_page(workplace: Path) -> None:
+    (workplace / "bad.pf").write_text("op f(x: f32[N]) -> (y: f32[N]) { y[i] = z[i] }", encoding="utf-8")
+    command = call("check", "bad.pf", code=1).stderr.split("more: polyfuse ")[1].split()
+    assert call(*command).stdout.startswith("PF201: ")
+
+
 def test_explain_for_a_gpu(norm: str) -> None:
     text = call("explain", norm, "-s", "T=6,H=100", "--target", "cuda", "--device", "B200").stdout
     assert "+ map " in text and " threads share a row" in text
@@ -469,7 +491,7 @@ def test_errors_of_a_program_have_carets() -> None:
     lines = done.stderr.splitlines()
     assert lines[0].startswith("<stdin>:1:48: error PF201: unknown")
     assert lines[2].index("^") == lines[1].index("z[i]")
-    assert "docs/errors.md#pf201" in done.stderr
+    assert "more: polyfuse explain PF201" in done.stderr
 
 
 def test_an_index_from_data_is_a_wrong_program(workplace: Path) -> None:
@@ -547,7 +569,19 @@ def test_help_is_quick_and_complete() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
     done = process("--help")
     assert done.returncode == 0
-    for name in ("run", "compare", "emit", "explain", "passes", "check", "fmt", "stdlib", "doctor", "cache"):
+    for name in (
+        "run",
+        "compare",
+        "emit",
+        "explain",
+        "passes",
+        "check",
+        "fmt",
+        "stdlib",
+        "errors",
+        "doctor",
+        "cache",
+    ):
         assert name in done.stdout
 
 

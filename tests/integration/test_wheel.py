@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("*.py", "*.pf", "*.lark", "*.h", "*.cpp", "py.typed")
+SHIPPED = ("*.py", "*.pf", "*.lark", "*.h", "*.cpp", "*.md", "py.typed")
 
 # Runs in isolated mode, far from the checkout; the wheel's folder is the first argument.
 PROBE = """
@@ -22,6 +22,7 @@ import importlib.resources, json, pathlib, sys
 target = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(target))
 import polyfuse
+from polyfuse.cli import pages
 from polyfuse.frontend_dsl import grammar_file
 from polyfuse.frontend_dsl.parse import parse_file, parse_text
 program = parse_text("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = 2 * x[i] }")
@@ -33,6 +34,8 @@ own = [m.__file__ for n, m in sys.modules.items() if n.partition(".")[0] == "pol
 print(json.dumps({
     "grammar": grammar_file.grammar_text(),
     "ops": [op.name for op in program.ops],
+    "page": pages.page("PF402"),
+    "errors": list(pages.titles()),
     "stdlib": names,
     "strangers": [f for f in own if not pathlib.Path(f).is_relative_to(target)],
     "version": polyfuse.__version__,
@@ -46,7 +49,7 @@ def _copy_of_the_sources(folder: Path) -> Path:
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    for name in ("polyfuse", "grammars"):
+    for name in ("polyfuse", "grammars", "docs/errors.d"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -87,9 +90,14 @@ def _package_files(archive: Path) -> set[str]:
 
 def test_wheel_holds_every_source(wheel: Path) -> None:
     """A package that pyproject.toml does not list, or a kind of file it does not, would be missing."""
+    folders = {
+        "polyfuse": "polyfuse",
+        "grammars": "polyfuse/grammars",
+        "docs/errors.d": "polyfuse/error_pages",
+    }
     expected = {
-        str(Path("polyfuse" if folder == "polyfuse" else "polyfuse/grammars") / p.relative_to(ROOT / folder))
-        for folder in ("polyfuse", "grammars")
+        str(Path(inside) / p.relative_to(ROOT / folder))
+        for folder, inside in folders.items()
         for pattern in SHIPPED
         for p in (ROOT / folder).rglob(pattern)
     }
@@ -103,6 +111,8 @@ def test_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None
     found = json.loads(_run(sys.executable, "-I", "-c", PROBE, target, cwd=tmp_path))
     assert found["strangers"] == [], "modules of the checkout were imported"
     assert found["ops"] == ["twice"]
+    assert found["page"] == (ROOT / "docs/errors.d/PF402.md").read_text(encoding="utf-8").removeprefix("# ")
+    assert found["errors"] == sorted(p.stem for p in (ROOT / "docs/errors.d").glob("*.md"))
     assert found["grammar"] == (ROOT / "grammars" / "polyfuse.lark").read_text(encoding="utf-8")
     assert found["stdlib"] == sorted(p.name for p in (ROOT / "polyfuse" / "stdlib").glob("*.pf"))
     assert found["stdlib"], "the standard library is empty"
