@@ -20,13 +20,13 @@ from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import constraints_of
 from polyfuse.frontend_dsl.monomorphise import monomorphise, rank_variables
 from polyfuse.frontend_dsl.names import (
-    FUNCTIONS,
     GENERIC_KINDS,
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
     REDUCTIONS,
     axes,
     did_you_mean,
+    function_meant,
     is_builtin,
     representative,
 )
@@ -134,7 +134,9 @@ class _Call:
             message = f"'{name}' is a function of numbers: a call of it is no statement"
             raise self._error("PF202", message, self.call.callee_span, f"give it a name: y = {name}(...)")
         if found is None:
-            hint = did_you_mean(name, (*library.names(), *FUNCTIONS))
+            count = len(self.call.args) + len(self.call.keywords)
+            operators = [op.name for p in library.programs for op in p.ops if _takes(op, count)]
+            hint = function_meant(name, [e.span.text for e in self.call.args], operators)
             if name in REDUCTIONS:
                 hint = f"a reduction names its variables: {name}[i](x[i])"
             raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
@@ -198,7 +200,8 @@ class _Call:
         if isinstance(e, ast.Name) and e.id not in self.scope.sizes and not self.scope.names_constant(e.id):
             info = self.scope.reads.get(e.id)
             if info is None:
-                hint = self.scope.unknown_hint(e.id)
+                rank = None if _splats(p) else len(p.type.extents)
+                hint = self.scope.unknown_hint(e.id, rank)
                 raise self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
             if p.type.extents or (info.rank == 0 and info.constant is None and self._same(p, info)):
                 return _Argument(p, e, info, info.ty)
@@ -368,6 +371,11 @@ class _Call:
                 if not self.ctx.assume(c):
                     message = f"'{mono.name}' needs {e.span.text}, here {c.left} {c.op} {c.right}"
                     raise self._error("PF221", message, self.call.span)
+
+
+def _takes(op: ast.OpDef, count: int) -> bool:
+    """Can the operator be called with so many arguments?"""
+    return sum(p.default is None for p in op.params) <= count <= len(op.params)
 
 
 def _splats(p: ast.Param) -> list[ast.Splat]:

@@ -48,11 +48,11 @@ _MEANT |= {c: a for c, a in {**_CYRILLIC, **_GREEK}.items() if not c.isascii()}
 
 # ASCII characters of other languages that mean nothing here.
 _ASCII_HINTS = {
-    "&": "write 'and'",
-    "|": "write 'or'",
+    "&": "write 'and' between bools; of an integer, k % 2 is the lowest bit and k // 2 all others",
+    "|": "write 'or' between bools; numbers without common bits are added",
     "!": "write 'not', or '!=' to compare",
     "^": "write '**' for a power",
-    "~": "write 'not'",
+    "~": "write 'not' of a bool, -1 - k of an integer",
     "?": "write 'a if condition else b'",
     "@": "write a product of matrices as sum[k](a[i, k] * b[k, j])",
     "'": 'strings stand in double quotes, as in import "file.pf"',

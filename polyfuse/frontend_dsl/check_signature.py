@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
-from polyfuse.frontend_dsl.names import GENERIC_KINDS, did_you_mean, is_builtin
+from polyfuse.frontend_dsl.names import GENERIC_KINDS, did_you_mean, dtype_meant, is_builtin
 from polyfuse.frontend_dsl.reports import Reports
 from polyfuse.frontend_dsl.signature import size_names
 from polyfuse.ir.dtypes import BY_NAME
@@ -67,8 +67,7 @@ def _check_generics(op: ast.OpDef, diags: Reports) -> None:
 def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Reports) -> None:
     generics = [x.name for x in op.generics]
     if kind.dtype not in BY_NAME and kind.dtype not in generics:
-        known = (*BY_NAME, *generics)
-        hint = did_you_mean(kind.dtype, known) or f"dtypes are {', '.join(BY_NAME)}"
+        hint = dtype_meant(kind.dtype, generics)
         diags.error("PF218", f"unknown dtype '{kind.dtype}'", kind.dtype_span, hint)
 
 

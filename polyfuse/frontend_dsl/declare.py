@@ -8,7 +8,7 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.groups import Group
 from polyfuse.frontend_dsl.index_build import size_expr
 from polyfuse.frontend_dsl.literals import fit
-from polyfuse.frontend_dsl.names import axes, did_you_mean, is_builtin
+from polyfuse.frontend_dsl.names import axes, did_you_mean, dtype_meant, is_builtin
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.signature import literal_value
 from polyfuse.ir import tensor_graph as g
@@ -21,7 +21,7 @@ def dtype_of(kind: ast.TensorType, ctx: Context) -> DType | None:
     """The dtype a type names; None after a report."""
     found = BY_NAME.get(kind.dtype)
     if found is None:
-        hint = did_you_mean(kind.dtype, BY_NAME) or f"dtypes are {', '.join(BY_NAME)}"
+        hint = dtype_meant(kind.dtype)
         ctx.diags.error("PF218", f"unknown dtype '{kind.dtype}'", kind.dtype_span, hint)
     return found
 

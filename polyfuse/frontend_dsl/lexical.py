@@ -20,6 +20,7 @@ from lark.lexer import PatternStr, TerminalDef
 from polyfuse.diagnostics import Diagnostic, Diagnostics, DslError
 from polyfuse.frontend_dsl import ast, characters
 from polyfuse.frontend_dsl.build_ast import SourceToken
+from polyfuse.frontend_dsl.foreign import reduction_hint
 from polyfuse.source import SourceText, Span
 
 MAX_SOURCE_BYTES = 1_048_576
@@ -345,8 +346,9 @@ class Tokenizer:
         if self._heads_reduction(end):
             if word in REDUCTIONS:
                 return self._token("REDUCTION", start, end)
+            hint = reduction_hint(word) or f"reductions are {', '.join(REDUCTIONS)}"
             message = f"'{word}' is not a reduction, and a subscripted tensor cannot be called"
-            return self._bad("PF109", message, start, end, f"reductions are {', '.join(REDUCTIONS)}")
+            return self._bad("PF109", message, start, end, hint)
         return self._token("NAME", start, end)
 
     def _heads_reduction(self, end: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.foreign import dtype_hint, function_hint, is_dtype_like
 from polyfuse.ir.dtypes import ALL, BY_NAME
 
 FLOAT_FUNCTIONS = frozenset(
@@ -67,6 +68,40 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known name, or None."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else None
+
+
+def function_meant(name: str, arguments: Sequence[str], others: Iterable[str] = ()) -> str | None:
+    """A hint for a function that there is not: what a known one of another library is here, or the
+    one that takes as many arguments and is spelled alike but for a letter or two. `others` are such names."""
+    known = function_hint(name, arguments)
+    if known is not None:
+        return known
+    count = len(arguments)
+    fitting = {f for f, (low, high) in FUNCTIONS.items() if low <= count <= high}
+    fitting |= set(BY_NAME) if count == 1 and not is_dtype_like(name) else set()
+    return did_you_mean(name, [f for f in (*fitting, *others) if slips(name, f) <= 1 + (len(name) > 5)])
+
+
+def dtype_meant(name: str, generics: Iterable[str] = ()) -> str:
+    """A hint for a dtype that there is not: u32 and c64 are known elsewhere, f23 is a slip."""
+    known = dtype_hint(name)
+    if known is not None:
+        return known
+    near = [t for t in (*BY_NAME, *generics) if not is_dtype_like(name) or sorted(t) == sorted(name)]
+    return did_you_mean(name, near) or f"dtypes are {', '.join(BY_NAME)}"
+
+
+def slips(a: str, b: str) -> int:
+    """How many letters are wrong, missing, too many or in the place of their neighbour."""
+    before, row = list[int](), list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, last, row = row, before, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 class Namer:

@@ -147,8 +147,10 @@ class Scope:
         """Whether the name is that of a number (`inf`, `nan`, `pi`): tensors and sizes come first."""
         return name in CONSTANTS and name not in self.reads and name not in self.sizes
 
-    def unknown_hint(self, name: str, extra: tuple[str, ...] = ()) -> str | None:
-        return did_you_mean(name, (*self.reads, *self.sizes, *extra))
+    def unknown_hint(self, name: str, rank: int | None = 0, extra: tuple[str, ...] = ()) -> str | None:
+        """The name of a similar spelling that can stand there: a tensor of the rank, for 0 a number."""
+        fitting = [n for n, info in self.reads.items() if rank is None or info.rank in (rank, None)]
+        return did_you_mean(name, (*fitting, *extra, *(() if rank else self.sizes)))
 
 
 def top_scope(op: ast.OpDef, written: ast.OpDef, home: ast.Program) -> Scope:

@@ -20,7 +20,7 @@ from polyfuse.frontend_dsl.names import (
     REDUCTIONS,
     Library,
     axes,
-    did_you_mean,
+    function_meant,
 )
 from polyfuse.frontend_dsl.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.weak_types import (
@@ -99,7 +99,7 @@ class Typer:
         if info is None:
             if self.scope.names_constant(e.id):
                 return WEAK_FLOAT
-            hint = self.scope.unknown_hint(e.id, tuple(self.variables))
+            hint = self.scope.unknown_hint(e.id, 0, tuple(self.variables))
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
@@ -120,7 +120,7 @@ class Typer:
             if self.lookup(e.name) is not None:
                 what = "an index variable" if e.name in self.variables else "a size"
                 return self._error("PF204", f"'{e.name}' is {what} and has no elements", e.name_span)
-            hint = self.scope.unknown_hint(e.name)
+            hint = self.scope.unknown_hint(e.name, len(e.indices))
             return self._error("PF201", f"unknown tensor '{e.name}'", e.name_span, hint)
         if info.rank is not None and info.rank != len(e.indices):
             count = f"{len(e.indices)} {'index' if len(e.indices) == 1 else 'indices'}"
@@ -324,7 +324,7 @@ class Typer:
         if e.callee in REDUCTIONS:
             hint = f"a reduction names its variables: {e.callee}[i](x[i])"
             return self._error("PF202", f"unknown function '{e.callee}'", e.callee_span, hint)
-        hint = did_you_mean(e.callee, (*FUNCTIONS, *BY_NAME, *self.library.names()))
+        hint = function_meant(e.callee, [a.span.text for a in e.args])
         return self._error("PF202", f"unknown function or operator '{e.callee}'", e.callee_span, hint)
 
 

@@ -1,0 +1,138 @@
+"""Names that people bring from NumPy, PyTorch and C, and the way to write them here.
+
+A name of this table is no slip of the pen: nothing that is spelled alike is suggested for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# Name -> parameters and what to write. Letters stand for the arguments.
+_WRITTEN: dict[str, tuple[str, str]] = {
+    "absolute": ("x", "abs(x)"),
+    "add": ("a b", "a + b"),
+    "clamp": ("x a b", "min(max(x, a), b)"),
+    "clip": ("x a b", "min(max(x, a), b)"),
+    "cosh": ("x", "(exp(x) + exp(-x)) / 2.0"),
+    "divide": ("a b", "a / b"),
+    "double": ("x", "f64(x)"),
+    "erfc": ("x", "1.0 - erf(x)"),
+    "exp2": ("x", "2.0 ** x"),
+    "expm1": ("x", "exp(x) - 1.0"),
+    "fabs": ("x", "abs(x)"),
+    "float": ("x", "f32(x)"),
+    "float32": ("x", "f32(x)"),
+    "floor_divide": ("a b", "a // b"),
+    "fma": ("a b c", "a * b + c"),
+    "fmax": ("a b", "max(a, b)"),
+    "fmin": ("a b", "min(a, b)"),
+    "half": ("x", "f16(x)"),
+    "hypot": ("a b", "sqrt(a * a + b * b)"),
+    "ifelse": ("c a b", "(a if c else b)"),
+    "int": ("x", "i32(x)"),
+    "isfinite": ("x", "(abs(x) < inf)"),
+    "isinf": ("x", "(abs(x) == inf)"),
+    "lerp": ("a b t", "a + (b - a) * t"),
+    "log10": ("x", "log(x) / 2.302585092994046"),
+    "log1p": ("x", "log(1.0 + x)"),
+    "log2": ("x", "log(x) / 0.6931471805599453"),
+    "logaddexp": ("a b", "max(a, b) + log(1.0 + exp(-abs(a - b)))"),
+    "logical_and": ("a b", "(a and b)"),
+    "logical_not": ("x", "(not x)"),
+    "logical_or": ("a b", "(a or b)"),
+    "logit": ("x", "log(x / (1.0 - x))"),
+    "long": ("x", "i64(x)"),
+    "maximum": ("a b", "max(a, b)"),
+    "minimum": ("a b", "min(a, b)"),
+    "mod": ("a b", "a % b"),
+    "mul": ("a b", "a * b"),
+    "multiply": ("a b", "a * b"),
+    "neg": ("x", "-x"),
+    "negative": ("x", "-x"),
+    "power": ("a b", "a ** b"),
+    "reciprocal": ("x", "1.0 / x"),
+    "remainder": ("a b", "a % b"),
+    "rint": ("x", "round(x)"),
+    "sgn": ("x", "(1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0)"),
+    "sign": ("x", "(1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0)"),
+    "sinh": ("x", "(exp(x) - exp(-x)) / 2.0"),
+    "square": ("x", "x ** 2"),
+    "sub": ("a b", "a - b"),
+    "subtract": ("a b", "a - b"),
+    "tan": ("x", "sin(x) / cos(x)"),
+    "trunc": ("x", "(floor(x) if x >= 0.0 else ceil(x))"),
+    "where": ("c a b", "(a if c else b)"),
+}
+# Sums and the like, which take lines: each is defined for rows of a matrix.
+_LINES = {
+    "amax": "m[t] = max[h](x[t, h])",
+    "amin": "m[t] = min[h](x[t, h])",
+    "average": "mu[t] = mean[h](x[t, h])",
+    "count_nonzero": "n[t] = sum[h](i64(x[t, h] != 0.0))",
+    "cumprod": "c[t, 0] = x[t, 0]; c[t, h] = c[t, h-1] * x[t, h] for t in 0..T, h in 1..H",
+    "cumsum": "c[t, 0] = x[t, 0]; c[t, h] = c[t, h-1] + x[t, h] for t in 0..T, h in 1..H",
+    "dot": "d[t] = sum[h](x[t, h] * w[h])",
+    "einsum": "c[i, j] = sum[k](a[i, k] * b[k, j])",
+    "logsumexp": "m[t] = max[h](x[t, h]); l[t] = m[t] + log(sum[h](exp(x[t, h] - m[t])))",
+    "norm": "n[t] = sqrt(sum[h](x[t, h] ** 2))",
+    "std": "mu[t] = mean[h](x[t, h]); s[t] = sqrt(mean[h]((x[t, h] - mu[t]) ** 2))",
+    "var": "mu[t] = mean[h](x[t, h]); v[t] = mean[h]((x[t, h] - mu[t]) ** 2)",
+}
+# What no line can say.
+_ABSENT = """
+    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cbrt copysign
+    digamma erfcx erfinv frexp gamma i0 ldexp lgamma median mode nextafter polygamma rand randn sort argsort
+    topk zeta
+"""
+_NONE = frozenset(_ABSENT.split())
+_DTYPES = {
+    "bfloat16": "bf16", "byte": "u8", "char": "i8", "double": "f64", "float": "f32", "float16": "f16",
+    "float32": "f32", "float64": "f64", "half": "f16", "int": "i32", "int16": "i16", "int32": "i32",
+    "int64": "i64", "int8": "i8", "long": "i64", "short": "i16", "uint8": "u8",
+    "u16": "i32, which holds each u16", "uint16": "i32, which holds each u16", "u1": "bool",
+    "u32": "i64, which holds each u32", "uint32": "i64, which holds each u32", "boolean": "bool",
+}  # fmt: skip
+_COMPLEX = re.compile(r"c(64|128)|complex(64|128)?")
+# A dtype by its looks: of another width it is no slip.
+_DTYPE_LIKE = re.compile(r"(f|bf|i|u|c|fp|float|int|uint|complex)\d+|e[45]m[23]")
+
+
+def function_hint(name: str, arguments: Sequence[str]) -> str | None:
+    """How a function of another library is written here, of these arguments; None for names unknown to us."""
+    if name in _WRITTEN:
+        parameters, text = _WRITTEN[name][0].split(), _WRITTEN[name][1]
+        if len(parameters) != len(arguments):
+            return f"{name}({', '.join(parameters)}) is written {_bare(text)}"
+        given = dict(zip(parameters, map(_operand, arguments), strict=True))
+        return f"write {re.sub(r'(?<![a-z0-9.])[abcxt](?![a-z0-9.(])', lambda m: given[m[0]], text)}"
+    return reduction_hint(name) or (f"the language has no '{name}'" if name in _NONE else None)
+
+
+def reduction_hint(name: str) -> str | None:
+    """The lines that stand for a reduction of another library."""
+    return f"it is written in lines, for rows: {_LINES[name]}" if name in _LINES else None
+
+
+def dtype_hint(name: str) -> str | None:
+    """What to write for a dtype of another language."""
+    if name in _DTYPES:
+        return f"write {_DTYPES[name]}"
+    if _COMPLEX.fullmatch(name):
+        return "there are no complex numbers: two tensors hold the real and the imaginary parts"
+    return None
+
+
+def is_dtype_like(name: str) -> bool:
+    """Does it look like a dtype, if of no width that there is?"""
+    return _DTYPE_LIKE.fullmatch(name) is not None
+
+
+def _operand(text: str) -> str:
+    """An argument where an operand stands."""
+    whole = re.fullmatch(r"[\w.]+(\[[^\[\]]*\])?|\w+\([^()]*\)", text)
+    return text if whole else f"({text})"
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("(") and text.endswith(")") and text.count("(") == 1 else text
