@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
+from polyfuse.codegen.told import as_printed
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
@@ -118,7 +119,12 @@ class Kernels:
 
     def explain(self) -> str:
         """Every decision so far, one a line, and where what goes from one statement to another is kept."""
-        return "\n".join([*map(str, self.decisions), *(f"+ scheme {e}" for e in self.schemes().edges)])
+        return "\n".join([*map(str, self._told()), *(f"+ scheme {e}" for e in self.schemes().edges)])
+
+    def _told(self) -> tuple[Decision, ...]:
+        """Decisions as the code of a CPU has them, where it can be printed."""
+        code = None if self.target in ON_GPU or self.ir.graph.sizes else self.code()
+        return as_printed(self.decisions, code.made) if isinstance(code, CpuCode) else self.decisions
 
     def schemes(self) -> schemes.Schemes:
         """What goes from one statement to another, how, and why; `print` shows a table."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
+from polyfuse.codegen.told import as_printed
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, tried_by
@@ -335,7 +336,7 @@ def run(compilation: Compilation) -> Built:
     kept = load_plan(key, graph.span.source) if key else None
     if kept is None:
         made, code = emitted(step, compilation)
-        kept = code, made.decisions
+        kept = code, told(made, code)
         if key:
             keep_plan(key, *kept, graph.name)
     code, decisions = kept
@@ -360,6 +361,11 @@ def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | C
             notes.append(Decision(kind, compilation.graph.name, False, refused.diagnostics[0].message))
     made, code = _emitted(step, last)
     return replace(made, decisions=(*made.decisions, *notes)), code
+
+
+def told(low: Lowered, code: CpuCode | CudaCode) -> tuple[Decision, ...]:
+    """Decisions as the code has them."""
+    return as_printed(low.decisions, code.made) if isinstance(code, CpuCode) else low.decisions
 
 
 def _offers(compilation: Compilation) -> list[Compilation]:

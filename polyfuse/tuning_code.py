@@ -23,7 +23,7 @@ from polyfuse.diagnostics import PolyfuseError
 from polyfuse.layers.variants import Choices, Variant, proposals
 from polyfuse.lowering import Lowered
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, emitted, fixed_graph, printed
+from polyfuse.pipeline import Compilation, Watch, emitted, fixed_graph, printed, told
 from polyfuse.runtime.plan_cache import keep_plan
 from polyfuse.runtime.toolchain import compile_shared
 
@@ -112,7 +112,7 @@ class Maker:
             return None
         assert isinstance(code, CpuCode)
         made = self._lowered[same]
-        keep_plan(compilation.key, code, made.decisions, compilation.graph.name)
+        keep_plan(compilation.key, code, told(made, code), compilation.graph.name)
         seconds = project(made.kernels, self.machine, compilation.knobs, self.rates).seconds
         return Candidate(variant, compilation, code, seconds)
 

@@ -68,6 +68,19 @@ CASES = (
         lambda j, n, dy, x, g: _jax_gradients(j, lambda x, g: _jax_rms(j, n, x, g), dy, x, g),
     ),
     Case(
+        "gradient of an RMS norm, one dot of a row",
+        """op f(dy: f32[T, H], x: f32[T, H], w: f32[H]) -> (dx: f32[T, H], dw: f32[H]) where H >= 1 {
+          rs[t] = rsqrt(sum[h](x[t, h] ** 2) / H + 1e-6)
+          g[t, h] = dy[t, h] * w[h]
+          d[t] = sum[h](g[t, h] * x[t, h]) / H
+          dx[t, h] = rs[t] * g[t, h] - x[t, h] * rs[t] ** 3 * d[t]
+          dw[h] = sum[t](dy[t, h] * x[t, h] * rs[t])
+        }""",
+        lambda d: (d(4000, 1024), d(4000, 1024), d(1024)),
+        lambda t, f, dy, x, w: _gradients(t, lambda x, w: _torch_rms(t, x, w), dy, x, w),
+        lambda j, n, dy, x, w: _jax_gradients(j, lambda x, w: _jax_rms(j, n, x, w), dy, x, w),
+    ),
+    Case(
         "gradient of SwiGLU",
         """op f(dy: f32[T, H], a: f32[T, H], b: f32[T, H]) -> (da: f32[T, H], db: f32[T, H]) {
           s[t, h] = sigmoid(a[t, h])

@@ -71,13 +71,15 @@ class Printer:
     """Prints loop IR. `element(buffer, indices)` is an lvalue.
 
     `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
-    a conditional is computed in vain (checked builds must not report it).
+    a conditional is computed in vain (checked builds must not report it).  `made` collects what of certain
+    decisions the text has (`codegen.told`).
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
     functions: set[str] = field(default_factory=set)
     lazy: bool = False
     index_type: str = "pf_i64"
+    made: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
 
     # --- statements -----------------------------------------------------------------------------------
 

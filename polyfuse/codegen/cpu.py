@@ -37,6 +37,7 @@ from polyfuse.codegen.store_order import IN_ORDER, LARGE, STREAMS, stores_severa
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, round_text, series_of, time_parts
+from polyfuse.codegen.told import Made, in_names_of
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.cpu_core import LANE_VECTORS, lane_room, near_room
@@ -84,15 +85,17 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class CpuCode:
-    """Source text, plan, and for checked builds the place of each check (its number is 1 + index)."""
+    """Source text, plan, for checked builds the place of each check (its number is 1 + index), and what of
+    certain decisions the text has (`codegen.told`)."""
 
     source: str
     plan: LaunchPlan
     checks: tuple[tuple[Span, str], ...]
+    made: Made = frozenset()
 
 
-# The form of a kernel -> the bodies of the first of this form, and as it was lowered.
-_Printed: TypeAlias = dict[object, tuple[tuple[str, ...], LoweredKernel]]
+# The form of a kernel -> the bodies of the first of this form, that one lowered, what it has of decisions.
+_Printed: TypeAlias = dict[object, tuple[tuple[str, ...], LoweredKernel, Made]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
         _print(r, f"pf_{k}_" if k else "pf_", used, printed.setdefault(r.knobs, {}))
         for k, r in enumerate(requests)
     ]
-    functions = [text for texts, _, _ in parts for text in texts]
+    functions = [text for p in parts for text in p[0]]
     streams = STREAM if any("pf_stream(" in text for text in functions) else ""
     masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
     turns = TURNS if any("pf_turn" in text for text in functions) else ""
@@ -135,14 +138,14 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
     before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order
     source = before + _HEAD + "\n" + "\n".join(functions)
-    return tuple(CpuCode(source, plan, checks) for _, plan, checks in parts)
+    return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
 
 
 def _print(
     request: Request, prefix: str, used: set[str], printed: _Printed
-) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...]]:
-    """(functions, plan, checks); adds to `used` the prelude's functions that are called, and to `printed` the
-    kernels that others may call."""
+) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...], Made]:
+    """(functions, plan, checks, made); adds to `used` the prelude's functions that are called, and to
+    `printed` the kernels that others may call."""
     kernels = request.kernels
     steps = [p for k in kernels.kernels for p in k.parts or (k,)]
     buffers = plan_buffers(kernels, request.strided, request.copied, steps)
@@ -170,7 +173,7 @@ def _print(
     copied = tuple(sorted(request.copied))
     own, scratch = request.knobs, emitter.scratch
     plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied, own.chunks, own.threads)
-    return functions, plan, tuple(emitter.checks)
+    return functions, plan, tuple(emitter.checks), frozenset(emitter.made)
 
 
 def _functions(
@@ -201,7 +204,8 @@ def _bodies(
     the kernel as it was lowered; where its own tensors are."""
     form = emitter.form(emitter.places(kernel))
     if form in emitter.printed:
-        names, low = emitter.printed[form]
+        names, low, made = emitter.printed[form]
+        made = in_names_of(kernel, low.kernel, made)
         places = emitter.places(_with_arrays_of(kernel, low.kernel))
     else:
         checked = emitter.checked
@@ -209,10 +213,19 @@ def _bodies(
         low = lower(kernel, knobs, checked)
         places = emitter.places(low.kernel)
         names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
-        functions += [emitter.body(n, places, task) for n, task in zip(names, low.tasks, strict=True)]
-        emitter.printed[form] = names, low
+        found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
+        functions += [emitter.body(n, places, task, found) for n, task in zip(names, low.tasks, strict=True)]
+        made = frozenset(found)
+        emitter.printed[form] = names, low, made
+    emitter.made |= made
     emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))
     return names, low, places
+
+
+def has_tiles(low: LoweredKernel) -> bool:
+    """Are sums of products computed in tiles, of registers or along memory?"""
+    found = (n for t in low.tasks for n in nodes_of((*t.body, *t.along)))
+    return any(t.jammed > 1 for t in low.tasks) or any(isinstance(n, RegisterTile) for n in found)
 
 
 def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
@@ -247,6 +260,7 @@ class _Emitter:
         self.printed = printed
         self.scratch = 0
         self.checks: list[tuple[Span, str]] = []
+        self.made: set[tuple[str, str]] = set()
 
     def places(self, kernel: Kernel) -> Addresses:
         """Where the elements of a kernel's tensors are."""
@@ -272,8 +286,9 @@ class _Emitter:
         pairs = [(k, n) for k, b in enumerate(arguments) for n, a in enumerate(aliases) if a == b.tensor]
         return kernel_form(places.kernel), tuple(passed), tuple(pairs)
 
-    def body(self, name: str, places: Addresses, task: Task) -> str:
-        """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only."""
+    def body(self, name: str, places: Addresses, task: Task, made: set[tuple[str, str]]) -> str:
+        """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only. What of
+        decisions it has goes into `made`."""
         strided = frozenset(n for n, b in self.buffers.items() if b.strided)
         printer = BorderPrinter(
             places.element,
@@ -283,6 +298,7 @@ class _Emitter:
             lane_room=lane_room(self.knobs.on),
             streamed=self._streamed(places),
             soon=self._soon(places, task),
+            ahead=frozenset(b.tensor for b in places.kernel.arguments if b.ahead),
             near_room=near_room(self.knobs.on),
             strided=strided,
             flushes=self.knobs.on.flushes,
@@ -297,7 +313,9 @@ class _Emitter:
             body += iterations(task, printer)
         else:
             body += printer.block(task.body, "  ")
-        if printer.used:
+        streams = any(kind == "stream" for kind, _ in printer.made)
+        made |= printer.made
+        if streams:
             body.append("  PF_STREAM_END;")
         declared = ",\n    ".join(p for p, _ in parameters)
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
@@ -305,7 +323,7 @@ class _Emitter:
         every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
         many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
         large = self._large(places)
-        order = "PF_SUMS " if many else "PF_IN_ORDER " if printer.used and len(large) >= STREAMS else ""
+        order = "PF_SUMS " if many else "PF_IN_ORDER " if streams and len(large) >= STREAMS else ""
         head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
         several = any(stores_several(n, large.keys()) for n in every)
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})

@@ -21,10 +21,10 @@ from typing import TypeAlias
 
 from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
-from polyfuse.codegen.transposed import turned_text
+from polyfuse.codegen.transposed import is_short, turned_text
 from polyfuse.codegen.trips import trip_of
 from polyfuse.ir.index_expr import IVar, variables
-from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, TurnedTile, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Prefetch, Store, TurnedTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 
@@ -39,12 +39,14 @@ _Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row i
 @dataclass(slots=True)
 class SoonPrinter(StreamPrinter):
     """Vector loops over what is in `soon` go in strips, each of which begins with requests.  Rows of up to
-    `near_room` bytes are near once a loop has read them.
+    `near_room` bytes are near once a loop has read them.  Rows of what is in `ahead` are asked for one by one
+    (`codegen.prefetch`).
 
     Not so where a loop updates memory of the caller (`inout`) in place: measured, it gains nothing there.
     """
 
     soon: frozenset[str] = field(default_factory=frozenset, kw_only=True)
+    ahead: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     inout: frozenset[str] = field(default_factory=frozenset, kw_only=True)
     near_room: int = field(default=0, kw_only=True)
     near: frozenset[_Row] = field(default_factory=frozenset, kw_only=True)
@@ -72,7 +74,15 @@ class SoonPrinter(StreamPrinter):
         self.near = before
         return lines
 
+    def node(self, node: Node, indent: str) -> list[str]:
+        if isinstance(node, Prefetch):
+            self.made.add(("prefetch" if node.buffer in self.ahead else "soon", node.buffer))
+        return StreamPrinter.node(self, node, indent)
+
     def turned(self, node: TurnedTile, indent: str) -> list[str]:
+        self.made.add(("transpose", node.buffer))
+        if node.buffer in self.soon and not is_short(node):
+            self.made.add(("soon", node.buffer))
         return turned_text(self, node, indent, ahead=node.buffer in self.soon)
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
@@ -107,6 +117,7 @@ class SoonPrinter(StreamPrinter):
         place = self.element(self, r.tensor, r.indices)
         here = f"const pf_i64 {var} = {start} + l + {AHEAD // size};"
         each = f"for (int l = 0; l < {lanes}; l += {step})"
+        self.made.add(("soon", r.tensor))
         return [f"{indent}{each} {{ {here} __builtin_prefetch(&{place}, 0, 2); }}"]
 
     def _fetched(self, loop: For) -> list[Read]:

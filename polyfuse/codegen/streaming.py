@@ -25,7 +25,7 @@ from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.codegen.trips import most_trips
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
-from polyfuse.ir.loop_ir import Declare, For, Store, Update
+from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
 
@@ -78,16 +78,15 @@ PF_INLINE void pf_stream(void* to, const void* from, pf_i64 bytes) {
 
 @dataclass(slots=True)
 class StreamPrinter(LanePrinter):
-    """Stores to `streamed` in vector loops go past the caches; `used` says whether there were any."""
+    """Stores to `streamed` in vector loops go past the caches."""
 
     streamed: frozenset[str] = field(default_factory=frozenset, kw_only=True)
-    used: list[str] = field(default_factory=list, kw_only=True)
 
     def loop(self, loop: For, indent: str) -> list[str]:
         found = [n for n in loop.body if isinstance(n, Store) and n.buffer in self.streamed]
         if not found or not _fits(loop, found):
             return LanePrinter.loop(self, loop, indent)
-        self.used.append(loop.var)
+        self.made.update(("stream", s.buffer) for s in found)
         if loop.window and (size := together(loop, found)):
             return self._window_past(loop, found, size, indent)
         return self._streaming(loop, found, indent)
@@ -179,7 +178,7 @@ def _fits(loop: For, found: list[Store]) -> bool:
     """Is it a long vector loop of plain stores along memory?"""
     if loop.coordinate is not Coordinate.VECTOR or loop.lanes or loop.step != 1 or guarded_load(loop.body):
         return False
-    if not all(isinstance(n, Store) or (isinstance(n, Declare) and not n.count) for n in loop.body):
+    if not all(_is_plain(n, loop.var) for n in loop.body):
         return False
     if len({s.buffer for s in found}) < len(found) or not all(along(s, loop.var) for s in found):
         return False
@@ -187,6 +186,19 @@ def _fits(loop: For, found: list[Store]) -> bool:
     if loop.window and together(loop, found):
         return True
     return most is None or most * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
+
+
+def _is_plain(node: Node, var: str) -> bool:
+    """Does a node store elements, add to others along memory, or name a value?"""
+    match node:
+        case Store():
+            return True
+        case Update():
+            return along(node, var)
+        case Declare(count=0):
+            return True
+        case _:
+            return False
 
 
 def together(loop: For, found: list[Store]) -> int:

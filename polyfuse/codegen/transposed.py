@@ -192,6 +192,12 @@ def _reads(e: Expr) -> Iterator[Read]:
             pass
 
 
+def is_short(tile: TurnedTile) -> bool:
+    """Are its elements exchanged without squares, and without requests?"""
+    whole = (trip_of(tile.row), trip_of(tile.lane)) == (tile.rows, tile.lanes)
+    return whole and min(tile.rows, tile.lanes) <= SHORT
+
+
 def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = False) -> list[str]:
     """The array, if there is one, and the call that fills it; `ahead`, the next lines are asked for."""
     row, lane, i1 = tile.row, tile.lane, indent + "  "
@@ -204,7 +210,7 @@ def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = F
     kind = tile.dtype.c_name
     size = tile.rows * tile.lanes
     call = f"pf_turn<{tile.dtype.bytes}, {int(ahead)}>("
-    if (trip_of(row), trip_of(lane)) == (tile.rows, tile.lanes) and min(tile.rows, tile.lanes) <= SHORT:
+    if is_short(tile):
         call, given = f"pf_turn_short<{tile.dtype.bytes}, {tile.rows}, {tile.lanes}>(", given[:-2]
     declared = [f"{indent}__attribute__((aligned({LINE}))) {kind} {array}[{size}];"]
     return [

@@ -25,7 +25,8 @@ TWO = "op two(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], z: f64[T, H]) {\n\
 
 
 def built(text: str, sizes: dict[str, int], stream: bool, checked: bool = False) -> CpuExecutable:
-    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())
+    apart = Stitching(barriers=False)  # kernels are marked before barriers join them
+    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, apart)
     kernels = stores_past_caches(kernels, 2, [], stream)
     return CpuExecutable(emit_together([Request(kernels, checked=checked)])[0], {})
 
@@ -51,6 +52,29 @@ def test_results_are_those_of_plain_stores(t: int, h: int, shift: int) -> None:
         found.append(memory)
     for name in ("y", "z"):
         np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+GRADIENT = "op f(x: {0}[T, H], r: f32[T]) -> (y: {0}[T, H], w: f32[H]) {{\n\
+  y[t, h] = {0}(f32(x[t, h]) * r[t])\n  w[h] = sum[t](f32(x[t, h]) * r[t]) }}"
+
+
+@pytest.mark.parametrize("kind", ("f32", "f16"))
+def test_a_loop_that_adds_to_a_row_of_totals_as_well_goes_past_the_caches(kind: str) -> None:
+    """The gradient of a scale beside that of what was scaled: a plain store to one of them takes both."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((65, 1030)).astype({"f32": np.float32, "f16": np.float16}[kind])
+    r = rng.standard_normal(65).astype(np.float32)
+    found = []
+    for stream in (False, True):
+        run = built(GRADIENT.format(kind), {"T": 65, "H": 1030}, stream)
+        assert ("pf_stream(&b_y[" in run.code.source) == stream
+        assert (("stream", "y") in run.code.made) == stream
+        shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
+        y, w = np.empty((65, 1030), x.dtype), np.empty(1030, np.float32)
+        run.run({"x": x.reshape(shapes["x"]), "r": r, "y": y.reshape(shapes["y"]), "w": w})
+        found.append((y, w))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-5, atol=1e-4)
 
 
 def test_short_loops_and_checked_builds_keep_plain_stores() -> None:

@@ -1,0 +1,57 @@
+"""What passes decided about loops, as the printed code has it.
+
+Some decisions are offers: whether a loop takes them up shows when it is printed, after all else was done to
+it.
+
+    stream     a result's stores go past the caches     not where loops store no whole lines
+    soon       a tensor's lines are asked for           where no vector loop goes along them, or they are near
+    prefetch   a row's lines are asked for ahead        where rows are computed several at a time
+    transpose  tiles of a tensor are turned around      where the arrays would be too large
+    tile       a contraction's sums stay in registers   where its loops have become others
+
+The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import Kernel
+
+# What was made of what: the kind of a decision, and a tensor or statement.
+Made = frozenset[tuple[str, str]]
+
+_WITHOUT = {
+    "stream": "no loop stores whole lines of it, one behind the other",
+    "soon": "no vector loop goes along lines that are not near yet",
+    "prefetch": "rows are computed in loops without a place to ask for the next one",
+    "transpose": "no loop reads its tiles row by row",
+    "tile": "its loops are no tiles of registers",
+}
+
+
+def as_printed(decisions: Sequence[Decision], made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
+    """The decisions, those that the code has only a part of divided into what it has and what it has not."""
+    return tuple(told for d in decisions for told in _divided(d, made))
+
+
+def _divided(d: Decision, made: Set[tuple[str, str]]) -> list[Decision]:
+    if not d.taken or d.kind not in _WITHOUT:
+        return [d]
+    names = d.subject.split(", ")
+    done = [n for n in names if (d.kind, n) in made]
+    left = [n for n in names if n not in done]
+    found = [replace(d, subject=", ".join(done))] if done else []
+    if left:
+        found.append(Decision(d.kind, ", ".join(left), False, _WITHOUT[d.kind]))
+    return found
+
+
+def in_names_of(kernel: Kernel, printed: Kernel, made: Set[tuple[str, str]]) -> Made:
+    """What was made for `printed`, of a kernel that differs from it in names only."""
+    names = {a.tensor: b.tensor for a, b in zip(printed.buffers, kernel.buffers, strict=False)}
+    alike = zip(printed.graph.statements, kernel.graph.statements, strict=False)
+    statements = {a.name: b.name for a, b in alike}
+    return frozenset((kind, (statements if kind == "tile" else names).get(n, n)) for kind, n in made)
