@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyfuse.codegen.accumulators import uncombined
+from polyfuse.codegen.long_totals import long_totals
 from polyfuse.codegen.lower import accumulated
 from polyfuse.codegen.masks import merged
 from polyfuse.codegen.spmd import TX, TY, DeviceTask, Spmd, compare, guarded
@@ -60,7 +61,7 @@ def _accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     if (lost := uncombined(kernel, block)) is not None:
         message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
         raise ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
-    return block
+    return long_totals(kernel, block, numbers)
 
 
 @dataclass(frozen=True, slots=True)

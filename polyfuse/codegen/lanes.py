@@ -22,11 +22,12 @@ from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.digits import by_steps
 from polyfuse.codegen.halves import HalfPrinter
 from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
+from polyfuse.codegen.long_sums import CHAIN
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
 from polyfuse.codegen.tile_text import tile_text
-from polyfuse.codegen.trips import trip_of
+from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.codegen.vector_joins import joins
 from polyfuse.ir.identity import identity
@@ -104,27 +105,48 @@ class LanePrinter(HalfPrinter):
         inner = replace(self, element=_lane_element(self.element, arrays), arrays=arrays, nans=nans)
         count = sum(len(inner._own(u)) for u in updates.values())
         lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()), count)
-        lines = [f"{indent}{{"]
-        for u in updates.values():
-            lines += inner._start(u, lanes, i1)
+        most = most_trips(loop)
+        pieces = loop.long and not self.in_rows and (most is None or most > CHAIN * lanes)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
+        lines = [line for u in updates.values() for line in inner._start(u, lanes, i2 if pieces else i1)]
         loop = by_steps(loop, lanes, IVar(start))
-        lines += [
-            f"{i1}pf_i64 {start} = {self.index(loop.lower)};",
-            f"{i1}const pf_i64 {end} = {self.index(loop.upper)};",
-            f"{i1}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
-            *inner.lanes_of(loop, start, lanes, i2),
-            f"{i1}}}",
-            *inner._rest(loop, [*updates.values()], lanes, i1),
+        first = f"pf_i64 {start} = {self.index(loop.lower)};"
+        if pieces:
+            near = self.call("pf_min_i64", [f"{start} + {CHAIN * lanes}", f"{loop.var}_u"])
+            return [
+                f"{indent}{{",
+                f"{i1}{first}",
+                f"{i1}const pf_i64 {loop.var}_u = {self.index(loop.upper)};",
+                f"{i1}while ({start} < {loop.var}_u) {{",
+                f"{i2}const pf_i64 {end} = {near};",
+                *lines,
+                *self._steps(inner, loop, updates, lanes, i2),
+                f"{i2}{start} = {end};",
+                f"{i1}}}",
+                f"{indent}}}",
+            ]
+        lines += [f"{i1}{first}", f"{i1}const pf_i64 {end} = {self.index(loop.upper)};"]
+        return [f"{indent}{{", *lines, *self._steps(inner, loop, updates, lanes, i1), f"{indent}}}"]
+
+    def _steps(
+        self, inner: LanePrinter, loop: For, updates: dict[str, Update], lanes: int, indent: str
+    ) -> list[str]:
+        """Steps of lanes from where the loop has come to, what is left, and the totals of the lanes."""
+        start, end, arrays = f"{loop.var}_s", f"{loop.var}_e", inner.arrays
+        lines = [
+            f"{indent}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
+            *inner.lanes_of(loop, start, lanes, indent + "  "),
+            f"{indent}}}",
+            *inner._rest(loop, [*updates.values()], lanes, indent),
         ]
         if many_sums(loop) and not self.parts & {*updates}:
             totals = {scalar_name(name): array for name, array in arrays.items()}
             dtype = next(iter(updates.values())).value.dtype
-            return [*lines, *sums_text(self, totals, dtype, lanes, i1), f"{indent}}}"]
-        after = replace(self, nans=nans)
+            return [*lines, *sums_text(self, totals, dtype, lanes, indent)]
+        after = replace(self, nans=inner.nans)
         for name, u in updates.items():
-            lines += after._total(u, arrays[name], lanes, scalar_name(name), i1)
-        return [*lines, f"{indent}}}"]
+            lines += after._total(u, arrays[name], lanes, scalar_name(name), indent)
+        return lines
 
     def _rest(self, loop: For, updates: list[Update], lanes: int, indent: str) -> list[str]:
         """The iterations that fill no step of all lanes, under masks or one by one."""

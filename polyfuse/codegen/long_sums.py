@@ -10,47 +10,85 @@ double costs 2 % of BatchNorm, more where rows are short and few, which do witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polyfuse.codegen.trips import trip_of
+from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
 
 # Rows of a sum, at least.
 FEWEST_ROWS = 16
+# Terms of a sum in single precision, at most: longer ones go in pieces.
+LONG = 4096
+# Terms that a lane adds up before it joins the total.
+CHAIN = 64
 
 
 def long_sums(block: Block) -> Block:
-    """The block with such sums declared as f64; what reads them rounds them."""
-    found = _long(block)
-    return tuple(_inside(n, found) for n in block)
+    """The block with such sums declared as f64, which what reads them rounds, and with long loops marked."""
+    names = {name for nodes in _blocks(block) for name in _long(nodes)}
+    return _marked(block, names, {}) if names else block
 
 
-def _inside(node: Node, found: set[str]) -> Node:
+def most_of(loop: For, ranges: Mapping[str, Range]) -> int | None:
+    """How often a loop runs at most, by the values of variables around it; None if that cannot be told."""
+    low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
+    return high[1] - low[0] if low and high and most_trips(loop) is None else most_trips(loop)
+
+
+def within(loop: For, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+    """The values of variables in a loop, as far as they are known."""
+    low, high = (interval(e, ranges) for e in (loop.lower, loop.upper))
+    return {**ranges, loop.var: (low[0], max(low[0], high[1] - 1))} if low and high else ranges
+
+
+def _marked(block: Block, names: set[str], ranges: Mapping[str, Range]) -> Block:
+    return tuple(_mark(n, names, ranges) for n in block)
+
+
+def _mark(node: Node, names: set[str], ranges: Mapping[str, Range]) -> Node:
     match node:
-        case For(body=body):
-            return replace(node, body=long_sums(body))
+        case For(body=body, lanes=lanes):
+            long = bool(names & {*lanes}) and _is_long(node, ranges)
+            return replace(node, body=_marked(body, names, within(node, ranges)), long=long)
         case If(_, then, other):
-            return replace(node, then=long_sums(then), other=long_sums(other))
-        case Declare(name) if name in found:
+            return replace(node, then=_marked(then, names, ranges), other=_marked(other, names, ranges))
+        case Declare(name) if name in names:
             return replace(node, dtype=F64)
         case _:
             return node
 
 
+def _is_long(loop: For, ranges: Mapping[str, Range]) -> bool:
+    most = most_of(loop, ranges)
+    return most is None or most > LONG
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for n in block:
+        match n:
+            case For(body=body):
+                yield from _blocks(body)
+            case If(_, then, other):
+                yield from _blocks(then)
+                yield from _blocks(other)
+
+
 def _long(block: Block) -> set[str]:
     """Sums of f32 that are declared in a block, and that loops of lanes in its loops add to."""
     declared = {n.name for n in block if isinstance(n, Declare) and n.dtype == F32 and not n.count}
-    return {name for n in block if isinstance(n, For) for name in _of_rows(n, 1)} & declared
+    return {name for n in block if isinstance(n, For) for name in _of_rows(n, 1, {})} & declared
 
 
-def _of_rows(loop: For, rows: int) -> Iterator[str]:
+def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]:
     """Sums that loops of lanes in a loop add to, which is done so many times or more."""
-    if rows >= FEWEST_ROWS:
+    if rows >= FEWEST_ROWS or _is_long(loop, ranges):
         sums = (u.buffer for u in loop.body if isinstance(u, Update) and u.op == "sum")
         yield from (name for name in sums if name in loop.lanes)
-    trip = trip_of(loop)
+    trip, inside = trip_of(loop), within(loop, ranges)
     for n in loop.body:
         if isinstance(n, For):
-            yield from _of_rows(n, rows * (FEWEST_ROWS if trip is None else trip))
+            yield from _of_rows(n, rows * (FEWEST_ROWS if trip is None else trip), inside)

@@ -57,6 +57,7 @@ from polyfuse.codegen.joint_loops import loops_jointly
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.last_iterations import last_iterations
 from polyfuse.codegen.long_sums import long_sums
+from polyfuse.codegen.long_totals import long_totals
 from polyfuse.codegen.merged_rows import merged_rows
 from polyfuse.codegen.nan_care import spare_nan
 from polyfuse.codegen.neighbours import neighbours_together
@@ -138,9 +139,15 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = next_rows(kernel, tasks, core)
     tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
     tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
-    low = LoweredKernel(kernel, tasks)
+    low = LoweredKernel(kernel, tuple(_with_long_totals(kernel, t, numbers) for t in tasks))
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
+
+
+def _with_long_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+    """A task with long totals in pieces."""
+    body, along = (long_totals(kernel, b, numbers) for b in (task.body, task.along))
+    return replace(task, body=body, along=along)
 
 
 def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:

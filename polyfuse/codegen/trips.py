@@ -29,6 +29,9 @@ def most_trips(loop: For) -> int | None:
             case IBin("+", a, IConst(count)), _:
                 begin = above(a)
                 return None if begin is None else begin + count
+            case IBin("-", a, IConst(count)), _:
+                begin = above(a)
+                return None if begin is None else begin - count
             case IConst(high), IConst(low):
                 return high - low
             case _:

@@ -56,7 +56,8 @@ class For:
 
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
     the loop in its body accumulates (`codegen.rows_jointly`).  Compilers shall see how often a `window`
-    (`codegen.digits`) runs, and take no loop apart that is one `vector` (`codegen.row_pieces`).
+    (`codegen.digits`) runs, and take no loop apart that is one `vector` (`codegen.row_pieces`).  Lanes of one
+    that is `long` join their totals every so many iterations (`codegen.long_sums`).
     """
 
     var: str
@@ -70,6 +71,7 @@ class For:
     joint: bool = False
     window: bool = False
     vector: bool = False
+    long: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,11 @@ and
     t[r] = sum[k](u[r, k]);     v[r] = sum[k]((u[r, k] - t[r] / n)^2)
 becomes
     t__part[r, c] = sum[k in c](u[r, k])                    t__ref[r, c] = t__part[r, c] / n_c
-    v__part[r, c] = sum[k in c]((u[r, k] - t__ref[r, c])^2)
-    t[r] = sum[c](t__part[r, c])                            v[r] = sum[c](v__part + n_c (t__ref - t[r] / n)^2)
+    t__rest[r, c] = sum[k in c](u[r, k] - t__ref[r, c])     v__part[r, c] = sum[k in c]((u[r, k] - t__ref)^2)
+    t[r] = sum[c](t__part[r, c])                            v__off[r] = sum[c](t__rest + n_c d)
+    v[r] = sum[c](v__part + d (2 t__rest + n_c d)) - v__off[r]^2 / n       where d = t__ref - t[r] / n
+Means of chunks and of the row are rounded: t__rest and v__off make up for what they are off by, so that rows
+far from 0 lose no more than in two passes.
 
 A chunk is small enough to stay near between its two phases, so that a row of any length comes from memory
 once; chunks are independent, so that a single row can fill a machine.
@@ -26,7 +29,7 @@ Sources: Milakov and Gimelshein 2018 (online softmax); Chan, Golub and LeVeque 1
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -157,6 +160,8 @@ def _row(graph: TensorGraph, found: Cascade | Unknown, kind: str) -> Row:
         operations([(s, extents(s))], kind).weighted / (count * length)  # type: ignore[arg-type]
         for s in (first, replace(second, expr=found.terms if isinstance(found, Cascade) else second.expr))
     ]
+    if isinstance(found, Cascade) and found.law == "centred":
+        each[1] += 1.0  # what elements of a chunk are off its mean by is added up as well
     return Row(count, length, float(max(1, sum(nbytes.values()))), each[0], each[1], later)
 
 
@@ -228,29 +233,65 @@ class _Rewrite:
         dtype = self.graph.tensor(self.first.target).dtype
         part = self._part(self.first, self.first.expr, dtype)
         centre = self._centre(part, several[0].law, dtype)
-        self._insert(self.first, [part, centre], self._combined(self.first, self._read(part, dtype)))
+        made = [part, centre]
+        if several[0].law == "centred":
+            made.append(self._part(self.first, self._rest(centre, dtype), dtype, "rest"))
+        self._insert(self.first, made, self._combined(self.first, self._read(part, dtype)))
         for c in several:
-            self._second(c, centre, dtype)
+            if c.law == "centred":
+                self._centred(c, centre, made[-1], dtype)
+            else:
+                self._shifted(c, centre, dtype)
         return self.graph
 
-    def _second(self, c: Cascade, centre: Statement, dtype: DType) -> None:
-        s = c.second
-        near = Read(centre.target, (*c.indices, *self._place(s)), dtype, s.span)
-        part = self._part(s, map_expr(c.terms, lambda x: near if x == c.centre else x), dtype)
-        mine = self._read(part, dtype)
-        if c.law == "shifted":
-            off = (near, c.centre) if c.sign == 1 else (c.centre, near)
-            value = applied("mul", mine, applied("exp", applied("sub", *off)))
-        else:
-            same = Apply("eq", (near, c.centre), BOOL)  # both infinite where sums of large numbers are
-            off_mean = Select(same, Const(0.0, dtype), applied("sub", near, c.centre), dtype)
-            more = applied("mul", self._elements(s, dtype), applied("mul", off_mean, off_mean))
-            value = applied("add", mine, more)
-        self._insert(s, [part], self._combined(s, value))
+    def _shifted(self, c: Cascade, centre: Statement, dtype: DType) -> None:
+        near, part = self._near(c, centre, dtype)
+        off = (near, c.centre) if c.sign == 1 else (c.centre, near)
+        value = applied("mul", self._read(part, dtype), applied("exp", applied("sub", *off)))
+        self._insert(c.second, [part], self._combined(c.second, value))
 
-    def _part(self, s: Statement, expr: Expr, dtype: DType) -> Statement:
+    def _centred(self, c: Cascade, centre: Statement, rest: Statement, dtype: DType) -> None:
+        """v = sum[c](v__part + d (2 t__rest + n_c d)) - off^2 / n, where d = t__ref - t / n and
+        off = sum[c](t__rest + n_c d): what t__ref and t / n are off by, being rounded, is made up for."""
+        s, zero = c.second, Const(0.0, dtype)
+        near, part = self._near(c, centre, dtype)
+        same = Apply("eq", (near, c.centre), BOOL)  # both infinite where sums of large numbers are
+        apart = Select(same, zero, applied("sub", near, c.centre), dtype)
+        left = Read(rest.target, near.indices, dtype, s.span)
+        far = applied("mul", self._elements(s, dtype), apart)
+        more = applied("mul", apart, applied("add", applied("add", left, left), far))
+        squares = applied("add", self._read(part, dtype), Select(same, zero, more, dtype))
+        about = self._beside(s, "about", squares)
+        off = self._beside(s, "off", applied("add", left, far))
+        kept, missed = (Read(x.target, s.write, dtype, s.span) for x in (about, off))
+        count = Const(float(prod(_trips(s, reduce=True))), dtype)
+        least = applied("sub", kept, applied("mul", missed, applied("div", missed, count)))
+        infinite = Apply("eq", (kept, Const(inf, dtype)), BOOL)
+        value = Select(infinite, kept, applied("max", least, zero), dtype)
+        dims = tuple(d for d in s.dims if not d.reduce)
+        self._insert(s, [part, about, off], replace(s, dims=dims, expr=value, reduction=None))
+
+    def _near(self, c: Cascade, centre: Statement, dtype: DType) -> tuple[Read, Statement]:
+        """What the terms of a chunk are taken relative to, and their reduction so."""
+        near = Read(centre.target, (*c.indices, *self._place(c.second)), dtype, c.second.span)
+        expr = map_expr(c.terms, lambda x: near if x == c.centre else x)
+        return near, self._part(c.second, expr, dtype)
+
+    def _rest(self, centre: Statement, dtype: DType) -> Expr:
+        """What the elements of a chunk are off its mean by, as that was rounded."""
+        place = (*self.first.write, *self._place(self.first))
+        return applied("sub", self.first.expr, Read(centre.target, place, dtype, self.first.span))
+
+    def _beside(self, s: Statement, what: str, value: Expr) -> Statement:
+        """A reduction over chunks into a new temporary, shaped as the result of another one."""
+        name, kept = fresh_name(self.graph, f"{s.name}__{what}"), self.graph.tensor(s.target)
+        more = Tensor(name, kept.dtype, kept.shape, Role.TEMP, kept.span)
+        self.graph = replace(self.graph, tensors=(*self.graph.tensors, more))
+        return replace(self._combined(s, value), name=name, target=name)
+
+    def _part(self, s: Statement, expr: Expr, dtype: DType, what: str = "part") -> Statement:
         """The reduction of every chunk, into a new temporary with dims for the chunks behind the others."""
-        name = fresh_name(self.graph, f"{s.name}__part")
+        name = fresh_name(self.graph, f"{s.name}__{what}")
         dims = [d for d in s.dims if not d.reduce]
         over = [d for d in s.dims if d.reduce]
         at, cut = over[self.cut.position], self.cut
