@@ -175,6 +175,10 @@ class Diagnostics:
     ) -> None:
         self._add(Diagnostic(code, message, span, hint, Severity.WARNING, related))
 
+    def is_first(self, name: str, owner: str) -> bool:
+        """Is this the first error about a name of an operator? Later ones would only repeat it."""
+        return True
+
     def _add(self, finding: Diagnostic) -> None:
         if finding not in self.found:
             self.found.append(finding)

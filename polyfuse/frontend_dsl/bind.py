@@ -76,12 +76,12 @@ def _of_signature(sig: Signature, shapes: Mapping[str, tuple[int, ...]]) -> _Bin
     names = {n: ISize(n) for n in size_names(op)}
 
     def extents(written: Sequence[ast.Expr]) -> Extents:
-        found = [size_expr(e, names, quiet, "an extent") for e in written]
+        found = [size_expr(e, names, quiet, "an extent", op.name) for e in written]
         return tuple(e for e in found if e is not None)
 
     params = {p.name: extents(p.type.extents) for p in op.params}
     results = {r.name: extents(r.type.extents) for r in op.results}
-    constraints = tuple(c for e in op.where for c in constraints_of(e, names, quiet))
+    constraints = tuple(c for e in op.where for c in constraints_of(e, names, quiet, op.name))
     quiet.raise_if_errors()
     spans = {p.name: p.span for p in (*op.params, *op.results)}
     return _Binding(op.name, tuple(names), params, results, constraints, spans, shapes)

@@ -122,7 +122,7 @@ _FEWER = "join some into one: x[i // M, i % M]"
 def _assume(ctx: Context, scope: Scope) -> None:
     """The operator's own constraints, all of them kept in the graph."""
     for e in scope.op.where:
-        for c in constraints_of(e, scope.sizes, ctx.diags):
+        for c in constraints_of(e, scope.sizes, ctx.diags, scope.owner):
             if not ctx.assume(c):
                 ctx.diags.error("PF221", f"this constraint never holds: {c}", e.span)
 

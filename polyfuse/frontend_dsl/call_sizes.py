@@ -29,7 +29,7 @@ def bind_call_sizes(ctx: Context, inner: Scope, tensors: Sequence[Bound], call: 
     for p, info, span in tensors:
         assert info.shape is not None
         for k, (written, actual) in enumerate(zip(p.type.extents, info.shape, strict=True)):
-            extent = size_expr(written, own, ctx.diags, "an extent")
+            extent = size_expr(written, own, ctx.diags, "an extent", inner.owner)
             if extent is None:
                 return False
             pairs.append((extent, actual, f"axis {k} of '{p.name}' ({extent})", span))

@@ -134,6 +134,8 @@ class _Call:
             message = f"'{name}' is a function of numbers: a call of it is no statement"
             raise self._error("PF202", message, self.call.callee_span, f"give it a name: y = {name}(...)")
         if found is None:
+            if not self.ctx.diags.is_first(f"{name}()", self.scope.owner):
+                raise CallError
             count = len(self.call.args) + len(self.call.keywords)
             operators = [op.name for p in library.programs for op in p.ops if _takes(op, count)]
             hint = function_meant(name, [e.span.text for e in self.call.args], operators)
@@ -200,6 +202,8 @@ class _Call:
         if isinstance(e, ast.Name) and e.id not in self.scope.sizes and not self.scope.names_constant(e.id):
             info = self.scope.reads.get(e.id)
             if info is None:
+                if not self.ctx.diags.is_first(e.id, self.scope.owner):
+                    raise CallError
                 rank = None if _splats(p) else len(p.type.extents)
                 hint = self.scope.unknown_hint(e.id, rank)
                 raise self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
@@ -367,7 +371,7 @@ class _Call:
 
     def _constraints(self, mono: ast.OpDef, inner: Scope) -> None:
         for e in mono.where:
-            for c in constraints_of(e, inner.sizes, self.ctx.diags):
+            for c in constraints_of(e, inner.sizes, self.ctx.diags, inner.owner):
                 if not self.ctx.assume(c):
                     message = f"'{mono.name}' needs {e.span.text}, here {c.left} {c.op} {c.right}"
                     raise self._error("PF221", message, self.call.span)

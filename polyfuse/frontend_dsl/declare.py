@@ -28,7 +28,7 @@ def dtype_of(kind: ast.TensorType, ctx: Context) -> DType | None:
 
 def shape_of(kind: ast.TensorType, scope: Scope, ctx: Context) -> tuple[IndexExpr, ...] | None:
     """The extents of a type over the graph's sizes; None after a report."""
-    found = [size_expr(e, scope.sizes, ctx.diags, "an extent") for e in kind.extents]
+    found = [size_expr(e, scope.sizes, ctx.diags, "an extent", scope.owner) for e in kind.extents]
     for e, written in zip(found, kind.extents, strict=True):
         if isinstance(e, IConst) and e.value < 0:
             ctx.diags.error("PF220", f"the extent {e.value} is negative", written.span)

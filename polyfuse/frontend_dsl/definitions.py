@@ -67,8 +67,16 @@ class Definition:
 
     def new_typer(self, diags: Diagnostics) -> Typer:
         typer = Typer(self.scope, self.ctx.library, diags, [v.id for v in self.variables])
+        typer.variables += [x for x in self._meant_as_variables() if x not in typer.variables]
         typer.target = self.target
         return typer
+
+    def _meant_as_variables(self) -> Iterator[str]:
+        """Names of a left side that is no plain one: an error about that is enough."""
+        known = {*self.scope.sizes, *self.scope.reads}
+        for i in () if self.is_scatter else self.stmt.indices or ():
+            if not isinstance(i, ast.Name):
+                yield from (x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in known)
 
     def _variables(self) -> Iterator[ast.Name]:
         """Index variables: those of the left side; for scatters also those of subscripts and ranges."""

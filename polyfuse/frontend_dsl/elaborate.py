@@ -14,7 +14,7 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.bounds import greatest
 from polyfuse.frontend_dsl.declare import collect_groups
 from polyfuse.frontend_dsl.definitions import Definition
-from polyfuse.frontend_dsl.groups import Group, ordered_groups
+from polyfuse.frontend_dsl.groups import Group, ordered_groups, statement_names
 from polyfuse.frontend_dsl.scatter import check_scatters, emit_initial, emit_scatters, finish_scatter
 from polyfuse.frontend_dsl.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.typer import Typer
@@ -67,7 +67,8 @@ class _Component:
         for d in self.all:
             d.check_left()
         self._types()
-        if self.ctx.diags.errors_seen > before or any(self.scope.writes[m.name].failed for m in self.members):
+        failed = any(self.scope.writes[m.name].failed for m in self.members) or self._reads_failed()
+        if self.ctx.diags.errors_seen > before or failed:
             fail(self.scope, self.members)
             return
         self._ranges()
@@ -78,6 +79,11 @@ class _Component:
             self._emit(m)
         if self.ctx.diags.errors_seen > before:
             fail(self.scope, self.members)
+
+    def _reads_failed(self) -> bool:
+        """Does a definition read what an error was reported about? What is missing here follows from that."""
+        names = {n for d in self.all for n in statement_names(d.stmt, self.scope)}
+        return any(info.failed for n, info in self.scope.reads.items() if n in names)
 
     # --- types -------------------------------------------------------------------------------------
 

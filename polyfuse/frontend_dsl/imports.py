@@ -38,13 +38,14 @@ class Loaded:
 
 def load(text_or_path: str | os.PathLike[str], name: str = "<string>") -> Loaded:
     """Loads a path object, a string that ends in ``.pf`` (a path), or any other string (a program text)."""
+    given: object = text_or_path
     if isinstance(text_or_path, str):
         if "\n" in text_or_path or not text_or_path.strip().endswith(".pf"):
             return load_text(text_or_path, name)
         text_or_path = text_or_path.strip()
-    elif not isinstance(text_or_path, os.PathLike):
-        hint = "decode it: text.decode('utf-8')" if isinstance(text_or_path, bytes) else None
-        message = f"a program is a string or the path of a file, not of type {type(text_or_path).__name__}"
+    elif not isinstance(given, os.PathLike):
+        hint = "decode it: text.decode('utf-8')" if isinstance(given, bytes) else None
+        message = f"a program is a string or the path of a file, not of type {type(given).__name__}"
         raise ArgumentError(message, code="PF114", hint=hint)
     return load_file(text_or_path)
 

@@ -122,10 +122,14 @@ def _check_operation(e: ast.Binary, a: IndexExpr, b: IndexExpr, affine: bool) ->
 _AFFINE = "an index is a sum of variables times constants or sizes; '//' and '%' take constants or sizes"
 
 
-def size_expr(e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, what: str) -> IndexExpr | None:
+def size_expr(
+    e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, what: str, owner: str
+) -> IndexExpr | None:
     """An expression over sizes only; None after a report (PF220, PF201)."""
     unknown = [x for x in walk(e) if isinstance(x, ast.Name) and x.id not in sizes]
     for x in unknown:
+        if not diags.is_first(x.id, owner):
+            continue
         hint = did_you_mean(x.id, sizes) or "sizes are the names in the extents of parameters and results"
         diags.error("PF201", f"unknown size '{x.id}' in {what}", x.span, hint)
     if unknown:
@@ -139,16 +143,16 @@ def size_expr(e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, w
 
 
 def constraints_of(
-    e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, negate: bool = False
+    e: ast.Expr, sizes: Mapping[str, IndexExpr], diags: Diagnostics, owner: str, negate: bool = False
 ) -> list[Constraint]:
     """`where` expressions: chains of comparisons of size expressions, joined by `and`."""
     match e:
         case ast.Binary("and", left, right) if not negate:
-            return constraints_of(left, sizes, diags) + constraints_of(right, sizes, diags)
+            return constraints_of(left, sizes, diags, owner) + constraints_of(right, sizes, diags, owner)
         case ast.Unary("not", arg):
-            return constraints_of(arg, sizes, diags, not negate)
+            return constraints_of(arg, sizes, diags, owner, not negate)
         case ast.Compare(operands, ops) if not negate or len(ops) == 1:
-            parts = [size_expr(o, sizes, diags, "a constraint") for o in operands]
+            parts = [size_expr(o, sizes, diags, "a constraint", owner) for o in operands]
             found = []
             for op, a, b in zip(ops, parts, parts[1:], strict=False):
                 if a is not None and b is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyfuse.diagnostics import Diagnostic, Diagnostics, Severity
 
@@ -16,6 +16,15 @@ class Reports(Diagnostics):
     """
 
     errors_seen: int = 0
+    failed_names: set[tuple[str, str]] = field(default_factory=set)
+
+    def is_first(self, name: str, owner: str) -> bool:
+        """A name that failed once is silent after that, but each use of it is an error that shows."""
+        if (name, owner) in self.failed_names:
+            self.errors_seen += 1
+            return False
+        self.failed_names.add((name, owner))
+        return True
 
     def _add(self, finding: Diagnostic) -> None:
         if finding.severity is Severity.ERROR:

@@ -120,6 +120,11 @@ class Scope:
     def inlined(self) -> bool:
         return bool(self.prefix)
 
+    @property
+    def owner(self) -> str:
+        """Whose names these are, for errors about them."""
+        return f"{self.home.source.name}: {self.op.name}"
+
     def variable(self, name: str, ctx: Context) -> str:
         """The graph's name of an index variable: its own unless a size of the graph is called so."""
         if name not in ctx.size_names:

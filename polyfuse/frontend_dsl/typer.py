@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.ast_walk import bounds
+from polyfuse.frontend_dsl.ast_walk import bounds, walk
 from polyfuse.frontend_dsl.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, to_index
 from polyfuse.frontend_dsl.names import (
@@ -99,6 +99,8 @@ class Typer:
         if info is None:
             if self.scope.names_constant(e.id):
                 return WEAK_FLOAT
+            if not self.diags.is_first(e.id, self.scope.owner):
+                return ERROR
             hint = self.scope.unknown_hint(e.id, 0, tuple(self.variables))
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
@@ -120,6 +122,8 @@ class Typer:
             if self.lookup(e.name) is not None:
                 what = "an index variable" if e.name in self.variables else "a size"
                 return self._error("PF204", f"'{e.name}' is {what} and has no elements", e.name_span)
+            if not self.diags.is_first(e.name, self.scope.owner):
+                return ERROR
             hint = self.scope.unknown_hint(e.name, len(e.indices))
             return self._error("PF201", f"unknown tensor '{e.name}'", e.name_span, hint)
         if info.rank is not None and info.rank != len(e.indices):
@@ -227,12 +231,23 @@ class Typer:
         """Check a bound of a range: sizes and outer variables only."""
         try:
             if is_data(b, self.lookup):
+                if self._unknown_in(b):
+                    return
                 raise NotIndex("PF307", "a bound cannot depend on data", b.span, "guard the body instead")
             to_index(b, self.lookup)
         except NotIndex as problem:
             if problem.code == "PF303":
                 problem.code = "PF307"
             problem.report(self.diags)
+
+    def _unknown_in(self, b: ast.Expr) -> bool:
+        """Does a bound hold an unknown name? That is the mistake then."""
+        found = False
+        for x in walk(b):
+            if isinstance(x, ast.Name) and self.lookup(x.id) is None and x.id not in self.scope.reads:
+                self._name(x)
+                found = True
+        return found
 
     def _check_new_variable(self, r: ast.VarRange) -> None:
         hint = "choose another name for it"
@@ -317,6 +332,8 @@ class Typer:
         return hard(BY_NAME[e.callee])
 
     def _not_a_function(self, e: ast.Call) -> Ty:
+        if not self.diags.is_first(f"{e.callee}()", self.scope.owner):
+            return ERROR
         if self.library.find(e.callee, self.scope.home) is not None:
             hint: str | None = f"give its result a name first: t = {e.callee}(...)"
             message = f"the operator '{e.callee}' is called inside an expression"
