@@ -214,7 +214,9 @@ class _Call:
                 "PF204",
                 f"'{p.name}' of '{self.call.callee}' is a tensor; its argument must be a tensor's name",
                 e.span,
-                "give the expression a name in a statement of its own",
+                f"write {e.name}, the whole tensor"
+                if isinstance(e, ast.Subscript) and all(isinstance(i, ast.Name) for i in e.indices)
+                else "give the expression a name in a statement of its own",
             )
         typer = Typer(self.scope, self.ctx.library, self.ctx.diags)
         before = self.ctx.diags.errors_seen

@@ -96,7 +96,9 @@ def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
                 for e in walk(extent)
                 if isinstance(e, ast.Name) and e.id == name
             )
-            hint = "use it alone as an extent of a parameter, or add a constraint such as `where M == 2*N`"
+            value = f"{max(known)} // 2" if known else "8"
+            example = f"such as `where {name} == {value}`"
+            hint = f"use it alone as an extent of a parameter, or say what it is, {example}"
             diags.error("PF219", f"the size '{name}' does not follow from the arguments", place, hint)
 
 

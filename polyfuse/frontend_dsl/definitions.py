@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, count
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
@@ -121,7 +122,8 @@ class Definition:
 
     def _check_variable(self, i: ast.Name, seen: set[str]) -> None:
         if i.id in seen:
-            hint = f"for the diagonal write a condition: ... if {i.id} == j else 0.0"
+            other = self._free_letter()
+            hint = f"for the diagonal call one '{other}' and write: ... if {i.id} == {other} else 0.0"
             self._error("PF305", f"the variable '{i.id}' stands twice on the left side", i, hint)
         elif self.scope.scalar(i.id) is not None:
             message = f"'{i.id}' is a scalar and cannot be an index variable"
@@ -130,12 +132,33 @@ class Definition:
 
     def _not_plain(self, i: ast.Expr) -> None:
         names = [x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in self.scope.sizes]
-        hint = "move the shift to the right side, as in t[i] = x[i-1] for i in 1..N"
+        hint = self._without(i)
         if any(isinstance(x, ast.Subscript) for x in walk(i)):
             hint = "to write where another tensor says, scatter: t[idx[i]] += x[i]"
         what = f"an expression in '{names[0]}'" if names else "no size expression"
         message = f"the left side holds {what}; it takes distinct variables and constants only"
         self._error("PF304", message, i, hint)
+
+    def _free_letter(self) -> str:
+        taken = {*self.scope.sizes, *self.scope.reads, *(v.id for v in self.variables)}
+        return next(x for x in chain("ijkl", (f"i{n}" for n in count(2))) if x not in taken)
+
+    def _without(self, i: ast.Expr) -> str:
+        """How a left side is written whose index is computed: with each of its elements, for a stride."""
+        scaled, rest = i, 0
+        match i:
+            case ast.Binary("+", left, ast.Number(int(added))):
+                scaled, rest = left, added
+            case _:
+                pass
+        match scaled:
+            case ast.Binary("*", ast.Number(int(step)), ast.Name(v)) | ast.Binary(
+                "*", ast.Name(v), ast.Number(int(step))
+            ):
+                test = f"{v} % {step} == {rest}"
+                return f"define each element, with {v} // {step} for {v}: ... if {test} else 0.0"
+            case _:
+                return "move the shift to the right side, as in t[i] = x[i-1] for i in 1..N"
 
     def _check_range(self, r: ast.VarRange, ranged: set[str]) -> None:
         if r.var in ranged:
@@ -190,8 +213,10 @@ class Definition:
                 if isinstance(i, ast.Name) and i.id == v.id:
                     left.append(Source(extent, i.span, "the left side"))
         found = sources_of(v.id, uses, partial(extent_in, self.scope), self.target, left)
-        likely = mentions(v.id, sides, partial(shown_extent_in, self.scope), mine - {v.id})
-        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in 0..{{}}")
+        likely = [*mentions(v.id, sides, partial(shown_extent_in, self.scope), mine - {v.id})]
+        if len(self.scope.sizes) == 1 and not any(extent for extent, _ in likely):
+            likely += [(self.scope.in_own_sizes(only), 0) for only in self.scope.sizes.values()]
+        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in {{}}")
 
     def extents(self) -> list[tuple[IndexExpr, bool]] | None:
         """Per axis: the least extent that holds what this defines, and whether the elements are constants."""

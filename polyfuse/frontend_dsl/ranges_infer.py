@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds, children, free_names, walk
-from polyfuse.frontend_dsl.size_algebra import Facts
+from polyfuse.frontend_dsl.size_algebra import Facts, simplify
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.source import Span
 
@@ -113,20 +113,23 @@ def mentions(
     exprs: Iterable[ast.Expr],
     extent_of: Callable[[str, int], IndexExpr | None],
     beside: Set[str],
-) -> Iterator[IndexExpr]:
-    """Extents of the axes where `var` stands alone, guarded or not, or shifted, as in ``x[j+k-2]``.
+) -> Iterator[tuple[IndexExpr | None, int]]:
+    """Extents of the axes where `var` stands alone, guarded or not, or shifted, as in ``x[j+k-2]``, with the
+    number that is added; None for an extent that is not known.
 
     No shift by a variable of `beside`, those of the same or an outer scope: ``x[i+r]`` over `i` says
     nothing of `r`.
     """
     for e in exprs:
+        sides = (x for c in walk(e) if isinstance(c, ast.Conditional) for x in (c.then, c.other))
+        guarded = {id(x) for side in sides for x in walk(side)}
         for s in walk(e):
             if not isinstance(s, ast.Subscript):
                 continue
             for k, index in enumerate(s.indices):
-                extent = extent_of(s.name, k) if _is_shifted(index, var, beside) else None
-                if extent is not None:
-                    yield extent
+                if _is_shifted(index, var, beside):
+                    alone = id(s) not in guarded and sum(isinstance(x, ast.Name) for x in walk(index)) == 1
+                    yield extent_of(s.name, k), _added(index) if alone else 0
 
 
 def _is_shifted(index: ast.Expr, var: str, beside: Set[str]) -> bool:
@@ -139,10 +142,23 @@ def _is_shifted(index: ast.Expr, var: str, beside: Set[str]) -> bool:
     return plain and names.count(var) == 1 and beside.isdisjoint(names)
 
 
+def _added(index: ast.Expr) -> int:
+    """The number in a shifted index: -1 in ``t-1``; 0 where it is none."""
+    match index:
+        case ast.Number(int(value)):
+            return value
+        case ast.Binary("+", left, right):
+            return _added(left) + _added(right)
+        case ast.Binary("-", left, ast.Number() as right):
+            return _added(left) - _added(right)
+        case _:
+            return 0
+
+
 def agree(
     var: str,
     sources: list[Source],
-    likely: Iterable[IndexExpr],
+    likely: Iterable[tuple[IndexExpr | None, int]],
     facts: Facts,
     diags: Diagnostics,
     span: Span,
@@ -150,13 +166,11 @@ def agree(
 ) -> IndexExpr | None:
     """The common upper bound; None after a report.
 
-    `example` is a range with {} for the upper bound; `likely`, the extents of `mentions`, is for the hint
-    where there is no source.
+    `example` is a range with {} for its bounds; `likely`, those of `mentions`, is for the hint where there is
+    no source.
     """
     if not sources:
-        extents = list(likely)
-        certain = bool(extents) and all(facts.equal(extents[0], e) for e in extents)
-        shown = example.format(extents[0] if certain else "<size>")
+        shown = example.format(_likely_range(list(likely), facts))
         hint = f"'{var}' stands alone in no unguarded subscript; write its range, such as: {shown}"
         diags.error("PF302", f"nothing gives the range of '{var}'", span, hint)
         return None
@@ -164,7 +178,7 @@ def agree(
     for other in sources[1:]:
         if not facts.equal(known.extent, other.extent):
             a, b = known.extent, other.extent
-            hint = f"write the range, such as {example.format(a)}"
+            hint = f"write the range, such as {example.format(f'0..{a}')}"
             if facts.may_be_equal(a, b):
                 hint = f"add `where {a} == {b}` if they are equal, or {hint}"
             message = f"the range of '{var}' is ambiguous: {known.text} says 0..{a}, {other.text} says 0..{b}"
@@ -172,6 +186,15 @@ def agree(
             diags.error("PF301", message, span, hint, related)
             return None
     return known.extent
+
+
+def _likely_range(found: list[tuple[IndexExpr | None, int]], facts: Facts) -> str:
+    """What keeps each index in its axis: ``1..T-1`` for ``c[t-1]`` and ``x[t+1]``."""
+    extents = [e for e, _ in found if e is not None]
+    certain = bool(extents) and all(facts.equal(extents[0], e) for e in extents)
+    low, high = max((-n for _, n in found), default=0), max((n for _, n in found), default=0)
+    upper = simplify(extents[0] - max(high, 0)) if certain else "<size>"
+    return f"{max(low, 0)}..{upper}"
 
 
 def free_variables(e: ast.Expr) -> Iterator[ast.Name]:

@@ -49,7 +49,7 @@ def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange) -> IndexExpr:
     uses = plain_uses(e.body, lambda name: name in names or b.lookup(name) is not None)
     found = sources_of(r.var, uses, partial(extent_in, b.scope), b.typer.target)
     likely = mentions(r.var, (e.body,), partial(shown_extent_in, b.scope), (names | b.env.keys()) - {r.var})
-    example = f"{e.op}[{r.var} in 0..{{}}](...)"
+    example = f"{e.op}[{r.var} in {{}}](...)"
     upper = agree(r.var, found, likely, b.ctx.facts, b.ctx.diags, r.span, example)
     if upper is None:
         raise BuildError

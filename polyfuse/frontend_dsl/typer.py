@@ -106,7 +106,8 @@ class Typer:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
         if info.rank:
-            letters = ", ".join("ijklmnpq"[k % 8] for k in range(info.rank))
+            mine = self.variables if len(self.variables) >= info.rank else list("ijklmnpq" * 9)
+            letters = ", ".join(mine[: info.rank])
             message = f"'{e.id}' has {axes(info.rank)} and no indices here"
             return self._error("PF204", message, e.span, f"write {e.id}[{letters}]")
         return self._value(info)
@@ -331,11 +332,33 @@ class Typer:
             return self._error("PF203", f"the cast {e.callee} takes 1 argument, got {len(found)}", e.span)
         return hard(BY_NAME[e.callee])
 
+    def _in_lines(self, e: ast.Call, op: ast.OpDef) -> str:
+        """A call inside an expression as statements: operators take whole tensors and give them."""
+        if e.keywords or len(e.args) != 1 or not (op.params and op.params[0].type.extents):
+            return f"give its result a name first: t = {e.callee}(...)"
+        taken = {*self.scope.reads, *self.scope.sizes, *self.variables}
+        names = [n for n in (f"{e.callee}{k}" for k in ("_x", "_y", *range(2, 99))) if n not in taken]
+        (arg,) = e.args
+        if isinstance(arg, ast.Subscript) and _plain_element(arg):
+            return f"call it for the whole tensor: {names[1]} = {e.callee}({arg.name}); then read " + (
+                f"{names[1]}{arg.span.text[len(arg.name) :]} here"
+            )
+        info = self.scope.reads.get(arg.id) if isinstance(arg, ast.Name) else None
+        if info is not None and info.rank:
+            at = f"[{', '.join(self.variables[: info.rank])}]"
+            called = f"{names[1]} = {e.callee}({arg.span.text})"
+            return f"call it for the whole tensor: {called}; then read {names[1]}{at} here"
+        used = {x.id for x in walk(arg) if isinstance(x, ast.Name)}
+        at = f"[{', '.join(v for v in self.variables if v in used)}]".replace("[]", "")
+        given = f"{names[0]}{at} = {arg.span.text}; {names[1]} = {e.callee}({names[0]})"
+        return f"call it for the whole tensor: {given}; then read {names[1]}{at} here"
+
     def _not_a_function(self, e: ast.Call) -> Ty:
         if not self.diags.is_first(f"{e.callee}()", self.scope.owner):
             return ERROR
-        if self.library.find(e.callee, self.scope.home) is not None:
-            hint: str | None = f"give its result a name first: t = {e.callee}(...)"
+        found = self.library.find(e.callee, self.scope.home)
+        if found is not None:
+            hint: str | None = self._in_lines(e, found[0])
             message = f"the operator '{e.callee}' is called inside an expression"
             return self._error("PF213", message, e.callee_span, hint)
         if e.callee in REDUCTIONS:
@@ -343,6 +366,10 @@ class Typer:
             return self._error("PF202", f"unknown function '{e.callee}'", e.callee_span, hint)
         hint = function_meant(e.callee, [a.span.text for a in e.args])
         return self._error("PF202", f"unknown function or operator '{e.callee}'", e.callee_span, hint)
+
+
+def _plain_element(e: ast.Expr) -> bool:
+    return isinstance(e, ast.Subscript) and all(isinstance(i, ast.Name) for i in e.indices)
 
 
 def _cast_to(a: Ty, b: Ty) -> str:

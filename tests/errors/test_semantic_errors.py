@@ -150,7 +150,7 @@ STATEMENTS = [
     ("t[j] = sum[r in 0..5](w[j+r-2] if 2 <= j+r < M + 2 else 0.0)\n" + Y, "PF302", 3, "for j in 0..M", 2),
     ("t[j] = v[2*j] if 2*j < N else 0.0\n" + Y, "PF302", 3, "for j in 0..<size>"),
     ("t[j] = v[j] if j < N else w[j - N]\n" + Y, "PF302", 3, "for j in 0..<size>"),
-    ("t[i] = t[i-1] + v[0]\n" + Y, "PF302", 3, "for i in 0..<size>"),
+    ("t[i] = t[i-1] + v[0]\n" + Y, "PF302", 3, "for i in 1..<size>"),
     ("y[i] = v[i*i]", "PF303", 10, "the product of 'i' with itself"),
     ("y[i] = sum[j](x[i, j] * v[i*j])", "PF303", 27, "the product of 'i' and 'j'"),
     ("y[i] = sum[j](x[i, j] * v[i//j])", "PF303", 27, "division by the variable 'j'"),
