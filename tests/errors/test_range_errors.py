@@ -122,6 +122,65 @@ MUST_FAIL: dict[str, tuple[str, dict[str, int] | None, str, int, int, str]] = {
         body(X, "s[i] = x[i] for i in 1..N", "y[i] = s[i]"), None, "PF354", 3, 10,
         "reads s[i], which no definition covers: for i = 0 (N = 4), that is s[0]",
     ),
+    "an undefined element may be read, by data": (
+        body("op f(x: f32[8], n: i64[N]) -> (y: f32[N])", "let t: f32[8]", "t[i] = x[i] for i in 1..4",
+             "y[i] = t[min(max(n[i], 1), 4)]"),
+        None, "PF354", 4, 10,
+        "reads t[min(max(n[i], 1), 4)], which may be t[4], that no definition covers: for i = 0",
+    ),
+    "a quotient of a remainder is 0": (
+        body("op f(x: f32[8]) -> (y: f32[13])", "y[i] = 0.0 for i in 0..5",
+             "y[i] = x[((i + 3) % 8) // 8 - 1] for i in 5..13"),
+        None, "PF350", 3, 10, "for i = 5, index -1 is not in 0..8",
+    ),
+    "a sum of quotients, divided": (
+        body("op f(x: f32[8]) -> (y: f32[16])", "y[i] = 0.0 for i in 0..8",
+             "y[i] = x[100000000 * ((i // 8 * 8 + i) // 8 - 1)] for i in 8..16"),
+        None, "PF350", 3, 10, "for i = 8, index 100000000 is not in 0..8",
+    ),
+    "a guard that wraps is none": (
+        body("op f(x: f32[4]) -> (y: f32[8])", "y[i] = x[i] if i * 4611686018427387904 == i else x[0]"),
+        None, "PF350", 2, 10, "for i = 4, index 4 is not in 0..4",
+    ),
+    "a guard of i64 that wraps is none": (
+        body("op f(x: f32[4]) -> (y: f32[8])",
+             "y[i] = x[i] if i * 4611686018427387904 < i // (i + 1) else x[0]"),
+        None, "PF350", 2, 10, "for i = 4, index 4 is not in 0..4",
+    ),
+    "a range beyond 64 bits": (
+        body("op f(x: f32[N]) -> (y: f32)", "y = sum[i in 0..N*N*N*N](x[i % N])"), {"N": 10**5},
+        "PF362", 2, 3,
+        "the range of 'i' is too large: N*N*N*N is 100000000000000000000",
+    ),
+    "an extent beyond 64 bits": (
+        body("op f(x: f32[N]) -> (y: f32[N*N*N*N])", "y[i] = x[0]"), {"N": 10**5}, "PF362", 1, 21,
+        "an extent of 'y' is too large: N*N*N*N is 100000000000000000000",
+    ),
+    "an index with parts beyond 64 bits": (
+        body(X, "y[i] = x[i * 4611686018427387904 // 4611686018427387904]"), {"N": 3}, "PF362", 2, 10,
+        "an index is too large: 4611686018427387904",
+    ),
+    "a place of a scatter with parts beyond 64 bits": (
+        body(X, "y[i * N * N // N // N] += x[i]"), {"N": 2 * 10**6}, "PF362", 2, 3,
+        "an index is too large: i*N*N is in 0..7999996000000000000",
+    ),
+    "an index that is no value of i32": (
+        body("op f(k: i32[N]) -> (y: i32[N])", "y[i] = k[i] + i * 3000000000"), {"N": 5}, "PF363", 2, 17,
+        "i*3000000000 is no value of i32: for i = 1 (N = 5) it is 3000000000",
+    ),
+    "an index that is no value of u8, under a guard": (
+        body("op f(k: u8[N]) -> (y: u8[N])", "y[i] = k[i] + i if i <= 256 else k[i]"), {"N": 500},
+        "PF363", 2, 17,
+        "i is no value of u8: for i = 256 (N = 500) it is 256",
+    ),
+    "a product of indices that may be no value of u8": (
+        body("op f(k: u8[N]) -> (y: u8[N])", "y[i] = k[i] + i * i for i in 0..N"), {"N": 17}, "PF363", 2, 17,
+        "i*i may be no value of u8: it lies in 0..256",
+    ),
+    "a size that is no value of i8": (
+        body("op f(k: i8[N]) -> (y: i8[N])", "y[i] = max(k[i], N)"), {"N": 128}, "PF363", 2, 20,
+        "N is no value of i8: for i = 0 (N = 128) it is 128",
+    ),
     "a recurrence without a start": (
         body(SCAN, "c[t, j] = c[t - 1, j] + x[t, j] for t in 1..T"), {"T": 3, "N": 2}, "PF353", 2, 3,
         "no definition covers c[0, 0] (T = 3, N = 2)",
@@ -236,6 +295,18 @@ MUST_PASS = {
     "pooling": body("op f(x: f32[N, M]) -> (y: f32[N // 2, M // 2])",
                     "y[i, j] = max[a in 0..2, b in 0..2](x[2*i + a, 2*j + b])"),
     "gather": body("op f(x: f32[N], t: i32[M]) -> (y: f32[M])", "y[i] = x[t[i]]"),
+    "remainders of remainders": body("op f(x: f32[4], c: f32[N]) -> (y: f32[N])", "y[i] = x[i%4%4] * c[i]"),
+    "data that operations keep in a piece": body(
+        "op f(x: f32[8], n: i64[N]) -> (y: f32[N])", "let t: f32[8]", "t[i] = x[i] for i in 1..4",
+        "y[i] = t[min(max(n[i], 1), 3)]",
+    ),
+    "an index under a guard as u8": body(
+        "op f(k: u8[N]) -> (y: u8[N])", "y[i] = k[i] + i if i < 256 else k[i] + u8(i * 300)"
+    ),
+    "a triangle as i8": body(
+        "op f(k: i8[N]) -> (y: i8[N])", "y[i] = sum[j in 0..i + 1](k[i] + i - j if i < 128 else k[j])"
+    ),
+    "numbers that wrap": body("op f(k: i64[N]) -> (y: i64[N])", "y[i] = k[i] + i * 4611686018427387904 // 3"),
     "scatter": body("op f(x: f32[M], t: i32[M], z: f32[N]) -> (y: f32[N])", "y[t[i]] += x[i]"),
 }  # fmt: skip
 
@@ -251,5 +322,19 @@ def test_must_pass_with_symbolic_sizes(name: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_must_pass_with_known_sizes(name: str, size: int) -> None:
     errors, still_open = prove(MUST_PASS[name], {"N": size, "M": size + 1, "T": size})
+    assert not errors, [e.render() for e in errors]
+    assert not still_open
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize(
+    "text",
+    [
+        body(X, "y[i] = x[((i - 3) % N + N) % N]"),  # as C shifts around
+        body("op f(x: f32[M], c: f32[N]) -> (y: f32[N])", "y[i] = x[(i % M) % M] * c[i]"),
+    ],
+)
+def test_remainders_by_sizes_that_are_known(text: str, size: int) -> None:
+    errors, still_open = prove(text, {"N": size, "M": size + 1})
     assert not errors, [e.render() for e in errors]
     assert not still_open

@@ -83,6 +83,7 @@ STATEMENTS = [
     ("y = a @ b", "PF104", 7, "sum[k]"),
     ("y = a.b", "PF104", 6, "'.' is not part of the language"),
     ("y = 9223372036854775808", "PF105", 5, "this integer is too large"),
+    ("y = -9223372036854775809", "PF105", 6, "this integer is too large"),
     ("y = 1e400", "PF105", 5, "this number is too large"),
     ("y = 1.", "PF110", 5, "digits on both sides of its point"),
     ("y = .5", "PF110", 5, "digits on both sides of its point"),
