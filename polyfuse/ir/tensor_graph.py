@@ -334,8 +334,8 @@ def map_expr(
 ) -> Expr:
     """Rebuild bottom-up: `on_index` on affine indices, `on_expr` on every rebuilt node.
 
-    Nodes whose parts did not change are kept, so that `is` tells whether anything did.  What takes the place
-    of a node, and has none of its own, has the node's place in the text.
+    Nodes whose parts did not change are kept, so that `is` tells whether anything did.  What replaces a node
+    and comes from nowhere in the text has the node's span.
     """
 
     def go(x: Expr) -> Expr:

@@ -82,8 +82,16 @@ def has_room(e: IndexExpr, spans: Spans) -> bool:
     return values is None or (values[0] > -LIMIT and values[1] < LIMIT)
 
 
+def is_exact(e: IndexExpr, spans: Spans) -> bool:
+    """Has a number room, and no divisor that may be 0?  A program's number is 0 there."""
+    if not has_room(e, spans):
+        return False
+    divisors = (x.right for x in _parts(e) if isinstance(x, IBin) and x.op in ("//", "%"))
+    return all(found is None or found[0] > 0 for found in (span(d, spans) for d in divisors))
+
+
 def wrapping(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
-    """The graph with numbers that have no room as arithmetic of i64."""
+    """The graph with numbers that have no room, or may be divided by 0, as arithmetic of i64."""
     statements = tuple(_statement(s, spans_of(s.dims, sizes)) for s in graph.statements)
     if all(a is b for a, b in zip(statements, graph.statements, strict=True)):
         return graph
@@ -93,7 +101,7 @@ def wrapping(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
 def _statement(s: Statement, spans: Spans) -> Statement:
     def number(e: Expr) -> Expr:
         match e:
-            case IndexValue(index, dtype) if not has_room(index, spans):
+            case IndexValue(index, dtype) if not is_exact(index, spans):
                 value = arithmetic(index, spans, e)
                 return value if dtype is I64 else Cast(value, dtype, e.span)
             case Cast(IndexValue(index, source), dtype) if source is I64 and dtype.is_integer:
@@ -111,7 +119,7 @@ def _statement(s: Statement, spans: Spans) -> Statement:
 def arithmetic(e: IndexExpr, spans: Spans, at: IndexValue) -> Expr:
     """An index expression as operations of i64, down to the parts that have room."""
     match e:
-        case IBin(op, left, right) if not has_room(e, spans):
+        case IBin(op, left, right) if not is_exact(e, spans):
             args = (arithmetic(left, spans, at), arithmetic(right, spans, at))
             return Apply(_OPERATIONS[op], args, I64, at.span)
         case IConst(value):

@@ -21,7 +21,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
-from polyfuse.poly.index_room import Spans, has_room
+from polyfuse.poly.index_room import Spans, is_exact
 from polyfuse.poly.isl_bridge import NotAffine
 
 Linear: TypeAlias = tuple[dict[str, int], int]
@@ -167,8 +167,8 @@ class IslText:
     ) -> str | None:
         """isl text that a guard (or its negation) implies, or None if it says nothing about indices.
 
-        Of a conjunction the affine parts remain: a wider set is safe to prove things on.  What may wrap, as
-        far as `spans` tell, is no index.
+        Of a conjunction the affine parts remain: a wider set is safe to prove things on.  What may wrap or
+        be divided by 0, as far as `spans` tell, is no index.
         """
         match cond:
             case Const(bool() as value):
@@ -189,7 +189,7 @@ class IslText:
         self, op: str, sides: tuple[Expr, Expr], scope: Mapping[str, str], spans: Spans
     ) -> str | None:
         a, b = map(as_index_expr, sides)
-        if a is None or b is None or not (has_room(a, spans) and has_room(b, spans)):
+        if a is None or b is None or not (is_exact(a, spans) and is_exact(b, spans)):
             return None
         try:
             return f"{self.index(a, scope)} {_COMPARE[op]} {self.index(b, scope)}"

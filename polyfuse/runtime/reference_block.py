@@ -167,7 +167,7 @@ class BlockEvaluator:
                     return Val(number, 0.0, bool(number.flat[0] >= 0))
                 return Val(np.full(shape, value, np.bool_ if dtype.is_bool else np.int64))
             case IndexValue(index, dtype):
-                return self._index_value(self.index(index, active), dtype)
+                return self._index_value(self.index(index, active, number=not self.checked), dtype)
             case Read():
                 return self._read(e, active)
             case Apply(op, args, dtype):
@@ -204,8 +204,8 @@ class BlockEvaluator:
             return rounded(v.astype(np.float64), 0.0, dtype, exact_if_held=True, nonneg=bool(v.min() >= 0))
         return Val(v if dtype.bits == 64 else v.astype(dtype.numpy).astype(np.int64))
 
-    def index(self, e: IndexExpr, active: Active = None) -> Array:
-        """The values of an index expression, int64."""
+    def index(self, e: IndexExpr, active: Active = None, number: bool = False) -> Array:
+        """The values of an index expression, int64. Of a number, a division by 0 gives 0."""
         match e:
             case IConst() | ISize():
                 value = e.value if isinstance(e, IConst) else self.sizes[e.name]
@@ -213,8 +213,10 @@ class BlockEvaluator:
             case IVar(name):
                 return self.block.coordinates(name)
             case IBin(op, left, right):
-                a, b = self.index(left, active), self.index(right, active)
+                a, b = self.index(left, active, number), self.index(right, active, number)
                 if op in ("//", "%"):
+                    if number:
+                        return np.where(b == 0, 0, _INDEX_OPS[op](a, np.where(b == 0, 1, b)))
                     if self._any(b == 0, active):
                         self.fail("PF356", f"division by zero in the index {e}", None, b == 0, active)
                     b = np.where(b == 0, 1, b)

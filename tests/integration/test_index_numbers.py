@@ -73,6 +73,19 @@ def test_larger_constants_are_refused(text: str) -> None:
         pf.compile(f"op f(k: i64[N]) -> (y: i64[N]) {{ y[i] = k[i] + ({text}) }}")(np.zeros(3, np.int64))
 
 
+@pytest.mark.parametrize(
+    "text", ["i // N", "i % N", "(i * 3 // N) % 4", "(i + 1) // min(N, i) if i // N < 3 else 7"]
+)
+def test_numbers_divided_by_a_size_of_0_are_0(text: str) -> None:
+    program = f"op f(x: f32[N], z: i64[M]) -> (y: i64[M]) {{ y[i] = z[i] + ({text}) }}"
+    arguments = np.ones(0, np.float32), np.ones(40, np.int64)
+    for target in TARGETS:
+        assert np.array_equal(pf.compile(program, target=target)(*arguments), np.ones(40)), target
+    inputs = dict(zip("xz", arguments, strict=True))
+    found = evaluate(instantiate(parse_text(program), "f"), {"N": 0, "M": 40}, inputs, checked=False)
+    assert np.array_equal(found["y"].value, np.ones(40))
+
+
 @pytest.mark.parametrize("divisor", ["3.0", "-3.0", "0.1"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_remainders_of_large_quotients_are_0(divisor: str, dtype: type[np.floating[Any]]) -> None:
