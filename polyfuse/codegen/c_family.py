@@ -289,7 +289,14 @@ class Printer:
     def index(self, e: IndexExpr) -> str:
         match e:
             case IConst(value):
-                return str(value) if abs(value) < 2**31 else literal(wrapped(value), I64)
+                kept = wrapped(value)  # as a factor of what is always 0 it may be larger
+                return (
+                    str(kept)
+                    if abs(kept) < 2**31
+                    else literal(kept, I64)
+                    if kept == -(2**63)
+                    else f"{kept}LL"
+                )
             case ISize(name):
                 return f"N_{name}"
             case IVar(name):

@@ -101,6 +101,8 @@ def test_index_expressions() -> None:
     assert printer().index(ISize("T") - 1) == "(N_T - 1)"
     assert printer().index(IConst(2**31)) == "2147483648LL"
     assert printer().index(IConst(-(2**31))) == "-2147483648LL"
+    assert printer().index(IConst(-(2**63))) == "(-9223372036854775807LL - 1)"
+    assert printer().index(binary("*", IVar("c0"), 2**64 + 3)) == "(c0 * 3)"
     assert printer().index(binary("//", IVar("c0"), 3)) == "pf_floordiv_i64(c0, 3)"
     assert printer().index(binary("min", IVar("c0"), 3)) == "pf_min_i64(c0, 3)"
     negative = as_index(-7)
