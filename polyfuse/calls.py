@@ -39,12 +39,13 @@ Back = Callable[[Array], object]
 class Given:
     """Arguments of a call by parameter, in order of the signature: NumPy values, numbers, views of a GPU's
     memory.  `back` is how results on the host go back, `kind` where results belong, `tensors` the arguments
-    that are tensors of torch."""
+    that are tensors of torch; `copied`: some are copies of what the caller has."""
 
     values: Mapping[str, Any]
     back: Back | None
     kind: ResultKind = "numpy"
     tensors: Mapping[str, Any] = field(default_factory=dict)
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class CallMemory:
     def bindable(self) -> bool:
         """Do kernels use the caller's own memory, so that they may run on it again?"""
         values = self.given.values
-        return not self.finish and not any(_is_copied(v, self.arrays[n]) for n, v in values.items())
+        return not (self.finish or self.given.copied) and not any(
+            _is_copied(v, self.arrays[n]) for n, v in values.items()
+        )
 
     # --- each argument, each result ------------------------------------------------------------------------
 

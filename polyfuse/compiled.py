@@ -6,7 +6,7 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.signature import Signature, infer_generics
-from polyfuse.ir.dtypes import DType, from_numpy
+from polyfuse.interop.index_arrays import widened
+from polyfuse.ir.dtypes import I64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import Role, TensorGraph
@@ -40,6 +41,8 @@ from polyfuse.runtime.room import require_room
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
 from polyfuse.tuning import build_tuned
+
+_NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
 class Compiled:
@@ -216,12 +219,16 @@ class Compiled:
 
     def _given(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Given:
         """Arguments by parameter, as kernels of the target can have them."""
-        values = self._named(args, kwargs)
+        named = self._named(args, kwargs)
+        values = self._taken(named)
         if self.target != "cuda":
-            return given_on_host(values)
-        from polyfuse.device_calls import given_on_gpu  # only where there are kernels on a GPU
+            given = given_on_host(values)
+        else:
+            from polyfuse.device_calls import given_on_gpu  # only where there are kernels on a GPU
 
-        return given_on_gpu(values)
+            given = given_on_gpu(values)
+        copied = any(values[n] is not v for n, v in named.items())
+        return replace(given, copied=True) if copied else given
 
     def _named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Parameter name -> value, in order of the signature."""
@@ -244,6 +251,26 @@ class Compiled:
             if p.name not in given and not p.has_default:
                 raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
         return {p.name: given.get(p.name, p.default) for p in params}
+
+    def _taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of kinds that operators take: narrower integers for an array of i64 are widened.
+
+        Raises ArgumentError PF425 for what is neither an array nor a number.
+        """
+        found: dict[str, Any] = {}
+        for p in self.signature.params:
+            value = values[p.name]
+            if value is None or isinstance(value, _NO_ARRAYS):
+                what = "None" if value is None else f"a {type(value).__name__}"
+                kind = "a number" if p.is_scalar else "an array"
+                raise ArgumentError(
+                    f"argument '{p.name}' is {what}; {kind} is expected: {p}",
+                    code="PF425",
+                    span=p.span,
+                    hint=f"leave it out: its default is {p.default}" if p.has_default else None,
+                )
+            found[p.name] = widened(value) if p.dtype == I64.name and p.extents and not p.inout else value
+        return found
 
     def _instance(self, values: Mapping[str, Any]) -> Instance:
         key = tuple(map(_layout, values.values()))

@@ -58,6 +58,9 @@ class HostTensor(Marks):
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
 
+    def to(self, dtype: str) -> HostTensor:
+        return HostTensor(self.array.astype(dtype.removeprefix("torch.")))
+
     def detach(self) -> HostTensor:
         return self
 
@@ -70,7 +73,7 @@ class HostTorch(Modes):
 
     def __init__(self) -> None:
         super().__init__(HostTensor)
-        self.bfloat16 = "torch.bfloat16"
+        self.bfloat16, self.int64 = "torch.bfloat16", "torch.int64"
 
     def from_numpy(self, array: Array) -> HostTensor:
         return HostTensor(array)

@@ -122,7 +122,10 @@ def make(graph: Any, sizes: Mapping[str, int], seed: int, asked: Wanted) -> dict
 
 
 def _native(t: Any, array: Any) -> Any:
-    """An array as NumPy made it: files know no bf16, whose numbers they hold as two bytes."""
+    """An array as an operator takes it: files know no bf16, whose numbers they hold as two bytes, and indices
+    may have fewer bits."""
+    if t.dtype.name == "i64" and array.dtype.kind in "iu" and array.dtype.itemsize < t.dtype.bytes:
+        return array.astype(t.dtype.numpy)
     if array.dtype.kind == "V" and array.dtype.itemsize == t.dtype.numpy.itemsize:
         return array.view(t.dtype.numpy)
     return array

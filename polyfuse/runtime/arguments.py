@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.ir.dtypes import F16, F64, DType, from_numpy
+from polyfuse.ir.dtypes import BF16, F16, F64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Tensor
 
@@ -27,19 +27,28 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
     Raises ArgumentError: PF402 for a dtype, PF401 for a rank, PF405 for an extent.
     """
     array = as_array(value, t.dtype) if not t.shape else np.asarray(value)
+    if isinstance(value, (list, tuple)) and array.dtype != t.dtype.numpy:
+        library = "ml_dtypes" if t.dtype is BF16 else "np"
+        raise _other_dtype(
+            t,
+            f"is a {type(value).__name__}, of which NumPy makes {array.dtype}",
+            f"make the array yourself: np.array({t.name}, {library}.{t.dtype.numpy.name})",
+        )
+    if isinstance(value, (float, np.floating)) and t.dtype.is_integer:
+        raise _other_dtype(t, f"is {value}, a {array.dtype}", f"convert it: int({t.name})")
     check_fits(t, array.dtype, array.shape, sizes)
     return array
+
+
+def _other_dtype(t: Tensor, what: str, hint: str) -> ArgumentError:
+    message = f"argument '{t.name}' {what}; the operator takes {t.dtype}"
+    return ArgumentError(message, code="PF402", span=t.span, hint=hint)
 
 
 def check_fits(t: Tensor, dtype: np.dtype[Any], shape: tuple[int, ...], sizes: Mapping[str, int]) -> None:
     """Refuse a dtype or shape that is not the tensor's, wherever the array lies; raises as `check_array`."""
     if from_numpy(dtype) != t.dtype and from_numpy(dtype.newbyteorder("=")) != t.dtype:
-        raise ArgumentError(
-            f"argument '{t.name}' has dtype {dtype}, the operator takes {t.dtype}",
-            code="PF402",
-            span=t.span,
-            hint=f"convert it: {t.name}.astype('{t.dtype.numpy}')",
-        )
+        raise _other_dtype(t, f"has dtype {dtype}", f"convert it: {t.name}.astype('{t.dtype.numpy}')")
     want = tuple(evaluate(e, sizes) for e in t.shape)
     if shape != want:
         raise ArgumentError(
