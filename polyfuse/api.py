@@ -81,6 +81,8 @@ __all__ = [
 ]
 
 LAYERS = ("loop", "stitch", "pack")
+LIBRARY = "stdlib:"
+"""How the name of an operator of the standard library begins where a program may stand."""
 
 
 def parse(text_or_path: str | os.PathLike[str]) -> Program:
@@ -174,6 +176,27 @@ class Program:
         hint = did_you_mean(chosen, self.ops)
         raise ArgumentError(f"there is no operator '{chosen}'", code="PF411", hint=hint)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Operator:
+            """An operator by its name, where the class has no attribute of that name: `pf.stdlib.gelu`."""
+            internal = name.startswith("__") or name == "programs"  # asked for while a copy is made
+            if internal or name not in self.ops:
+                hint = None if internal else did_you_mean(name, self.ops)
+                message = f"'Program' object has no attribute or operator '{name}'"
+                raise AttributeError(f"{message}; {hint}" if hint else message)
+            found = self.__dict__[name] = self.op(name)
+            return found
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.ops]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"programs": self.programs}
+
+    def __deepcopy__(self, memo: object) -> Program:
+        return self
+
     def __repr__(self) -> str:
         return f"<polyfuse program: {', '.join(self.ops)}>"
 
@@ -196,6 +219,17 @@ class Operator:
     @cached_property
     def signature(self) -> Signature:
         return signature(self.op)
+
+    def __deepcopy__(self, memo: object) -> Operator:
+        return self
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return compile(self)
+
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
+        """The operator as a function, as `compile(operator)` gives it without options."""
+        return self._compiled(*args, **kwargs)
 
     if not TYPE_CHECKING:  # types know what there is; at run time the message names the missing call
         __getattr__ = later_stage(
@@ -247,7 +281,7 @@ class Operator:
 
 
 def compile(
-    program: Program | str | os.PathLike[str],
+    program: Program | Operator | str | os.PathLike[str],
     op: str | None = None,
     *,
     target: Target = "auto",
@@ -262,6 +296,8 @@ def compile(
 ) -> Compiled:
     """A function for one operator of a program (the last one, if `op` is not given).
 
+    program   a `Program`, one of its operators, text, a ``.pf`` file, or an operator of the standard library
+              by name: ``"stdlib:gelu"``
     target    "auto" (a GPU where one can be used, else the CPU; decided by the first call), "cpu", "cuda",
               "interpret" (no compiler needed; slow, checks every index) or "emulate" (CUDA on the CPU,
               looking for races)
@@ -277,7 +313,6 @@ def compile(
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
     compiled once.
     """
-    chosen = program if isinstance(program, Program) else parse(program)
     _check_layers(layers)
     for name, given, kind in (
         ("fusion", fusion, LoopFusion),
@@ -291,6 +326,7 @@ def compile(
             what = "the name of an operator" if kind is str else f"an object of the class {kind.__name__}"
             hint = f"{name}=None, the default, takes {'the last one' if kind is str else 'the usual one'}"
             raise ArgumentError(f"{name}= cannot be {given!r}: it is {what}", code="PF490", hint=hint)
+    operator = _operator(program, op)
     unknown = [n for n in switches if n not in {f.name for f in fields(Options)}]
     if unknown:
         names = ", ".join(f.name for f in fields(Options))
@@ -300,9 +336,8 @@ def compile(
     stitches = (stitching or Stitching()) if "stitch" in layers else None
     packs = (packing or Packing()) if "pack" in layers else None
     loops, clusters = passes_of(partition, loops, clustering)
-    operator = chosen.op(op)
     return Compiled(
-        chosen.programs,
+        operator.program.programs,
         operator.signature,
         target=require_target(target),
         fusion=loops,
@@ -327,8 +362,24 @@ def _check_layers(layers: object) -> None:
             )
 
 
+def _operator(program: Program | Operator | str | os.PathLike[str], op: str | None) -> Operator:
+    """The operator that `compile` is asked for. Raises ArgumentError PF411 if there is none of that name."""
+    if isinstance(program, str) and program.startswith(LIBRARY):
+        name = program.removeprefix(LIBRARY).strip()
+        if not name:
+            raise ArgumentError("an operator's name is missing", code="PF411", hint='as in "stdlib:gelu"')
+        program = stdlib().op(name)
+    if isinstance(program, Operator):
+        if op is not None and op != program.name:
+            raise ArgumentError(f"'{program.name}' is the operator, not '{op}'", code="PF411")
+        return program
+    return (program if isinstance(program, Program) else parse(program)).op(op)
+
+
 def op(function: Callable[..., Any]) -> Compiled:
     """Decorator: the docstring of a Python function is an operator in the language.
+
+    The result keeps the function's name and docstring; `inspect.signature` shows the operator's types.
 
     @pf.op
     def scale(x, a):
@@ -346,4 +397,6 @@ def op(function: Callable[..., Any]) -> Compiled:
             f"{function.__name__} takes {', '.join(mine)}, its operator takes {', '.join(theirs)}",
             code="PF415",
         )
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(compiled, name, getattr(function, name))
     return compiled

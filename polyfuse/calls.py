@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from polyfuse.built_stages import BuiltStages
 from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import ResultKind
 from polyfuse.interop.torch_tensors import is_torch, require_memory, write_tensors
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Scope
+from polyfuse.ir.launch_plan import Kind
 from polyfuse.ir.tensor_graph import Role, Tensor
-from polyfuse.pipeline import Built
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.arguments import (
     Array,
@@ -30,6 +31,7 @@ from polyfuse.runtime.arguments import (
     share_elements,
     usable,
 )
+from polyfuse.runtime.interpreter import InterpretedKernels
 from polyfuse.runtime.room import Wanted, no_room, require_room
 
 Back = Callable[[Array], object]
@@ -52,7 +54,7 @@ class Given:
 class Instance:
     """One executable with what a call needs to know about its tensors."""
 
-    built: Built
+    built: BuiltStages
     inputs: tuple[Tensor, ...]
     outputs: tuple[tuple[Tensor, tuple[int, ...]], ...]
     in_place: tuple[tuple[str, str], ...]  # (written tensor, inout parameter)
@@ -63,10 +65,16 @@ class Instance:
     @property
     def temporaries(self) -> list[Wanted]:
         """What kernels keep in memory between them."""
-        kernels = self.built.kernels.kernels
-        kept = {b.tensor: b for k in kernels for b in k.buffers if b.scope is Scope.GLOBAL}
-        temps = [t for t in self.built.kernels.graph.tensors if t.role is Role.TEMP and t.name in kept]
-        return [Wanted(t, tuple(max(0, evaluate(e, {})) for e in kept[t.name].shape)) for t in temps]
+        machine, found = self.built.executable, []
+        if isinstance(machine, InterpretedKernels):
+            kept = [b for k in machine.kernels.kernels for b in k.buffers if b.scope is Scope.GLOBAL]
+            temps = {t.name for t in machine.kernels.graph.tensors if t.role is Role.TEMP}
+            found = [(b.tensor, b.dtype, b.shape) for b in kept if b.tensor in temps]
+        else:
+            found = [(b.name, b.dtype, b.shape) for b in machine.plan.buffers if b.kind is Kind.WORKSPACE]
+        spans = {t.name: t.span for t in self.built.compilation.graph.tensors}
+        shapes = {name: tuple(max(0, evaluate(e, self.sizes)) for e in shape) for name, _, shape in found}
+        return [Wanted(n, dtype, shapes[n], spans.get(n)) for n, dtype, _ in dict.fromkeys(found)]
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -204,11 +212,11 @@ class CallMemory:
         try:
             return Arena.get().empty(shape, t.dtype.numpy)
         except MemoryError as error:
-            raise no_room([Wanted(t, shape)], "the result") from error
+            raise no_room([Wanted.by(t, shape)], "the result") from error
 
     def _require_room(self) -> None:
         """Raises HostMemoryError PF423 where the results that the call makes do not fit into memory."""
-        made = [Wanted(t, shape) for t, shape in self.instance.outputs if t.name not in self.out]
+        made = [Wanted.by(t, shape) for t, shape in self.instance.outputs if t.name not in self.out]
         require_room(made, "the result")
 
     def _result(self, t: Tensor) -> object:

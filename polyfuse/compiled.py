@@ -7,11 +7,14 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from copy import copy
 from dataclasses import replace
+from inspect import Signature as PythonSignature
 from typing import Any
 
 import numpy as np
 
+from polyfuse.built_stages import BuiltStages
 from polyfuse.calls import CallMemory, Given, Instance, given_on_host
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.forks import ForkLock
@@ -30,9 +33,10 @@ from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Built, build
+from polyfuse.pipeline import build
 from polyfuse.plan_pictures import plan_svg
 from polyfuse.progress import followed
+from polyfuse.python_signature import python_signature
 from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.cuda_arguments import DeviceView
@@ -41,6 +45,12 @@ from polyfuse.runtime.room import require_room
 from polyfuse.targets import resolve_target
 from polyfuse.timeline import launch_names, timeline
 from polyfuse.tuning import build_tuned
+
+
+def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Mapping[str, Any]) -> Compiled:
+    """A function from its pickle."""
+    return Compiled(programs, signature, **settings)
+
 
 _NO_ARRAYS = (str, bytes, Mapping, Set)
 
@@ -88,6 +98,24 @@ class Compiled:
         defaults = tuple(p.default for p in signature.params)
         self._short = ShortWay(defaults)
         self._short_into = ShortWayInto(defaults, len(signature.results))
+
+        self.__name__ = self.__qualname__ = signature.name
+
+    @property
+    def __signature__(self) -> PythonSignature:
+        """What `inspect.signature` shows."""
+        return python_signature(self.signature)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles know the operator and the options; all else is compiled anew, or found in the
+        cache."""
+        passes = {n: getattr(self, f"_{n}") for n in ("fusion", "stitching", "packing", "clustering")}
+        settings = {"target": self._target, "options": self.options, **passes}
+        names = ("__name__", "__qualname__", "__doc__", "__module__")
+        return _again, (self._programs, self.signature, settings), {n: getattr(self, n) for n in names}
+
+    def __deepcopy__(self, memo: object) -> Compiled:
+        return copy(self)  # what it is made of never changes
 
     def __repr__(self) -> str:
         return f"<polyfuse {self.signature} for {self._target}>"
@@ -180,8 +208,9 @@ class Compiled:
 
     # --- stages for those who look ---------------------------------------------------------------------
 
-    def built(self, /, *args: object, **kwargs: object) -> Built:
-        """What was compiled for these arguments (schedule, kernels, source, decisions, seconds)."""
+    def built(self, /, *args: object, **kwargs: object) -> BuiltStages:
+        """What was compiled for these arguments: `scheduled`, `kernels` (a `Kernels`), `code.source`,
+        `executable`, `decisions`, `seconds`."""
         return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
@@ -197,7 +226,7 @@ class Compiled:
 
     def picture(self, /, *args: object, **kwargs: object) -> str:
         """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
-        return plan_svg(self.built(*args, **kwargs).kernels, self.signature.name)
+        return plan_svg(self.built(*args, **kwargs).lowered.kernels, self.signature.name)
 
     def timeline(self, /, *args: object, **kwargs: object) -> str:
         """The launches of one call with their times, measured one by one, as JSON that Perfetto and
@@ -211,7 +240,7 @@ class Compiled:
             raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
         call.begin()
         seconds = machine.profile(call.arrays)
-        kernels = call.instance.built.kernels.kernels
+        kernels = call.instance.built.lowered.kernels.kernels
         names = launch_names(kernels, [x.kernel for x in machine.plan.launches])
         return timeline(self.signature.name, list(zip(names, seconds, strict=True)))
 
@@ -294,7 +323,7 @@ class Compiled:
         if fusion is not None and layouts.strided:
             fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
         make = build_tuned if self.options.tune == "measure" else build
-        built = make(
+        made = make(
             graph,
             sizes,
             target=self.target,
@@ -305,6 +334,7 @@ class Compiled:
             options=self.options,
             layouts=layouts if self.target != "interpret" else DENSE,
         )
+        built = BuiltStages.of(made)
         outputs = tuple(
             (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
         )

@@ -24,8 +24,8 @@ from polyfuse.interop.device_arrays import to_device
 from polyfuse.interop.torch_tensors import is_torch, write_tensors
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
-from polyfuse.ir.tensor_graph import Role, statement_reads
-from polyfuse.later_stage import later_stage
+from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.later_stage import applied, later_stage
 from polyfuse.layers import dominants, schemes
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -55,13 +55,18 @@ class Kernels:
     copied: frozenset[str] = frozenset()
 
     def apply(self, layer: object) -> Kernels:
-        """The kernels after layer II (dependent ones stitched) or layer III (independent ones packed)."""
+        """The kernels after layer II (dependent ones stitched), layer III (independent ones packed), or what
+        the `apply` of any other object makes of them."""
         if isinstance(layer, Stitching):
             return self.scheduled._formed(self.options, self.target, layer, self.packing)
         if isinstance(layer, Packing):
             return self.scheduled._formed(self.options, self.target, self.stitching, layer)
-        name, hint = type(layer).__name__, "use Stitching() or Packing()"
-        raise ArgumentError(f"{name} is not a pass on kernels", code="PF413", hint=hint)
+        return applied(layer, self, "kernels", "use Stitching() or Packing()")
+
+    @property
+    def graph(self) -> TensorGraph:
+        """The operator after the rewrites of its graph."""
+        return self.ir.graph
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -16,7 +16,7 @@ from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.kernel_stages import Kernels
-from polyfuse.later_stage import later_stage
+from polyfuse.later_stage import applied, later_stage
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.explain import explain_pair
@@ -124,13 +124,14 @@ class Scheduled:
     def __str__(self) -> str:
         return str(self.ir)
 
-    def apply(self, layer: LoopFusion) -> Scheduled:
-        """The schedule after layer I. Raises ScheduleError (PF5xx) where no legal one is found."""
-        if not isinstance(layer, LoopFusion):
-            raise ArgumentError(
-                f"{type(layer).__name__} is not a pass on schedules", code="PF413", hint="use LoopFusion()"
-            )
-        return replace(self, ir=layer.run(self.ir))
+    def apply(self, layer: object) -> Scheduled:
+        """The schedule after layer I, or what the `apply` of any other object makes of it.
+
+        Raises ScheduleError (PF5xx) where no legal one is found, ArgumentError PF413 for what is no pass.
+        """
+        if isinstance(layer, LoopFusion):
+            return replace(self, ir=layer.run(self.ir))
+        return applied(layer, self, "schedules", "use LoopFusion()")
 
     def with_tree(self, tree: Tree, *, check: bool = True) -> Scheduled:
         """The same graph under another tree. Raises ScheduleError with a witness if it is illegal."""

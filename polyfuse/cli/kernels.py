@@ -52,7 +52,7 @@ def compare(
         done = running.execute(case, operator, chosen, layers, options)
         seconds = _seconds(case, done, repeat)
         machine = None if done.built.compilation.target == "interpret" else done.built.executable
-        figures = report.kernel_figures(done.built.kernels, machine)
+        figures = report.kernel_figures(done.built.kernels.ir, machine)
         slowest = slowest or seconds
         word = "-" if no_check else _verdict(case, done)
         good &= no_check or word == "agrees"

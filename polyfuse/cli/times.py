@@ -22,7 +22,7 @@ def show_cpu(case: Case, done: Done, repeat: int) -> None:
     with screen.working("measuring the kernels"):
         seconds = executable.profile(arrays, repeat)
         whole = report.best_time(executable.bind(arrays), repeat)
-    figures = report.kernel_figures(done.built.kernels, executable)
+    figures = report.kernel_figures(done.built.kernels.ir, executable)
     table = _table()
     read, written = sum(k.read for k in figures), sum(k.written for k in figures)
     held = report.working_set(executable)
@@ -50,7 +50,7 @@ def show_gpu(case: Case, done: Done, repeat: int) -> None:
     with screen.working("measuring the kernels"):
         seconds = executable.profile(arrays, repeat)
         whole = report.best_time(lambda: executable.run(arrays), repeat)
-    figures = report.kernel_figures(done.built.kernels, executable)
+    figures = report.kernel_figures(done.built.kernels.ir, executable)
     properties = executable.driver.properties
     most = _memory_bandwidth(properties.name)
     table = _table()

@@ -11,21 +11,30 @@ from dataclasses import dataclass
 
 from polyfuse.decisions import format_bytes
 from polyfuse.diagnostics import HostMemoryError
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
 from polyfuse.runtime.arena import usable_memory
+from polyfuse.source import Span
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Memory that one tensor takes."""
 
-    tensor: Tensor
+    name: str
+    dtype: DType
     shape: tuple[int, ...]
+    span: Span | None = None
+
+    @classmethod
+    def by(cls, t: Tensor, shape: tuple[int, ...]) -> Wanted:
+        """By a tensor of a graph."""
+        return cls(t.name, t.dtype, shape, t.span)
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.tensor.dtype.bytes
+        return math.prod(self.shape) * self.dtype.bytes
 
 
 def machine_memory() -> int:
@@ -42,7 +51,7 @@ def machine_memory() -> int:
 def wanted_by(graph: TensorGraph, sizes: Mapping[str, int]) -> list[Wanted]:
     """What arguments and results take."""
     arrays = [t for t in graph.tensors if t.role is not Role.TEMP and t.alias is None]
-    return [Wanted(t, tuple(evaluate(e, sizes) for e in t.shape)) for t in arrays]
+    return [Wanted.by(t, tuple(evaluate(e, sizes) for e in t.shape)) for t in arrays]
 
 
 def require_room(wanted: Sequence[Wanted], what: str) -> None:
@@ -55,11 +64,11 @@ def no_room(wanted: Sequence[Wanted], what: str) -> HostMemoryError:
     """The error for tensors that do not fit; `what` they are: a result, a temporary."""
     most = max(wanted, key=lambda w: w.nbytes)
     total = sum(w.nbytes for w in wanted)
-    message = f"{what} '{most.tensor.name}' of shape {most.shape} takes {format_bytes(most.nbytes)}"
+    message = f"{what} '{most.name}' of shape {most.shape} takes {format_bytes(most.nbytes)}"
     if len(wanted) > 1 and total > most.nbytes:
         message += f" of {format_bytes(total)} in all"
     return HostMemoryError(
         f"{message}; this machine has {format_bytes(machine_memory())} of memory",
-        span=most.tensor.span,
+        span=most.span,
         hint="choose smaller sizes, or compute it in parts",
     )
