@@ -25,11 +25,12 @@ from polyfuse.interop.torch_tensors import is_torch, write_tensors
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.later_stage import applied, later_stage
+from polyfuse.later_stage import later_stage
 from polyfuse.layers import dominants, schemes
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
+from polyfuse.other_passes import applied
 from polyfuse.plan_pictures import plan_svg
 from polyfuse.resources import ResourceTable, resource_table
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable

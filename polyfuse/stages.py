@@ -16,7 +16,7 @@ from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.kernel_stages import Kernels
-from polyfuse.later_stage import applied, later_stage
+from polyfuse.later_stage import later_stage
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.explain import explain_pair
@@ -30,6 +30,7 @@ from polyfuse.layers.rewrites import cache_read, inlinable, inline
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, launches
 from polyfuse.options import Options
+from polyfuse.other_passes import applied
 from polyfuse.pictures import before_after_svg, tree_svg
 from polyfuse.pipeline import clustering_of, must_report
 from polyfuse.poly.domains import build_model
