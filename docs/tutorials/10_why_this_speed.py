@@ -159,7 +159,7 @@ variants = {
 }
 projected = {}
 for name, built in variants.items():
-    found = project(built.kernels.ir, raw, built.compilation.knobs, rates)
+    found = project(built.kernels, raw, built.compilation.knobs, rates)
     parts = ", ".join(f"{k.memory * 1e3:.2f} + {k.core * 1e3:.2f}" for k in found.kernels)
     print(f"{name:24s} {found.seconds * 1e3:5.2f} ms    memory + core of each kernel: {parts}")
     projected[name] = found.seconds
