@@ -123,8 +123,8 @@ def dump_from_environment() -> Path | None:
 class Options:
     """How to compile and run, the same for all passes and targets.
 
-    denormals: "flush" lets denormals but those of f16 become zero inside kernels (much faster there),
-    "keep" computes with them.  checked: gathers and scatters out of range are errors instead of
+    denormals: "flush" lets denormals but those of f16 become zero inside kernels of a CPU (much faster where
+    they occur), "keep" computes with them.  checked: gathers and scatters out of range are errors instead of
     being clamped.  threads: of a kernel on the CPU; None
     means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
     forms between every two passes.  dump: folder for the text of each step.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from polyfuse.ir.index_expr import IVar
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, reducing, word_of
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 from polyfuse.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
@@ -38,6 +38,7 @@ class _Colour:
 
 
 PARALLEL = _Colour("#1a7f4b", "#e8f5ec", "parallel")
+ANY_ORDER = _Colour("#8a6d00", "#fbf4d9", "reduction (any order)")
 ORDERED = _Colour("#b3560b", "#fdf0e1", "ordered")
 MIXED = _Colour(EDGE, "#f5f6f8", "")
 
@@ -226,14 +227,14 @@ def _statement(graph: TensorGraph | None, name: str) -> Statement | None:
 
 
 def _loop(m: Member, graph: TensorGraph | None) -> _Loop:
-    colour = PARALLEL if m.coincident else ORDERED
+    colour = {c.word: c for c in (PARALLEL, ANY_ORDER, ORDERED)}[word_of(m, graph)]
     notes = [colour.word]
     ranges = _ranges(m, graph)
     if len(ranges) == 1:
         notes.append(ranges[0])
     if m.coordinate is not Coordinate.SEQ:
         notes.append(m.coordinate.value)
-    reduced = [s for s, e in m.exprs if (d := _dim(graph, s, e)) is not None and d.reduce]
+    reduced = reducing(m, graph)
     if reduced:
         notes.append(f"reduces {' '.join(reduced)}")
     values = _values(m)
@@ -279,7 +280,7 @@ class _Panel:
 
 
 _TITLE, _HEADING, _BETWEEN, _LEGEND = 44, 26, 56, 44
-_LEGEND_WIDTH = 560
+_LEGEND_WIDTH = 800
 
 
 def _page(title: str, panels: list[_Panel]) -> str:
@@ -304,6 +305,7 @@ def _page(title: str, panels: list[_Panel]) -> str:
 def _legend(x: float, y: float) -> Iterator[str]:
     for colour, words, width in (
         (PARALLEL, "parallel: no iteration needs another", 270),
+        (ANY_ORDER, "reduction: any order, one element", 240),
         (ORDERED, "ordered: one iteration after the other", 250),
     ):
         yield rect(x, y - 10, 12, 12, colour.strong, colour.strong, 3)

@@ -144,11 +144,11 @@ print(flow(model))
 # Read `S_m[i_t, i_h] -> S_e[i_t' = i_t, i_h']`: the update of the maximum with any `x[t, h]` must come before
 # `e(t, h')` for *every* `h'`, since a maximum is known when all of its row has been seen.
 #
-# Now to the flag in the trees. A member is **coincident** (printed as `parallel`, and as `1` in the shape) if
-# no dependence goes from one of its iterations to another, among instances that agree on all loops outside
-# it. Rows of a softmax need nothing from each other, so `t` is coincident. The whole point of choosing fused
-# loops well is to keep such loops outermost: their iterations can be spread over cores without a
-# single word between them.
+# Now to the flag in the trees. A member is **coincident** (printed as `parallel` or `reduction (any order)`,
+# and as `1` in the shape) if no dependence goes from one of its iterations to another, among instances that
+# agree on all loops outside it. Rows of a softmax need nothing from each other, so `t` is coincident. The
+# whole point of choosing fused loops well is to keep such loops outermost: their iterations can be spread
+# over cores without a single word between them.
 #
 # A loop that carries a dependence is `ordered`, `0` in the shape. A running sum has one:
 
@@ -167,10 +167,11 @@ assert not step.coincident
 # %% [markdown]
 # ## A reduction loop is coincident, but not free
 #
-# Look at the loop over `h` around `m` again: it is marked parallel although all its iterations update one
+# Look at the loop over `h` around `m` again: it is coincident although all its iterations update one
 # element, `m[t]`. The flag leaves the order *among the updates* of an element open: a maximum or a sum
-# may be taken in any order. That permits vector lanes with partial results. It does not permit two cores to
-# update `m[t]` at once: that is a second question, asked before a loop is spread over workers.
+# may be taken in any order, and the tree says `reduction (any order)`. That permits vector lanes with partial
+# results. It does not permit two cores to update `m[t]` at once: that is a second question, asked before a
+# loop is spread over workers.
 
 # %%
 over_h = first.members[1]

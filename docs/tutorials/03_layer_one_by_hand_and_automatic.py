@@ -72,7 +72,7 @@ unfused = run(identity)
 
 # %%
 tree = tree_edit.fuse(identity.tree, "mu__sum", "mu")
-print(format_tree(tree))
+print(format_tree(tree, graph=identity.graph))
 
 # %% [markdown]
 # The functions of `tree_edit` change trees and ask no questions. Whether a tree is legal is asked separately,
@@ -89,7 +89,7 @@ assert verdict
 
 # %%
 model = build_model(identity.graph)
-print(format_tree(mark_coincident(model, tree)).splitlines()[0])
+print(format_tree(mark_coincident(model, tree), graph=identity.graph).splitlines()[0])
 assert mark_coincident(model, tree).children[0].members[0].coincident
 
 # %% [markdown]
@@ -100,7 +100,7 @@ for before, after in (("mu", "c"), ("c", "var__sum"), ("var__sum", "var"), ("var
     tree = tree_edit.fuse(tree, before, after)
     assert identity.legality(tree), f"fusing {after}"
 tree = mark_coincident(model, tree)
-print(format_tree(tree))
+print(format_tree(tree, graph=identity.graph))
 assert shape(tree) == "B1([B1(mu__sum); mu; B1(c); B1(var__sum); var; B1(y)])"
 
 # %% [markdown]

@@ -36,7 +36,7 @@ print(fused)
 
 # %%
 one_pass = tree_edit.fuse(fused.tree, "m", "e")
-print(format_tree(one_pass))
+print(format_tree(one_pass, graph=fused.graph))
 print(format_block(loops_of(fused.graph, one_pass)))
 
 # %% [markdown]
@@ -104,13 +104,17 @@ too_early = tree_edit.fuse(fused.tree, "e", "y")
 assert not fused.legality(too_early)
 delayed = tree_edit.shift(too_early, "s.h", "y", ISize("H"))
 assert fused.legality(delayed)
-print(format_tree(delayed))
+print(format_tree(delayed, graph=fused.graph))
 print(format_block(loops_of(fused.graph, delayed)))
 
 # %% [markdown]
 # *Change the program.* The online softmax keeps a running maximum and corrects the sum when it grows: fewer
-# passes, other operations, other rounding. It is a different program and not a different schedule, and a
-# scheduler that keeps its promise never makes one of the other behind your back.
+# passes, other operations, other rounding. It is a different program and not a different schedule, so no
+# scheduler makes it. Layer II does, before scheduling, of rows that do not stay near between two passes: by
+# default, where the cost model finds that it pays, and `explain()` says so in a line `+ online`. Who wants
+# the passes as they are written says `Stitching(online=False)`, or leaves layer II out
+# ([online forms](../reference/online.md)). [The language](../language.md#meaning) says how much results may
+# differ.
 #
 # ## A recurrence, and an interchange that is illegal
 #

@@ -170,7 +170,7 @@ class Kernel:
         lines += [f"  {b}" for b in self.buffers]
         for k, stage in enumerate(self.stages):
             lines.append(f"  stage {k}")
-            lines += [format_tree(_stage_tree(stage), "    ")]
+            lines += [format_tree(_stage_tree(stage), "    ", self.graph)]
         lines += [f"  {s}" for s in self.graph.statements]
         return "\n".join(lines)
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, Union
 
-from polyfuse.ir.index_expr import IBin, IndexExpr
+from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
+from polyfuse.ir.tensor_graph import Statement, TensorGraph
 
 # A loop over less than one of so many of the elements of another one is short beside it, as one over the
 # first elements of a row is (`layers.moments`).
@@ -194,25 +195,45 @@ def _numerator(e: IndexExpr) -> IndexExpr:
     return e.left
 
 
-def format_tree(tree: Tree, indent: str = "") -> str:
-    """Readable text, one node a line; stable, for dumps and goldens."""
+def reducing(m: Member, graph: TensorGraph | None) -> tuple[str, ...]:
+    """The statements of a loop that update one element in several of its iterations."""
+    if graph is None:
+        return ()
+    found = {s.name: s for s in graph.statements}
+    return tuple(n for n, e in m.exprs if n in found and _reduces(found[n], e))
+
+
+def _reduces(s: Statement, e: IndexExpr) -> bool:
+    over = {d.name for d in s.dims if d.reduce or (s.accumulate and IVar(d.name) not in s.write)}
+    return not over.isdisjoint(variables(e))
+
+
+def word_of(m: Member, graph: TensorGraph | None) -> str:
+    """What a loop is: `parallel` where no iteration needs another; of a reduction only the order is free."""
+    if not m.coincident:
+        return "ordered"
+    return "reduction (any order)" if reducing(m, graph) else "parallel"
+
+
+def format_tree(tree: Tree, indent: str = "", graph: TensorGraph | None = None) -> str:
+    """Readable text, one node a line; stable, for dumps and goldens. With the graph, loops that reduce are
+    told from parallel ones."""
     match tree:
         case Leaf(name):
             return f"{indent}{name}"
         case Sequence(children):
             return "\n".join(
-                f"{indent}- " + format_tree(c, indent + "  ").removeprefix(indent + "  ") for c in children
+                f"{indent}- " + format_tree(c, indent + "  ", graph).removeprefix(indent + "  ")
+                for c in children
             )
         case Band(members, child, permutable):
             loops = []
             for m in members:
-                flag = "parallel" if m.coincident else "ordered"
                 where = "" if m.coordinate is Coordinate.SEQ else f" @{m.coordinate.value}"
-                loops.append(f"{m.name} ({flag}{where}: {_format_exprs(m)})")
+                loops.append(f"{m.name} ({word_of(m, graph)}{where}: {_format_exprs(m)})")
             tag = "band" + ("*" if permutable else "")
-            return (
-                f"{indent}{tag} " + f"\n{indent}     ".join(loops) + "\n" + format_tree(child, indent + "  ")
-            )
+            below = format_tree(child, indent + "  ", graph)
+            return f"{indent}{tag} " + f"\n{indent}     ".join(loops) + "\n" + below
 
 
 def _format_exprs(m: Member) -> str:

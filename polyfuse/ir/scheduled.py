@@ -23,4 +23,4 @@ class ScheduledGraph:
         return shape(self.tree)
 
     def __str__(self) -> str:
-        return f"{self.graph.name}: {self.shape}\n{format_tree(self.tree)}"
+        return f"{self.graph.name}: {self.shape}\n{format_tree(self.tree, graph=self.graph)}"

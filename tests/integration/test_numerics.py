@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -153,6 +154,26 @@ def test_layer_norm_at_any_scale(scale: float) -> None:
     got = f(x)
     assert np.isnan(got[[1, 2]]).all()
     np.testing.assert_allclose(got[[0, 3, 4]], want[[0, 3, 4]], rtol=1e-4, atol=1e-4 * np.abs(want[0]).max())
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("f32", 1e-40), ("f64", 1e-310)])
+def test_denormals_of_both_types_are_flushed_as_the_language_says(dtype: str, value: float) -> None:
+    text = f"op f(x: {dtype}[N]) -> (y: {dtype}[N]) {{ y[i] = x[i] * 0.5 }}"
+    x: Any = np.full(100, value, {"f32": "f4", "f64": "f8"}[dtype])
+    for denormals, kept in (("flush", False), ("keep", True)):
+        found: Any = pf.compile(text, target="cpu", denormals=denormals)(x)
+        assert ((found > 0) == kept).all()
+    page = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-8")
+    assert "denormals of f32 and of f64 may be flushed" in page
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpret", "emulate"])
+def test_a_mean_of_no_elements_is_not_a_number(target: Any) -> None:
+    """Only where sizes alone make it empty, it is an error (PF309, PF407)."""
+    f = pf.compile("op f(x: f32[N]) -> (y: f32[N]) { y[i] = mean[j in 0..i](x[j]) }", target=target)
+    np.testing.assert_array_equal(f(np.ones(3, "f4")), [np.nan, 1, 1])
+    page = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-8")
+    assert "| `mean` | NaN, an error where sizes alone make it empty | floats |" in page
 
 
 def test_denormals_are_flushed_or_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ import pytest
 from equivalence import fixed_graph_of
 
 from polyfuse.ir.index_expr import IVar, binary
-from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, map_members
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, format_tree, map_members
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.gpu_rows import GpuTarget
@@ -134,6 +135,32 @@ def test_says_what_a_loop_is() -> None:
     assert any("reduces" in w for w in words)
     shifted = Band((Member("i", (("a", binary("-", IVar("i"), 1)), ("b", IVar("i")))),), Sequence((A, B)))
     assert "ordered, a at i - 1; b at i" in texts(tree_svg(shifted, "t"))
+
+
+SCATTER = "op f(x: f32[E, F], k: i64[E]) -> (y: f32[8, F]) { y[k[e], f] += x[e, f] }"
+
+
+@pytest.mark.parametrize(
+    ("graph", "loops"),
+    [
+        (graphs.LAYER_NORM, {"t": {"parallel"}, "h": {"parallel", "reduction (any order)"}}),
+        (fixed_graph_of(SCATTER, E=100, F=4), {"e": {"reduction (any order)"}, "i1": {"parallel"}}),
+    ],
+    ids=["reductions", "scatters"],
+)
+def test_loops_that_update_an_element_several_times_are_not_called_parallel(
+    graph: TensorGraph, loops: dict[str, set[str]]
+) -> None:
+    """Trees, kernels and pictures said so of loops that no two workers may share."""
+    tree = LoopFusion().schedule(graph).tree
+    word = r"(\w+) \((parallel|ordered|reduction \(any order\))[:@ ]"
+    told = re.findall(word, format_tree(tree, graph=graph))
+    shown = re.findall(r"for (\w+)", " ".join(texts(tree_svg(tree, "t", graph))))
+    assert {name: {w for n, w in told if n == name} for name in loops} == loops
+    assert set(loops) <= set(shown)
+    pictured = {w.split(",")[0] for w in texts(tree_svg(tree, "t", graph))}
+    assert {w for words in loops.values() for w in words} <= pictured
+    assert "reduction (any order)" in str(form_kernels(LoopFusion().schedule(graph), 1)[0])
 
 
 A, B, C = Leaf("a"), Leaf("b"), Leaf("c")

@@ -34,7 +34,7 @@ def describe(g: TensorGraph) -> str:
     """The golden text of a graph: the graph and both trees."""
     sections = [str(g)]
     for name, tree in (("axis planner", plan(g)), ("isl", schedule(build_model(g)))):
-        sections.append(f"{name}: {shape(tree)}\n{format_tree(tree)}")
+        sections.append(f"{name}: {shape(tree)}\n{format_tree(tree, graph=g)}")
     return "\n\n".join(sections)
 
 
