@@ -19,7 +19,7 @@ import pytest
 from random_indices import random_index, wrapping_value
 
 import polyfuse as pf
-from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
+from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.poly.index_room import has_room, spans_of
 from polyfuse.poly.isl_bridge import NotAffine
@@ -40,12 +40,22 @@ class Program:
 
 
 def affine(e: IndexExpr, size: int) -> bool:
-    """Does isl take it as an index?"""
+    """Do the language and isl take it as an index?"""
+    if not variables(e) or products(e):
+        return False
     try:
         IslText(GRAPH, {"N": size}, isl.Context()).index(e, {"i": "i", "j": "j"})
     except NotAffine:
         return False
     return True
+
+
+def products(e: IndexExpr) -> bool:
+    """Are variables multiplied by one another?"""
+    if not isinstance(e, IBin):
+        return False
+    here = e.op == "*" and variables(e.left) and variables(e.right)
+    return bool(here) or products(e.left) or products(e.right)
 
 
 def program(seed: int) -> Program:
