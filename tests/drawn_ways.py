@@ -27,6 +27,8 @@ from polyfuse.codegen import (
     jam,
     kept_rows,
     lanes,
+    long_sums,
+    long_totals,
     overlapping_ends,
     owners,
     packs,
@@ -258,4 +260,8 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (short_rows_in_lanes, "LONGEST", (8, 15)),
     (short_rows_in_lanes, "FEW", (6, 15)),
     (short_rows_in_lanes, "QUARTER", (4, 64)),
+    (long_sums, "LONG", (1, 16, 4096)),
+    (lanes, "CHAIN", (1, 2, 64)),
+    (long_totals, "LONG", (1, 4, 512)),
+    (long_totals, "CHAIN", (1, 3, 64)),
 )

@@ -22,7 +22,7 @@ fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers, where what follows them reads them; a row of totals
               gets several terms at a time, those of a small window all of them
 turns         tiles that are read across their rows are turned around
-long sums     over several loops are kept in double
+long sums     over several loops, and of long rows, are kept in double
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
 dots          sums along memory of a few rows and columns are computed together
@@ -32,6 +32,7 @@ rows          those that add to the same long sums, and short ones, are computed
               once, also in sequential loops, or some that take turns
 widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
+long totals   of columns, or of scalars, are added up in pieces, in double
 """
 
 from __future__ import annotations
