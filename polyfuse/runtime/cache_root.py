@@ -17,7 +17,7 @@ from polyfuse.runtime.work_folders import lasting_folder, sweep_once
 ENV_DIR = "POLYFUSE_CACHE_DIR"
 FOLDERS = ("entries", "staging", "locks")
 """Of a cache, trusted as the folder itself is."""
-_SPARE = "polyfuse-cache-"
+_SPARE = "polyfuse-spare-"
 
 
 class CacheWarning(RuntimeWarning):

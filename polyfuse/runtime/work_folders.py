@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-BUILDS = "polyfuse-build-"
-"""How names of folders of compilers begin."""
+BUILDS = "polyfuse-work-"
+"""How names of folders of compilers begin. Earlier versions hold no locks, and may run beside this one: theirs
+have another name."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100
 _swept: set[tuple[Path, str]] = set()

@@ -128,7 +128,7 @@ def test_a_part_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.M
         toolchain.compile_shared(block_source())
     assert refused.value.code == "PF702" and time.monotonic() - start < 120
     assert kept(tmp_path) == [["manifest.json", "probe.json"]]
-    assert not list(tmp_path.glob("polyfuse-build-*"))
+    assert not list(tmp_path.glob("polyfuse-work-*"))
 
 
 def test_parts_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +183,4 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     started = {int(word) for word in pids.read_text().split()}
     assert eventually(lambda: not alive(started))
     assert kept(tmp_path) == [["manifest.json", "probe.json"]]
-    assert not list(tmp_path.glob("polyfuse-build-*")) and not list(tmp_path.glob("cache/staging/*"))
+    assert not list(tmp_path.glob("polyfuse-work-*")) and not list(tmp_path.glob("cache/staging/*"))

@@ -80,30 +80,30 @@ def test_the_next_process_sweeps_what_a_killed_compilation_left(tmp_path: Path, 
     command = [sys.executable, "-c", COMPILE]
     killed = subprocess.Popen([*command, "2.0"], env={**env, "CXX": str(slow)}, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(temporary.glob("polyfuse-build-*/kernel.cpp")) and time.monotonic() < deadline:
+    while not list(temporary.glob("polyfuse-work-*/kernel.cpp")) and time.monotonic() < deadline:
         time.sleep(0.01)
     killed.send_signal(kill)
     killed.wait()
-    assert list(temporary.glob("polyfuse-build-*"))
+    assert list(temporary.glob("polyfuse-work-*"))
     subprocess.run([*command, "3.0"], env=env, check=True)
     assert not list(temporary.iterdir())
 
 
 def test_what_is_being_compiled_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with work_folder(prefix="polyfuse-build-") as mine:
+    with work_folder(prefix="polyfuse-work-") as mine:
         (mine / "kernel.cpp").write_text("")
-        (tmp_path / "polyfuse-build-left").mkdir()
+        (tmp_path / "polyfuse-work-left").mkdir()
         env = {**os.environ, "TMPDIR": str(tmp_path), "POLYFUSE_CACHE_DIR": str(tmp_path / "cache")}
         subprocess.run([sys.executable, "-c", COMPILE, "4.0"], env=env, check=True)
-        assert (mine / "kernel.cpp").exists() and not (tmp_path / "polyfuse-build-left").exists()
+        assert (mine / "kernel.cpp").exists() and not (tmp_path / "polyfuse-work-left").exists()
 
 
 def test_sweeping_needs_no_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + 17.0 }"
     pf.compile(text, target="cpu")(np.ones(3, np.float32))
-    (tmp_path / "polyfuse-build-left").mkdir()
+    (tmp_path / "polyfuse-work-left").mkdir()
     work_folders._swept.clear()
     pf.compile(text, target="cpu")(np.ones(3, np.float32))
-    assert not (tmp_path / "polyfuse-build-left").exists()
+    assert not (tmp_path / "polyfuse-work-left").exists()
