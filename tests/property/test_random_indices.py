@@ -27,7 +27,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.linear import Range, interval, linear, simplify
-from polyfuse.ir.tensor_graph import IndexValue, TensorGraph, map_expr
+from polyfuse.ir.tensor_graph import Expr, IndexValue, TensorGraph, map_expr
 from polyfuse.poly.index_room import arithmetic, has_room, span, spans_of
 from polyfuse.poly.isl_bridge import NotAffine, from_ast_expr, index_text, isl_lock
 from polyfuse.poly.isl_text import IslText
@@ -97,13 +97,19 @@ def check_forms(c: RandomIndex) -> None:
         assert values is None or all(values[0] <= v <= values[1] for v in c.values), f"{c}: {values}"
     if has_room(known, spans):
         assert [wrapping_value(c.expr, p) for p in c.points] == c.values, str(c)
-    number = of_tree(arithmetic(known, spans, IndexValue(known, I64)), c.ranges)
-    wrapping = [wrapping_value(known, p) for p in c.points]
+    number = of_tree(number_of(c.expr, c, spans), c.ranges)
+    wrapping = [wrapping_value(c.expr, p) for p in c.points]
     assert all(number[0] <= v <= number[1] for v in wrapping), f"{c}: {number}"
     period = _period(known, "i")
     for p in c.points if period is not None else ():
         grown = evaluate(c.expr, {**p, "i": p["i"] + period[0]}) - evaluate(c.expr, p)
         assert grown == period[1], f"{c}: {period}"
+
+
+def number_of(e: IndexExpr, c: RandomIndex, spans: dict[str, Range]) -> Expr:
+    """An expression as a number of a program at the size: what wraps is told before the size is put in."""
+    number = arithmetic(e, spans, IndexValue(e, I64))
+    return map_expr(number, lambda x: x, lambda i: substitute(i, sizes={"N": IConst(c.size)}))
 
 
 def rebuilt(e: IndexExpr) -> IndexExpr:
@@ -118,8 +124,7 @@ def texts(c: RandomIndex, printer: Printer) -> Iterator[str]:
     """An expression as kernels print it: as a number of i64, and as an index where it has room."""
     spans = spans_of((), {"N": c.size}) | c.ranges
     folded, known = rebuilt(c.expr), rebuilt(at_size(c))
-    number = arithmetic(folded, spans, IndexValue(folded, I64))
-    yield printer.expr(map_expr(number, lambda x: x, lambda i: substitute(i, sizes={"N": IConst(c.size)})))
+    yield printer.expr(number_of(folded, c, spans))
     if has_room(folded, spans):
         yield printer.index(known)
         yield printer.index(simplify(known, c.ranges))
