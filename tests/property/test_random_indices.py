@@ -95,7 +95,7 @@ def check_forms(c: RandomIndex) -> None:
     found = (interval(known, c.ranges), interval(known, {}), interval(c.expr, c.ranges), span(c.expr, spans))
     for values in found:
         assert values is None or all(values[0] <= v <= values[1] for v in c.values), f"{c}: {values}"
-    if has_room(known, spans):
+    if has_room(c.expr, spans):
         assert [wrapping_value(c.expr, p) for p in c.points] == c.values, str(c)
     number = of_tree(number_of(c.expr, c, spans), c.ranges)
     wrapping = [wrapping_value(c.expr, p) for p in c.points]
