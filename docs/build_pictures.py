@@ -26,7 +26,7 @@ FOLDER = ROOT / "docs" / "pictures"
 
 def layers() -> str:
     """The kernels of one operator without a layer, and after each of the three."""
-    text = (ROOT / "examples" / "three_layers.pf").read_text(encoding="utf-8")
+    text = (FOLDER / "three_layers.pf").read_text(encoding="utf-8")
     unfused = pf.parse(text).op().specialize(T=512, H=768).schedule()
     fused = unfused.apply(pf.LoopFusion())
     kernels = fused.lower(target="cuda")

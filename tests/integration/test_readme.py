@@ -59,7 +59,7 @@ def test_its_pictures_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"docs/pictures/[\w-]+\.svg", text))
-    assert named == {f"docs/pictures/{file.name}" for file in (ROOT / "docs" / "pictures").iterdir()}
+    assert named == {f"docs/pictures/{file.name}" for file in (ROOT / "docs" / "pictures").glob("*.svg")}
 
 
 def test_the_table_of_the_gpu_is_that_of_the_results() -> None:
