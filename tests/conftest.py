@@ -46,7 +46,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for test in items:
+        marker, call = test.get_closest_marker("thin"), getattr(test, "callspec", None)
+        if marker and call and sum(call.indices.values()) % marker.args[0]:
+            test.add_marker("slow")
     if config.getoption("--decisions"):
         from machines import looks_at_decisions
 

@@ -109,6 +109,7 @@ def check(
     return {launch.threads for code in emitted for launch in code.plan.launches}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("stitched", thinned((True, False), 2), ids=("layers I and II", "layer I"))
 @pytest.mark.parametrize("op", (*FLOATS, *PLAIN))
 def test_rows_of_any_length(op: str, stitched: bool) -> None:

@@ -104,6 +104,7 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert agrees(np.asarray(got), wanted[name], graph.tensor(name).dtype), (name, p)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_groups_agree_with_the_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, monkeypatch)

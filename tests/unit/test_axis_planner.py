@@ -92,6 +92,7 @@ def test_no_shared_loop_turns_a_reduction_against_memory(u: str, read: str, tree
     assert shape(plan(fixed_graph_of(BEFORE_A_SUM.format(u=u, read=read), T=3, J=5, K=7))) == tree
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("t", [0, 1, 4])
 @pytest.mark.parametrize(("j", "k"), [(0, 3), (1, 1), (37, 5), (64, 33)])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])

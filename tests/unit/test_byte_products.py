@@ -56,6 +56,7 @@ def extremes(dtype: str, *shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).choice(few, shape)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("left", "right"), KINDS)
 @pytest.mark.parametrize("steps", [100, 101, 102, 103])
 def test_four_steps_at_once(left: str, right: str, steps: int) -> None:
@@ -68,6 +69,7 @@ def test_four_steps_at_once(left: str, right: str, steps: int) -> None:
     assert operations(kernels_of(graph, AVX2)[0]) == {"dot_words"}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("left", "right"), KINDS)
 @pytest.mark.parametrize("sizes", [(64, 512, 64), (1, 40, 40), (300, 33, 17), (33, 2000, 40), (8, 0, 64)])
 def test_ends_of_the_types_on_this_machine(left: str, right: str, sizes: tuple[int, int, int]) -> None:

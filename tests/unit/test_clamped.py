@@ -61,6 +61,7 @@ def test_a_number_bounds_all_but_nan(kind: str, text: str, low: float, high: flo
     assert f"pf_max_{kind}(" not in source and f"pf_min_{kind}(" not in source
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("to", INTEGERS)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("count", [7, 203])

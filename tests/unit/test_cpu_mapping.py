@@ -333,6 +333,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_everything_spread_as_far_as_possible(

@@ -116,6 +116,7 @@ def test_subnormal_results_of_bf16(denormals: Any) -> None:
     np.testing.assert_array_equal(got.view("u2"), x.view("u2"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("h", [1, 15, 64, 67, 200])
 @pytest.mark.parametrize("kind", TYPES)
 def test_rows(kind: str, h: int) -> None:

@@ -128,6 +128,7 @@ FEW = """op f(x: {0}[B, T, V]) -> (high: {1}[B, V], low: {1}[B, V], total: {1}[B
   total[b, v] = sum[t]({1}(x[b, t, v])) }}"""
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("columns", thinned([1, 3, 12, 24, 37], 2))
 @pytest.mark.parametrize("rows", [7, 20, 6001])
 @pytest.mark.parametrize("dtype", thinned(["f32", "f64", "f16", "i32"], 2))
@@ -146,6 +147,7 @@ def test_columns_of_few_elements(dtype: str, rows: int, columns: int) -> None:
     np.testing.assert_allclose(total, x.astype("f8").sum(1), rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("h", [1, 7, 16, 36, 300])
 @pytest.mark.parametrize("t", [1, 3, 8, 101])
 def test_pooling(t: int, h: int) -> None:

@@ -79,6 +79,7 @@ def test_sums_of_rows_that_do_not_overlap_are_no_windows() -> None:
     assert 8 not in terms(COLUMNS, T=64, W=3000)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", thinned(["f32", "f64", "f16", "bf16", "i64"], 2))
 @pytest.mark.parametrize(("height", "width"), [(3, 5), (9, 300), (5, 33), (40, 41)])
 def test_blurs_are_right(dtype: str, height: int, width: int) -> None:

@@ -100,6 +100,7 @@ def test_an_array_that_is_read_first_keeps_rows_apart(serial: None) -> None:
 # --- results ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("count", "columns"), thinned([(37, 20), (16, 7), (64, 100)], 3, several=True))
 def test_results_are_those_of_rows_alone(case: str, count: int, columns: int) -> None:
@@ -121,6 +122,7 @@ def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("case", ["backward", "backward f16", "backward f64", "loss of all"])
 @pytest.mark.parametrize(("count", "columns"), [(1000, 30), (3001, 16), (777, 64)])
 def test_sums_of_all_rows(case: str, count: int, columns: int, parallel: None) -> None:

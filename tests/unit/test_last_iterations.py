@@ -61,6 +61,7 @@ def check(dtype: str, place: str, t: int, h: int, target: str) -> None:
     np.testing.assert_allclose(found, expected(place, z, x, c), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("place", PLACES)
 def test_lanes(place: str, dtype: str) -> None:

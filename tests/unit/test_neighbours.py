@@ -158,6 +158,7 @@ def test_filters_are_right(dtype: str, channels: int, width: int) -> None:
         check(FILTERS.format(dtype, high, wide), N=2, H=5, W=width, C=channels)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("time", [1, 2, 3, 4, 5, 8, 13])
 @pytest.mark.parametrize("terms", thinned([1, 2, 3, 4, 6], 3))
 def test_windows_that_begin_at_0_are_right(time: int, terms: int) -> None:
@@ -172,6 +173,7 @@ def test_with_what_follows_they_are_right(text: str, width: int) -> None:
         check(text, N=2, H=6, W=width, C=channels)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("text", [ADDED, BACK, TWO], ids=["added", "back", "two"])
 @pytest.mark.parametrize("time", [2, 3, 7, 12, 50])
 def test_along_time_they_are_right(text: str, time: int) -> None:

@@ -63,6 +63,7 @@ def test_which_rows_have_such_an_end(program: str, h: int, expected: int) -> Non
     assert ends(PROGRAMS[program], T=3000, H=h) == expected
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("t", [1, 7, 900])
 @pytest.mark.parametrize("h", [16, 17, 18, 20, 23, 31, 50, 77, 127, 600])

@@ -174,6 +174,7 @@ def test_only_rows_of_the_innermost_loop_over_rows() -> None:
     assert {b.tensor for k in kernels.kernels for b in k.buffers if b.ahead} == {"x"}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("text", [NORM, HEADS, SUMS, HALVES])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 17), (2, 33, 400)])
 @pytest.mark.parametrize("as_one", [0, 8192])

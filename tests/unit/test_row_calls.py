@@ -65,6 +65,7 @@ def points(t: DType) -> Any:
     return np.resize(x, len(x) + -len(x) % 64)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize(("op", "t"), EVERY, ids=str)
 def test_rows_have_the_bits_of_single_elements(

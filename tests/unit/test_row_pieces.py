@@ -45,6 +45,7 @@ def sizes(program: str, t: int, h: int) -> dict[str, int]:
     return {"T": t, "H": h} | ({"V": 31} if program == "looked up" else {})
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("h", range(1, 18))
 @pytest.mark.parametrize("t", thinned([3001, 5, 1, 0], 2))

@@ -55,6 +55,7 @@ def test_which_rows_go_together(text: str, n: int, c: int, k: int, expected: set
     assert steps(text, N=n, C=c, K=k) == expected
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("text", [SQUARES, TWO])
 @pytest.mark.parametrize("n", [8, 9, 11, 40])
 @pytest.mark.parametrize("k", [1, 15, 17, 49, 64, 100])

@@ -195,6 +195,7 @@ def test_what_is_changed_in_place_is_not_read_ahead() -> None:
 # --- results ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("case", "spread"),
     [

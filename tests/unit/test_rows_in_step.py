@@ -195,6 +195,7 @@ def test_chunks_that_compute_something_first_are_not_short() -> None:
     assert _chunk(64, 16, 2, (2,), least=16) == 16 and _chunk(40, 16, 2, (2,), least=15) == 16
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] * c.startswith("rnn of")) for c in CASES]
 )

@@ -296,6 +296,7 @@ def values_of(case: str) -> Iterator[float]:
         yield from (np.nan, np.inf, -np.inf)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("count", "columns"), thinned([(67, 70), (1, 70), (3, 17), (2, 1), (5, 130)], 5, several=True)

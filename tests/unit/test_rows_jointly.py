@@ -143,6 +143,7 @@ def test_each_phase_is_a_loop_over_rows() -> None:
 # --- results ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("case", ALL_CASES)
 @pytest.mark.parametrize(
     ("count", "columns"), thinned([(35, 17), (16, 1), (33, 64), (19, 100), (47, 9)], 5, several=True)
@@ -172,6 +173,7 @@ def test_several_loops_over_rows_and_strides_of_any_kind(columns: int, parallel:
     assert_right(kernels.graph, run(kernels, inputs, strided=True), inputs)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -0.0])
 @pytest.mark.parametrize("case", ["softmax", "extremes", "norm", "doubles", "halves", "tests"])
 def test_what_is_in_one_row_stays_in_it(case: str, value: float, parallel: None) -> None:

@@ -73,6 +73,7 @@ def keys(m: int, n: int, order: str) -> np.ndarray[Any, Any]:
     return d
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("order", ["any", "sorted", "one"])
 @pytest.mark.parametrize(("m", "n"), [(1, 33_000), (7, 40_001), (300, 70_003), (5000, 131_071)])
 def test_counts_and_sums(m: int, n: int, order: str) -> None:
@@ -190,6 +191,7 @@ def test_every_form_against_the_reference(
     check_everywhere(calls)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", ["f64", "i32", "i64", "f32"])
 @pytest.mark.parametrize("index", ["i32", "i64", "u8"])
 def test_dtypes(dtype: str, index: str) -> None:

@@ -171,6 +171,7 @@ def test_no_elements() -> None:
     np.testing.assert_array_equal(f(**a), np.zeros((20, 32), "f4"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("order", ["sorted", "any", "one", "apart"])
 @pytest.mark.parametrize(("n", "e", "f"), MANY_ROWS)
 def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
@@ -189,6 +190,7 @@ def test_rows_added_to_many_rows(order: str, n: int, e: int, f: int) -> None:
 EACH = [1, 2, 3, 5, 7, 20, 1000]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("each", EACH)
 @pytest.mark.parametrize("f", [2, 4, 7, 12, 16, 24])
 def test_rows_of_which_so_many_go_together(f: int, each: int) -> None:

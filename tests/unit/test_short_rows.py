@@ -136,6 +136,7 @@ def test_compiled_images(kinds: tuple[str, str], sizes: tuple[int, int]) -> None
         assert_compiled(text, graph)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("n", [0, 1, 16, 37, 40000])
 @pytest.mark.parametrize("text", [SCALED.format("f16"), COPIED.format("u8"), ONE_HOT, NORM, PART, NAMES])
 def test_compiled_rows(text: str, n: int) -> None:

@@ -93,6 +93,7 @@ def results(
     return found
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [

@@ -64,6 +64,7 @@ def test_tiles_that_are_turned_around_need_both_loops() -> None:
     assert max((n or 0 for n in lengths(text, B=20, N=64, M=64)), default=0) <= 64
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("text", [GROUPS, HIGHEST, TWO, ROWS], ids=["groups", "highest", "two", "rows"])
 @pytest.mark.parametrize(
     ("groups", "length"),

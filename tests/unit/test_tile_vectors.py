@@ -28,6 +28,7 @@ def assert_near(found: Any, exact: np.ndarray[Any, Any], dtype: str) -> None:
     np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE[dtype] * np.abs(exact).max(initial=1))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("columns", [8, 9, 12, 15, 17, 20, 24, 28, 31, 36, 44, 60])
 def test_columns_of_a_convolution(dtype: str, columns: int) -> None:
@@ -38,6 +39,7 @@ def test_columns_of_a_convolution(dtype: str, columns: int) -> None:
     assert_near(found, np.einsum("ncpqrs,kcrs->nkpq", windows, w.astype("f8")), dtype)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("steps", [64, 700, 2000])
 @pytest.mark.parametrize("columns", [12, 17, 20, 28, 30, 45])

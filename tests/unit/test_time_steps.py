@@ -141,6 +141,7 @@ def inputs_of(graph: TensorGraph) -> dict[str, np.ndarray]:
 # --- right -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("text", "sizes"), SIZES)
 def test_results_with_any_number_of_threads(
     text: str, sizes: dict[str, int], always: None, pool: Pool

@@ -156,6 +156,7 @@ def test_a_load_that_may_be_out_of_range_stays_guarded(name: str) -> None:
     assert "a guarded load" in cpu_source(whole(KEPT[name]), N=40, M=200)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize(("n", "m"), thinned([(4, 77), (2, 256), (0, 3), (1, 1), (3, 0)], 2, several=True))
 def test_shared_loads_compute_the_same(n: int, m: int, dtype: str) -> None:

@@ -320,6 +320,7 @@ def powers(lib: Library, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDL
     return ctypes.CDLL(str(folder / "power.so"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("y", EXPONENTS)
 @pytest.mark.parametrize("t", [F32, F64], ids=str)
 def test_constant_exponents(t: DType, y: float, lib: Library, powers: ctypes.CDLL) -> None:

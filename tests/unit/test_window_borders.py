@@ -165,6 +165,7 @@ def test_ends_that_are_not_known_are_computed(inside: str, outside: str, t: int,
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "condition",
     ["(h - k) % 2 == 0 and h - k >= 0", "h - k >= 0 and (h - k) // 8 == h // 8", "k <= h % 3 and h - k >= 0"],

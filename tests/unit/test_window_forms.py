@@ -94,6 +94,7 @@ def test_what_stays(body: str) -> None:
     assert not decisions and len(made.statements) >= 1
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 20), (1, 5, 3), (2, 4, 17), (1, 3, 70)])
 def test_forms_are_equal(name: str, size: tuple[int, int, int]) -> None:
