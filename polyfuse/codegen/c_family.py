@@ -159,7 +159,11 @@ class Printer:
     def loop(self, loop: For, indent: str) -> list[str]:
         lower, upper = self.index(loop.lower), self.index(loop.upper)
         step = f"{loop.var} += {loop.step}" if loop.step != 1 else f"++{loop.var}"
-        head = f"{indent}for ({self.index_type} {loop.var} = {lower}; {loop.var} < {upper}; {step}) {{"
+        first = f"{self.index_type} {loop.var} = {lower}"
+        if isinstance(loop.upper, IBin) and loop.upper.op in ("min", "max"):
+            # gcc 12 computes a minimum again for each iteration (`-fno-tree-pre`).
+            first, upper = f"{first}, {loop.var}_e = {upper}", f"{loop.var}_e"
+        head = f"{indent}for ({first}; {loop.var} < {upper}; {step}) {{"
         body = self.fence(loop.body, indent + "  ") + self.block(loop.body, indent + "  ")
         if loop.upper == loop.lower + 1:
             return [

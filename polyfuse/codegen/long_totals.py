@@ -2,8 +2,7 @@
 
     for t: for h @vec: w[h] += x[t, h]     ->     total[H] = 0, in double
                                                   for p:  for t in piece p: for h @vec: w[h] += x[t, h]
-                                                          for h @vec: total[h] += w[h]
-                                                          for h @vec: w[h] = 0
+                                                          for h @vec: total[h] += w[h]; w[h] = 0
                                                   for h @vec: w[h] = total[h]
 
 In single precision each addition rounds: 300,000 terms of 0.1 in a column were off by 7e-4 of their sum.  A
@@ -133,8 +132,8 @@ def _in_pieces(
         name, zero = f"%total{next(numbers)}", Const(0.0, F64)
         total, kept = Read(name, s.place, F64), Read(s.buffer, s.indices, F32)
         before += _declared(s, name, zero)
-        body += _each(s, Update(name, s.place, "sum", Cast(kept, F64)))
-        body += _each(s, Store(s.buffer, s.indices, Const(0.0, F32)))
+        added = Update(name, s.place, "sum", Cast(kept, F64))
+        body += _each(s, added, Store(s.buffer, s.indices, Const(0.0, F32)))
         after += _each(s, Store(s.buffer, s.indices, Cast(total, F32)))
     return (*before, For(piece.name, rows.lower, rows.upper, size, tuple(body)), *after)
 
@@ -148,9 +147,9 @@ def _declared(s: _Sum, name: str, zero: Const) -> list[Node]:
     return [Declare(name, F64, count=count), *_each(s, Store(name, s.place, zero))]
 
 
-def _each(s: _Sum, node: Node) -> list[Node]:
-    """A node for each of the totals."""
-    return [node if s.along is None else replace(s.along, body=(node,), lanes=(), long=False)]
+def _each(s: _Sum, *nodes: Node) -> list[Node]:
+    """Nodes for each of the totals."""
+    return [*nodes] if s.along is None else [replace(s.along, body=nodes, lanes=(), long=False)]
 
 
 def _sums(rows: For, single: frozenset[str], ranges: Mapping[str, Range]) -> Iterator[_Sum]:
