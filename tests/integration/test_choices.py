@@ -24,6 +24,9 @@ from benchmarks.choices import CHOICES, PAGE, Case, Choice  # noqa: E402
 from benchmarks.pages import BEGIN, END, write_measured  # noqa: E402
 from benchmarks.workload import load  # noqa: E402
 
+# What a choice changes, it need not change on every core.
+pytestmark = pytest.mark.machine("zen5")
+
 
 def code(case: Case, knobs: CpuKnobs) -> tuple[str, tuple[str, ...]]:
     """The source, and the flags of its compiler."""
