@@ -88,15 +88,16 @@ def _sharpness(want: Evaluated) -> float:
 def unchecked(want: Evaluated, inputs: Mapping[str, npt.NDArray[Any]]) -> float:
     """The share of elements about which a comparison says nothing.
 
-    They are undecided, NaN in the reference, or their bound is larger than every value of the result and of
-    the operator's inputs, as after a recurrence that may grow without end.
+    They are undecided, NaN in the reference, or their bound is larger than every value of the result, as after
+    a chaotic recurrence.  What is left of large inputs that cancel may be smaller than its bound as well, so
+    the bound is also no small part of the inputs.
     """
     if not want.value.size:
         return 0.0
     unknown = want.undecided
     if want.value.dtype.kind == "f":
-        largest = max(map(_largest, (want.value, *inputs.values())))
-        unknown = unknown | np.isnan(want.value) | (want.bound > largest)
+        part = MOST_UNDECIDED * max(map(_largest, inputs.values()), default=0.0)
+        unknown = unknown | np.isnan(want.value) | (want.bound > max(_largest(want.value), part))
     return float(unknown.mean())
 
 

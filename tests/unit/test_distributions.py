@@ -102,7 +102,10 @@ def test_what_cannot_be_checked() -> None:
     assert share([1.0, 2.0], [1e-6, 1e-6]) == 0
     assert share([np.nan, 2.0], [1e-6, 1e-6]) == 0.5
     assert share([1.0, 2.0], [1e-6, np.inf]) == 0.5
-    assert share([1.0, 1.5], [1e-6, 1.9]) == 0  # less than what the inputs are
+    assert share([1.0, 1.5], [1e-6, 1.4]) == 0  # less than what results are
+    assert share([1.0, 1.5], [1e-6, 1.9]) == 0.5
+    assert share([0.0, 1e-4], [1e-6, 0.019]) == 0  # what cancels: a small part of the inputs
+    assert share([0.0, 1e-4], [1e-6, 0.021]) == 0.5
     assert share([1.0, 1.5], [1e-6, 1e9]) == 0.5
     assert share(np.zeros(0), np.zeros(0)) == 0
 
@@ -112,3 +115,12 @@ def test_a_recurrence_that_may_grow_without_end_is_not_called_checked() -> None:
     sizes = {"N": 4, "T": 200}
     inputs = make_inputs(graph, sizes)
     assert unchecked(evaluate(graph, sizes, inputs)["y"], inputs) > 0.1
+
+
+def test_a_chaotic_recurrence_of_bounded_values_is_not_called_checked() -> None:
+    graph = pf.stdlib.op("rnn_layer").graph()
+    sizes = {"T": 32, "B": 4, "H": 32}
+    inputs = make_inputs(graph, sizes)
+    assert unchecked(evaluate(graph, sizes, inputs)["h"], inputs) > 0.1
+    calm = {**inputs, "u": (inputs["u"] / 32).astype(np.float32)}
+    assert unchecked(evaluate(graph, sizes, calm)["h"], calm) == 0
