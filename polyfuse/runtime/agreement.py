@@ -88,9 +88,9 @@ def _sharpness(want: Evaluated) -> float:
 def unchecked(want: Evaluated, inputs: Mapping[str, npt.NDArray[Any]]) -> float:
     """The share of elements about which a comparison says nothing.
 
-    They are undecided, NaN in the reference, or their bound is larger than every value of the result, as after
-    a chaotic recurrence.  What is left of large inputs that cancel may be smaller than its bound as well, so
-    the bound is also no small part of the inputs.
+    They are undecided, NaN in the reference, or their bound is larger than every value of the result, as
+    after a chaotic recurrence.  What is left of large inputs that cancel may be smaller than its bound as
+    well, so the bound is also no small part of the inputs.
     """
     if not want.value.size:
         return 0.0

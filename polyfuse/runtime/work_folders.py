@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BUILDS = "polyfuse-work-"
-"""How names of folders of compilers begin. Those of earlier versions, which hold no locks, begin otherwise:
-such processes may run beside this one."""
+"""How names of folders of compilers begin. Earlier versions hold no locks, and may run beside this one:
+theirs have another name."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100
 _swept: set[tuple[Path, str]] = set()
