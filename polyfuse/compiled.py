@@ -21,7 +21,7 @@ from polyfuse.forks import ForkLock
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.signature import Signature, infer_generics
+from polyfuse.frontend_dsl.signature import Signature, conversion, infer_generics
 from polyfuse.interop.index_arrays import widened
 from polyfuse.ir.dtypes import I64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
@@ -384,6 +384,8 @@ class Compiled:
                     raise ArgumentError(
                         f"argument '{name}' has dtype {value.dtype}, which the language does not have",
                         code="PF402",
+                        span=p.span,
+                        hint=conversion(p) if value.dtype.kind in "iuf" else None,
                     )
                 dtypes[name] = found
         generics = infer_generics(

@@ -131,7 +131,8 @@ def infer_generics(sig: Signature, arg_dtypes: Mapping[str, DType], arg_ranks: M
     return Generics(dtypes, ranks)
 
 
-def _conversion(p: ParamSig) -> str | None:
+def conversion(p: ParamSig) -> str | None:
+    """How an array gets the dtype of its parameter; None for a generic, which has several."""
     known = BY_NAME.get(p.dtype)
     return f'convert it first (NumPy: {p.name}.astype("{known.numpy.name}"))' if known else None
 
@@ -148,7 +149,7 @@ def _infer_dtypes(sig: Signature, given: Mapping[str, DType], diags: Diagnostics
                     "PF402",
                     f"argument '{p.name}' of {sig.name} has dtype {actual}, expected {p.dtype}",
                     p.span,
-                    _conversion(p),
+                    conversion(p),
                 )
         elif actual not in GENERIC_KINDS.get(kinds[p.dtype], ()):
             allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[p.dtype], ())))

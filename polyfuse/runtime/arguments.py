@@ -34,8 +34,10 @@ def check_array(t: Tensor, value: object, sizes: Mapping[str, int]) -> Array:
             f"is a {type(value).__name__}, of which NumPy makes {array.dtype}",
             f"make the array yourself: np.array({t.name}, {library}.{t.dtype.numpy.name})",
         )
-    if isinstance(value, (float, np.floating)) and t.dtype.is_integer:
-        raise _other_dtype(t, f"is {value}, a {array.dtype}", f"convert it: int({t.name})")
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    if number and not t.shape and from_numpy(array.dtype) != t.dtype:
+        kind = "int" if t.dtype.is_integer else "bool" if t.dtype.is_bool else "float"
+        raise _other_dtype(t, f"is {value}, of type {type(value).__name__}", f"convert it: {kind}({t.name})")
     check_fits(t, array.dtype, array.shape, sizes)
     return array
 

@@ -60,6 +60,25 @@ def test_a_float_for_an_integer() -> None:
     assert "convert it: int(k)" in str(refused(POWER, X, np.float64(2)))
 
 
+@pytest.mark.parametrize("given", [1, 0, 2, 1.0, np.int64(1), np.float32(0)])
+def test_a_number_for_a_truth_value(given: Any) -> None:
+    text = "op choose(x: f32[N], b: bool) -> (y: f32[N]) { y[i] = x[i] if b else 0.0 }"
+    f = pf.compile(text, target="cpu")
+    error = refused(f, X, given)
+    assert error.code == "PF402" and f"of type {type(given).__name__}; the operator takes bool" in str(error)
+    assert "convert it: bool(b)" in str(error)
+    np.testing.assert_array_equal(f(X, bool(given)), X * bool(given))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_integers_that_the_language_does_not_have(dtype: Any) -> None:
+    f, at = pf.compile(PICK, target="cpu"), np.array([2, 0], dtype)
+    error = refused(f, X, at)
+    assert error.code == "PF402" and 'NumPy: at.astype("int64")' in str(error)
+    np.testing.assert_array_equal(f(X, at.astype("int64")), X[[2, 0]])
+    assert "hint" not in str(refused(f, X, at.astype("M8[s]") if dtype is np.uint64 else at + 1j))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.int32, np.int16, np.int8, np.uint8, ">i4", np.int64])
 def test_narrower_indices_are_taken(target: Any, dtype: Any) -> None:
