@@ -22,7 +22,7 @@ from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.digits import by_steps
 from polyfuse.codegen.halves import HalfPrinter
 from polyfuse.codegen.joint_text import part_text, rows_text, sums_text
-from polyfuse.codegen.long_sums import CHAIN
+from polyfuse.codegen.long_sums import CHAIN, terms_of
 from polyfuse.codegen.masked_tails import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.rows_jointly import joint_totals
 from polyfuse.codegen.runs import owned_text
@@ -106,13 +106,14 @@ class LanePrinter(HalfPrinter):
         count = sum(len(inner._own(u)) for u in updates.values())
         lanes = self._count(loop, max(u.value.dtype.bytes for u in updates.values()), count)
         most = most_trips(loop)
-        pieces = loop.long and not self.in_rows and (most is None or most > CHAIN * lanes)
+        piece = max(1, CHAIN // terms_of(loop)) * lanes
+        pieces = loop.long and not self.in_rows and (most is None or most > piece)
         start, end = f"{loop.var}_s", f"{loop.var}_e"
         lines = [line for u in updates.values() for line in inner._start(u, lanes, i2 if pieces else i1)]
         loop = by_steps(loop, lanes, IVar(start))
         first = f"pf_i64 {start} = {self.index(loop.lower)};"
         if pieces:
-            near = self.call("pf_min_i64", [f"{start} + {CHAIN * lanes}", f"{loop.var}_u"])
+            near = self.call("pf_min_i64", [f"{start} + {piece}", f"{loop.var}_u"])
             return [
                 f"{indent}{{",
                 f"{i1}{first}",

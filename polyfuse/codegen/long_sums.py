@@ -12,11 +12,13 @@ The lanes of one long row join a total in double as well, every CHAIN additions 
     for h @vec: acc += x[h]                  ->        for pieces: acc += total of the lanes of the piece
 
 Each addition in single precision rounds: 30 million tenths were off by 1.4e-4 of their sum.  A lane adds as
-much in a piece on every core, so that errors do not depend on the width of vectors.
+much in a piece on every core, so that errors do not depend on the width of vectors.  Loops may be in
+branches (`codegen.unswitch`), and an iteration may add several terms (`codegen.cut_loops`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -70,7 +72,33 @@ def _mark(node: Node, names: set[str], ranges: Mapping[str, Range]) -> Node:
 
 def _is_long(loop: For, ranges: Mapping[str, Range]) -> bool:
     most = most_of(loop, ranges)
-    return most is None or most > LONG
+    return most is None or most * terms_of(loop) > LONG
+
+
+def terms_of(loop: For) -> int:
+    """Terms that an iteration adds to a sum of the loop's lanes, at most."""
+    added = Counter(u.buffer for u in _updates(loop.body))
+    return max((added[name] for name in loop.lanes), default=0) or 1
+
+
+def _updates(block: Block) -> Iterator[Update]:
+    """Sums of an iteration, those in branches too."""
+    for n in block:
+        match n:
+            case Update(op="sum"):
+                yield n
+            case If(_, then, other):
+                yield from _updates((*then, *other))
+
+
+def _loops(block: Block) -> Iterator[For]:
+    """Loops of a block, those in branches too."""
+    for n in block:
+        match n:
+            case For():
+                yield n
+            case If(_, then, other):
+                yield from _loops((*then, *other))
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -87,15 +115,13 @@ def _blocks(block: Block) -> Iterator[Block]:
 def _long(block: Block) -> set[str]:
     """Sums of f32 that are declared in a block, and that loops of lanes in its loops add to."""
     declared = {n.name for n in block if isinstance(n, Declare) and n.dtype == F32 and not n.count}
-    return {name for n in block if isinstance(n, For) for name in _of_rows(n, 1, {})} & declared
+    return {name for loop in _loops(block) for name in _of_rows(loop, 1, {})} & declared
 
 
 def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]:
     """Sums that loops of lanes in a loop add to, which is done so many times or more."""
     if rows >= FEWEST_ROWS or _is_long(loop, ranges):
-        sums = (u.buffer for u in loop.body if isinstance(u, Update) and u.op == "sum")
-        yield from (name for name in sums if name in loop.lanes)
+        yield from (u.buffer for u in _updates(loop.body) if u.buffer in loop.lanes)
     trip, inside = trip_of(loop), within(loop, ranges)
-    for n in loop.body:
-        if isinstance(n, For):
-            yield from _of_rows(n, rows * (FEWEST_ROWS if trip is None else trip), inside)
+    for n in _loops(loop.body):
+        yield from _of_rows(n, rows * (FEWEST_ROWS if trip is None else trip), inside)

@@ -79,6 +79,8 @@ LONG = {
     "many columns": ("x: f32[B, A]", "f32[A]", "sum[j](x[j, a])", (90_001, 40)),
     "columns of blocks": ("x: f32[P, B, A]", "f32[P, A]", "sum[j](x[p, j, a])", (4, 30_011, 24)),
     "channels last": ("x: f32[P, B, A]", "f32[A]", "sum[p, j](x[p, j, a])", (50, 3_001, 16)),
+    "branches": ("x: f32[N]", "f32", "sum[i in 0..N](x[i] if i % 7 != 2 else 0.0)", (7_000_000,)),
+    "several terms": ("x: f32[N]", "f32", "sum[i in 0..N](x[i // 7 * 7])", (7_000_000,)),
     "a triangle": ("x: f32[A, B]", "f32[A]", "sum[j in 0..B - A + a](x[a, j])", (4, 700_001)),
 }
 TENTH = float(np.float32(0.1))
@@ -100,6 +102,7 @@ def call_of_long(name: str) -> tuple[str, tuple[int, ...], Any]:
         "mean": TENTH,
         "squares": TENTH * count**0.5,
         "dots": TENTH * TENTH * count,
+        "branches": TENTH * count / 7 * 6,
         "a triangle": TENTH * (count - 4 + np.arange(4)),
     }.get(name, TENTH * count)
     return text, shape, wanted
