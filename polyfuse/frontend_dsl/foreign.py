@@ -15,6 +15,8 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "clamp": ("x a b", "min(max(x, a), b)"),
     "clip": ("x a b", "min(max(x, a), b)"),
     "cosh": ("x", "(exp(x) + exp(-x)) / 2.0"),
+    "cot": ("x", "cos(x) / sin(x)"),
+    "csc": ("x", "1.0 / sin(x)"),
     "divide": ("a b", "a / b"),
     "double": ("x", "f64(x)"),
     "erfc": ("x", "1.0 - erf(x)"),
@@ -27,20 +29,22 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "fma": ("a b c", "a * b + c"),
     "fmax": ("a b", "max(a, b)"),
     "fmin": ("a b", "min(a, b)"),
+    "fmod": ("a b", "abs(a) % abs(b) if a >= 0.0 else -(abs(a) % abs(b))"),
     "half": ("x", "f16(x)"),
+    "heaviside": ("a b", "b if a == 0.0 else 1.0 if a > 0.0 else 0.0"),
     "hypot": ("a b", "sqrt(a * a + b * b)"),
-    "ifelse": ("c a b", "(a if c else b)"),
+    "ifelse": ("c a b", "a if c else b"),
     "int": ("x", "i32(x)"),
-    "isfinite": ("x", "(abs(x) < inf)"),
-    "isinf": ("x", "(abs(x) == inf)"),
+    "isfinite": ("x", "abs(x) < inf"),
+    "isinf": ("x", "abs(x) == inf"),
     "lerp": ("a b t", "a + (b - a) * t"),
     "log10": ("x", "log(x) / 2.302585092994046"),
     "log1p": ("x", "log(1.0 + x)"),
     "log2": ("x", "log(x) / 0.6931471805599453"),
     "logaddexp": ("a b", "max(a, b) + log(1.0 + exp(-abs(a - b)))"),
-    "logical_and": ("a b", "(a and b)"),
-    "logical_not": ("x", "(not x)"),
-    "logical_or": ("a b", "(a or b)"),
+    "logical_and": ("a b", "a and b"),
+    "logical_not": ("x", "not x"),
+    "logical_or": ("a b", "a or b"),
     "logit": ("x", "log(x / (1.0 - x))"),
     "long": ("x", "i64(x)"),
     "maximum": ("a b", "max(a, b)"),
@@ -52,17 +56,21 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "negative": ("x", "-x"),
     "power": ("a b", "a ** b"),
     "reciprocal": ("x", "1.0 / x"),
+    "relu6": ("x", "min(max(x, 0.0), 6.0)"),
     "remainder": ("a b", "a % b"),
     "rint": ("x", "round(x)"),
-    "sgn": ("x", "(1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0)"),
-    "sign": ("x", "(1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0)"),
+    "sec": ("x", "1.0 / cos(x)"),
+    "sgn": ("x", "1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0"),
+    "sign": ("x", "1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0"),
+    "sinc": ("x", "1.0 if x == 0.0 else sin(pi * x) / (pi * x)"),
     "sinh": ("x", "(exp(x) - exp(-x)) / 2.0"),
+    "sqr": ("x", "x ** 2"),
     "square": ("x", "x ** 2"),
     "sub": ("a b", "a - b"),
     "subtract": ("a b", "a - b"),
     "tan": ("x", "sin(x) / cos(x)"),
-    "trunc": ("x", "(floor(x) if x >= 0.0 else ceil(x))"),
-    "where": ("c a b", "(a if c else b)"),
+    "trunc": ("x", "floor(x) if x >= 0.0 else ceil(x)"),
+    "where": ("c a b", "a if c else b"),
 }
 # Sums and the like, which take lines: each is defined for rows of a matrix.
 _LINES = {
@@ -81,9 +89,9 @@ _LINES = {
 }
 # What no line can say.
 _ABSENT = """
-    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cbrt copysign
-    digamma erfcx erfinv frexp gamma i0 ldexp lgamma median mode nextafter polygamma rand randn sort argsort
-    topk zeta
+    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort asin asinh atan atan2 atanh cbrt
+    copysign corrcoef cov digamma erfcx erfinv frexp gamma i0 isin isnat isqrt ldexp lgamma logb median mode
+    nextafter polygamma rand randn sort topk zeta
 """
 _NONE = frozenset(_ABSENT.split())
 _DTYPES = {
@@ -103,9 +111,13 @@ def function_hint(name: str, arguments: Sequence[str]) -> str | None:
     if name in _WRITTEN:
         parameters, text = _WRITTEN[name][0].split(), _WRITTEN[name][1]
         if len(parameters) != len(arguments):
-            return f"{name}({', '.join(parameters)}) is written {_bare(text)}"
+            return f"{name}({', '.join(parameters)}) is written {text}"
         given = dict(zip(parameters, map(_operand, arguments), strict=True))
-        return f"write {re.sub(r'(?<![a-z0-9.])[abcxt](?![a-z0-9.(])', lambda m: given[m[0]], text)}"
+        filled = re.sub(r"(?<![a-z0-9.])[abcxt](?![a-z0-9.(])", lambda m: given[m[0]], text)
+        return f"write ({filled})" if _is_open(text) else f"write {filled}"
+    if name in _DTYPES and len(arguments) == 1:
+        dtype, _, more = _DTYPES[name].partition(", which ")
+        return f"the language has no '{name}': {dtype} {more}" if more else f"write {dtype}({arguments[0]})"
     return reduction_hint(name) or (f"the language has no '{name}'" if name in _NONE else None)
 
 
@@ -134,5 +146,8 @@ def _operand(text: str) -> str:
     return text if whole else f"({text})"
 
 
-def _bare(text: str) -> str:
-    return text[1:-1] if text.startswith("(") and text.endswith(")") and text.count("(") == 1 else text
+def _is_open(text: str) -> bool:
+    """Could operators around a text take a part of it?"""
+    while "(" in text:
+        text = re.sub(r"\([^()]*\)", "", text)
+    return " " in text or text.startswith("-")

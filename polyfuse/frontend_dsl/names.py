@@ -77,6 +77,8 @@ def function_meant(name: str, arguments: Sequence[str], others: Iterable[str] = 
     if known is not None:
         return known
     count = len(arguments)
+    if name.lower() != name:  # capitals are no other letters
+        return function_meant(name.lower(), arguments, others) or _same(name, (*FUNCTIONS, *BY_NAME))
     fitting = {f for f, (low, high) in FUNCTIONS.items() if low <= count <= high}
     fitting |= set(BY_NAME) if count == 1 and not is_dtype_like(name) else set()
     return did_you_mean(name, [f for f in (*fitting, *others) if slips(name, f) <= 1 + (len(name) > 5)])
@@ -87,8 +89,15 @@ def dtype_meant(name: str, generics: Iterable[str] = ()) -> str:
     known = dtype_hint(name)
     if known is not None:
         return known
+    if name.lower() != name and (meant := dtype_hint(name.lower()) or _same(name, BY_NAME)):
+        return meant
     near = [t for t in (*BY_NAME, *generics) if not is_dtype_like(name) or sorted(t) == sorted(name)]
     return did_you_mean(name, near) or f"dtypes are {', '.join(BY_NAME)}"
+
+
+def _same(name: str, known: Iterable[str]) -> str | None:
+    """What is spelled so but for capitals."""
+    return f"did you mean '{name.lower()}'?" if name.lower() in known else None
 
 
 def slips(a: str, b: str) -> int:

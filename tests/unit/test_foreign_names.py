@@ -17,7 +17,9 @@ A, B = X[::-1].copy(), X + 0.5
 C = X > 0
 WANTED = {
     "double": lambda x: x, "float": lambda x: x, "float32": lambda x: x, "half": lambda x: x, "int": np.trunc,
-    "long": np.trunc, "neg": np.negative, "rint": np.rint, "sgn": np.sign, "mul": np.multiply, "mod": np.mod,
+    "relu6": lambda x: np.clip(x, 0, 6), "cot": lambda x: 1 / np.tan(x), "sec": lambda x: 1 / np.cos(x),
+    "csc": lambda x: 1 / np.sin(x), "sqr": np.square, "long": np.trunc,
+    "neg": np.negative, "rint": np.rint, "sgn": np.sign, "mul": np.multiply, "mod": np.mod,
     "clamp": np.clip, "clip": np.clip, "erfc": None, "fma": lambda a, b, c: a * b + c, "ifelse": np.where,
     "lerp": lambda a, b, t: a + (b - a) * t, "logit": None, "sub": np.subtract,
 }  # fmt: skip
@@ -54,6 +56,44 @@ def test_functions_of_other_libraries_are_written_in_ours(name: str) -> None:
     if want is not None:
         with np.errstate(all="ignore"):
             np.testing.assert_allclose(got, want(*given).astype(np.float64), rtol=1e-5, atol=1e-6)
+
+
+# What takes or gives bools.
+BOOLS = ("where", "ifelse", "isinf", "isfinite", "logical_and", "logical_not", "logical_or")
+
+
+@pytest.mark.parametrize("name", [n for n in foreign._WRITTEN if n not in BOOLS])
+def test_what_is_written_keeps_together_in_an_operand(name: str) -> None:
+    """`2.0 * expm1(x)` is not `2.0 * exp(x) - 1.0`."""
+    parameters = foreign._WRITTEN[name][0].split()
+    call = f"{name}({', '.join('xab'[q] + '[i]' for q in range(len(parameters)))})"
+    written = hint_of(f"2.0 * {call}").removeprefix("write ")
+    written = f"f32({written})" if written.startswith(("f64", "f16", "i")) else written
+    text = f"q[i] = {written}\n y[i] = 2.0 * q[i]\n z[i] = 2.0 * {written}"
+    head = "op f(x: f32[N], a: f32[N], b: f32[N]) -> (y: f32[N], z: f32[N]) {"
+    y, z = pf.compile(f"{head} {text} }}", target="interpret")(X, A, B)
+    np.testing.assert_allclose(z, y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ("cot", "isin", "cov", "logb", "isqrt", "sinc", "sqr", "isnat"))
+def test_functions_that_are_known_elsewhere_are_no_slips(name: str) -> None:
+    assert "did you mean" not in hint_of(f"{name}(x[i])")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("F32", "f32"), ("Exp", "exp"), ("BF16", "bf16")])
+def test_capitals_are_no_other_letters(name: str, meant: str) -> None:
+    assert hint_of(f"{name}(x[i])") == f"did you mean '{meant}'?"
+
+
+def test_a_dtype_in_capitals_is_that_dtype() -> None:
+    with pytest.raises(DslError, match="did you mean 'f32'") as caught:
+        pf.parse("op f(x: F32[N]) -> (y: f32[N]) { y[i] = x[i] }")
+    assert caught.value.diagnostics[0].code == "PF218"
+
+
+def test_casts_of_other_libraries_are_written_in_ours() -> None:
+    assert hint_of("f32(int32(k[i]))") == "write i32(k[i])"
+    assert hint_of("f32(uint32(k[i]))").endswith("i64 holds each u32")
 
 
 @pytest.mark.parametrize(
