@@ -15,6 +15,7 @@ from lark import Token
 
 from polyfuse.diagnostics import DslError
 from polyfuse.frontend_dsl import ast
+from polyfuse.frontend_dsl.ast_walk import walk
 from polyfuse.source import SourceText, Span
 
 MAX_HEIGHT = 200
@@ -68,8 +69,11 @@ Children: TypeAlias = list[Any]
 
 
 def levels_of(e: ast.Expr) -> int:
-    """How many operations lie above one another in a node alone: several in a chain or a minimum of many."""
+    """How many operations lie above one another in a node alone: several in a chain or a minimum of many,
+    two where an index is data."""
     match e:
+        case ast.Subscript(_, indices) if any(isinstance(n, ast.Subscript) for i in indices for n in walk(i)):
+            return 2
         case ast.Compare(_, ops):
             return len(ops)
         case ast.Call("min" | "max", args):
@@ -124,7 +128,7 @@ class _Expressions:
         name, _, indices, close = children
         span = name.span.to(close.span)
         node = ast.Subscript(str(name), _nodes(indices), name.span, span)
-        return Part(node, span, _grow(span, *indices))
+        return Part(node, span, _grow(span, *indices, levels=levels_of(node)))
 
     def parenthesised(self, children: Children) -> Part:
         inner: Part = children[1]

@@ -72,6 +72,7 @@ _EXPRESSION_HINTS = {
     "IF": _CONDITIONAL_HINT,
     "ELSE": _CONDITIONAL_HINT,
     "ASSIGN": "compare with '=='",
+    "COMPARE": "one comparison stands between two operands; shifts are k * 2 ** n and k // 2 ** n",
     "COLON": "there are no slices: name an index variable, as in y[i, j] = x[i, j]",
 }
 

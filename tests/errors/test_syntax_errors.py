@@ -150,6 +150,7 @@ def test_file(text: str, code: str, line: int, column: int, words: str) -> None:
         " + ".join("x" * 5000),
         "x if c else " * 300 + "x",
         "x[i] * " * 250 + "x",
+        "t[" * 150 + "i" + "]" * 150,
         "(" * 150 + "--x" + " + 1)" * 150 + "-1" * 60,
     ],
 )
@@ -157,6 +158,12 @@ def test_too_deep(expression: str) -> None:
     (found,) = failing(f"op f() {{\n  y = {expression}\n}}")
     assert found.code == "PF103" and found.span is not None and found.span.line == 2
     assert str(MAX_HEIGHT) in found.message
+
+
+@pytest.mark.parametrize("sign", ("<<", ">>"))
+def test_shifts_are_powers(sign: str) -> None:
+    (found,) = failing(f"op f() {{ y = k {sign} 2 }}")
+    assert found.code == "PF101" and "k * 2 ** n" in (found.hint or "")
 
 
 def test_several_errors_are_reported_together() -> None:
