@@ -21,7 +21,15 @@ from polyfuse.ir.kernel import Kernel, Scope, tree
 from polyfuse.ir.linear import flat
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree
 from polyfuse.ir.schedule_tree import Sequence as Children
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Index, Statement, reads, statement_reads
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Index,
+    Statement,
+    plain_variables,
+    reads,
+    statement_reads,
+)
 
 OUTSIDE = (Scope.ARGUMENT, Scope.GLOBAL)
 # From so many rows on, of which a block has at most so much of each, partial results for parts of the rows
@@ -219,7 +227,7 @@ def _index_dims(i: Index) -> set[str]:
     """Dims that an index depends on; data does through what it reads."""
     if not isinstance(i, EXPR_TYPES):
         return set(variables(i))
-    return {n for r in reads(i) for inner in r.indices for n in _index_dims(inner)}
+    return plain_variables(j for r in reads(i) for j in r.indices)  # `reads` goes into data, too
 
 
 def data_rows(s: Statement) -> Iterator[tuple[str, set[str]]]:

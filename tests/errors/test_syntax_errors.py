@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import polyfuse as pf
 from polyfuse.diagnostics import Diagnostic, DslError
 from polyfuse.frontend_dsl.build_ast import MAX_HEIGHT
 from polyfuse.frontend_dsl.lexical import MAX_BRACKETS, MAX_SOURCE_BYTES
@@ -222,3 +224,16 @@ def test_pages_show_what_is_printed(code: str) -> None:
     found = failing(text if text.startswith("op") else f"op f() {{\n{text}\n}}")
     printed = found[0].render().removesuffix(f"\n  more: polyfuse explain {code}")
     assert shown == printed
+
+
+def test_indices_in_indices_compile_as_fast_as_others() -> None:
+    """What estimates asked of an index that is data doubled with each index inside it."""
+    index = "i"
+    for _ in range(40):
+        index = f"k[min(max({index}, 0), N - 1)]"
+    text = f"op f(x: f32[N], k: i64[N]) -> (y: f32[N]) where N >= 1 {{ y[i] = x[{index}] for i in 0..N }}"
+    x, k = np.arange(5, dtype=np.float32), np.array([1, 2, 3, 4, 0])
+    want = np.arange(5)
+    for _ in range(40):
+        want = k[want]
+    assert np.array_equal(pf.compile(text, target="interpret")(x, k), x[want])
