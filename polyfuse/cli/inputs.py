@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,6 +57,8 @@ def _arrays(file: str) -> dict[str, Any]:
     import numpy as np
 
     try:
+        if Path(file).exists() and not Path(file).is_file():
+            raise OSError(None, "no regular file")  # opening a pipe would wait for a writer
         with np.load(file, allow_pickle=False) as loaded:
             if not hasattr(loaded, "files"):
                 raise ValueError  # one array without a name

@@ -134,7 +134,7 @@ def infer_generics(sig: Signature, arg_dtypes: Mapping[str, DType], arg_ranks: M
 def conversion(p: ParamSig) -> str | None:
     """How an array gets the dtype of its parameter; None for a generic, which has several."""
     known = BY_NAME.get(p.dtype)
-    return f'convert it first (NumPy: {p.name}.astype("{known.numpy.name}"))' if known else None
+    return f'convert it first (NumPy: np.asarray({p.name}, "{known.numpy.name}"))' if known else None
 
 
 def _infer_dtypes(sig: Signature, given: Mapping[str, DType], diags: Diagnostics) -> dict[str, DType]:

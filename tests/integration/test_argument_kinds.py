@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import sys
 from typing import Any
 
@@ -70,11 +71,19 @@ def test_a_number_for_a_truth_value(given: Any) -> None:
     np.testing.assert_array_equal(f(X, bool(given)), X * bool(given))
 
 
+@pytest.mark.parametrize("given", [range(3), array.array("d", [1.0, 2.0])], ids=["range", "array"])
+def test_what_is_no_array_and_becomes_one(given: Any) -> None:
+    error = refused(SCALE, given)
+    call = 'np.asarray(x, "float32")'
+    assert error.code == "PF402" and call in str(error)
+    np.testing.assert_array_equal(SCALE(eval(call, {"np": np, "x": given})), 2 * np.array(given))
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
 def test_integers_that_the_language_does_not_have(dtype: Any) -> None:
     f, at = pf.compile(PICK, target="cpu"), np.array([2, 0], dtype)
     error = refused(f, X, at)
-    assert error.code == "PF402" and 'NumPy: at.astype("int64")' in str(error)
+    assert error.code == "PF402" and 'np.asarray(at, "int64")' in str(error)
     np.testing.assert_array_equal(f(X, at.astype("int64")), X[[2, 0]])
     assert "hint" not in str(refused(f, X, at.astype("M8[s]") if dtype is np.uint64 else at + 1j))
 

@@ -237,6 +237,7 @@ def test_inputs_in_a_range() -> None:
     [
         (("--input", "none.npz"), "No such file"),
         (("--input", "norm.pf"), "no archive of named arrays"),
+        (("--input", "pipe"), "no regular file"),
         (("--range", "x"), "NAME=VALUE"),
         (("--range", "x=1"), "two numbers"),
         (("--range", "x=2..1"), "to a larger one"),
@@ -253,6 +254,7 @@ def test_inputs_that_do_not_fit(norm: str, workplace: Path, args: tuple[str, ...
     np.savez(workplace / "x.npz", x=x)
     np.savez(workplace / "w.npz", w=x)
     np.savez(workplace / "wide.npz", x=x.astype(np.float64))
+    os.mkfifo(workplace / "pipe")
     done = call("run", norm, *INTERPRETED, *args, code=2)
     assert said in " ".join(done.output.replace("│", " ").split())
 
