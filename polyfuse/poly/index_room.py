@@ -17,6 +17,7 @@ from dataclasses import replace
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
+from polyfuse.ir.intervals import fits
 from polyfuse.ir.linear import Range, combined
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -105,7 +106,9 @@ def _statement(s: Statement, spans: Spans) -> Statement:
                 value = arithmetic(index, spans, e)
                 return value if dtype is I64 else Cast(value, dtype, e.span)
             case Cast(IndexValue(index, source), dtype) if source is I64 and dtype.is_integer:
-                return IndexValue(index, dtype, e.span)
+                # A cast that wraps stays one: such an index is no value of the dtype (`poly.index_numbers`).
+                values = span(index, spans)
+                return IndexValue(index, dtype, e.span) if values and fits(values, dtype) else e
             case _:
                 return e
 
