@@ -79,8 +79,19 @@ def test_beyond_a_limit_is_a_located_error(text: Any, most: int, code: str) -> N
         assert found.code == code and found.span is not None and found.hint
 
 
-@pytest.mark.parametrize(("text", "most", "code"), LIMITS, ids=lambda x: getattr(x, "__name__", str(x)))
-def test_within_a_limit_all_is_well(text: Any, most: int, code: str) -> None:
+# isl takes long for extremes of very many arms.
+WITHIN = [
+    (index, 60),
+    (extent, 60),
+    *(
+        pytest.param(text, most, marks=[pytest.mark.slow] * (text in (index, extent)))
+        for text, most, _ in LIMITS
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "most"), WITHIN, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_within_a_limit_all_is_well(text: Any, most: int) -> None:
     for target in ("interpret", "cpu"):
         assert np.size(pf.compile(text(most), target=target)(X)) > 0
 
