@@ -126,7 +126,7 @@ def test_comments_anywhere(text: str) -> None:
 
 def test_deep_expressions_are_printed() -> None:
     stays("op f() { y = " + " + (".join("x" * 190) + ")" * 189 + " }")
-    stays("op f() { y = " + "x[" * 190 + "i" + "]" * 190 + " }")
+    stays("op f() { y = " + "x[" * 95 + "i" + "]" * 95 + " }")
     stays("op f() { y = " + "x if c else " * 190 + "x }")
     stays("op f() { y = " + "sum[i](" * 190 + "x" + ")" * 190 + " }")
 
