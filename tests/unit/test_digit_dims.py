@@ -107,6 +107,7 @@ def test_dims_are_split_on_a_cpu(target: Literal["cpu", "emulate"], wanted: bool
     assert any("split digits" in str(d) for d in pieces[0].decisions) == wanted
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [
