@@ -115,6 +115,7 @@ def test_standardised_columns(shape: tuple[int, int], dtype: str) -> None:
     assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2)[0], target="cpu")
 
 
+@pytest.mark.machine("zen5")
 def test_rows_divide_no_more() -> None:
     source = cpu_source(STANDARD.replace("DT", "f32"), T=700, V=301)
     lines = source.splitlines()

@@ -74,6 +74,7 @@ def test_panels_of_what_is_summed(every_size: None, monkeypatch: pytest.MonkeyPa
     check_everywhere([product_call(n, K=11, M=40, N=37) for n in FEW])
 
 
+@pytest.mark.machine("zen5")
 def test_a_factor_that_panels_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker copies it in the first panel of a dim that is summed and that it does not depend on."""
     monkeypatch.setattr(CpuKnobs, "on", AVX2)
