@@ -101,6 +101,7 @@ _DTYPES = {
     "u16": "i32, which holds each u16", "uint16": "i32, which holds each u16", "u1": "bool",
     "u32": "i64, which holds each u32", "uint32": "i64, which holds each u32", "boolean": "bool",
 }  # fmt: skip
+_NUMBERS = {"huge_val": "inf", "inf": "inf", "infinity": "inf", "nan": "nan", "pi": "pi"}
 _COMPLEX = re.compile(r"c(64|128)|complex(64|128)?")
 # A dtype by its looks: of another width it is no slip.
 _DTYPE_LIKE = re.compile(r"(f|bf|i|u|c|fp|float|int|uint|complex)\d+|e[45]m[23]")
@@ -124,6 +125,12 @@ def function_hint(name: str, arguments: Sequence[str]) -> str | None:
 def reduction_hint(name: str) -> str | None:
     """The lines that stand for a reduction of another library."""
     return f"it is written in lines, for rows: {_LINES[name]}" if name in _LINES else None
+
+
+def number_hint(name: str) -> str | None:
+    """What to write for a number that C or Python has a name for: `M_PI`, `NaN`, `Infinity`."""
+    known = _NUMBERS.get(name.lower().removeprefix("m_"))
+    return f"write {known}" if known else None
 
 
 def dtype_hint(name: str) -> str | None:

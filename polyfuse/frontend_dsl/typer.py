@@ -12,6 +12,7 @@ from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import bounds, walk
 from polyfuse.frontend_dsl.entry_reads import read_at_entry
+from polyfuse.frontend_dsl.foreign import number_hint
 from polyfuse.frontend_dsl.index_build import NotIndex, is_data, to_index
 from polyfuse.frontend_dsl.names import (
     FLOAT_FUNCTIONS,
@@ -101,7 +102,7 @@ class Typer:
                 return WEAK_FLOAT
             if not self.diags.is_first(e.id, self.scope.owner):
                 return ERROR
-            hint = self.scope.unknown_hint(e.id, 0, tuple(self.variables))
+            hint = number_hint(e.id) or self.scope.unknown_hint(e.id, 0, tuple(self.variables))
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)

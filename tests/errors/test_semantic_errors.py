@@ -47,7 +47,7 @@ STATEMENTS = [
     ("y[i] = expp(v[i])", "PF202", 8, "did you mean 'exp'?"),
     ("y[i] = sum(v)", "PF202", 8, "sum[i](x[i])"),
     ("t = sum(v, axis=0)\n" + Y, "PF202", 5, "sum[i](x[i])"),
-    ("y[i] = max(v[i], -infinity)", "PF201", 19, "an index variable stands on the left side"),
+    ("y[i] = max(v[i], -infinity)", "PF201", 19, "write inf"),
     ("y = v * 2.0", "PF204", 1, "a definition says what each element is: y[i] = ..."),
     ("y[i] = v[i] * k[i]", "PF205", 8, "as in f32(...)"),
     ("y[i] = k[i] * v[i]", "PF205", 8, "as in f32(...)"),

@@ -175,3 +175,12 @@ def test_bits_of_integers_are_no_bools() -> None:
 )
 def test_slips_are_counted(a: str, b: str, count: int) -> None:
     assert slips(a, b) == slips(b, a) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("Inf", np.inf), ("INFINITY", np.inf), ("NaN", np.nan), ("M_PI", np.pi)]
+)
+def test_numbers_with_a_name_elsewhere(name: str, number: float) -> None:
+    written = hint_of(f"x[i] * {name}").removeprefix("write ")
+    y = pf.compile(f"op f(x: f32[N]) -> (y: f32[N]) {{ y[i] = x[i] * {written} }}", target="interpret")(X)
+    np.testing.assert_array_equal(y, X * np.float32(number))
