@@ -94,6 +94,7 @@ def test_agrees_in_the_emulator(length: int) -> None:
     assert agrees(y, evaluate(graph, {}, {"x": x})["y"], graph.tensor("y").dtype)
 
 
+@pytest.mark.machine("zen5")
 def test_agrees_on_a_cpu() -> None:
     x = np.random.default_rng(0).standard_normal((1, 1_000_003)).astype(np.float32)
     f = pf.compile(SOFTMAX, target="cpu", stitching=pf.Stitching(online=False))

@@ -54,6 +54,7 @@ def branches(count: int) -> str:
 SIZES = {f"N{k}": 3 + 5 * k for k in range(7)}
 
 
+@pytest.mark.machine("zen5")
 def test_independent_branches_are_one_launch() -> None:
     f = pf.compile(branches(7), target="cpu")
     rng = np.random.default_rng(0)

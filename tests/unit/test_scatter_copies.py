@@ -154,6 +154,7 @@ def test_who_has_copies() -> None:
     assert copies(COUNTS, threads=64, N=1 << 20, M=5000) == []  # too many copies
 
 
+@pytest.mark.machine("zen5")
 def test_turns_are_copies_of_the_loop_body() -> None:
     """No remainder is computed for each update."""
     text = cpu_source(WEIGHTED, N=100_003, M=50)

@@ -207,6 +207,7 @@ def test_rows_of_which_so_many_go_together(f: int, each: int) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.machine("zen5")
 @pytest.mark.parametrize(
     ("f", "held"),
     [(2, [2]), (4, [4]), (7, [4, 3]), (12, [8, 4]), (16, [16]), (45, [32, 8, 4, 1]), (65, None)],
