@@ -7,6 +7,7 @@ which works all the time. Memory is that of all.
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -90,13 +91,15 @@ def test_cutting_grows_hardly_faster_than_the_graph() -> None:
     for statements in (250, 2000):
         graph = fixed_graph(instantiate(parse_text(random_graph(statements, 2)), "f"), {"T": 64, "H": 64})
         best = 1e9
-        for _ in range(3):
-            start = time.perf_counter()
+        for _ in range(5):
+            gc.disable()  # what other tests left in this process is not looked through meanwhile
+            start = time.process_time()
             clusters = Clustering().clusters(graph, [])
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
+            gc.enable()
         assert sum(map(len, clusters)) == len(graph.statements)
         seconds.append(best)
-    assert seconds[1] < 30 * seconds[0]
+    assert seconds[1] < 30 * seconds[0], seconds
 
 
 @pytest.mark.slow
