@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,17 @@ import pytest
 from equivalence import cpu_source
 
 import polyfuse as pf
+from polyfuse.codegen import long_totals
 from polyfuse.codegen.long_sums import CHAIN
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.loop_ir import Declare, For, Store, Update
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Cast, Read
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.options import Options
@@ -152,3 +159,12 @@ def test_totals_of_long_columns_keep_infinities_and_start_where_they_did() -> No
     wanted = np.array([70_001, np.inf, np.nan, np.nan, 70_001])
     np.testing.assert_allclose(y, wanted)
     np.testing.assert_allclose(t, wanted + np.arange(5))
+
+
+def test_a_loop_that_does_not_run_leaves_its_total() -> None:
+    """What was added before is where the pieces begin: the loop over 0..i has no iteration where i is 0."""
+    term = Update("%acc", (), "sum", Read("x", (IVar("t"),), F32))
+    rows = For("t", IConst(0), IVar("i"), 1, (term,), Coordinate.SEQ)
+    first, _, pieces, last = long_totals._in_pieces(rows, itertools.count(), frozenset(), {"i": (0, 9999)})
+    assert isinstance(first, Declare) and first.value == Cast(Read("%acc", (), F32), F64)
+    assert isinstance(pieces, For) and isinstance(last, Store) and last.buffer == "%acc"
