@@ -50,7 +50,7 @@ def _changed(loop: For) -> Node | Block:
         return loop
     if _trips(loop) < FEWEST_TRIPS:
         return loop
-    made = _pieces(loop) or _longest(loop)
+    made = _ends_apart(loop) or _pieces(loop, not loop.lanes) or _longest(loop)
     if made == [loop] or max(map(_trips, made)) < FEWEST_TRIPS:
         return loop
     return tuple(x if _trips(x) >= FEWEST_TRIPS else _one_by_one(x) for x in made)
@@ -70,13 +70,20 @@ def _trips(loop: For) -> int:
     return high - low
 
 
-def _pieces(loop: For) -> list[For] | None:
-    """Loops without an arm or a guarded load that only some of their iterations take, together the loop; None
-    where these are more than MOST_PIECES."""
+def _ends_apart(loop: For) -> list[For] | None:
+    """The pieces of a loop whose lanes are added up, if one alone is long: lanes are added up once, and the
+    few iterations beside it go one by one.  What goes on elsewhere is read there (`codegen.sums_in_one`)."""
+    made = _pieces(loop, arms=True) if loop.lanes else None
+    return made if made and sum(_trips(x) >= FEWEST_TRIPS for x in made) == 1 else None
+
+
+def _pieces(loop: For, arms: bool) -> list[For] | None:
+    """Loops without a guarded load, and with `arms` without an arm, that only some of their iterations take,
+    together the loop; None where these are more than MOST_PIECES."""
     made, left = [], [loop]
     while left:
         part = _resolved(left.pop())
-        cut = _cut(part)
+        cut = _cut(part, arms)
         if cut is None:
             made.append(part)
         else:
@@ -86,12 +93,11 @@ def _pieces(loop: For) -> list[For] | None:
     return made
 
 
-def _cut(loop: For) -> int | None:
-    """Where some arm, or the choice of a guarded load, is another from then on."""
+def _cut(loop: For, arms: bool) -> int | None:
+    """Where the choice of a guarded load, and with `arms` some arm, is another from then on."""
     low, high = _range(loop)
-    # Lanes that are added up are so once: what goes on elsewhere is read there (`codegen.sums_in_one`).
-    arms = [] if loop.lanes else _arms(loop, low, high)
-    return next((c for c in (*arms, *_choices(loop)) if low < c < high), None)
+    turns = _arms(loop, low, high) if arms else []
+    return next((c for c in (*turns, *_choices(loop)) if low < c < high), None)
 
 
 def _longest(loop: For) -> list[For]:
@@ -100,17 +106,19 @@ def _longest(loop: For) -> list[For]:
     Such a piece has the middle half of the iterations, so bisection finds both of its ends.
     """
     low, high = _range(loop)
-    quarter = (high - low) // 4
+    quarter, arms = (high - low) // 4, not loop.lanes
 
     def piece(first: int, end: int) -> For:
         return _resolved(replace(loop, lower=IConst(first), upper=IConst(end)))
 
     inner = high - quarter
-    first = bisect_left(range(low, low + quarter), True, key=lambda a: _cut(piece(a, inner)) is None) + low
-    if _cut(piece(first, inner)) is not None:
+    first = (
+        bisect_left(range(low, low + quarter), True, key=lambda a: _cut(piece(a, inner), arms) is None) + low
+    )
+    if _cut(piece(first, inner), arms) is not None:
         return [loop]
     more = range(inner + 1, high + 1)
-    end = inner + bisect_left(more, True, key=lambda b: _cut(piece(first, b)) is not None)
+    end = inner + bisect_left(more, True, key=lambda b: _cut(piece(first, b), arms) is not None)
     if 4 * (end - first) < 3 * (high - low):
         return [loop]
     before, behind = replace(loop, upper=IConst(first)), replace(loop, lower=IConst(end))
