@@ -17,12 +17,13 @@ KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
 @dataclass(frozen=True, slots=True)
 class Level:
     """Memory of one kind: bytes that fit (of a core if it is private, else of all), bytes a second of all
-    threads together."""
+    threads together, lines of one set."""
 
     name: str
     capacity: float
     bandwidth: float
     private: bool = False
+    ways: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class CpuDevice:
     name: str = "CPU"
     threads: int = 2
     levels: tuple[Level, ...] = (
-        Level("L1", 48 * KIB, 700 * GB, True),
+        Level("L1", 48 * KIB, 700 * GB, True, 12),
         Level("L2", 2 * MIB, 250 * GB, True),
         Level("L3", 32 * MIB, 60 * GB),
         Level("memory", float("inf"), 30 * GB),

@@ -9,10 +9,11 @@ whose innermost loop is not in vector lanes computes one element where a vector 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from polyfuse.cost import lines
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import OUTSIDE, Nest
@@ -39,9 +40,11 @@ def _barriers(found: tuple[Nest, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Figures of kernels on one CPU."""
+    """Figures of kernels on one CPU. core_s: seconds of a kernel's loops on all threads, where these are
+    looked at (`cost.loop_time`) in place of its statements."""
 
     machine: CpuDevice
+    core_s: Callable[[Kernel], float] | None = None
 
     def barriers_s(self, parts: Sequence[KernelEstimate]) -> float:
         """Between the parts of one region: as a step of its own takes."""
@@ -61,11 +64,11 @@ class CpuTime:
         lanes = sum(self._lanes(n) for n in found)
         names = [x.name for x in m.levels]
         nbytes = (*moved.by_level, *[0.0] * len(names))
-        pieces = sum(self._pieces(n, since) for n in found)
+        pieces = sum(self._pieces(n, since) + lines.seconds(n, since, m) / share for n in found)
         spent = terms(
             memory=times[-1],
             cache=max(times[:-1], default=0.0),
-            operations=lanes / m.operations / share,
+            operations=self.core_s(kernel) if self.core_s else lanes / m.operations / share,
             latency=0.0,
             overhead=m.step_s * _barriers(found) if threads > 1 else 0.0,
         )

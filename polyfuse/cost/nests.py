@@ -95,6 +95,10 @@ class Nest:
     def _trips(self) -> tuple[float, ...]:
         return tuple(trips(m, self.names, self.loops[:k]) for k, m in enumerate(self.loops))
 
+    def trip(self, m: Member) -> float:
+        """Iterations of one of the loops in one of those outside of it."""
+        return self._trips[self.loops.index(m)]
+
     @cached_property
     def timed(self) -> tuple[tuple[Statement, Extents], ...]:
         return tuple((s, extents(s)) for s in self.body)
@@ -128,16 +132,16 @@ class Nest:
             for written in (False, True):
                 if not written and b.tensor in writers and not self._updates(b.tensor):
                     continue  # what the nest has just written is at hand
-                uses = [
+                found = [
                     (s, i)
                     for s in self.body
-                    for tensor, i, w in _uses(s)
+                    for tensor, i, w in uses(s)
                     if tensor == b.tensor and w == written
                 ]
-                if not uses:
+                if not found:
                     continue
-                whole = tuple(touched(i, b.shape, extents(s)) for s, i in uses)
-                block = tuple(touched(i, b.shape, inside(s, self.blocks)) for s, i in uses)
+                whole = tuple(touched(i, b.shape, extents(s)) for s, i in found)
+                block = tuple(touched(i, b.shape, inside(s, self.blocks)) for s, i in found)
                 yield Access(b.tensor, written, b.scope, b.dtype.bytes, whole, block)
 
     def _updates(self, tensor: str) -> bool:
@@ -149,7 +153,7 @@ class Nest:
         """Instances of accesses to memory of any kind; what does not depend on a loop is loaded outside."""
         total = 0.0
         for s, found in self.timed:
-            for tensor, indices, _ in set(_uses(s)):
+            for tensor, indices, _ in set(uses(s)):
                 if self.kernel.buffer(tensor).scope is not Scope.REGISTER:
                     plain = {n for i in indices for n in _index_dims(i)}
                     total += prod(found[n].length for n in plain if n in found)
@@ -209,8 +213,9 @@ class Nest:
         for s, found in self.timed:
             if s.name in dict(self.vector.exprs):
                 dims = dims_of(self.vector.of(s.name))
-                ways = [(i, self.kernel.buffer(tensor).shape) for tensor, i, _ in _uses(s)]
-                total += instances(found) * sum(bool(i) and _strides(i, shape, dims) for i, shape in ways)
+                buffers = {(i, self.kernel.buffer(tensor), w) for tensor, i, w in uses(s)}
+                ways = [(i, b.shape) for i, b, _ in buffers if i and b.scope is not Scope.REGISTER]
+                total += instances(found) * sum(_strides(i, shape, dims) for i, shape in ways)
         return total
 
 
@@ -238,7 +243,7 @@ def data_rows(s: Statement) -> Iterator[tuple[str, set[str]]]:
             yield r.tensor, {n for i in found for n in _index_dims(i)}
 
 
-def _uses(s: Statement) -> Iterator[tuple[str, tuple[Index, ...], bool]]:
+def uses(s: Statement) -> Iterator[tuple[str, tuple[Index, ...], bool]]:
     """(tensor, indices, written) of each access; a reduction has its value in a register."""
     for r in statement_reads(s):
         yield r.tensor, r.indices, False
@@ -291,7 +296,7 @@ def footprint(between: Sequence[Nest], loops: Sequence[Member], scopes: tuple[Sc
     for nest in between:
         for s in nest.body:
             found = inside(s, loops)
-            for tensor, indices, _ in _uses(s):
+            for tensor, indices, _ in uses(s):
                 b = nest.kernel.buffer(tensor)
                 if b.scope in scopes:
                     entry = parts.setdefault(tensor, (b.dtype.bytes, []))

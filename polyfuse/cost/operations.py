@@ -114,6 +114,11 @@ def cpu_weight(kind: str) -> float:
     return _SPECIAL["cpu"].get(kind, 1.0)
 
 
+def weight_of(e: Expr) -> float:
+    """What one node of an expression takes of a CPU's lanes."""
+    return _of(e, "cpu")[2] * _width(e)
+
+
 def _expressions(s: Statement) -> Iterable[Expr]:
     yield from walk(s.expr)
     for i in s.write:

@@ -16,6 +16,7 @@ section 5.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -31,12 +32,15 @@ from polyfuse.cost.traffic import distances, footprints
 from polyfuse.ir.kernel import Kernel, KernelGraph
 
 
-def estimate(kernels: KernelGraph, machine: Device | CpuDevice) -> Estimate:
-    """Of kernels whose sizes are known (else ValueError or KeyError)."""
+def estimate(
+    kernels: KernelGraph, machine: Device | CpuDevice, core_s: Callable[[Kernel], float] | None = None
+) -> Estimate:
+    """Of kernels whose sizes are known (else ValueError or KeyError). core_s: what their loops take of all
+    threads of a CPU, in place of what their statements would."""
     split = [_split(k) for k in kernels.kernels]
     sections = [[[nests(x) for x in inner] for inner in parts] for parts in split]
     since = iter(distances([footprints(s) for found in sections for inner in found for s in inner]))
-    time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine)
+    time = GpuTime(machine) if isinstance(machine, Device) else CpuTime(machine, core_s)
     result = []
     for k, parts, found in zip(kernels.kernels, split, sections, strict=True):
         each = []

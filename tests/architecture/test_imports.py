@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": LOW | {"ir", "poly"},
     "layers": LOW | {"ir", "poly", "cost"},
     "codegen": LOW | {"ir", "poly.ast_build", "poly.barriers", "poly.barrier_insertion"},
+    "codegen.loop_seconds": LOW | {"ir", "cost", "codegen"},
     "runtime": LOW | {"ir", "codegen", "children", "progress"},
     "runtime.trial": LOW | {"ir", "codegen", "runtime", "children"},
     "runtime.interpreter_program": LOW | {"ir", "poly.ast_build"},
@@ -43,7 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": EVERYTHING,
     "lowering": LOW | {"ir", "layers"},
     "doubts": LOW | {"ir", "cost", "layers"},
-    "judges": LOW | {"ir", "cost", "layers", "lowering", "doubts", "runtime.stopwatch"},
+    "judges": LOW
+    | {"ir", "cost", "layers", "lowering", "doubts", "codegen.loop_seconds", "runtime.stopwatch"},
     "feedback": LOW | {"ir", "poly", "cost", "layers", "lowering", "doubts", "judges"},
     "lowering_messages": LOW | {"ir", "lowering"},
     "lowering_helper": LOW

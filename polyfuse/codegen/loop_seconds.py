@@ -1,0 +1,35 @@
+"""What the loops of a kernel take of a CPU: `cost.loop_time` on what `codegen.lower` makes."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from polyfuse.codegen.lower import lower
+from polyfuse.codegen.tasks import Task
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.loop_time import LoopTime, Values, middle, trips
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import Kernel
+
+
+def loop_seconds(kernel: Kernel, machine: CpuDevice, knobs: CpuKnobs) -> float:
+    """Seconds of all loops of a kernel on all threads."""
+    low = lower(kernel, knobs)
+    time = LoopTime(low.kernel, machine.core)
+    return sum(_task(time, t, machine.threads) for t in low.tasks) * machine.cycle_s
+
+
+def _task(time: LoopTime, task: Task, threads: int) -> float:
+    """Cycles of a task on its threads, whose last round may leave some of them idle."""
+    known: Values = {}
+    count = 1
+    for x in (*([task.time] if task.time else []), *task.loops):
+        count, known = count * trips(x, known), middle(x, known)
+    together = task.together
+    if together is not None and count >= together.rows:
+        each = time.block(together.body, known) / together.rows
+    else:
+        each = time.block(task.along or task.body, known)
+    busy = min(threads, max(1, count)) if task.loops else 1
+    rounds = ceil(count / busy) if task.loops else count
+    return each * rounds + time.block(task.before, {})
