@@ -17,6 +17,7 @@ Source: Apollo (MLSys'22) section 3.4, feedback between layers; automatic here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
@@ -29,16 +30,18 @@ from polyfuse.doubts import Doubt
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.rename import canonical
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
-from polyfuse.judges import Candidate, Judge, judge_of
+from polyfuse.judges import Candidate, Judge, judge_of, pays
 from polyfuse.layers.aggregation import bound_together
 from polyfuse.layers.clusters import cut_off
 from polyfuse.layers.joining import Piece, join
-from polyfuse.lowering import Made, Passes, lower_piece
+from polyfuse.lowering import Made, Passes, Single, lower_piece
 from polyfuse.poly.scheduler import ScheduleTimeout
 
 CUT_AT_RECURRENCES, CUT, UNFUSED = "cut at recurrences", "cut", "unfused"
 # Of a doubtful cluster: its parts were no faster; or they were, and which statements the first one has.
 KEPT, APART = "kept", "apart"
+# Of the lesson which layers a cluster is compiled by.
+FEWER = " by fewer layers"
 # What no way of compiling mends: sizes that must be known.
 OPEN_SIZES = "PF513"
 
@@ -82,7 +85,7 @@ def pieces_of(
         try:
             if refused is None:
                 made = lower_piece(graph, passes)
-                return [made] if lesson == KEPT else _settled(graph, passes, lessons, made)
+                return _settled(graph, passes, lessons, made)
         except ScheduleError as error:
             refused = error
         if refused.code == OPEN_SIZES:
@@ -167,23 +170,64 @@ def _settled(
     graph: TensorGraph, passes: Passes, lessons: Lessons, made: tuple[Piece, tuple[Decision, ...]]
 ) -> Made:
     """A cluster's kernels as one piece, or in parts where it is doubtful and they are faster."""
-    piece, why = made
+    piece = made[0]
     # Parts that collapse dims each in their own way do not agree on what goes between them.
     one_way = passes.fusion is None or not passes.fusion.collapse
     trial = trial_of(piece, passes, lessons) if one_way else None
-    if trial is None:
-        return [made]
-    try:
-        parts = _parts(graph, trial.doubt.parts, tried_by(passes, trial.doubt), lessons)
-    except ScheduleError:
-        return [made]
-    joined = join(graph, [p for p, _ in parts])
-    whole, apart = Candidate(piece.kernels, piece.copied), Candidate(joined.kernels, joined.copied)
-    better, note = settle(graph, trial, whole, apart, lessons)
-    if not better:
-        return [(piece, (*why, note))]
-    settled = [m for p in parts for m in _settled(p[0].graph, passes, lessons, p)]
-    return [(settled[0][0], (note, *settled[0][1])), *settled[1:]]
+    parts: Made | None = None
+    if trial is not None:
+        with suppress(ScheduleError):
+            parts = _parts(graph, trial.doubt.parts, tried_by(passes, trial.doubt), lessons)
+    best: Made = [made]
+    if trial is not None and parts is not None:
+        better, note = settle(graph, trial, _candidate(graph, best), _candidate(graph, parts), lessons)
+        best = [m for p in parts for m in _settled(p[0].graph, passes, lessons, p)] if better else best
+        best = [(best[0][0], (note, *best[0][1])), *best[1:]]
+    rival = less_fused(piece, _candidate(graph, best), passes, lessons)
+    return best if rival is None else [rival]
+
+
+# --- less fusion ------------------------------------------------------------------------------------------
+
+
+def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) -> Single | None:
+    """A cluster's kernels by fewer layers, where the judge finds these faster than the best that fusion gave;
+    `piece` is how all layers make it."""
+    judge = judge_of(passes)
+    rivals = judge.rivals(piece, passes) if judge else {}
+    if judge is None or not rivals:
+        return None
+    graph, key = piece.graph, _key(piece.graph, passes) + FEWER
+    known = lessons.recall(key)
+    if known == KEPT:
+        return None
+    if known is not None and known in rivals:
+        found, decisions = lower_piece(graph, rivals[known])
+        return found, (_decision(graph, f"{known} was faster before"), *decisions)
+    fused = least = judge.seconds(graph, best)
+    name, made = KEPT, None
+    for each, by in rivals.items():
+        try:
+            other = lower_piece(graph, by)
+        except ScheduleError:
+            continue
+        seconds = judge.seconds(graph, _candidate(graph, [other]))
+        if pays(seconds, fused) and seconds < least:
+            least, name, made = seconds, each, other
+    lessons.keep(key, name)
+    if made is None:
+        return None
+    lessons.keep(_key(graph, passes), KEPT)  # whatever was found out about its parts
+    note = f"{name} is faster: {microseconds(least)}, fused {microseconds(fused)}"
+    return made[0], (_decision(graph, note), *made[1])
+
+
+def _candidate(graph: TensorGraph, made: Made) -> Candidate:
+    """The kernels of all pieces of a cluster."""
+    if len(made) == 1:
+        return Candidate(made[0][0].kernels, made[0][0].copied)
+    joined = join(graph, [p for p, _ in made])
+    return Candidate(joined.kernels, joined.copied)
 
 
 # --- cuts -------------------------------------------------------------------------------------------------

@@ -5,19 +5,34 @@ Both name the doubt that makes a second try worth its time, and tell the seconds
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from polyfuse.codegen.loop_seconds import loop_seconds
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.device import Device
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import MARGIN
 from polyfuse.doubts import APART, Doubt, any_cut, doubt_of
-from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.joining import Piece
+from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.lowering import Passes
 from polyfuse.runtime.stopwatch import TooLarge, seconds_of_run
+
+# A cluster that takes no longer than this many times its least traffic is not tried by fewer layers.
+WELL = 1.15
+# Fewer layers must be faster by this factor: the model is not exact, and does not see all that code
+# generation makes of rows that are fused.
+LESS = 1.2
+# Seconds beyond the least that are worth a second look, and that fewer layers must save: the model knows
+# short calls less well.
+WORTH_S, SAVED_S = 20e-6, 5e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,10 @@ class Judge(Protocol):
         """Why a cluster should be tried in parts, and which; None where it is well as it is."""
         ...
 
+    def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
+        """By fewer layers, if these may be faster: what to try, by name."""
+        ...
+
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
         """Of all kernels of a cluster."""
         ...
@@ -50,11 +69,19 @@ class ByModel:
     machine: int | GpuTarget
     margin: float = APART
 
+    def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
+        machine = machine_of(self.machine)
+        if isinstance(machine, Device) or piece.graph.sizes:
+            return {}
+        spent = seconds_of(piece.kernels, machine)
+        well = WELL * least_s(piece.graph, machine) + WORTH_S
+        return fewer_layers(piece, passes) if spent > well else {}
+
     def doubt(self, piece: Piece) -> Doubt | None:
         return doubt_of(piece, self.machine)
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
-        return sum(k.seconds for k in estimate(made.kernels, machine_of(self.machine)).kernels)
+        return seconds_of(made.kernels, machine_of(self.machine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +91,9 @@ class ByClock:
     machine: int
     margin: float = MARGIN
 
+    def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
+        return {}  # the clock is asked about one cut; `ByModel` tries what it can tell without running it
+
     def doubt(self, piece: Piece) -> Doubt | None:
         return doubt_of(piece, self.machine) or any_cut(piece, self.machine)
 
@@ -72,6 +102,41 @@ class ByClock:
             return seconds_of_run(graph, made.kernels, made.copied, self.machine)
         except TooLarge:
             return ByModel(self.machine).seconds(graph, made)
+
+
+def seconds_of(kernels: KernelGraph, machine: Device | CpuDevice) -> float:
+    """Of all kernels, by the model; on a CPU their loops are looked at as they would be printed."""
+
+    def core_s(kernel: Kernel) -> float:
+        assert isinstance(machine, CpuDevice)
+        return loop_seconds(kernel, machine, CpuKnobs())
+
+    loops = None if isinstance(machine, Device) else core_s
+    return sum(k.seconds for k in estimate(kernels, machine, loops).kernels)
+
+
+def pays(seconds: float, before: float) -> bool:
+    """Are fewer layers faster, by a factor and by more than the model may be wrong?"""
+    return seconds * LESS < before and before - seconds > SAVED_S
+
+
+def least_s(graph: TensorGraph, machine: CpuDevice) -> float:
+    """Seconds of the traffic that no plan saves: arguments and results, each once."""
+    touched = [t for t in graph.tensors if t.role is not Role.TEMP]
+    nbytes = sum(tensor_bytes(graph, t.name) for t in touched)
+    return nbytes / machine.levels[machine.level(nbytes / machine.threads)].bandwidth
+
+
+def fewer_layers(piece: Piece, passes: Passes) -> dict[str, Passes]:
+    """The same without layer II, without layer I, and without both."""
+    if piece.graph.sizes or len(piece.graph.statements) < 2:
+        return {}
+    ways = {
+        "layer I alone": replace(passes, stitching=None),
+        "layer II alone": replace(passes, fusion=None),
+        "no fusion": replace(passes, fusion=None, stitching=None),
+    }
+    return {name: by for name, by in ways.items() if by != passes}
 
 
 def judge_of(passes: Passes) -> Judge | None:

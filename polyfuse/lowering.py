@@ -45,8 +45,9 @@ class Passes:
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
 
-# A cluster's kernels, in one or more pieces, with the decisions that led to each.
-Made = list[tuple[Piece, tuple[Decision, ...]]]
+# A cluster's kernels, in one piece or more, with the decisions that led to each.
+Single = tuple[Piece, tuple[Decision, ...]]
+Made = list[Single]
 # Makes those of all clusters; none differs from another in names only.
 Maker = Callable[[Sequence[TensorGraph], Passes], Sequence[Made]]
 

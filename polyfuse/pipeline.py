@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
+from polyfuse import feedback
 from polyfuse.codegen.cpu import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.codegen.told import as_printed
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
-from polyfuse.feedback import Lessons, NoLessons, remembered_parts, settle, trial_of, tried_by
+from polyfuse.feedback import Lessons, NoLessons, Trial, remembered_parts, settle, trial_of, tried_by
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.extent_limits import report_large
 from polyfuse.ir.index_expr import IConst
@@ -77,7 +78,7 @@ class Watch:
 
     options: Options
     seconds: dict[str, float] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
+    dumped: int = 0
 
     def __call__(self, step: str, make: Callable[[], Result]) -> Result:
         """Run a step; then verify what came out, write it to the dump folder, and take the time."""
@@ -87,14 +88,15 @@ class Watch:
         self.seconds[step] = time.perf_counter() - start
         if self.options.verify:
             _verify(result)
-        if self.options.dump is not None:
+        if self.options.dump is not None and result is not None:
             self._dump(step, result)
         return result
 
     def _dump(self, step: str, result: object) -> None:
         folder = self.options.dump
         assert folder is not None
-        name = f"{len(self.seconds) - 1:02d}_{step}.{_suffix(result)}"
+        self.dumped += 1
+        name = f"{self.dumped - 1:02d}_{step}.{_suffix(result)}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(_text(result) + "\n", encoding="utf-8")
@@ -223,10 +225,22 @@ class Compilation:
         return self.clustering.clusters(fixed, found, self.machine, remote, self.knobs.on, strided)
 
     def _settled(self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, piece: Piece) -> Lowered:
-        """The kernels of one cluster; those of its parts, where it is doubtful and they are faster."""
+        """The kernels of one cluster; those of its parts, or by fewer layers, where these are faster."""
         trial = trial_of(piece, passes, lessons)
-        if trial is None:
+        if trial is not None:
+            low = self._tried(step, passes, lessons, low, trial, piece)
+        best = Candidate(low.kernels, low.copied)
+        rival = step("rivals", lambda: feedback.less_fused(piece, best, passes, lessons))
+        if rival is None:
             return low
+        found, why = rival
+        kernels, packs = step("launches", lambda: launches(found.kernels, passes))
+        return Lowered(found.scheduled, kernels, found.copied, (*why, *packs))
+
+    def _tried(
+        self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, trial: Trial, piece: Piece
+    ) -> Lowered:
+        """The kernels of one cluster, or of its parts where these are faster."""
         parts, made = trial.doubt.parts, partial(lower_all, lessons=lessons)
         try:
             tried = tried_by(passes, trial.doubt)

@@ -158,6 +158,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_parts_that_were_faster_are_made_at_once_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tried, lessons, graph = counted(monkeypatch), NoLessons(), graph_of(DECAY, T=512, H=1024)
+    monkeypatch.setattr(judges, "fewer_layers", lambda piece, passes: {})
     first = pieces_of(graph, PASSES, lessons)
     assert tried == [4, 3, 1]
     again = pieces_of(graph, PASSES, lessons)
@@ -174,6 +175,9 @@ class Says:
 
     def doubt(self, piece: Piece) -> Doubt | None:
         return any_cut(piece, 2)
+
+    def rivals(self, piece: Piece, passes: Passes) -> dict[str, Passes]:
+        return {}
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
         self.asked += 1
