@@ -33,6 +33,7 @@ rows          those that add to the same long sums, and short ones, are computed
 widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
 long totals   of columns, or of scalars, are added up in pieces, in double
+kept loops    that read elements far apart: compilers leave their rests as they are
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from polyfuse.codegen.instances import bodies, forwarded
 from polyfuse.codegen.jam import jam
 from polyfuse.codegen.jammed_windows import jammed_windows
 from polyfuse.codegen.joint_loops import loops_jointly
+from polyfuse.codegen.kept_loops import with_kept_loops
 from polyfuse.codegen.kept_rows import kept_rows
 from polyfuse.codegen.last_iterations import last_iterations
 from polyfuse.codegen.long_sums import long_sums
@@ -140,7 +142,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = next_rows(kernel, tasks, core)
     tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
     tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
-    low = LoweredKernel(kernel, tuple(_with_long_totals(kernel, t, numbers) for t in tasks))
+    tasks = tuple(with_kept_loops(kernel, _with_long_totals(kernel, t, numbers)) for t in tasks)
+    low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
 

@@ -1,14 +1,18 @@
 """Runs of the C++ compiler: a shared object from one source or from several parts, made side by side.
 
-Each run has a time limit, a folder and a process group of its own; when one fails, is late or is interrupted,
-all are ended with what they started.
+Each run has a limit, a folder and a process group of its own; when one fails, is late or is interrupted, all
+are ended with what they started.  The limit is seconds of the processor, for each process: what compiles does
+not depend on what else the machine does.  The clock ends only what waits for something.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,13 +28,22 @@ from polyfuse.runtime.sanitizers import compiler_environment
 from polyfuse.runtime.work_folders import BUILDS, work_folder
 
 PHASE = "C++ parts compiled"
-PROBE_TIMEOUT_S = 30.0
+PROBE_TIMEOUT_S = 10.0
+# Seconds of the clock for each of the processor's, before a run counts as one that hangs.
+PATIENCE = 10
+# The limit is set in the new process, before it starts others.  A lower one of the user's stays.
+_LIMITED = ("/bin/sh", "-c", 'ulimit -S -t "$0" 2>/dev/null; exec "$@"')
 _OUTPUT_LIMIT = 6000
+_TOO_LONG = "time limit exceeded"  # how systems call the signal SIGXCPU
 INSTALL_HINT = (
     "install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora, RHEL), "
     "`xcode-select --install` or `brew install gcc` (macOS), or point $CXX at one; "
     "`--target interpret` works without a compiler"
 )
+
+
+class OutOfTime(ToolchainError):
+    """The compiler was busy all the time that it had."""
 
 
 def ask(command: Sequence[str]) -> str:
@@ -70,26 +83,33 @@ def build_shared(
 
 def _run_all(commands: Sequence[Sequence[str]], folder: Path, timeout_s: float) -> list[str]:
     """Run all side by side; their output. Raises ToolchainError for one that fails; then none runs on."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE * timeout_s
     found: list[str] = []
     with ExitStack() as stack:
         running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         for command in commands:
             # A file takes the output: a pipe could be held open by grandchildren.
             output: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
-            running.append((_start(command, folder, output), output))
+            running.append((_start(command, folder, output, timeout_s), output))
             stack.callback(_end, running[-1][0])
         for command, (process, output) in zip(commands, running, strict=True):
+            text = shlex.join(command)
             try:
                 code = _status(process, max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise ToolchainError(
-                    f"the compiler still ran after {timeout_s:g} s and was killed: {shlex.join(command)}",
+                    f"the compiler still ran after {PATIENCE * timeout_s:g} s and was killed: {text}",
                     code="PF703",
-                    hint="a smaller kernel compiles faster; a loaded machine needs a longer time-out",
+                    hint="it seems to wait for something: run the command by hand",
                 ) from None
             output.seek(0)
             found.append(output.read().decode("utf-8", "replace"))
+            if _was_too_long(code, found[-1]):
+                raise OutOfTime(
+                    f"the compiler used {timeout_s:g} s of the processor and was ended: {text}",
+                    code="PF703",
+                    hint="a smaller kernel compiles faster",
+                )
             if code != 0:
                 raise _failed(command, code, found[-1])
             if len(commands) > 1:
@@ -97,10 +117,14 @@ def _run_all(commands: Sequence[Sequence[str]], folder: Path, timeout_s: float) 
     return found
 
 
-def _start(command: Sequence[str], folder: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str], folder: Path, output: IO[bytes], limit_s: float
+) -> subprocess.Popen[bytes]:
     try:
+        if shutil.which(command[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return subprocess.Popen(
-            list(command),
+            [*_LIMITED, str(math.ceil(limit_s)), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -113,6 +137,11 @@ def _start(command: Sequence[str], folder: Path, output: IO[bytes]) -> subproces
         raise ToolchainError(
             f"cannot run {command[0]}: {e.strerror or e}", code="PF701", hint=INSTALL_HINT
         ) from e
+
+
+def _was_too_long(code: int, text: str) -> bool:
+    """Did a process, or one that it started and tells of, end because its seconds were used up?"""
+    return code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or (code != 0 and _TOO_LONG in text.lower())
 
 
 def _status(process: subprocess.Popen[bytes], limit_s: float) -> int:

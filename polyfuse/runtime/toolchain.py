@@ -31,7 +31,7 @@ from polyfuse.children import jobs
 from polyfuse.codegen.units import units_of
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.forks import ForkLock
-from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, ask, build_shared, of_parts
+from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, OutOfTime, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.sanitizers import sanitizer_flags
@@ -57,6 +57,9 @@ OPTIMISE = (
     "-mno-stv",
     "-ffp-contract=fast",
 )
+# What the second try goes without: of straight lines gcc's vectoriser makes much longer ones, and its range
+# propagation takes more than linear time for them.
+LIGHTER = ("-fno-tree-vrp", "-fno-tree-slp-vectorize")
 SHARED = ("-std=c++17", "-fPIC", "-shared")
 OPTIONAL = ("-fno-exceptions", "-fno-rtti", "-fno-plt", "-Wl,--as-needed")
 CANDIDATES = ("g++", "clang++", "c++")
@@ -150,16 +153,24 @@ def compile_shared(
     A long one is compiled in parts, as far as it allows; `flags_for` says with which flags.  What is `plain`
     never has sanitizers: code that measures the machine, or changes its stack.
 
-    Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it ran longer than
-    `timeout_s` seconds and was killed with all it started.  Nothing half-written stays behind.
+    Raises ToolchainError: PF701 no compiler; PF702 it failed, with its output; PF703 it used more than
+    `timeout_s` seconds of the processor, of gcc also without `LIGHTER`, or hung, and was ended with all it
+    started.  Nothing half-written stays behind.
     """
     compiler = find_compiler()
     flags = (*flags_for(source, compiler), *extra_flags, *(() if plain else sanitizer_flags()))
 
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))
-        data = build_shared(compiler.command, flags, units, timeout_s)
-        return Built({"kernel.so": data, "kernel.cpp": source.encode()}, {"what": "shared object"})
+        about = {"what": "shared object"}
+        try:
+            data = build_shared(compiler.command, flags, units, timeout_s)
+        except OutOfTime:
+            if compiler.kind != "gcc":
+                raise
+            about["second try"] = shlex.join(LIGHTER)
+            data = build_shared(compiler.command, (*flags, *LIGHTER), units, timeout_s)
+        return Built({"kernel.so": data, "kernel.cpp": source.encode()}, about)
 
     return Cache.open_default().get_or_build(_key(source, compiler, flags), build) / "kernel.so"
 
