@@ -52,6 +52,9 @@ def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Ma
     return Compiled(programs, signature, **settings)
 
 
+MOST_INSTANCES = 512
+"""Layouts of arguments that a function is compiled for at a time: each takes memory, and some of the mappings
+that a process may have. The one that was compiled first goes; its code is in the cache."""
 _NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
@@ -309,6 +312,8 @@ class Compiled:
                 with followed(self.options.progress):
                     found = self._instances.get(key) or self._compile(values)
                 self._instances[key] = found
+                if len(self._instances) > MOST_INSTANCES:
+                    del self._instances[next(iter(self._instances))]
         return found
 
     def _compile(self, values: Mapping[str, Any]) -> Instance:

@@ -1,7 +1,8 @@
 """Running compiled kernels on the CPU: pointers in, one call of the pool.
 
-A `CpuExecutable` belongs to one choice of sizes and layouts.  It owns the loaded library; workspace
-comes from the arena at each call, so that calls from several threads do not meet.
+A `CpuExecutable` belongs to one choice of sizes and layouts.  It owns the loaded library, as the
+steps of its calls do; workspace comes from the arena at each call, so that calls from several threads do not
+meet.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.library import LibraryStep
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.sanitizers import sanitized
-from polyfuse.runtime.toolchain import load_shared
+from polyfuse.runtime.toolchain import load_kernels
 from polyfuse.runtime.workspace import layout
 
 CHUNKS_PER_THREAD = 8
@@ -69,7 +70,7 @@ class CpuExecutable:
         self.plan: LaunchPlan = code.plan
         self.sizes = dict(sizes)
         self._flush = flush_denormals
-        self._library = load_shared(code.source)
+        self._library = load_kernels(code.source)
         self._lock = ForkLock()
         self._shapes = {b.name: tuple(evaluate(e, sizes) for e in b.shape) for b in self.plan.buffers}
         # Static offsets of workspace buffers (entry copies included).
@@ -84,7 +85,7 @@ class CpuExecutable:
     def prepare(self) -> PreparedCall:
         """A call of its own pointer table, to be filled."""
         pool = Pool.get()
-        steps = StepArray([self._step(pool, x) for x in self.plan.launches])
+        steps = StepArray([self._step(pool, x) for x in self.plan.launches], self._library)
         strides = sum(len(b.shape) for b in self.plan.buffers if b.strided)
         numbers = [self.sizes[n] for n in self.plan.sizes] + [0] * strides
         return pool.prepare(
@@ -100,8 +101,7 @@ class CpuExecutable:
         instances = evaluate(launch.instances, self.sizes)
         if launch.library is not None:
             return Step(self._library_step(launch.library).address, 1, 1, False)
-        function = ctypes.cast(getattr(self._library, launch.function), ctypes.c_void_p).value
-        assert function is not None
+        function = self._library.address(launch.function)
         threads = min(self._threads or pool.threads, pool.threads, self.plan.threads or pool.threads)
         # Kernels know what a step of a series is worth.
         worth = evaluate(launch.work, self.sizes) >= PARALLEL_WORK or launch.rounds > 1
@@ -174,7 +174,7 @@ class CpuExecutable:
         calls = []
         for step in prepared.steps.steps:
             single = Pool.get().prepare(
-                StepArray([replace(step, series=1)]),
+                StepArray([replace(step, series=1)], self._library),
                 buffers=len(prepared.buffers),
                 numbers=list(prepared.numbers),
                 scratch_bytes=self.plan.scratch_bytes,

@@ -138,7 +138,7 @@ class _Run:
             return False
         self._keep = []
         slots = self._arguments(number, launch)
-        function = ctypes.cast(getattr(owner._library, ENTRY + launch.function), ctypes.c_void_p).value
+        function = owner._library.address(ENTRY + launch.function)
         record = LaunchRecord(
             kernel=function,
             slots=ctypes.cast(slots, ctypes.c_void_p),

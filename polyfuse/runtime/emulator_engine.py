@@ -11,13 +11,15 @@ from functools import lru_cache
 
 from polyfuse.forks import ForkLock
 from polyfuse.runtime import emulator_source
-from polyfuse.runtime.toolchain import load_shared
+from polyfuse.runtime.loaded import KernelLibrary
+from polyfuse.runtime.toolchain import load_kernels, load_shared
 
 ENGINE_FLAGS = ("-O2", "-fno-strict-aliasing", "-w")
 # Threads run one by one, so there is nothing to vectorise; more than -O1 only compiles longer.
 KERNEL_FLAGS = ("-O1", "-fno-strict-aliasing", "-w")
 _KERNELS_KEPT = 256
 _COUNTS = 6
+_ATTACH = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class ArrayRecord(ctypes.Structure):
@@ -99,10 +101,10 @@ class Engine:
                 cls._instance = cls(_load_plain(emulator_source.engine(), ENGINE_FLAGS))
             return cls._instance
 
-    def kernels(self, source: str, *, check: bool) -> ctypes.CDLL:
+    def kernels(self, source: str, *, check: bool) -> KernelLibrary:
         """The library of an emitted source, attached to this engine."""
         library = _load(source, check)
-        library.pf_emu_attach(ctypes.c_void_p(self.address))
+        _ATTACH(library.address("pf_emu_attach"))(self.address)
         return library
 
     def begin(self) -> None:
@@ -122,8 +124,9 @@ class Engine:
 
 
 @lru_cache(maxsize=_KERNELS_KEPT)
-def _load(source: str, check: bool) -> ctypes.CDLL:
-    return _load_plain(emulator_source.translation_unit(source, check=check), KERNEL_FLAGS)
+def _load(source: str, check: bool) -> KernelLibrary:
+    text = emulator_source.translation_unit(source, check=check)
+    return load_kernels(text, extra_flags=KERNEL_FLAGS, plain=True)
 
 
 def _load_plain(source: str, flags: Sequence[str]) -> ctypes.CDLL:

@@ -54,10 +54,12 @@ class Step:
 
 
 class StepArray:
-    """The steps of one call as the pool reads them: at `address`, for as long as this object lives."""
+    """The steps of one call as the pool reads them: at `address`, for as long as this object lives, with the
+    `library` that has their kernels."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], library: object = None) -> None:
         self.steps = tuple(steps)
+        self.library = library
         self.array = (_Step * max(1, len(self.steps)))(
             *[_Step(s.run, s.count, s.chunk, int(s.parallel), s.series, s.rounds) for s in self.steps]
         )

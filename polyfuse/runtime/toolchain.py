@@ -19,13 +19,13 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache as memoised
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from polyfuse.children import jobs
 from polyfuse.codegen.units import units_of
@@ -34,9 +34,11 @@ from polyfuse.forks import ForkLock
 from polyfuse.runtime.builds import INSTALL_HINT, PROBE_TIMEOUT_S, OutOfTime, ask, build_shared, of_parts
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 from polyfuse.runtime.cache_files import read_file
+from polyfuse.runtime.loaded import KernelLibrary
 from polyfuse.runtime.sanitizers import sanitizer_flags
 from polyfuse.runtime.work_folders import BUILDS, sweep_once
 
+Library = TypeVar("Library", bound=ctypes.CDLL)
 OPTIMISE = (
     "-O3",
     "-march=native",
@@ -178,15 +180,28 @@ def compile_shared(
 def load_shared(
     source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), plain: bool = False
 ) -> ctypes.CDLL:
-    """`compile_shared`, loaded into the process; its functions release the GIL while they run.
+    """`compile_shared`, loaded into the process for good; its functions release the GIL while they run.
 
     Raises what `compile_shared` raises, and ToolchainError PF704 if the system refuses to load it.
     """
+    return _loaded(lambda path: ctypes.CDLL(str(path)), source, timeout_s, extra_flags, plain)
+
+
+def load_kernels(
+    source: str, *, timeout_s: float = 60.0, extra_flags: Sequence[str] = (), plain: bool = False
+) -> KernelLibrary:
+    """`load_shared` for as long as the result, or a function of it, is used."""
+    return _loaded(KernelLibrary, source, timeout_s, extra_flags, plain)
+
+
+def _loaded(
+    load: Callable[[Path], Library], source: str, timeout_s: float, extra_flags: Sequence[str], plain: bool
+) -> Library:
     sweep_once(Path(tempfile.gettempdir()), BUILDS)  # also where everything is in the cache
     for last in (False, True):
         path = compile_shared(source, timeout_s=timeout_s, extra_flags=extra_flags, plain=plain)
         try:
-            return ctypes.CDLL(str(path))
+            return load(path)
         except OSError as e:
             if last or path.exists():  # else somebody cleared the cache in between: build again
                 raise ToolchainError(
