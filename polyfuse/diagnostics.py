@@ -9,7 +9,7 @@ Semantic errors of a file are collected in a `Diagnostics` and raised together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -154,6 +154,7 @@ class Diagnostics:
     """Collects findings; `raise_if_errors` raises them all at once."""
 
     found: list[Diagnostic] = field(default_factory=list)
+    _keys: set[object] = field(default_factory=set, repr=False, compare=False)
 
     def error(
         self,
@@ -179,8 +180,17 @@ class Diagnostics:
         """Is this the first error about a name of an operator? Later ones would only repeat it."""
         return True
 
+    def looked_up(self, names: int, hint: Callable[[], str | None]) -> str | None:
+        """A hint that is looked for among so many names."""
+        return hint()
+
     def _add(self, finding: Diagnostic) -> None:
-        if finding not in self.found:
+        self._add_once(finding, finding)
+
+    def _add_once(self, key: object, finding: Diagnostic) -> None:
+        """Add a finding, unless there is one of the same key."""
+        if key not in self._keys:
+            self._keys.add(key)
             self.found.append(finding)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.call_sizes import bind_call_sizes, check_result
@@ -136,9 +137,7 @@ class _Call:
         if found is None:
             if not self.ctx.diags.is_first(f"{name}()", self.scope.owner):
                 raise CallError
-            count = len(self.call.args) + len(self.call.keywords)
-            operators = [op.name for p in library.programs for op in p.ops if _takes(op, count)]
-            hint = function_meant(name, [e.span.text for e in self.call.args], operators)
+            hint = self.ctx.diags.looked_up(sum(len(p.ops) for p in library.programs), self._meant)
             if name in REDUCTIONS:
                 hint = f"a reduction names its variables: {name}[i](x[i])"
             raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
@@ -170,6 +169,12 @@ class _Call:
             hint = f"it changes its inout parameters: {name}(...) is the whole statement"
         raise self._error("PF230", message, self.group.span, hint)
 
+    def _meant(self) -> str | None:
+        """A hint for a name that there is not."""
+        count = len(self.call.args) + len(self.call.keywords)
+        operators = [op.name for p in self.ctx.library.programs for op in p.ops if _takes(op, count)]
+        return function_meant(self.call.callee, [e.span.text for e in self.call.args], operators)
+
     def _bind(self, op: ast.OpDef) -> list[tuple[ast.Param, ast.Expr | None]]:
         """Every parameter with its argument; None for its default."""
         given: dict[str, ast.Expr] = {}
@@ -181,7 +186,7 @@ class _Call:
         given.update(zip(names, self.call.args, strict=False))
         for name, e in self.call.keywords:
             if name not in names:
-                hint = did_you_mean(name, names)
+                hint = self.ctx.diags.looked_up(len(names), partial(did_you_mean, name, names))
                 raise self._error("PF203", f"'{op.name}' has no parameter '{name}'", e.span, hint)
             if name in given:
                 raise self._error("PF203", f"'{name}' is given twice", e.span)
@@ -205,7 +210,7 @@ class _Call:
                 if not self.ctx.diags.is_first(e.id, self.scope.owner):
                     raise CallError
                 rank = None if _splats(p) else len(p.type.extents)
-                hint = self.scope.unknown_hint(e.id, rank)
+                hint = self.scope.unknown_hint(e.id, self.ctx.diags, rank)
                 raise self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
             if p.type.extents or (info.rank == 0 and info.constant is None and self._same(p, info)):
                 return _Argument(p, e, info, info.ty)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
@@ -74,32 +74,41 @@ def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Reports) -> None:
 def _check_sizes(op: ast.OpDef, diags: Reports) -> None:
     """Every size must follow from the extents of parameters, with the help of `where a == b`."""
     _check_generics_used(op, diags)
-    known: set[str] = set()
     equations = [_names(e) for p in op.params for e in p.type.extents]
     for e in op.where:
         if isinstance(e, ast.Compare) and e.ops == ("==",):
             equations.append(_names(e))
-    progress = True
-    while progress:
-        progress = False
-        for names in equations:
-            unknown = names - known
-            if len(unknown) == 1:
-                known |= unknown
-                progress = True
+    known = _solved(equations)
+    places: dict[str, Span] = {}
+    for extent in (extent for p in op.params + op.results for extent in p.type.extents):
+        for e in walk(extent):
+            if isinstance(e, ast.Name):
+                places.setdefault(e.id, e.span)
+    value = f"{max(known)} // 2" if known else "8"
     for name in size_names(op):
         if name not in known:
-            place = next(
-                e.span
-                for p in op.params + op.results
-                for extent in p.type.extents
-                for e in walk(extent)
-                if isinstance(e, ast.Name) and e.id == name
-            )
-            value = f"{max(known)} // 2" if known else "8"
             example = f"such as `where {name} == {value}`"
             hint = f"use it alone as an extent of a parameter, or say what it is, {example}"
-            diags.error("PF219", f"the size '{name}' does not follow from the arguments", place, hint)
+            diags.error("PF219", f"the size '{name}' does not follow from the arguments", places[name], hint)
+
+
+def _solved(equations: Sequence[set[str]]) -> set[str]:
+    """What follows from equations, where one with a single unknown gives it."""
+    left = [len(names) for names in equations]
+    having: dict[str, list[int]] = {}
+    for k, names in enumerate(equations):
+        for name in names:
+            having.setdefault(name, []).append(k)
+    known: set[str] = set()
+    ready = [k for k, count in enumerate(left) if count == 1]
+    while ready:
+        for name in equations[ready.pop()] - known:
+            known.add(name)
+            for k in having[name]:
+                left[k] -= 1
+                if left[k] == 1:
+                    ready.append(k)
+    return known
 
 
 def _names(e: ast.Expr) -> set[str]:

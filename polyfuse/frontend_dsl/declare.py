@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.groups import Group
@@ -259,11 +260,11 @@ def collect_groups(ctx: Context, scope: Scope) -> list[Group]:
             name = group.name
             ctx.diags.error("PF208", f"'{name}' is declared but never defined", group.let.name_span)
             scope.writes[name].failed = True
+    targets = dict.fromkeys(t for grp in groups for t in grp.targets)
     for r in scope.op.results:
         info = scope.writes.get(r.name)
-        defined = any(r.name in grp.targets for grp in groups)
-        if info is not None and not defined and not info.failed:
-            hint = did_you_mean(r.name, [t for grp in groups for t in grp.targets])
+        if info is not None and r.name not in targets and not info.failed:
+            hint = ctx.diags.looked_up(len(targets), partial(did_you_mean, r.name, targets))
             ctx.diags.error("PF208", f"result '{r.name}' is never defined", r.name_span, hint)
             info.failed = True
     return groups

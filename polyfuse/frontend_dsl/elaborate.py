@@ -6,7 +6,7 @@ define one another), then ranges and extents, then statements are built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polyfuse.diagnostics import Diagnostics
@@ -144,24 +144,29 @@ class _Component:
     def _ranges(self) -> None:
         """Quietly until nothing more follows, then once aloud with every extent known."""
         waiting = list(self.all)
+        of_tensor: dict[int, list[Definition]] = {}
+        for d in waiting:
+            of_tensor.setdefault(id(d.info), []).append(d)
+        left = {tensor: len(mine) for tensor, mine in of_tensor.items()}
         progress = True
         while waiting and progress:
-            progress = False
-            for d in list(waiting):
+            before, waiting = waiting, []
+            for d in before:
                 d.dims = d.infer_dims(Diagnostics())
-                if d.dims is not None:
-                    waiting.remove(d)
-                    self._shape(d.info)
-                    progress = True
+                if d.dims is None:
+                    waiting.append(d)
+                    continue
+                left[id(d.info)] -= 1
+                if not left[id(d.info)]:
+                    self._shape(d.info, of_tensor[id(d.info)])
+            progress = len(waiting) < len(before)
         for d in self.all:
             d.dims = d.infer_dims(self.ctx.diags)
             d.failed |= d.dims is None
 
-    def _shape(self, info: TensorInfo) -> None:
+    def _shape(self, info: TensorInfo, mine: Sequence[Definition]) -> None:
+        """What follows from all definitions of a tensor."""
         if info.declared:
-            return
-        mine = [d for d in self.all if d.info is info]
-        if any(d.dims is None for d in mine):
             return
         per_definition = [d.extents() for d in mine]
         known = [e for e in per_definition if e is not None]

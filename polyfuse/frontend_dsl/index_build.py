@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
@@ -130,7 +131,8 @@ def size_expr(
     for x in unknown:
         if not diags.is_first(x.id, owner):
             continue
-        hint = did_you_mean(x.id, sizes) or "sizes are the names in the extents of parameters and results"
+        near = diags.looked_up(len(sizes), partial(did_you_mean, x.id, sizes))
+        hint = near or "sizes are the names in the extents of parameters and results"
         diags.error("PF201", f"unknown size '{x.id}' in {what}", x.span, hint)
     if unknown:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.names import CONSTANTS, Library, Namer, did_you_mean
 from polyfuse.frontend_dsl.reports import Reports
@@ -71,6 +72,7 @@ class Context:
     statement_names: Namer = field(default_factory=Namer)
     facts: Facts = field(default_factory=Facts)
     constraints: list[g.Constraint] = field(default_factory=list)
+    assumed: set[g.Constraint] = field(default_factory=set)
     infos: list[TensorInfo] = field(default_factory=list)
     statements: list[g.Statement] = field(default_factory=list)
     size_names: dict[str, Span] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Context:
                 return {"==": d == 0, "!=": d != 0, "<": d < 0, "<=": d <= 0, ">": d > 0, ">=": d >= 0}[c.op]
         if c.op == ">=" and self.facts.at_least(c.left, c.right):
             return True
-        if c not in self.constraints:
+        if c not in self.assumed:
+            self.assumed.add(c)
             self.constraints.append(c)
             self.facts.learn(c)
         return True
@@ -152,8 +155,14 @@ class Scope:
         """Whether the name is that of a number (`inf`, `nan`, `pi`): tensors and sizes come first."""
         return name in CONSTANTS and name not in self.reads and name not in self.sizes
 
-    def unknown_hint(self, name: str, rank: int | None = 0, extra: tuple[str, ...] = ()) -> str | None:
+    def unknown_hint(
+        self, name: str, diags: Diagnostics, rank: int | None = 0, extra: tuple[str, ...] = ()
+    ) -> str | None:
         """The name of a similar spelling that can stand there: a tensor of the rank, for 0 a number."""
+        names = len(self.reads) + len(self.sizes) + len(extra)
+        return diags.looked_up(names, lambda: self._similar(name, rank, extra))
+
+    def _similar(self, name: str, rank: int | None, extra: tuple[str, ...]) -> str | None:
         fitting = [n for n, info in self.reads.items() if rank is None or info.rank in (rank, None)]
         return did_you_mean(name, (*fitting, *extra, *(() if rank else self.sizes)))
 

@@ -102,7 +102,7 @@ class Typer:
                 return WEAK_FLOAT
             if not self.diags.is_first(e.id, self.scope.owner):
                 return ERROR
-            hint = number_hint(e.id) or self.scope.unknown_hint(e.id, 0, tuple(self.variables))
+            hint = number_hint(e.id) or self.scope.unknown_hint(e.id, self.diags, 0, tuple(self.variables))
             if hint is None:
                 hint = "an index variable stands on the left side or in a reduction such as sum[i](...)"
             return self._error("PF201", f"unknown name '{e.id}'", e.span, hint)
@@ -126,7 +126,7 @@ class Typer:
                 return self._error("PF204", f"'{e.name}' is {what} and has no elements", e.name_span)
             if not self.diags.is_first(e.name, self.scope.owner):
                 return ERROR
-            hint = self.scope.unknown_hint(e.name, len(e.indices))
+            hint = self.scope.unknown_hint(e.name, self.diags, len(e.indices))
             return self._error("PF201", f"unknown tensor '{e.name}'", e.name_span, hint)
         if info.rank is not None and info.rank != len(e.indices):
             count = f"{len(e.indices)} {'index' if len(e.indices) == 1 else 'indices'}"
