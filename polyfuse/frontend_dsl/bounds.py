@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.index_build import Lookup, to_index
+from polyfuse.frontend_dsl.known_bounds import Poly
 from polyfuse.frontend_dsl.scope import Context, Scope
-from polyfuse.frontend_dsl.size_algebra import Facts, Poly, add, multiply
+from polyfuse.frontend_dsl.size_algebra import Facts, add, multiply
 from polyfuse.frontend_dsl.size_algebra import to_index as poly_index
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, leaves, variables

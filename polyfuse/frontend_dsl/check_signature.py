@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.ast_walk import walk
@@ -18,8 +19,9 @@ def check_signature(op: ast.OpDef, diags: Reports) -> bool:
     before = diags.errors_seen
     _check_names(op, diags)
     _check_generics(op, diags)
+    generics = {x.name: None for x in op.generics}
     for p in op.params + op.results:
-        _check_type(op, p.type, diags)
+        _check_type(generics, p.type, diags)
     for r in op.results:
         if r.inout or r.default is not None:
             diags.error("PF222", f"the result '{r.name}' can have no default and is not inout", r.span)
@@ -64,10 +66,9 @@ def _check_generics(op: ast.OpDef, diags: Reports) -> None:
             diags.error("PF210", f"'{x.name}' is a dtype and cannot be a generic", x.span)
 
 
-def _check_type(op: ast.OpDef, kind: ast.TensorType, diags: Reports) -> None:
-    generics = [x.name for x in op.generics]
+def _check_type(generics: Collection[str], kind: ast.TensorType, diags: Reports) -> None:
     if kind.dtype not in BY_NAME and kind.dtype not in generics:
-        hint = dtype_meant(kind.dtype, generics)
+        hint = diags.looked_up(len(generics), partial(dtype_meant, kind.dtype, generics))
         diags.error("PF218", f"unknown dtype '{kind.dtype}'", kind.dtype_span, hint)
 
 

@@ -60,7 +60,8 @@ class _Component:
 
     @property
     def recursive(self) -> bool:
-        return any(t in m.reads for m in self.members for o in self.members for t in o.targets)
+        targets = {t for m in self.members for t in m.targets}
+        return any(not targets.isdisjoint(m.reads) for m in self.members)
 
     def run(self) -> None:
         before = self.ctx.diags.errors_seen
@@ -83,7 +84,8 @@ class _Component:
     def _reads_failed(self) -> bool:
         """Does a definition read what an error was reported about? What is missing here follows from that."""
         names = {n for d in self.all for n in statement_names(d.stmt, self.scope)}
-        return any(info.failed for n, info in self.scope.reads.items() if n in names)
+        reads = self.scope.reads
+        return any(reads[n].failed for n in names if n in reads)
 
     # --- types -------------------------------------------------------------------------------------
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial, reduce
 
+from polyfuse.frontend_dsl.known_bounds import Bounds, Monomial, Poly
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, leaves
 from polyfuse.ir.tensor_graph import Constraint
-
-Monomial = tuple[IndexExpr, ...]
-Poly = dict[Monomial, int]
 
 
 def _key(atom: IndexExpr) -> str:
@@ -65,8 +63,9 @@ class Facts:
 
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         self._equal: dict[str, Poly] = {}
+        self._having: dict[str, set[str]] = {}  # size -> those written with it; "": with divisions
         self._floor: dict[str, int] = {}
-        self._nonneg: list[Poly] = []
+        self._nonneg = Bounds()
         self._divides: set[tuple[IndexExpr, IndexExpr]] = set()
         self._asked: dict[IndexExpr, bool] = {}
         self._extremes: dict[IndexExpr, Poly] = {}
@@ -96,20 +95,28 @@ class Facts:
         for m, c in p.items():
             alone = len(m) == 1 and isinstance(m[0], ISize) and abs(c) == 1
             if alone and sum(_mentions(n, m[0]) for n in p) == 1:
-                name = str(m[0])
-                rest = {n: -c * d for n, d in p.items() if n != m}
-                self._equal[name] = rest
                 self._extremes.clear()
-                self._equal = {n: self.canon(to_index(q)) for n, q in self._equal.items()}
+                self._set_equal(str(m[0]), {n: -c * d for n, d in p.items() if n != m})
                 return
 
+    def _set_equal(self, name: str, p: Poly) -> None:
+        """A size is a polynomial from here on, also in those of other sizes."""
+        self._equal[name] = p
+        for other in sorted({name} | self._having.pop(name, set()) | self._having.get("", set())):
+            q = self._equal[other] = self.canon(to_index(self._equal[other]))
+            for having in {leaf.name for m in q for a in m for leaf in leaves(a) if isinstance(leaf, ISize)}:
+                self._having.setdefault(having, set()).add(other)
+            if any(isinstance(a, IBin) for m in q for a in m):  # other facts than this one may change it
+                self._having.setdefault("", set()).add(other)
+
     def _learn_nonneg(self, p: Poly) -> None:
-        self._nonneg.append(p)
         self._extremes.clear()
         free = [m for m in p if m]
         if len(free) == 1 and len(free[0]) == 1 and isinstance(free[0][0], ISize) and p[free[0]] > 0:
             name, least = str(free[0][0]), -(p.get((), 0) // p[free[0]])
             self._floor[name] = max(self._floor.get(name, 0), least)
+        else:
+            self._nonneg.add(p)
 
     # --- normal form -------------------------------------------------------------------------------
 
@@ -202,25 +209,46 @@ class Facts:
         return self._not_negative(add(self.canon(a), self.canon(b), -1))
 
     def _not_negative(self, p: Poly) -> bool:
-        return self._plainly(p) or any(self._plainly(add(p, known, -1)) for known in self._nonneg)
+        unknown = [m for m in p if not all(map(self._atom_nonneg, m))]
+        if unknown:
+            return any(map(self._plainly, self._less(p, self._nonneg.taking(unknown))))
+        shifted = self._shifted(p)
+        negative = [m for m, c in shifted.items() if c < 0]
+        if not negative:
+            return True
+        away = [m for m in negative if m]
+        bounds = self._nonneg.taking(away) if away else self._nonneg.within([m for m in shifted if m])
+        return any(map(self._plainly, self._less(p, bounds)))
+
+    @staticmethod
+    def _less(p: Poly, bounds: Iterable[Poly]) -> Iterator[Poly]:
+        return (add(p, known, -1) for known in bounds)
 
     def _plainly(self, p: Poly) -> bool:
-        """Non-negative term by term, with every size written as its least value plus something."""
+        """Non-negative term by term?"""
+        return all(self._atom_nonneg(atom) for m in p for atom in m) and all(
+            c > 0 for c in self._shifted(p).values()
+        )
+
+    def _shifted(self, p: Poly) -> Poly:
+        """With every size written as its least value plus something."""
         shifted: Poly = {}
         for m, c in p.items():
             term: Poly = {(): c}
             for atom in m:
-                if isinstance(atom, ISize):
-                    least = self._floor.get(atom.name, 0)
-                    term = multiply(term, add({(atom,): 1}, {(): least} if least else {}))
-                elif self._atom_nonneg(atom):
-                    term = multiply(term, {(atom,): 1})
+                least = self._floor.get(atom.name, 0) if isinstance(atom, ISize) else 0
+                term = multiply(term, {(atom,): 1, (): least} if least else {(atom,): 1})
+            for n, d in term.items():
+                total = shifted.get(n, 0) + d
+                if total:
+                    shifted[n] = total
                 else:
-                    return False
-            shifted = add(shifted, term)
-        return all(c > 0 for c in shifted.values())
+                    shifted.pop(n, None)
+        return shifted
 
     def _atom_nonneg(self, atom: IndexExpr) -> bool:
+        if isinstance(atom, ISize):
+            return True
         if atom in self._asked:
             return self._asked[atom]
         first = not self._asked
