@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.known_bounds import Bounds, Monomial, Poly
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.size_algebra import Facts
-from polyfuse.ir.index_expr import ISize, as_index, binary
+from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, as_index, binary
 from polyfuse.ir.tensor_graph import Constraint
 
 M = ISize("M")
@@ -86,3 +89,38 @@ def test_pieces_whose_ends_pass_each_other() -> None:
     want[4:, 2], want[4:, 3], want[4:, 4] = x[4:, 2], 4 * x[4:, 3], 5 * x[4:, 4]
     np.testing.assert_array_equal(t, want)
     np.testing.assert_array_equal(s, want.max(1))
+
+
+def _drawn(rng: random.Random, depth: int = 2) -> IndexExpr:
+    """An expression of sizes."""
+    if depth == 0 or rng.random() < 0.35:
+        return ISize(rng.choice("ABCDE")) if rng.random() < 0.75 else IConst(rng.randint(0, 7))
+    op = rng.choice(("+", "+", "-", "-", "*", "//", "min", "max", "%"))
+    left = _drawn(rng, depth - 1)
+    return binary(op, left, IConst(rng.randint(1, 4)) if op in ("//", "%") else _drawn(rng, depth - 1))
+
+
+def test_bounds_that_are_passed_by_would_not_have_helped() -> None:
+    """What is known is looked at by what it has; to look at all of it shows no more."""
+
+    class All(Bounds):
+        def taking(self, away: Collection[Monomial]) -> Iterator[Poly]:
+            return (self._poly(form) for form in self._constant)
+
+        within = taking
+
+    shown = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        ops = [rng.choice((">=", ">=", ">", "<=", "==")) for _ in range(rng.randint(0, 6))]
+        constraints = [Constraint(op, _drawn(rng), _drawn(rng)) for op in ops]
+        some, every = Facts(), Facts()
+        every._nonneg = All()
+        for c in constraints:
+            some.learn(c)
+            every.learn(c)
+        for _ in range(8):
+            a, b = _drawn(rng), _drawn(rng)
+            assert some.at_least(a, b) == every.at_least(a, b), (constraints, a, b)
+            shown += some.at_least(a, b)
+    assert shown > 200
