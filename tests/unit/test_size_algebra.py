@@ -110,7 +110,7 @@ def test_bounds_that_are_passed_by_would_not_have_helped() -> None:
         within = taking
 
     shown = 0
-    for seed in range(400):
+    for seed in range(150):
         rng = random.Random(seed)
         ops = [rng.choice((">=", ">=", ">", "<=", "==")) for _ in range(rng.randint(0, 6))]
         constraints = [Constraint(op, _drawn(rng), _drawn(rng)) for op in ops]
@@ -123,4 +123,4 @@ def test_bounds_that_are_passed_by_would_not_have_helped() -> None:
             a, b = _drawn(rng), _drawn(rng)
             assert some.at_least(a, b) == every.at_least(a, b), (constraints, a, b)
             shown += some.at_least(a, b)
-    assert shown > 200
+    assert shown > 70
