@@ -100,12 +100,11 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
     producer = inlinable(graph, tensor)
     if producer is None:
         return Decision("rematerialise", tensor, False, "its definition cannot replace a read of it")
-    repeated = sum(isinstance(e, (Apply, Select)) for e in walk(producer.expr))
     costly = sorted({e.op for e in walk(producer.expr) if isinstance(e, Apply) and is_function(e)})
     if costly:
         return Decision("rematerialise", tensor, False, f"it would compute {', '.join(costly)} again")
-    if repeated > MOST_OPERATIONS:
-        return Decision("rematerialise", tensor, False, f"it would repeat {repeated} operations")
+    if (large := too_large(producer)) is not None:
+        return Decision("rematerialise", tensor, False, large)
     if (reader := _windows(graph, producer)) is not None:
         return Decision("rematerialise", tensor, False, f"{reader} reads each element several times")
     stored, recomputed = _traffic(graph, tree, producer)
@@ -115,6 +114,16 @@ def _judge(graph: TensorGraph, tree: Tree, tensor: str) -> Decision:
     return Decision(
         "rematerialise", tensor, False, "recomputing it would read more bytes than storing it moves"
     )
+
+
+def too_large(producer: Statement) -> str | None:
+    """Why a statement is no part of its readers: it has too many operations.
+
+    What reads it several times has them as often, and its own readers that many times again: without a limit
+    a chain of n stencils of three points has 3^n of them.
+    """
+    repeated = sum(isinstance(e, (Apply, Select)) for e in walk(producer.expr))
+    return f"it would repeat {repeated} operations" if repeated > MOST_OPERATIONS else None
 
 
 def _windows(graph: TensorGraph, producer: Statement) -> str | None:

@@ -27,6 +27,7 @@ from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
 from polyfuse.layers.groups import Group, group_of, united
 from polyfuse.layers.loop_order import walked
 from polyfuse.layers.recompute import crossing, saved_seconds, without
+from polyfuse.layers.rematerialise import too_large
 from polyfuse.layers.rewrites import inline
 from polyfuse.layers.windows import sums_windows
 from polyfuse.poly.domains import PolyModel, build_model
@@ -83,6 +84,9 @@ class Stitching:
         """What to recompute in the groups that read it; `refused` has what is not worth it."""
         for tensor in crossing(graph, found.groups):
             if tensor in refused:
+                continue
+            if (large := too_large(graph.writers(tensor)[0])) is not None:
+                refused[tensor] = Decision("recompute", tensor, False, large)
                 continue
             saved = saved_seconds(graph, found.groups, tensor, target, found.cost)
             if saved > 0:
