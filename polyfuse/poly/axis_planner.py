@@ -14,7 +14,7 @@ checks as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -35,7 +35,16 @@ def plan(graph: TensorGraph, statements: tuple[str, ...] | None = None) -> Tree:
     axes = find_axes(graph, chosen)
     order = {s.name: k for k, s in enumerate(_topological(chosen, axes))}
     planner = _Planner(axes, order, {s.name: s for s in chosen}, _uses(chosen))
-    return planner.plan(tuple(planner.order), tuple(axes.edges), frozenset())
+    return planner.plan(tuple(planner.order), _distinct(axes.edges), frozenset())
+
+
+def _distinct(edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    """One of the edges that the planner cannot tell apart: distances follow from offsets of indices alone."""
+    found: dict[object, Edge] = {}
+    for e in edges:
+        places = (tuple(map(offset, e.written)), tuple(map(offset, e.read)))
+        found.setdefault((e.source, e.sink, places), e)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,12 @@ class _Planner:
         axes = dict.fromkeys(
             a for part in cycles for n in part for a in self.axes.axes_of(n) if a not in used
         )
-        groups = [g for a in axes for g in self._groups(a, cycles, edges, used)]
+        into: dict[str, dict[str, list[Edge]]] = {}
+        for e in edges:
+            into.setdefault(e.sink, {}).setdefault(e.source, []).append(e)
+        recurrent = _recurrent(cycles, edges)
+        short = self._short([n for n, *more in cycles if not more], used)
+        groups = [g for a in axes for g in self._groups(a, cycles, into, (recurrent, short), used)]
         settled = {n for g in groups if g.direction and self._settles(g, edges) for n in g.statements}
         return max(
             (g for g in groups if not self._delays(g, edges, settled)),
@@ -135,18 +149,21 @@ class _Planner:
         return sum(1000 ** len(self.statement[n].dims) for n in g.statements)
 
     def _groups(
-        self, axis: Dim, cycles: list[tuple[str, ...]], edges: tuple[Edge, ...], used: frozenset[Dim]
+        self,
+        axis: Dim,
+        cycles: list[tuple[str, ...]],
+        into: Mapping[str, Mapping[str, list[Edge]]],
+        kinds: tuple[set[str], frozenset[str]],
+        used: frozenset[Dim],
     ) -> list[_Group]:
-        """The statements that can share a loop over `axis`, for each direction that makes a difference."""
-        into: dict[str, list[tuple[str, int | None]]] = {}
-        for e in edges:
-            into.setdefault(e.sink, []).append((e.source, self._distance(e, axis)))
-        # A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
-        recurrent = _recurrent(cycles, edges)
+        """The statements that can share a loop over `axis`, for each direction that makes a difference.
+
+        A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.  `kinds`
+        are the statements of recurrences, and those with a small part of an axis (`_short`)."""
+        recurrent, short = kinds
         alone = [n for n, *more in cycles if not more]
         later = frozenset(n for n in alone if self._reduces_across(n, axis, used))
         vectors = frozenset(n for n in alone if n not in recurrent and self._fills_vectors(n, axis))
-        short = self._short(alone, used)
         tried = [(d, later | vectors if d else later) for d in ((0, 1, -1) if recurrent else (0,))]
         tried += [(0, later | short)] if short else []
         groups = []
@@ -175,16 +192,19 @@ class _Planner:
         axis: Dim,
         direction: int,
         cycles: list[tuple[str, ...]],
-        into: dict[str, list[tuple[str, int | None]]],
+        into: Mapping[str, Mapping[str, list[Edge]]],
         later: frozenset[str],
     ) -> tuple[str, ...]:
         """Statements of one loop over `axis`, none of `later`: no edge may leave the loop and come back."""
         chosen: dict[str, None] = {}
         blocked: set[str] = set()  # needs a finished loop over the axis
         for part in cycles:
-            sources = [x for n in part for x in into.get(n, ())]
+            sources = [x for n in part for x in into.get(n, {}).items()]
             fits = all(self.axes.dim_of(n, axis) is not None and n not in later for n in part) and all(
-                _carries(d, direction) for n, d in sources if n in chosen or n in part
+                _carries(self._distance(e, axis), direction)
+                for n, between in sources
+                if n in chosen or n in part
+                for e in between
             )
             waits = any(n in blocked for n, _ in sources)
             if fits and not waits:
