@@ -14,9 +14,10 @@ checks as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.functions import has_function
@@ -24,6 +25,8 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import HEAD, Band, Leaf, Member, Tree, sequence
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, offset, plain
+
+Node = TypeVar("Node", bound=Hashable)
 
 
 def plan(graph: TensorGraph, statements: tuple[str, ...] | None = None) -> Tree:
@@ -386,13 +389,15 @@ def _stays(e: Edge) -> bool:
     )
 
 
-def strongly_connected(names: tuple[str, ...], successors: dict[str, list[str]]) -> list[list[str]]:
+def strongly_connected(
+    names: tuple[Node, ...], successors: Mapping[Node, Sequence[Node]]
+) -> list[list[Node]]:
     """Tarjan's components in topological order, without recursion; ties by order of `names`."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    on_stack: set[str] = set()
-    found: list[list[str]] = []
+    index: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    stack: list[Node] = []
+    on_stack: set[Node] = set()
+    found: list[list[Node]] = []
     for root in reversed(names):
         if root in index:
             continue
@@ -416,7 +421,7 @@ def strongly_connected(names: tuple[str, ...], successors: dict[str, list[str]])
             if work:
                 low[work[-1][0]] = min(low[work[-1][0]], low[node])
             if low[node] == index[node]:
-                part: list[str] = []
+                part: list[Node] = []
                 while True:
                     n = stack.pop()
                     on_stack.discard(n)

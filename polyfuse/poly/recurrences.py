@@ -16,6 +16,7 @@ import islpy as isl
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.tensor_graph import Statement
 from polyfuse.poly.accesses import Element, outer_dims, reads_of, write_of
+from polyfuse.poly.axis_planner import strongly_connected
 from polyfuse.poly.isl_bridge import NotAffine
 from polyfuse.poly.isl_text import DivisionByZero
 from polyfuse.poly.obligations import Example, Obligation, Proofs
@@ -52,22 +53,10 @@ def prove_order(proofs: Proofs) -> None:
 
 
 def cycles(needs: Mapping[int, Iterable[int]]) -> list[list[int]]:
-    """Strongly connected components that are cycles, each sorted."""
-    reach: dict[int, set[int]] = {}
-    for k in needs:
-        seen: set[int] = set()
-        stack = list(needs[k])
-        while stack:
-            n = stack.pop()
-            if n in needs and n not in seen:
-                seen.add(n)
-                stack.extend(needs[n])
-        reach[k] = seen
-    found: list[list[int]] = []
-    for k in sorted(needs):
-        if k in reach[k] and not any(k in g for g in found):
-            found.append(sorted(n for n in reach[k] if k in reach[n]))
-    return found
+    """Strongly connected components that are cycles, each sorted, in order of their first members."""
+    inside = {k: [n for n in dict.fromkeys(near) if n in needs] for k, near in needs.items()}
+    parts = strongly_connected(tuple(inside), inside)
+    return sorted(sorted(p) for p in parts if len(p) > 1 or p[0] in inside[p[0]])
 
 
 def _prove_group(proofs: Proofs, group: Sequence[int]) -> None:
