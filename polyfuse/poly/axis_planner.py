@@ -161,8 +161,8 @@ class _Planner:
     ) -> list[_Group]:
         """The statements that can share a loop over `axis`, for each direction that makes a difference.
 
-        A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.  `kinds`
-        are the statements of recurrences, and those with a small part of an axis (`_short`)."""
+        A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
+        `kinds`: the statements of recurrences, and those with a small part of an axis (`_short`)."""
         recurrent, short = kinds
         alone = [n for n, *more in cycles if not more]
         later = frozenset(n for n in alone if self._reduces_across(n, axis, used))

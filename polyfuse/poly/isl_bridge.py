@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import islpy as isl
 
+from polyfuse.diagnostics import ScheduleError
 from polyfuse.forks import ForkLock
 from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
@@ -23,7 +24,20 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "e
 # isl counts operations, not time; a model that needs more than this is given up, never waited for.
 MAX_OPERATIONS = 50_000_000
 
-isl_lock = ForkLock()
+
+class _IslLock(ForkLock):
+    """An error of isl leaves a `with` as a ScheduleError: whoever asked can do without an answer, or ask for
+    smaller parts."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        super().__exit__()
+        if isinstance(error, isl.Error):
+            # Out of operations, isl may complain of anything, such as the syntax of what it was given.
+            what = f"isl gives no answer within {MAX_OPERATIONS} operations ({error})"
+            raise ScheduleError(what, code="PF511", hint="split the operator, or give more sizes") from None
+
+
+isl_lock = _IslLock()
 """Held while isl computes. A call of isl is one step of the interpreter: no fork comes in between."""
 
 

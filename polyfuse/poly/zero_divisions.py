@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import islpy as isl
-
 from polyfuse.diagnostics import DslError
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
 from polyfuse.ir.tensor_graph import (
@@ -31,7 +29,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.poly.isl_bridge import NotAffine, isl_lock
+from polyfuse.poly.isl_bridge import NotAffine, isl_lock, new_context
 from polyfuse.poly.isl_text import IslText
 
 
@@ -73,7 +71,7 @@ def _harmless(graph: TensorGraph, s: Statement) -> Statement:
 
 def _never_runs(graph: TensorGraph, dims: tuple[IterDim, ...], undefined: tuple[IterDim, ...]) -> bool:
     """Are the loops empty, whatever the undefined ones among them are?"""
-    text = IslText(graph, {}, isl.Context())
+    text = IslText(graph, {}, new_context())
     scope = {d.name: f"v{k}" for k, d in enumerate(dims)}
     known = tuple(d for d in dims if d not in undefined)
     try:
