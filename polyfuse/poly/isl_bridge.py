@@ -29,8 +29,9 @@ class _IslLock(ForkLock):
     """An error of isl leaves a `with` as a ScheduleError: whoever asked can do without an answer, or ask for
     smaller parts."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        error = raised[1]
         if isinstance(error, isl.Error):
             # Out of operations, isl may complain of anything, such as the syntax of what it was given.
             what = f"isl gives no answer within {MAX_OPERATIONS} operations ({error})"
