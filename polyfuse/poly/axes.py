@@ -59,6 +59,10 @@ class Axes:
         """The dim of a statement that lies on an axis."""
         return self._inside[axis].get(statement)
 
+    def statements_on(self, axis: Dim) -> Iterable[str]:
+        """The statements with a dim on an axis."""
+        return self._inside[axis]
+
     def axes_of(self, statement: str) -> tuple[Dim, ...]:
         return tuple(self.axis(statement, d) for d in self._dims[statement])
 

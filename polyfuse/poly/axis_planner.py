@@ -124,7 +124,12 @@ class _Planner:
             into.setdefault(e.sink, {}).setdefault(e.source, []).append(e)
         recurrent = _recurrent(cycles, edges)
         short = self._short([n for n, *more in cycles if not more], used)
-        groups = [g for a in axes for g in self._groups(a, cycles, into, (recurrent, short), used)]
+        place = {n: k for k, part in enumerate(cycles) for n in part}
+        groups = []
+        for a in axes:
+            on = [place[n] for n in self.axes.statements_on(a) if n in place]
+            near = cycles[min(on) : max(on) + 1]  # what is before or behind all of its statements decides nothing
+            groups += self._groups(a, near, into, (recurrent, short), used)
         settled = {n for g in groups if g.direction and self._settles(g, edges) for n in g.statements}
         return max(
             (g for g in groups if not self._delays(g, edges, settled)),
@@ -164,7 +169,7 @@ class _Planner:
         A loop is run in order for the sake of a recurrence only, never to fuse what could be parallel.
         `kinds`: the statements of recurrences, and those with a small part of an axis (`_short`)."""
         recurrent, short = kinds
-        alone = [n for n, *more in cycles if not more]
+        alone = [n for n, *more in cycles if not more and self.axes.dim_of(n, axis) is not None]
         later = frozenset(n for n in alone if self._reduces_across(n, axis, used))
         vectors = frozenset(n for n in alone if n not in recurrent and self._fills_vectors(n, axis))
         tried = [(d, later | vectors if d else later) for d in ((0, 1, -1) if recurrent else (0,))]
