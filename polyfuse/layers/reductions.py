@@ -39,6 +39,8 @@ def explicit_reductions(graph: TensorGraph, trees: list[Tree]) -> tuple[TensorGr
             continue
         inits[s.name] = _init(graph, s)
         new += [inits[s.name], replace(s, accumulate=True)]
+    if len(new) == len(graph.statements):
+        return graph, trees
     for name, init in inits.items():
         trees = [_insert(t, graph.statement(name), init) if name in statements(t) else t for t in trees]
     return replace(graph, statements=tuple(new)), trees

@@ -128,7 +128,9 @@ class _Planner:
         groups = []
         for a in axes:
             on = [place[n] for n in self.axes.statements_on(a) if n in place]
-            near = cycles[min(on) : max(on) + 1]  # what is before or behind all of its statements decides nothing
+            near = cycles[
+                min(on) : max(on) + 1
+            ]  # what is before or behind all of its statements decides nothing
             groups += self._groups(a, near, into, (recurrent, short), used)
         settled = {n for g in groups if g.direction and self._settles(g, edges) for n in g.statements}
         return max(

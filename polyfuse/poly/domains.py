@@ -38,6 +38,7 @@ from polyfuse.poly.isl_bridge import (
     index_text,
     new_context,
     params_prefix,
+    renew,
     size_id,
     statement_id,
     tensor_id,
@@ -127,9 +128,22 @@ def specialize(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     )
 
 
+_latest: list[PolyModel] = []
+"""The model made last: passes ask for that of one graph one after the other. Guarded by `isl_lock`."""
+
+
 def build_model(graph: TensorGraph, context: isl.Context | None = None) -> PolyModel:
-    """Domains and accesses of every statement. Raises NotAffine if a size must be known first."""
-    context = context or new_context()
+    """Domains and accesses of every statement; each time isl may use as many operations as in a new context.
+    Raises NotAffine if a size must be known first."""
+    if context is not None:
+        return _built(graph, context)
+    if not _latest or _latest[0].graph is not graph:
+        _latest[:] = [_built(graph, new_context())]
+    renew(_latest[0].context)
+    return _latest[0]
+
+
+def _built(graph: TensorGraph, context: isl.Context) -> PolyModel:
     builder = _Builder(graph, context)
     domains = {s.name: builder.domain(s) for s in graph.statements}
     reads = tuple(a for s in graph.statements for a in builder.reads(s, domains[s.name]))

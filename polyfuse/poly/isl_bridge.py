@@ -49,8 +49,14 @@ class NotAffine(Exception):
 def new_context() -> isl.Context:
     """A context for one compilation: an operation limit, and errors as Python exceptions only."""
     context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
+    renew(context)
     return context
+
+
+def renew(context: isl.Context) -> None:
+    """Let isl do as much in a context as in a new one."""
+    context.set_max_operations(MAX_OPERATIONS)
+    context.reset_operations()
 
 
 def statement_id(name: str) -> str:

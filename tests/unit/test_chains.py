@@ -60,7 +60,11 @@ def lowered(
     graph: TensorGraph, machine: int | GpuTarget, fusion: bool = True
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
     passes = Passes(
-        Clustering(library="never"), LoopFusion() if fusion else None, Stitching(barriers=False), None, machine
+        Clustering(library="never"),
+        LoopFusion() if fusion else None,
+        Stitching(barriers=False),
+        None,
+        machine,
     )
     found = lower_clusters(graph, [tuple(s.name for s in graph.statements)], passes)
     return found.kernels, found.decisions
