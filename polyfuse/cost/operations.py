@@ -27,6 +27,7 @@ from polyfuse.ir.tensor_graph import (
     Read,
     Select,
     Statement,
+    children,
     walk,
 )
 
@@ -67,8 +68,9 @@ def operations(nest: Iterable[tuple[Statement, Extents]], machine: Machine) -> O
     seen: set[tuple[Expr, float]] = set()
     total = Operations()
     for s, found in nest:
+        dims: dict[int, frozenset[str]] = {}
         for e in _expressions(s):
-            times = prod(found[n].length for n in _dims(e) if n in found)
+            times = prod(found[n].length for n in _dims(e, dims) if n in found)
             if (e, times) not in seen:
                 seen.add((e, times))
                 total += _scaled(e, times, machine)
@@ -88,8 +90,9 @@ def counts(nest: Iterable[tuple[Statement, Extents]]) -> dict[str, float]:
         found[kind] = found.get(kind, 0.0) + times
 
     for s, extents in nest:
+        dims: dict[int, frozenset[str]] = {}
         for e in _expressions(s):
-            times = prod(extents[n].length for n in _dims(e) if n in extents)
+            times = prod(extents[n].length for n in _dims(e, dims) if n in extents)
             if (e, times) in seen:
                 continue
             seen.add((e, times))
@@ -126,17 +129,16 @@ def _expressions(s: Statement) -> Iterable[Expr]:
             yield from walk(i)
 
 
-def _dims(e: Expr) -> set[str]:
-    """Dims that a value depends on."""
-    found: set[str] = set()
-    for x in walk(e):
-        if isinstance(x, IndexValue):
-            found.update(variables(x.index))
-        elif isinstance(x, Read):
-            for i in x.indices:
-                if not isinstance(i, EXPR_TYPES):
-                    found.update(variables(i))
-    return found
+def _dims(e: Expr, known: dict[int, frozenset[str]]) -> frozenset[str]:
+    """Dims that a value depends on; `known` has those of parts of one statement, by identity."""
+    if id(e) not in known:
+        own: set[str] = set()
+        if isinstance(e, IndexValue):
+            own.update(variables(e.index))
+        elif isinstance(e, Read):
+            own.update(v for i in e.indices if not isinstance(i, EXPR_TYPES) for v in variables(i))
+        known[id(e)] = frozenset(own.union(*(_dims(x, known) for x in children(e))))
+    return known[id(e)]
 
 
 def _width(e: Expr) -> float:

@@ -150,11 +150,13 @@ def binary(op: str, left: IndexLike, right: IndexLike) -> IndexExpr:
 
 def leaves(e: IndexExpr) -> Iterator[IConst | ISize | IVar]:
     """The leaves, left to right."""
-    if isinstance(e, IBin):
-        yield from leaves(e.left)
-        yield from leaves(e.right)
-    else:
-        yield e
+    left = [e]
+    while left:
+        x = left.pop()
+        if isinstance(x, IBin):
+            left += (x.right, x.left)
+        else:
+            yield x
 
 
 def variables(e: IndexExpr) -> tuple[str, ...]:

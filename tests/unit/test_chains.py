@@ -1,4 +1,4 @@
-"""Chains of statements compile with work that grows as they do: counts of operations, of isl and of the code."""
+"""Chains of statements compile with work that grows as they do: counts of operations, of isl and of code."""
 
 from __future__ import annotations
 
@@ -59,13 +59,8 @@ def graph_of(step: str, n: int, **sizes: int) -> TensorGraph:
 def lowered(
     graph: TensorGraph, machine: int | GpuTarget, fusion: bool = True
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
-    passes = Passes(
-        Clustering(library="never"),
-        LoopFusion() if fusion else None,
-        Stitching(barriers=False),
-        None,
-        machine,
-    )
+    layer = LoopFusion() if fusion else None
+    passes = Passes(Clustering(library="never"), layer, Stitching(barriers=False), None, machine)
     found = lower_clusters(graph, [tuple(s.name for s in graph.statements)], passes)
     return found.kernels, found.decisions
 
@@ -110,7 +105,7 @@ def test_explain_says_where_the_limit_cut_a_recomputation() -> None:
     assert any("it would repeat" in d.reason for d in large), [str(d) for d in decisions]
 
 
-# --- isl gives no answer --------------------------------------------------------------------------------------
+# --- isl gives no answer ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ("cpu", "emulate"))
@@ -138,7 +133,7 @@ def test_an_error_of_isl_has_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.code == "PF511"
 
 
-# --- counts of single parts -----------------------------------------------------------------------------------
+# --- counts of single parts ---------------------------------------------------------------------------------
 
 
 class Counted(list[int]):
