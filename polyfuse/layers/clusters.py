@@ -53,6 +53,7 @@ from polyfuse.layers.library_calls import Library, Wanted, library_product
 from polyfuse.layers.plan_search import Nodes, PlanSearch
 from polyfuse.layers.products import Followed, followed
 from polyfuse.layers.quotient import Quotient
+from polyfuse.layers.rematerialise import too_large
 from polyfuse.layers.rewrites import inlinable, inline
 from polyfuse.poly.axis_planner import strongly_connected
 from polyfuse.poly.domains import specialize
@@ -308,6 +309,9 @@ def recompute_numbers(graph: TensorGraph, decisions: list[Decision], arguments: 
             continue
         made = inlinable(graph, t.name)
         if made is not None and all(r.tensor in known for r in reads(made.expr)):
+            if (large := too_large(made)) is not None:
+                decisions.append(Decision("recompute", t.name, False, large))
+                continue
             graph = inline(graph, t.name)
             what = "scalar arguments" if reads(made.expr) else "constants"
             why = f"a number from {what} alone: what reads it computes it, and waits for none"

@@ -13,7 +13,7 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import Apply, Select, TensorGraph, walk
-from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.clusters import Clustering, recompute_numbers
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -103,6 +103,20 @@ def test_explain_says_where_the_limit_cut_a_recomputation() -> None:
     _, decisions = lowered(graph_of(STEPS["clamped"], 8, N=8), GpuTarget(), fusion=False)
     large = [d for d in decisions if d.kind == "recompute" and not d.taken]
     assert any("it would repeat" in d.reason for d in large), [str(d) for d in decisions]
+
+
+@pytest.mark.machine("zen3")
+@pytest.mark.parametrize("start", ("0.5", "b"), ids=("constants", "arguments"))
+def test_numbers_are_computed_where_they_are_read_while_they_are_short(start: str) -> None:
+    """Each reads the one before three times."""
+    lines = [f"c{k} = tanh(c{k - 1}) * c{k - 1} + sqrt(c{k - 1} + 1.0)" for k in range(1, 17)]
+    text = "\n".join(
+        ["op f(x: f32[N], b: f32) -> (y: f32[N]) {", f"c0 = {start}", *lines, "y[i] = x[i] * c16 * b }"]
+    )
+    graph = fixed_graph(instantiate(parse_text(text), "f"), {"N": 8})
+    found: list[Decision] = []
+    assert operations(recompute_numbers(graph, found, arguments=True)) <= 12 * operations(graph)
+    assert any("it would repeat" in d.reason for d in found if not d.taken)
 
 
 # --- isl gives no answer ------------------------------------------------------------------------------------
