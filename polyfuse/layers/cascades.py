@@ -92,13 +92,12 @@ def _extents(s: Statement) -> list[tuple[IndexExpr, IndexExpr]]:
 
 
 def derived_from(graph: TensorGraph, tensor: str) -> frozenset[str]:
-    """The tensor and all that is computed from it."""
-    found = {tensor}
-    grown = True
-    while grown:
-        more = {s.target for s in graph.statements if found & {r.tensor for r in reads(s.expr)}} - found
+    """The tensor and all that is computed from it; each reader is looked at once."""
+    found, left = {tensor}, [tensor]
+    while left:
+        more = {s.target for s in graph.readers(left.pop())} - found
         found |= more
-        grown = bool(more)
+        left += more
     return frozenset(found)
 
 

@@ -152,9 +152,8 @@ def _row(graph: TensorGraph, found: Cascade | Unknown, kind: str) -> Row:
             size = prod(along[v] for v in used) * r.dtype.bytes
             nbytes[r.tensor] = max(size, nbytes.get(r.tensor, 0))
     length, count = max(1, prod(along.values())), max(1, prod(_trips(first, reduce=False)))
-    after = [
-        s for s in graph.statements if s.target in derived_from(graph, second.target) and s is not second
-    ]
+    behind = derived_from(graph, second.target)
+    after = [s for s in graph.statements if s.target in behind and s is not second]
     later = any(prod(b - a for a, b in map(span, s.dims)) >= count * length for s in after if _is_box(s))
     each = [
         operations([(s, extents(s))], kind).weighted / (count * length)  # type: ignore[arg-type]
