@@ -18,6 +18,7 @@ from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, For, If, Node
+from polyfuse.poly.barrier_order import Barriers, concerned
 from polyfuse.poly.barriers import Checker
 from polyfuse.poly.conflicts import Demand
 from polyfuse.poly.isl_bridge import isl_lock
@@ -65,18 +66,14 @@ def without_unneeded(
         if checker.any_divergent() is not None:
             return block  # `insert_barriers` says so
         todo = [d for d in checker.demands() if d.scope is BarrierScope.GRID]
-        kept = list(checker.barriers)
-        for wait in checker.barriers:
-            others = [w for w in kept if w is not wait]
-            if _is_grid(wait) and all(checker.uncovered(d, others) is None for d in todo):
-                kept = others
-        reasons: dict[tuple[int, ...], str | None] = {
-            w.place.positions: None for w in checker.barriers if _is_grid(w)
-        }
-        for wait in filter(_is_grid, kept):
-            others = [w for w in kept if w is not wait]
-            needing = [d for d in todo if checker.uncovered(d, others) is not None]
-            reasons[wait.place.positions] = _reason(needing)
+        kept, mine = Barriers(checker.barriers.waits), concerned(todo, checker.barriers)
+        grid = [w for w in checker.barriers.waits if _is_grid(w)]
+        for wait in grid:
+            if not _needing(checker, mine[id(wait)], kept, wait):
+                kept.remove(wait)
+        reasons: dict[tuple[int, ...], str | None] = {w.place.positions: None for w in grid}
+        for wait in filter(_is_grid, kept.waits):
+            reasons[wait.place.positions] = _reason(_needing(checker, mine[id(wait)], kept, wait))
     result: list[Node] = []
     for k, node in enumerate(block):
         reason = reasons.get((STRIDE * k + 2,), "")
@@ -95,9 +92,9 @@ def _chosen(checker: Checker) -> list[Wait]:
     """Enough new barriers, none too many."""
     # What one iteration needs first: its barriers often serve the next one as well.
     todo = sorted(checker.demands(), key=lambda d: (d.carried is not None, d.second.place.positions))
-    added: list[Wait] = []
+    barriers, added, served = Barriers(checker.barriers.waits), list[Wait](), list[Demand]()
     for demand in todo:
-        rest = checker.uncovered(demand, [*checker.barriers, *added])
+        rest = checker.uncovered(demand, barriers)
         if rest is None:
             continue
         if not demand.ordered or demand.scope is BarrierScope.GRID:
@@ -107,19 +104,24 @@ def _chosen(checker: Checker) -> list[Wait]:
             message = f"blocks must wait for each other: {problem.witness}"
             raise ScheduleError([Diagnostic("PF532", message, hint="cut the kernel between the two")])
         added.append(Wait(Barrier(BarrierScope.BLOCK, ""), _between(demand)))
-    kept = list(added)
+        served.append(demand)
+        barriers.add(added[-1])
+    if any(checker.uncovered(d, barriers) is not None for d in served):
+        return added  # `check_barriers` says so
+    mine, kept = concerned(todo, barriers), list(added)
     for wait in added:
-        if not _needing(checker, todo, kept, wait):
+        if not _needing(checker, mine[id(wait)], barriers, wait):
             kept.remove(wait)
+            barriers.remove(wait)
+    reasons = [_reason(_needing(checker, mine[id(w)], barriers, w)) for w in kept]
     return [
-        Wait(Barrier(BarrierScope.BLOCK, _reason(_needing(checker, todo, kept, w))), w.place) for w in kept
+        Wait(Barrier(BarrierScope.BLOCK, reason), w.place) for w, reason in zip(kept, reasons, strict=True)
     ]
 
 
-def _needing(checker: Checker, todo: list[Demand], added: list[Wait], wait: Wait) -> list[Demand]:
-    """The demands that nothing but this barrier keeps."""
-    others = [*checker.barriers, *(w for w in added if w is not wait)]
-    return [d for d in todo if checker.uncovered(d, others) is not None]
+def _needing(checker: Checker, mine: list[Demand], barriers: Barriers, wait: Wait) -> list[Demand]:
+    """The demands that nothing but this barrier keeps; `mine` are those that it can come between."""
+    return [d for d in mine if checker.uncovered(d, barriers, wait) is not None]
 
 
 def _between(d: Demand) -> Place:

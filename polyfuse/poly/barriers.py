@@ -22,6 +22,7 @@ from polyfuse.diagnostics import Diagnostic, Severity
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Barrier, BarrierScope, Block, Combine
+from polyfuse.poly.barrier_order import Barriers, concerned
 from polyfuse.poly.barrier_witness import Conflict, witness
 from polyfuse.poly.conflicts import Conflicts, Demand, Names, before, demands, dims_of, named, steady
 from polyfuse.poly.isl_bridge import isl_lock, params_prefix
@@ -92,12 +93,14 @@ def unneeded_barriers(
         checker = Checker(found)
         if checker.any_divergent() is not None:
             return ()
-        barriers = checker.barriers
+        barriers, todo = checker.barriers, list(checker.demands())
+        if any(checker.uncovered(d, barriers) is not None for d in todo):
+            return ()
+        mine = concerned(todo, barriers)
         result = []
-        for k, wait in enumerate(barriers):
-            others = barriers[:k] + barriers[k + 1 :]
+        for wait in barriers.waits:
             assert isinstance(wait.node, Barrier)
-            if all(checker.uncovered(d, others) is None for d in checker.demands()):
+            if all(checker.uncovered(d, barriers, wait) is None for d in mine[id(wait)]):
                 message = f"a barrier of the {wait.node.scope.value} is not needed: {wait.node.reason}"
                 finding = Diagnostic("PF534", message, severity=Severity.WARNING)
                 result.append(Unneeded(wait.node, wait.place.positions, finding))
@@ -112,7 +115,7 @@ class Checker:
         self.joined: set[int] = set()
         self.conflicts = Conflicts(found)
         self._demands: list[Demand] | None = None
-        self.barriers = [w for w in found.waits if isinstance(w.node, Barrier)]
+        self.barriers = Barriers(w for w in found.waits if isinstance(w.node, Barrier))
 
     # --- do all threads come together? ---------------------------------------------------------------------
 
@@ -165,16 +168,17 @@ class Checker:
         if self._demands is None:
             self._demands = []
             for pair in demands(self.events, frozenset(self.joined)):
-                open_ = [d for d in pair if not self.passed(d, self.barriers)]
+                open_ = [d for d in pair if not self.passed(d, self.barriers.between(d))]
                 if len(open_) < 2 or self.conflicts.anything(open_):
                     self._demands += pair
         return iter(self._demands)
 
-    def uncovered(self, demand: Demand, barriers: Sequence[Wait]) -> isl.Set | None:
-        """The pairs of a demand that no barrier keeps in order; None if there are none."""
-        if self.passed(demand, barriers):
+    def uncovered(self, demand: Demand, barriers: Barriers, but: Wait | None = None) -> isl.Set | None:
+        """The pairs of a demand that no barrier, `but` left out, keeps in order; None if there are none."""
+        near = barriers.between(demand, but)
+        if self.passed(demand, near):
             return None
-        enough = [w for w in barriers if _suffices(w, demand)] if demand.ordered else []
+        enough = [w for w in near if _suffices(w, demand)] if demand.ordered else []
         rest = self.conflicts.of(demand, demand.carried is not None and _every(demand, enough))
         for w in enough:
             if rest.is_empty():
