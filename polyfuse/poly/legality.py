@@ -131,18 +131,23 @@ def _earlier(schedule: isl.Schedule, sink: isl.UnionMap, source: isl.UnionMap) -
 
 
 def _check_accumulation(model: PolyModel, schedule: isl.Schedule, inside: frozenset[str]) -> Verdict:
-    """Definitions must come before the scatters that add to them."""
-    for s in model.graph.statements:
-        if not s.accumulate or s.name not in inside:
-            continue
-        first = [w.name for w in model.graph.writers(s.target) if not w.accumulate and w.name in inside]
-        source = model.union_map(model.writes[n].relation for n in first)
-        sink = model.union_map([model.writes[s.name].relation])
-        missing = source.apply_range(sink.reverse()).subtract(_earlier(schedule, sink, source))
-        missing = missing.intersect_params(model.assumptions)
-        if not missing.is_empty():
-            return _illegal(model, missing, "PF501", "adds to an element before it has its first value")
-    return Legal()
+    """Definitions must come before the scatters that add to them. One question for all scatters: isl looks at
+    the whole schedule for each that it is asked."""
+    scatters = [s for s in model.graph.statements if s.accumulate and s.name in inside]
+    targets = dict.fromkeys(s.target for s in scatters)
+    writers = [w.name for t in targets for w in model.graph.writers(t) if not w.accumulate]
+    first = [n for n in writers if n in inside]
+    if not first:
+        return Legal()
+    source = model.union_map(model.writes[n].relation for n in first)
+    sink = model.union_map(model.writes[s.name].relation for s in scatters)
+    missing = source.apply_range(sink.reverse()).subtract(_earlier(schedule, sink, source))
+    missing = missing.intersect_params(model.assumptions)
+    if missing.is_empty():
+        return Legal()
+    each = (missing.intersect_range(model.domain([s.name])) for s in scatters)
+    bad = next(m for m in each if not m.is_empty())
+    return _illegal(model, bad, "PF501", "adds to an element before it has its first value")
 
 
 def check_complete(model: PolyModel, tree: Tree) -> Verdict:
