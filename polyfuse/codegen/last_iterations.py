@@ -22,8 +22,8 @@ from polyfuse.ir.tensor_graph import reads
 def last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
     """The block with such iterations apart; `later` are scalars that are read after it."""
     result: list[Node] = []
-    for k, node in enumerate(block):
-        after = later | _needed(block[k + 1 :])
+    for node, needed in zip(block, _needed_after(block), strict=True):
+        after = later | needed
         match node:
             case For(coordinate=Coordinate.VECTOR) if left := _set(node.body) & after:
                 result += _apart(node, left)
@@ -54,19 +54,32 @@ def _set(block: Block) -> frozenset[str]:
 
 def _needed(block: Block) -> frozenset[str]:
     """What a block reads or updates before it stores to it."""
-    found: set[str] = set()
-    stored: set[str] = set()
-    for n in block:
-        match n:
-            case For():
-                found |= _needed(n.body) - stored
-            case If():
-                inside = _needed(n.then) | _needed(n.other)
-                found |= (inside | {r.tensor for r in reads(n.cond)}) - stored
-            case _:
-                found |= read_in((n,)) - stored
-                if isinstance(n, Update):
-                    found |= {n.buffer} - stored
-                if isinstance(n, Store) and not n.indices:
-                    stored.add(n.buffer)
-    return frozenset(found)
+    needed: frozenset[str] = frozenset()
+    for node in reversed(block):
+        needed = _before(node, needed)
+    return needed
+
+
+def _needed_after(block: Block) -> list[frozenset[str]]:
+    """Of each node, what those behind it need."""
+    found: list[frozenset[str]] = []
+    needed: frozenset[str] = frozenset()
+    for node in reversed(block):
+        found.append(needed)
+        needed = _before(node, needed)
+    return found[::-1]
+
+
+def _before(node: Node, after: frozenset[str]) -> frozenset[str]:
+    """What is needed before a node, of what is needed after it."""
+    match node:
+        case For():
+            return after | _needed(node.body)
+        case If():
+            return after | _needed(node.then) | _needed(node.other) | {r.tensor for r in reads(node.cond)}
+        case Store(buffer, ()):
+            return (after - {buffer}) | read_in((node,))
+        case Update():
+            return after | read_in((node,)) | {node.buffer}
+        case _:
+            return after | read_in((node,))
