@@ -50,11 +50,13 @@ class IslText:
     _params: dict[IndexExpr, str] = field(default_factory=dict)
     _assumed: list[str] = field(default_factory=list)
     _lost_sizes: set[str] = field(default_factory=set)
+    _sizes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in self.graph.sizes:
             if name not in self.sizes:
                 self._params[ISize(name)] = f"n{len(self._params)}"
+        self._sizes = frozenset(self._params.values())
         self._assumed = [f"{p} >= 0" for p in self._params.values()]
         for c in self.graph.constraints:
             self._assume(c)
@@ -212,6 +214,10 @@ class IslText:
         params = ", ".join(self._params.values())
         where = " and ".join([*self._assumed, f"({choices})"])
         return f"[{params}] -> {{ {space} : {where} }}"
+
+    def is_size(self, atom: str) -> bool:
+        """Is an atom a size, which is never negative?"""
+        return atom in self._sizes
 
     def size_names(self) -> dict[str, str]:
         """isl parameter -> size, of the sizes themselves."""

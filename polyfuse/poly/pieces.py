@@ -5,19 +5,23 @@ from __future__ import annotations
 import islpy as isl
 
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
-from polyfuse.ir.tensor_graph import Index, Role, Statement
+from polyfuse.ir.tensor_graph import Role, Statement
 from polyfuse.poly.accesses import Element, outer_dims, reads_of, write_of
 from polyfuse.poly.obligations import Bad, Example, Obligation, Proofs
+from polyfuse.poly.separate import may_meet
 
 
 def prove_pieces(proofs: Proofs) -> None:
     """PF352, PF353 and PF354."""
     for t in proofs.graph.tensors:
         pieces = _pieces(proofs, t.name)
+        meeting: dict[int, list[int]] = {}
+        for later, earlier in may_meet(proofs.text, pieces):
+            meeting.setdefault(later, []).append(earlier)
         for k, s in enumerate(pieces):
             _once(proofs, s)
-            for earlier in pieces[:k]:
-                _apart(proofs, s, earlier)
+            for earlier in meeting.get(k, ()):
+                _apart(proofs, s, pieces[earlier])
     partial = _prove_results_complete(proofs)
     for s in proofs.graph.statements:
         for a in reads_of(s):
@@ -71,8 +75,6 @@ def _once(proofs: Proofs, s: Statement) -> None:
 
 def _apart(proofs: Proofs, s: Statement, other: Statement) -> None:
     """Two statements define different elements of their tensor."""
-    if any(_differ(a, b) for a, b in zip(s.write, other.write, strict=True)):
-        return
     o = Obligation("PF352", s.name, f"its elements are not those of {other.name}", s.span)
     outs = _outs(len(s.write))
 
@@ -90,10 +92,6 @@ def _apart(proofs: Proofs, s: Statement, other: Statement) -> None:
 
     if not proofs.settle(o, find, hint):
         proofs.refuted.add(s.target)
-
-
-def _differ(a: Index, b: Index) -> bool:
-    return isinstance(a, IConst) and isinstance(b, IConst) and a.value != b.value
 
 
 def _written(proofs: Proofs, s: Statement, outs: list[str]) -> isl.Set:
