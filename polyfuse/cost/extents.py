@@ -191,13 +191,40 @@ def touched(indices: Sequence[Index], shape: Sequence[IndexExpr], found: Extents
     return Touched(tuple(box), min(count, instances(found)))
 
 
+class Union:
+    """Parts that come one after another, and the elements of all together: equal boxes count once, different
+    ones are within the box around them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[Range, ...], float] = {}
+        self._around: tuple[Range, ...] | None = None
+        self._sum = 0.0
+
+    def add(self, parts: Iterable[Touched]) -> None:
+        for p in parts:
+            before = self._counts.get(p.box)
+            if before is not None and p.count <= before:
+                continue
+            self._counts[p.box] = p.count
+            self._sum += p.count - (before or 0.0)
+            if before is None:
+                self._around = _hull(self._around, p.box)
+
+    @property
+    def elements(self) -> float:
+        if self._around is None:
+            return 0.0
+        return min(self._sum, float(prod(high - low + 1 for low, high in self._around)))
+
+
+def _hull(a: tuple[Range, ...] | None, b: tuple[Range, ...]) -> tuple[Range, ...]:
+    if a is None:
+        return b
+    return tuple((min(x[0], y[0]), max(x[1], y[1])) for x, y in zip(a, b, strict=True))
+
+
 def union(parts: Iterable[Touched]) -> float:
-    """Elements of all together: equal boxes once, different ones within the box around them."""
-    boxes: dict[tuple[Range, ...], float] = {}
-    for p in parts:
-        boxes[p.box] = max(boxes.get(p.box, 0.0), p.count)
-    if not boxes:
-        return 0.0
-    sides = zip(*boxes, strict=True)
-    around = prod(max(h for _, h in side) - min(low for low, _ in side) + 1 for side in sides)
-    return min(sum(boxes.values()), float(around))
+    """Elements of all together."""
+    found = Union()
+    found.add(parts)
+    return found.elements

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyfuse.cost.extents import Touched, union
+from polyfuse.cost.extents import Touched, Union, union
 from polyfuse.cost.nests import OUTSIDE, Access, Nest, common, footprint
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.schedule_tree import Coordinate
@@ -68,12 +68,13 @@ def distances(kernels: list[Footprints]) -> list[dict[str, float]]:
     for k, mine in enumerate(kernels):
         for tensor in mine:
             touching.setdefault(tensor, []).append(k)
-    alone = [{n: item * union(boxes) for n, (item, boxes) in mine.items()} for mine in kernels]
+    # All kernels touch as many bytes in one round, wherever it begins.
+    whole = _sums(kernels, 0, count - 1)[-1] if count else 0.0
     result: list[dict[str, float]] = []
     for k, mine in enumerate(kernels):
         back = {n: min(_steps_back(touching[n], k, count), count - 1) for n in mine}
-        sums = _sums(kernels, alone, k, max(back.values(), default=0))
-        result.append({n: sums[d] for n, d in back.items()})
+        sums = _sums(kernels, k, max((d for d in back.values() if d < count - 1), default=0))
+        result.append({n: whole if d == count - 1 else sums[d] for n, d in back.items()})
     return result
 
 
@@ -82,22 +83,16 @@ def _steps_back(places: list[int], k: int, count: int) -> int:
     return k - places[places.index(k) - 1] if k != places[0] else k + count - places[-1]
 
 
-def _sums(kernels: list[Footprints], alone: list[dict[str, float]], k: int, steps: int) -> list[float]:
+def _sums(kernels: list[Footprints], k: int, steps: int) -> list[float]:
     """Bytes that kernel k touches, then those that it and one before touch, and so on."""
-    boxes: dict[str, tuple[Touched, ...]] = {}
-    each: dict[str, float] = {}
+    boxes: dict[str, Union] = {}
     found, total = [], 0.0
     for d in range(steps + 1):
-        at = (k - d) % len(kernels)
-        for tensor, (item, more) in kernels[at].items():
-            known = boxes.get(tensor)
-            if known is None:
-                boxes[tensor], each[tensor] = more, alone[at][tensor]
-                total += each[tensor]
-            elif not set(more) <= set(known):
-                boxes[tensor] = (*known, *more)
-                now = item * union(boxes[tensor])
-                total, each[tensor] = total + now - each[tensor], now
+        for tensor, (item, more) in kernels[(k - d) % len(kernels)].items():
+            known = boxes.setdefault(tensor, Union())
+            before = known.elements
+            known.add(more)
+            total += item * (known.elements - before)
         found.append(total)
     return found
 
