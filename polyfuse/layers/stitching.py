@@ -35,6 +35,8 @@ from polyfuse.poly.placement import Links
 
 # Pieces of longer rows share one line of 32 or more.
 LONGEST_ROW = 2048
+# Pieces of one row in a kernel, at most: as many statements as a cluster has.
+MOST_PIECES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Stitcher:
         self.decisions: list[Decision] = []
         self.groups: list[Group] = []
         self.apart: list[tuple[frozenset[str], frozenset[str]]] = []
+        self.full: set[tuple[str, ...]] = set()
         self.links = Links(model)
         self.figures = Figures(model.graph, target)
         self.cost = StitchingCost(machine_of(target))
@@ -137,7 +140,12 @@ class Stitcher:
         Not so for long rows that no cache holds: they share few lines, and what the next row reads would wait
         behind what is written."""
         machine, tensors = self.cost.machine, self.links.pieces(first.names, second.names)
-        if not isinstance(machine, CpuDevice) or not tensors or not self.matched(first, second):
+        if not isinstance(machine, CpuDevice) or not tensors:
+            return False
+        if len(first.names) + len(second.names) > MOST_PIECES:
+            self.note_full(first, second)
+            return False
+        if not self.matched(first, second):
             return False
         touched = self.figures(first).nbytes + self.figures(second).nbytes
         cached = touched <= machine.levels[-2].capacity
@@ -257,6 +265,12 @@ class Stitcher:
 
     def words(self, gain: str) -> str:
         return f"{gain}, open sizes taken as {OPEN_SIZE}" if self.graph.sizes else gain
+
+    def note_full(self, first: Group, second: Group) -> None:
+        """Of each kernel that takes no more pieces the first one that it did not take."""
+        if first.names not in self.full and len(first.names) > 1:
+            self.full.add(first.names)
+            self.refuse(first, second, f"a kernel has {MOST_PIECES} pieces of a row at most")
 
     def refuse(self, first: Group, second: Group, reason: str) -> None:
         self.decisions.append(Decision("stitch", _what(first, second), False, reason))
