@@ -21,7 +21,7 @@ from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, mem
 from polyfuse.poly.dependences import ordering, reduction_self
 from polyfuse.poly.domains import Access, PolyModel
 from polyfuse.poly.isl_bridge import index_text, params_prefix, size_id
-from polyfuse.poly.tree_convert import member_map, schedule_map, to_isl
+from polyfuse.poly.tree_convert import member_map, schedule_map, to_isl, with_one_value, with_two_values
 from polyfuse.source import Span
 
 
@@ -78,8 +78,13 @@ def check_schedule(model: PolyModel, tree: Tree) -> Verdict:
         return unordered
     schedule = to_isl(model, tree)
     inside = frozenset(statements(tree))
-    reads = model.union_map(a.relation for a in model.reads if a.statement in inside)
-    writes = model.union_map(model.writes[s].relation for s in sorted(inside))
+    made = {model.writes[s].tensor for s in inside}
+    mine = [a for a in model.reads if a.statement in inside and a.tensor in made]
+    used = {a.tensor for a in mine}  # nothing else can be read too early
+    reads = model.union_map(a.relation for a in mine)
+    writes = model.union_map(
+        a.relation for s in sorted(inside) for a in (model.writes[s],) if a.tensor in used
+    )
     needed = writes.apply_range(reads.reverse())
     missing = needed.subtract(_earlier(schedule, reads, writes)).intersect_params(model.assumptions)
     if not missing.is_empty():
@@ -168,10 +173,18 @@ def check_complete(model: PolyModel, tree: Tree) -> Verdict:
 def earlier_than(model: PolyModel, tree: Tree, pairs: isl.UnionMap) -> Verdict:
     """Legal if the first instance of every pair comes strictly before the second in the tree's order."""
     times = schedule_map(model, tree)
-    wrong = pairs.intersect(times.lex_ge_union_map(times)).intersect_params(model.assumptions)
-    if wrong.is_empty():
+    if _all_later(times, pairs.intersect_params(model.assumptions)):
         return Legal()
+    wrong = pairs.intersect(times.lex_ge_union_map(times)).intersect_params(model.assumptions)
     return _illegal(model, wrong, "PF501", "comes too early")
+
+
+def _all_later(times: isl.UnionMap, pairs: isl.UnionMap) -> bool:
+    """Is the second instance of every pair later than the first? Asked of the times of the pairs there are."""
+    both = pairs.apply_domain(times).apply_range(times)
+    maps = both.get_map_list()
+    every = (maps.get_at(k) for k in range(maps.n_map()))
+    return all(m.intersect(isl.Map.lex_ge(m.get_space().domain())).is_empty() for m in every)
 
 
 def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.UnionMap) -> Verdict:
@@ -184,10 +197,8 @@ def parallel(model: PolyModel, tree: Tree, member: Member, dependences: isl.Unio
     domain = model.domain(sorted(inside))
     pairs = dependences.intersect_domain(domain).intersect_range(domain)
     for outer in _outside(tree, member):
-        values = member_map(model, outer.restricted(inside))
-        pairs = pairs.intersect(values.apply_range(values.reverse()))
-    values = member_map(model, member)
-    crossing = pairs.subtract(values.apply_range(values.reverse())).intersect_params(model.assumptions)
+        pairs = with_one_value(model, pairs, outer, outer)
+    crossing = with_two_values(model, pairs, member, member).intersect_params(model.assumptions)
     if crossing.is_empty():
         return Legal()
     return _illegal(model, crossing, "PF503", f"depends on another iteration of loop {member.name}")

@@ -15,7 +15,7 @@ import islpy as isl
 from polyfuse.ir.schedule_tree import Member
 from polyfuse.poly.dependences import ordering, shared_reads
 from polyfuse.poly.domains import Access, PolyModel
-from polyfuse.poly.tree_convert import member_map
+from polyfuse.poly.tree_convert import with_two_values
 
 
 class Links:
@@ -71,10 +71,7 @@ class Links:
 
     def agree(self, pairs: isl.UnionMap, a: Member, b: Member) -> bool:
         """Has loop `a` at the first end of every pair the value of loop `b` at the second?"""
-        there, here = member_map(self.model, a), member_map(self.model, b)
-        same = there.apply_range(here.reverse())
-        ends = pairs.intersect_domain(there.domain()).intersect_range(here.domain())
-        return bool(ends.is_subset(same))
+        return bool(with_two_values(self.model, pairs, a, b).is_empty())
 
 
 def _in_one_row(a: Access, b: Access) -> isl.Map | None:

@@ -6,7 +6,7 @@ they follow in the largest statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import islpy as isl
 
@@ -36,13 +36,48 @@ def member_text(model: PolyModel, exprs: Iterable[tuple[str, IndexExpr]]) -> str
     return "{ " + "; ".join(pieces) + " }"
 
 
+def value_map(model: PolyModel, name: str, e: IndexExpr) -> isl.Map:
+    """From the instances of a statement to the value of an expression; made once."""
+    if (name, e) not in model.values:
+        text = params_prefix(model.params) + member_text(model, [(name, e)])
+        values = isl.Map.read_from_str(model.context, text)
+        model.values[name, e] = values.intersect_domain(model.domains[name])
+    return model.values[name, e]
+
+
 def member_map(model: PolyModel, member: Member) -> isl.UnionMap:
     """A member as a relation from statement instances to loop values."""
-    prefix = params_prefix(model.params)
-    text = member_text(model, member.exprs)
-    return isl.UnionMap.read_from_str(model.context, prefix + text).intersect_domain(
-        model.domain(s for s, _ in member.exprs)
-    )
+    return model.union_map(value_map(model, n, e) for n, e in member.exprs)
+
+
+def with_one_value(model: PolyModel, pairs: isl.UnionMap, a: Member, b: Member) -> isl.UnionMap:
+    """The pairs of instances of which loop `a` has at the first the value that loop `b` has at the second.
+
+    Each pair of statements is looked at by itself, and only where there are instances: of n statements of a
+    loop few depend on each other.
+    """
+    return model.union_map(m.intersect(same) for m, same in _with_values(model, pairs, a, b))
+
+
+def with_two_values(model: PolyModel, pairs: isl.UnionMap, a: Member, b: Member) -> isl.UnionMap:
+    """The pairs of which the two loops have different values."""
+    return model.union_map(m.subtract(same) for m, same in _with_values(model, pairs, a, b))
+
+
+def _with_values(
+    model: PolyModel, pairs: isl.UnionMap, a: Member, b: Member
+) -> Iterator[tuple[isl.Map, isl.Map]]:
+    """The pairs of each two statements that have the loops, and where the values are the same."""
+    first, second = dict(a.exprs), dict(b.exprs)
+    maps = pairs.get_map_list()
+    for k in range(maps.n_map()):
+        m = maps.get_at(k)
+        here, there = (
+            (m.get_tuple_name(end) or "").removeprefix("S_") for end in (isl.dim_type.in_, isl.dim_type.out)
+        )
+        if here in first and there in second:
+            before = value_map(model, here, first[here])
+            yield m, before.apply_range(value_map(model, there, second[there]).reverse())
 
 
 def to_isl(model: PolyModel, tree: Tree, *, separate: bool = False) -> isl.Schedule:
