@@ -11,7 +11,7 @@ other parts becomes an expression of i64, which no proof and no simplification t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polyfuse.diagnostics import Diagnostics
@@ -57,16 +57,29 @@ def spans_of(dims: tuple[IterDim, ...], sizes: Mapping[str, int]) -> dict[str, R
 
 def span(e: IndexExpr, spans: Spans) -> Range | None:
     """The exact values that an expression may take; None where a size is open."""
-    match e:
-        case IConst(value):
-            return value, value
-        case IVar(name) | ISize(name):
-            return spans.get(name)
-        case IBin(op, left, right):
-            a, b = span(left, spans), span(right, spans)
-            if a is None or b is None:
-                return None
-            return combined(op, a, b) or _divided(a if op == "//" else b)
+    return parts_of(e, spans)[-1][1]
+
+
+def parts_of(e: IndexExpr, spans: Spans) -> list[tuple[IndexExpr, Range | None]]:
+    """An expression and its parts, the smallest first, each with the values that it may take."""
+    found: list[tuple[IndexExpr, Range | None]] = []
+
+    def go(x: IndexExpr) -> Range | None:
+        values: Range | None = None
+        match x:
+            case IConst(value):
+                values = value, value
+            case IVar(name) | ISize(name):
+                values = spans.get(name)
+            case IBin(op, left, right):
+                a, b = go(left), go(right)
+                if a is not None and b is not None:
+                    values = combined(op, a, b) or _divided(a if op == "//" else b)
+        found.append((x, values))
+        return values
+
+    go(e)
+    return found
 
 
 def _divided(values: Range) -> Range:
@@ -77,18 +90,21 @@ def _divided(values: Range) -> Range:
 
 def has_room(e: IndexExpr, spans: Spans) -> bool:
     """Do the expression and all parts of it stay below `LIMIT`, as far as sizes are known?"""
-    if isinstance(e, IBin) and not (has_room(e.left, spans) and has_room(e.right, spans)):
-        return False
-    values = span(e, spans)
+    return all(_is_small(values) for _, values in parts_of(e, spans))
+
+
+def _is_small(values: Range | None) -> bool:
     return values is None or (values[0] > -LIMIT and values[1] < LIMIT)
 
 
 def is_exact(e: IndexExpr, spans: Spans) -> bool:
     """Has a number room, and no divisor that may be 0?  A program's number is 0 there."""
-    if not has_room(e, spans):
+    parts = parts_of(e, spans)
+    if not all(_is_small(values) for _, values in parts):
         return False
-    divisors = (x.right for x in _parts(e) if isinstance(x, IBin) and x.op in ("//", "%"))
-    return all(found is None or found[0] > 0 for found in (span(d, spans) for d in divisors))
+    values_of = {id(x): values for x, values in parts}
+    divisors = (values_of[id(x.right)] for x, _ in parts if isinstance(x, IBin) and x.op in ("//", "%"))
+    return all(found is None or found[0] > 0 for found in divisors)
 
 
 def wrapping(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
@@ -155,19 +171,11 @@ def _large_in(s: Statement, spans: Spans) -> tuple[str, Span] | None:
 def _large(indices: Iterable[Index], spans: Spans, what: str, place: Span) -> tuple[str, Span] | None:
     """What to say of the first index that has no room."""
     for e in (i for i in indices if not isinstance(i, EXPR_TYPES)):
-        part = next((x for x in _parts(e) if not has_room(x, spans)), None)
-        if part is not None:
-            low, high = span(part, spans) or (0, 0)
+        found = next(((x, values) for x, values in parts_of(e, spans) if not _is_small(values)), None)
+        if found is not None:
+            part, (low, high) = found[0], found[1] or (0, 0)
             value = (
                 "" if isinstance(part, IConst) else f" is {low}" if low == high else f" is in {low}..{high}"
             )
             return f"{what} is too large: {part}{value}", place
     return None
-
-
-def _parts(e: IndexExpr) -> Iterator[IndexExpr]:
-    """An expression and its parts, the smallest first."""
-    if isinstance(e, IBin):
-        yield from _parts(e.left)
-        yield from _parts(e.right)
-    yield e
