@@ -73,7 +73,9 @@ class IslText:
     def _assume(self, c: Constraint) -> None:
         before, self.vague = self.vague, False
         try:
-            self._assumed.append(f"{self.index(c.left, {})} {_SYMBOL[c.op]} {self.index(c.right, {})}")
+            text = self.compared(c.left, _SYMBOL[c.op], c.right, {})
+            plain = c.op == ">=" and c.right == IConst(0) and never_negative(c.left)
+            self._assumed += [] if plain else [text]
         except (NotAffine, DivisionByZero):
             self.vague = True
         if self.vague:
@@ -160,9 +162,25 @@ class IslText:
 
     def bounds(self, dims: tuple[IterDim, ...], scope: Mapping[str, str]) -> list[str]:
         """Constraints of an iteration domain."""
-        return [
-            f"{self.index(d.lower, scope)} <= {scope[d.name]} < {self.index(d.upper, scope)}" for d in dims
-        ]
+        found = []
+        for d in dims:
+            v = IVar(d.name)
+            found += [self.compared(d.lower, "<=", v, scope), self.compared(v, "<", d.upper, scope)]
+        return found
+
+    def compared(self, left: IndexExpr, op: str, right: IndexExpr, scope: Mapping[str, str]) -> str:
+        """isl text of a comparison (< <= > >= = !=). Raises NotAffine.
+
+        A maximum is below something if all its arms are, and above if one is: isl gets each arm by itself,
+        as it makes a cube of the arms of one expression.
+        """
+        turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+        for e, own, other in ((left, op, right), (right, turned.get(op, op), left)):
+            if isinstance(e, IBin) and e.op in ("min", "max") and own in turned:
+                every = (e.op == "max") == (own in ("<", "<="))
+                parts = (self.compared(x, own, other, scope) for x in _arms(e.op, e))
+                return f"({(' and ' if every else ' or ').join(dict.fromkeys(parts))})"
+        return f"{self.index(left, scope)} {op} {self.index(right, scope)}"
 
     def condition(
         self, cond: Expr, scope: Mapping[str, str], spans: Spans, positive: bool = True
@@ -194,7 +212,7 @@ class IslText:
         if a is None or b is None or not (is_exact(a, spans) and is_exact(b, spans)):
             return None
         try:
-            return f"{self.index(a, scope)} {_COMPARE[op]} {self.index(b, scope)}"
+            return self.compared(a, _COMPARE[op], b, scope)
         except NotAffine:
             self.vague = True
             return None
@@ -222,6 +240,13 @@ class IslText:
     def size_names(self) -> dict[str, str]:
         """isl parameter -> size, of the sizes themselves."""
         return {p: e.name for e, p in self._params.items() if isinstance(e, ISize)}
+
+
+def _arms(op: str, e: IndexExpr) -> list[IndexExpr]:
+    """The operands of nested minima, or maxima."""
+    if isinstance(e, IBin) and e.op == op:
+        return [*_arms(op, e.left), *_arms(op, e.right)]
+    return [e]
 
 
 def never_negative(e: IndexExpr) -> bool:

@@ -77,9 +77,10 @@ def _prove_in_range(proofs: Proofs, s: Statement, a: Element) -> None:
 
         def find(index: IndexExpr = index, extent: IndexExpr = extent, text: str = text) -> Bad:
             scope = proofs.scope(a.dims)
-            at, end = proofs.text.index(index, scope), proofs.text.index(extent, {})
+            low = proofs.text.compared(index, "<", IConst(0), scope)
+            high = proofs.text.compared(index, ">=", extent, scope)
             inside = proofs.inside(a, scope)
-            points = proofs.text.set([*scope.values()], [*inside, f"{at} < 0"], [*inside, f"{at} >= {end}"])
+            points = proofs.text.set([*scope.values()], [*inside, low], [*inside, high])
 
             def say(x: Example) -> str:
                 value, top = proofs.value(index, x), proofs.value(extent, x)
