@@ -1,4 +1,4 @@
-"""How compile times grow with the program: `python -m benchmarks.compile_growth [--family NAME] [--json FILE]`.
+"""How compile times grow with programs: `python -m benchmarks.compile_growth [--family NAME ...]`.
 
 For each family of programs (n statements, n layers, n pieces of one tensor ...) the seconds of the processor
 from text to loaded kernels, the C++ compiler included, at n, 2n, 4n, 8n and 16n, each in a fresh process with

@@ -101,8 +101,8 @@ _Relation = TypeVar("_Relation", isl.UnionMap, isl.UnionSet)
 def _united(parts: list[_Relation]) -> _Relation:
     """The union of all, by halves: isl copies both sides of each."""
     while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=False)
-        parts = [*(a.union(b) for a, b in pairs), *(parts[-1:] if len(parts) % 2 else ())]
+        halves = [a.union(b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = halves + (parts[-1:] if len(parts) % 2 else [])
     return parts[0]
 
 

@@ -180,7 +180,7 @@ def earlier_than(model: PolyModel, tree: Tree, pairs: isl.UnionMap) -> Verdict:
 
 
 def _all_later(times: isl.UnionMap, pairs: isl.UnionMap) -> bool:
-    """Is the second instance of every pair later than the first? Asked of the times of the pairs there are."""
+    """Is the second instance of each pair later than the first? Asked of the times of these pairs only."""
     both = pairs.apply_domain(times).apply_range(times)
     maps = both.get_map_list()
     every = (maps.get_at(k) for k in range(maps.n_map()))
