@@ -1,4 +1,4 @@
-"""How compile times grow with programs: `python -m benchmarks.compile_growth [--family NAME ...]`.
+"""How compile times grow with programs: `python -m benchmarks.compile_growth [--family NAME ...] [--write]`.
 
 For each family of programs (n statements, n layers, n pieces of one tensor ...) the seconds of the processor
 from text to loaded kernels, the C++ compiler included, at n, 2n, 4n, 8n and 16n, each in a fresh process with
@@ -24,8 +24,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.growth_programs import FAMILIES, MODEL, transformer
+from benchmarks.pages import write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "long_compilations.md"
 STEPS = (1, 2, 4, 8, 16)
 BAR = 1.3
 # CPU seconds: of statements, a thousand or more; of twelve layers of a transformer.
@@ -179,20 +181,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--family", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--repeat", type=int, default=2, metavar="N", help="the fastest of N (2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all times, by part")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.child:
         print(json.dumps(compiled(chosen.child[0], int(chosen.child[1]))))
         return 0
-    print(machine())
+    head = (
+        f"Made by `python -m benchmarks.compile_growth --write` on {machine()}; seconds of the processor, "
+        f"the least of {chosen.repeat}, the C++ compiler included; exponents below {BAR} are wanted."
+    )
     rows = [measured(name, chosen.repeat) for name in chosen.family if name in FAMILIES]
-    layers = None
-    print(f"\nCPU seconds of one compilation; exponents below {BAR} are wanted\n\n{table(rows)}")
+    text, layers = f"{head}\n\n{table(rows)}", None
     if MODEL_NAME in chosen.family:
         run = best(MODEL_NAME, LAYERS, chosen.repeat)
         layers = seconds(run)
         parts = ", ".join(f"{k} {run[k]:.2f} s" for k in ("front", "layers", "c++"))
-        print(f"\n{LAYERS} layers of a transformer, 40 operators each: {layers:.2f} s ({parts})")
+        text += f"\n\n{LAYERS} layers of a transformer, 40 operators each: {layers:.2f} s ({parts})."
+    print(text)
+    if chosen.write:
+        write_measured(PAGE, text, "growth")
     if chosen.json:
         chosen.json.write_text(json.dumps({"machine": machine(), "rows": rows, "layers": layers}, indent=1))
     failed = failures(rows, layers)
