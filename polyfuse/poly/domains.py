@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import islpy as isl
 
@@ -76,13 +75,17 @@ class PolyModel:
     values: dict[tuple[str, IndexExpr], isl.Map] = field(default_factory=dict, repr=False)
 
     def union_map(self, maps: Iterable[isl.Map]) -> isl.UnionMap:
-        empty = isl.UnionMap.read_from_str(self.context, params_prefix(self.params) + "{ }")
-        return _united([empty, *map(isl.UnionMap.from_map, maps)])
+        result = isl.UnionMap.read_from_str(self.context, params_prefix(self.params) + "{ }")
+        for m in maps:
+            result = result.union(isl.UnionMap.from_map(m))
+        return result
 
     def domain(self, statements: Iterable[str] | None = None) -> isl.UnionSet:
         names = self.domains if statements is None else statements
-        empty = isl.UnionSet.read_from_str(self.context, params_prefix(self.params) + "{ }")
-        return _united([empty, *(isl.UnionSet.from_set(self.domains[n]) for n in names)])
+        result = isl.UnionSet.read_from_str(self.context, params_prefix(self.params) + "{ }")
+        for name in names:
+            result = result.union(isl.UnionSet.from_set(self.domains[name]))
+        return result
 
     def all_writes(self) -> isl.UnionMap:
         if "writes" not in self._memo:
@@ -93,17 +96,6 @@ class PolyModel:
         if "reads" not in self._memo:
             self._memo["reads"] = self.union_map(a.relation for a in self.reads)
         return self._memo["reads"]
-
-
-_Relation = TypeVar("_Relation", isl.UnionMap, isl.UnionSet)
-
-
-def _united(parts: list[_Relation]) -> _Relation:
-    """The union of all, by halves: isl copies both sides of each."""
-    while len(parts) > 1:
-        halves = [a.union(b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-        parts = halves + (parts[-1:] if len(parts) % 2 else [])
-    return parts[0]
 
 
 def specialize(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
