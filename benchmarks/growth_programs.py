@@ -119,6 +119,27 @@ def results(n: int) -> str:
     return _op("x: f32[R, N]", named, lines)
 
 
+def arms(n: int) -> str:
+    """An index that is a maximum of n numbers, within an extent that is one of n sizes."""
+    numbers = ", ".join(["i", *(f"N0 - {k} - {k * k} * i" for k in range(1, n))])
+    extents = ", ".join(f"N{k}" for k in range(n))
+    params = ", ".join(f"x{k}: f32[N{k}]" for k in range(n))
+    high, extent = (f"max({x})" if n > 1 else x for x in (numbers, extents))
+    return _op(params, f"y: f32[{extent}]", [f"y[i] = x0[min({high}, N0 - 1)] for i in 0..{extent}"])
+
+
+def tiles(n: int) -> str:
+    """A matrix of n tiles."""
+    wide = 4
+    lines = (
+        f"y[i, j] = x[i, j] * {k}.5 for i in {k // wide} * M..{k // wide + 1} * M, "
+        f"j in {k % wide} * M..{k % wide + 1} * M"
+        for k in range(wide * -(-n // wide))
+    )
+    shape = f"f32[{-(-n // wide)} * M, {wide} * M]"
+    return _op(f"x: {shape}", f"y: {shape}", lines)
+
+
 def errors(n: int) -> str:
     """A name that is not known in each line."""
     return _op("x: f32[N]", "y: f32[N]", [*(f"a{k}[i] = b{k}[i]" for k in range(n)), "y[i] = x[i]"])
@@ -134,6 +155,8 @@ FAMILIES: Mapping[str, Family] = {
     "pieces": Family(pieces, {"N": 64}, 16, "pieces of one tensor"),
     "pieces of rows": Family(pieces_of_rows, {"R": 128, "N": 64}, 16, "pieces of rows of one tensor"),
     "scatters": Family(scatters, {"N": 1000, "M": 100}, 8, "scatters onto one tensor"),
+    "tiles": Family(tiles, {"M": 16}, 16, "tiles of a matrix"),
+    "arms": Family(arms, {f"N{k}": 100 + k for k in range(256)}, 12, "arms of an index and of an extent"),
     "results": Family(results, {"R": 64, "N": 64}, 16, "results, and sums of them"),
     "statements": Family(statements, {"N": 6400}, 64, "elementwise statements"),
     "layers on a GPU": Family(perceptron, {"R": 32, "N": 64}, 4, "layers of a perceptron", target="emulate"),

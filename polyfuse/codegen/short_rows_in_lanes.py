@@ -23,6 +23,7 @@ pass.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -84,10 +85,11 @@ def short_rows_in_lanes(
         return (), tuple(tasks)
     change = _Change(kernel, knobs.on)
     made: list[Task] = []
+    touching = Counter(x for t in tasks for x in names_of(t.body))
+    shared = {x for x, count in touching.items() if count > 1}
     for t in tasks:
         nest = change.nest(t) if len(t.loops) == 1 and possible(kernel, t, tasks) else None
-        others = {x for o in tasks if o is not t for x in names_of(o.body)}
-        made.append(nest or change.inside(t, others))
+        made.append(nest or change.inside(t, shared))
     return tuple(change.arrays), tuple(made)
 
 
@@ -117,8 +119,8 @@ class _Change:
             return None
         return replace(task, together=Together((task.loops,), found.body, found.rows, task.together))
 
-    def inside(self, task: Task, others: set[str]) -> Task:
-        """A task with loops over rows in it, or along them; `others` touch these buffers."""
+    def inside(self, task: Task, shared: set[str]) -> Task:
+        """A task with loops over rows in it, or along them; `shared` are buffers that several tasks touch."""
         if task.together or task.jammed > 1 or task.skew:
             return task
         own = {b.tensor for b in self.kernel.buffers if b.scope is Scope.LOCAL}
@@ -128,8 +130,9 @@ class _Change:
             one_by_one = loop.coordinate in (Coordinate.SEQ, Coordinate.VECTOR) and loop.step == 1
             if not one_by_one or loop.lanes or loop.joint:
                 return None
-            elsewhere = others | names_of(map_nodes(task.body, lambda n: () if n is loop else n))
-            found = None if names_of((loop,)) & own & elsewhere else self._at_once(loop, IVar(loop.var))
+            mine = names_of((loop,)) & own
+            elsewhere = mine and shared | names_of(map_nodes(task.body, lambda n: () if n is loop else n))
+            found = None if mine & elsewhere else self._at_once(loop, IVar(loop.var))
             if found is None:
                 return None
             counts.append(found.rows)

@@ -131,6 +131,8 @@ def _places(
 
 def _earlier(schedule: isl.Schedule, sink: isl.UnionMap, source: isl.UnionMap) -> isl.UnionMap:
     """All pairs (source, sink) of one element with the source strictly earlier in the schedule."""
+    if sink.is_empty() or source.is_empty():
+        return source.apply_range(sink.reverse())  # nothing; isl would look at the whole schedule
     info = isl.UnionAccessInfo.from_sink(sink).set_may_source(source).set_schedule(schedule)
     return info.compute_flow().get_may_dependence()
 
