@@ -47,7 +47,7 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.powers import ROOTS, has_root
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr
+from polyfuse.ir.tensor_graph import Apply, Expr, Read
 from polyfuse.source import Span
 
 # Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
@@ -315,6 +315,13 @@ class CudaPrinter(Printer):
 
     def fence(self, body: Block, indent: str) -> list[str]:
         return []  # that is against a bug of a CPU compiler
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Apply("pow", (base, Read(name, ()) as y)) if e.dtype.is_float and not name.startswith("%"):
+                return self.call(f"pf_pow_alike_{e.dtype.name}", [self.expr(base), self.expr(y)])
+            case _:
+                return Printer.expr(self, e)
 
     def power(self, base: Expr, n: float) -> str:
         kind, value = base.dtype, self.expr(base)

@@ -62,11 +62,6 @@ def conversions() -> dict[str, str]:
     }
 
 
-def has_masked_end(body: Block) -> bool:
-    """Is what is left of a row of f32 computed under a mask: functions, which take long one by one?"""
-    return calls_rows(body)
-
-
 @dataclass(slots=True)
 class HalfPrinter(Printer):
     """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
@@ -176,7 +171,7 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """At most so many iterations, all of them if that is known."""
         found, stored = self.halves(loop)
-        if not found and not stored and not (self.in_rows and known) and not has_masked_end(loop.body):
+        if not found and not stored and not (self.in_rows and known) and not self._calls(loop):
             return plain
         lanes = -(-most // STEP) * STEP
         if known and lanes == most:
@@ -260,10 +255,13 @@ class HalfPrinter(Printer):
 
     def _unrolled(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         """The loop over lanes, or several with functions of rows between them."""
-        if lanes % 16 or self.lazy or not calls_rows(loop.body):
+        if lanes % 16 or self.lazy or not self._calls(loop):
             return self._part(Part(loop.body), loop.var, start, lanes, indent)
         cut = in_parts(
-            loop.body, lambda s: "[" not in self.element(self, s.buffer, s.indices), self._normal(loop)
+            loop.body,
+            lambda s: "[" not in self.element(self, s.buffer, s.indices),
+            self._normal(loop),
+            self._lane(loop),
         )
         inner = replace(self, element=cut.element(self.element))
         lines = [f"{indent}{t.c_name} {scalar_name(n)}[{lanes}];" for n, t in cut.arrays]
@@ -284,8 +282,18 @@ class HalfPrinter(Printer):
             f"{indent}}}",
         ]
         if part.function:
-            lines.append(f"{indent}{self.call(part.function, [part.array, str(lanes)])};")
+            same = map(self.expr, part.same)
+            lines.append(f"{indent}{self.call(part.function, [part.array, str(lanes), *same])};")
         return lines
+
+    def _lane(self, loop: For) -> str:
+        """The variable of a loop that alone tells its lanes apart, if there is one."""
+        return "" if loop.var in self.begin else loop.var
+
+    def _calls(self, loop: For) -> bool:
+        """Are there functions of rows? What is left of a row is then computed under a mask: one by one they
+        take long."""
+        return calls_rows(loop.body, self._lane(loop))
 
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
@@ -294,11 +302,11 @@ class HalfPrinter(Printer):
             return True
         if any(self.halves(loop)):
             return trip is None or trip >= FEWEST
-        if self.lazy or not calls_rows(loop.body):
+        if self.lazy or not self._calls(loop):
             return False
         if trip is None or trip >= LANES:
             return True
-        return trip > STEP // 2 and trip % STEP > 0 and has_masked_end(loop.body)
+        return trip > STEP // 2 and trip % STEP > 0 and self._calls(loop)
 
     def halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""

@@ -16,6 +16,6 @@ def read(name: str) -> str:
 def blocks(text: str) -> Iterator[tuple[str, str]]:
     """The functions of a text, by name; an empty line ends each."""
     for block in text.split("\n\n"):
-        defined = re.search(r"^PF_INLINE [\w ]*?(pf_\w+)\(", block, re.MULTILINE)
+        defined = re.search(r"^PF_(?:INLINE|APART) [\w ]*?(pf_\w+)\(", block, re.MULTILINE)
         if defined is not None:
             yield defined[1], block.strip("\n") + "\n"

@@ -5,6 +5,9 @@
       y[c + l] = e                           for l in 0..64:  e[l] = row0[l];  y[c + l] = e[l]
       s[l] += e
 
+Powers with one exponent for all lanes are such functions as well (`pf_row_pow_f32(row0, 64, g)`): what is
+special about an exponent is decided once for so many lanes.
+
 The loop is cut at each of these functions.  Arrays carry what goes from one part to the next; where lanes
 are unrolled they become registers.  Lanes are iterations of a vector loop, which do not depend on each other.
 """
@@ -19,7 +22,20 @@ from polyfuse.codegen.normal_values import is_normal
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.dtypes import BF16, F32, F64, HALVES, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, walk
+from polyfuse.ir.powers import exponent
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    Select,
+    depends_on,
+    reads,
+    walk,
+)
 
 OPS = ("exp", "sigmoid", "log")
 _DTYPES = (F32, F64)
@@ -33,11 +49,13 @@ def row_name(op: str, dtype: DType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Nodes of a loop over lanes; behind it `function`, if there is one, is applied to the array `array`."""
+    """Nodes of a loop over lanes; behind it `function`, if there is one, is applied to the array `array`, and
+    takes what is the same for all lanes."""
 
     body: Block
     function: str = ""
     array: str = ""
+    same: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +75,22 @@ class Parts:
         return lane
 
 
-def calls_rows(body: Block) -> bool:
-    """Is there such a function in a loop's body, and may the loop be cut?"""
+def calls_rows(body: Block, var: str = "") -> bool:
+    """Is there such a function in the body of a loop over `var`, and may the loop be cut?"""
     plain = all(isinstance(n, (Declare, Store, Update)) for n in body)
     if not plain or any(isinstance(n, Declare) and n.count for n in body) or guarded_load(body):
         return False
-    return any(_function(x) for e in _values(body) for x in _unguarded(e))
+    own = _set_by(body)
+    return any(_function(x, own, var) for e in _values(body) for x in _unguarded(e))
 
 
-def in_parts(body: Block, scalar: Callable[[Store], bool], normal: frozenset[str] | None = None) -> Parts:
+def in_parts(
+    body: Block, scalar: Callable[[Store], bool], normal: frozenset[str] | None = None, var: str = ""
+) -> Parts:
     """A body that `calls_rows`, cut at the functions of rows; `scalar` tells stores to scalars, which every
     lane sets before it reads them, `normal` which of them are no denormals (`codegen.normal_values`)."""
-    cut = _Cut({n.buffer: n.value.dtype for n in body if isinstance(n, Store) and scalar(n)}, normal)
+    outer = {n.buffer: n.value.dtype for n in body if isinstance(n, Store) and scalar(n)}
+    cut = _Cut(outer, _set_by(body), var, normal)
     for node in body:
         cut.node(node)
     return cut.made()
@@ -80,9 +102,29 @@ def _values(body: Iterable[Node]) -> Iterator[Expr]:
             yield n.value
 
 
-def _function(e: Expr) -> str | None:
-    """The function of rows that computes an expression from its only operand."""
+def _set_by(body: Iterable[Node]) -> frozenset[str]:
+    """What a body sets, by name."""
+    return frozenset(
+        n.name if isinstance(n, Declare) else n.buffer
+        for n in body
+        if isinstance(n, (Declare, Store, Update))
+    )
+
+
+def _same_for_all(e: Expr, own: frozenset[str], var: str) -> bool:
+    """Is an expression the same for all lanes, those over `var` in a body that sets its `own`? Without a
+    variable, lanes may begin with what differs between them."""
+    if any(r.tensor in own or (r.indices and not var) for r in reads(e)):
+        return False
+    return var not in depends_on(e) if var else not depends_on(e)
+
+
+def _function(e: Expr, own: frozenset[str], var: str) -> str | None:
+    """The function of rows that computes an expression from its first operand."""
     match e:
+        case Apply("pow", (_, y)) if e.dtype in _DTYPES and exponent(e) is None:
+            alike = not isinstance(y, Const) and _same_for_all(y, own, var)
+            return row_name("pow", e.dtype) if alike else None
         case Apply(op) if e.dtype in _DTYPES and (op in OPS or op in SHORT.values()):
             return row_name(op, e.dtype)
         case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in HALVES:
@@ -109,10 +151,12 @@ def _unguarded(e: Expr) -> Iterator[Expr]:
 
 @dataclass(slots=True)
 class _Cut:
-    """A body on the way; `outer` are scalars that it sets and that are declared around it, `scalars` those
-    that it declares, `rows` the arrays of the functions."""
+    """A body over `var` on the way; `own` is what it sets, `outer` what of it are scalars that are declared
+    around it, `scalars` those that it declares, `rows` the arrays of the functions."""
 
     outer: dict[str, DType]
+    own: frozenset[str] = frozenset()
+    var: str = ""
     normal: frozenset[str] | None = None
     scalars: dict[str, DType] = field(default_factory=dict)
     rows: list[tuple[str, DType]] = field(default_factory=list)
@@ -148,10 +192,12 @@ class _Cut:
         """The expression with calls of rows replaced by their results, innermost first."""
         match e:
             case Apply(_, args):
+                function = _function(e, self.own, self.var)
+                if function and len(args) > 1:
+                    return self._called(function, self._expr(args[0]), e.dtype, args[1:])
                 made = replace(e, args=tuple(self._expr(a) for a in args))
-                function = _function(e)
                 return self._called(function, made.args[0], e.dtype) if function else made
-            case Cast(Cast(arg, half), dtype) if function := _function(e):
+            case Cast(Cast(arg, half), dtype) if function := _function(e, self.own, self.var):
                 if half == BF16 and is_normal(arg, self.normal):
                     function = row_name("round_normal", half)
                 return self._called(function, self._expr(arg), dtype)
@@ -162,10 +208,10 @@ class _Cut:
             case _:
                 return e
 
-    def _called(self, function: str, operand: Expr, dtype: DType) -> Read:
+    def _called(self, function: str, operand: Expr, dtype: DType, same: tuple[Expr, ...] = ()) -> Read:
         name = f"%row{len(self.rows)}"
         self.rows.append((name, dtype))
-        self.done.append(Part((*self.body, Store(name, (), operand)), function, scalar_name(name)))
+        self.done.append(Part((*self.body, Store(name, (), operand)), function, scalar_name(name), same))
         self.body.clear()
         return Read(name, (), dtype)
 

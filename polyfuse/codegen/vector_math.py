@@ -341,6 +341,10 @@ ROW_FUNCTIONS: tuple[str, ...] = (
 """Those that work on many elements in place, a multiple of 16."""
 
 
+ROW_POWERS: tuple[str, ...] = tuple(row_name("pow", t) for t in COMPUTE_FLOATS)
+"""Those that take an exponent for all of them as well."""
+
+
 WORD_FUNCTIONS: tuple[str, ...] = (
     *("pf_word_i32", "pf_dot_words_i32", "pf_add_words_i32"),
     *("pf_half_i32", "pf_dot_bytes_i32", "pf_add_bytes_i32"),
@@ -356,6 +360,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *joint_functions(),
         *conversions(),
         *ROW_FUNCTIONS,
+        *ROW_POWERS,
         *SHORT_FUNCTIONS,
         *map(scaled_name, SCALED),
         *clamped.names(),

@@ -6,6 +6,7 @@ where they are as exact.  Besides there are
 
 * ``pf_warp_<op>_<dtype>(value, width)``: reduction over groups of neighbouring lanes of a warp,
 * ``pf_atomic_<op>_<dtype>(address, value)``: update of an element by many threads,
+* ``pf_pow_alike_<dtype>``, for an exponent that all threads share,
 * ``pf_square_<dtype>``, ``pf_power_<dtype>(value, exponent)``, ``pf_power_half_<dtype>`` (likewise),
   ``pf_root_<dtype>``, ``pf_select_<dtype>``:
   NVRTC has no statement expressions.
@@ -41,6 +42,7 @@ _NATIVE: dict[tuple[str, DType], tuple[str, str]] = {
 _NATIVE_TEXT = """\
 PF_INLINE void pf_atomic_${O}_$N($T* address, $T value) { $NATIVE(($M*)address, ($M)value); }
 """
+_POWERS = ("square", "power", "root", "power_half", "pow_alike")
 _SELECT = """\
 // Both sides are there already; c chooses.
 PF_INLINE $T pf_select_$N(bool c, $T a, $T b) { return c ? a : b; }
@@ -81,7 +83,9 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
 def names() -> list[str]:
     """The functions that only CUDA has and that a kernel may ask for."""
     return [name for table in (_choices(), _lanes(), _atomics()) for name, _ in table] + [
-        f"pf_{name}_{t.name}" for t in _FLOAT for name in ("square", "power", "root", "power_half")
+        f"pf_{name}_{t.name}"
+        for t in _FLOAT
+        for name in ("square", "power", "root", "power_half", "pow_alike")
     ]
 
 

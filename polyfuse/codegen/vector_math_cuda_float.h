@@ -48,6 +48,15 @@ PF_INLINE $F pf_root_$N($F x) {
   return x == -infinity ? infinity : pf_sqrt_$N(x) + 0.0$L;
 }
 
+// x^y with one y for all threads, of which those take the same way.
+PF_INLINE $F pf_pow_alike_$N($F x, $F y) {
+  if (y == 2.0$L) return x * x;
+  if (y == 1.0$L) return x;
+  if (y == 0.5$L) return pf_root_$N(x);
+  if (y == -1.0$L) return 1.0$L / x;
+  return pf_pow_$N(x, y);
+}
+
 // x to a small constant power with a half, n being the whole part.
 PF_INLINE $F pf_power_half_$N($F x, int n) {
   const $F root = pf_root_$N(x);

@@ -121,20 +121,26 @@ PF_INLINE float pf_pow_exp_f32(double t) {
   return (float)(e * pf_from_bits_f64(pf_bits_f64(shifted) << 52));
 }
 
-// |x|^y = 2^(y log2|x|) in double precision. With a small constant exponent nothing but 0, inf and NaN is special:
-// these wait for no chain.
+// |x|^y for 0 < |y| <= 6, where nothing but 0, inf and NaN is special: these, or what they become, wait in `ends` for
+// no chain.
+PF_INLINE float pf_pow_near_f32(float x, float y, float ends) {
+  float b = __builtin_fabsf(x), m = pf_pow_exp_f32(pf_pow_log_f32(b) * y);
+  return pf_pow_sign_f32((b > 0.0f) & (b < __builtin_inff()) ? m : ends, x, y);
+}
+
+// |x|^y = 2^(y log2|x|) in double precision.
 PF_LIMIT double pf_pow_low_f32 = -200.0, pf_pow_high_f32 = 200.0;
 PF_INLINE float pf_pow_f32(float x, float y) {
   const double low = pf_pow_low_f32, high = pf_pow_high_f32;
   double a = __builtin_fabs((double)x), yd = y, inf = __builtin_inf();
-  double l = pf_pow_log_f32(a);
   if (__builtin_constant_p(y) && y != 0.0f && y <= 6.0f && y >= -6.0f) {
-    float m = pf_pow_exp_f32(l * yd), b = __builtin_fabsf(x), ends = y > 0.0f ? b : 1.0f / b;
-    return pf_pow_sign_f32((b > 0.0f) & (b < __builtin_inff()) ? m : ends, x, y);
+    float b = __builtin_fabsf(x);
+    return pf_pow_near_f32(x, y, y > 0.0f ? b : 1.0f / b);
   }
+  double l = pf_pow_log_f32(a);
   l = a < inf ? l : a;
   l = a == 0 ? a - inf : l;
-  double t = (l == 0 ? l : yd) * (yd == 0 ? yd : l);
+  double t = (l == 0 ? l : yd) * pf_from_bits_f64(pf_bits_f64(l) & (yd == 0 ? 0 : ~0ull));
   t = t < low ? low : t;
   t = t > high ? high : t;
   return pf_pow_sign_f32(pf_pow_exp_f32(t), x, y);

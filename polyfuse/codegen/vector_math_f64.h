@@ -147,7 +147,7 @@ PF_INLINE double pf_pow_f64(double x, double y) {
   l = a < inf ? l : a;
   l = a == 0 ? a - inf : l;
   double yl = l == 0 ? l : y;
-  l = y == 0 ? y : l;
+  l = pf_from_bits_f64(pf_bits_f64(l) & (y == 0 ? 0 : ~0ull));
   double t = yl * l, t_l = pf_fma_f64(yl, l, -t) + yl * l_l;
   t_l = __builtin_fabs(t) < 800.0 ? t_l : 0.0;
   t = t < low ? low : t;

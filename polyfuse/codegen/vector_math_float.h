@@ -95,15 +95,14 @@ PF_INLINE $F pf_sigmoid_$N($F x) {
   return e / (1.0$L + e);
 }
 
-// The sign of a power, and NaN for a fractional power of a negative number; m = |x|^y.
+// The sign of a power, and NaN for a fractional power of a negative number; m = |x|^y. What depends on y alone
+// is a number, which one y for all lanes leaves before the loop: gcc 12 takes no truth value into one.
 PF_INLINE $F pf_pow_sign_$N($F m, $F x, $F y) {
-  $F h = 0.5$L * y;
-  bool whole = pf_floor_$N(y) == y;
-  bool odd = whole & (pf_floor_$N(h) != h);
-  $F r = odd ? pf_from_bits_$N(pf_bits_$N(m) ^ (pf_bits_$N(x) & $SIGN)) : m;
-  bool fractional = (x < 0.0$L) & (x > -__builtin_inf$B()) & (pf_floor_$N(y) != y);
+  $F h = 0.5$L * y, below = pf_floor_$N(y) == y ? -__builtin_inf$B() : 0.0$L;
+  $U odd = (pf_floor_$N(y) == y) & (pf_floor_$N(h) != h) ? $SIGN : 0;
+  $F r = pf_from_bits_$N(pf_bits_$N(m) ^ (pf_bits_$N(x) & odd));
   $F v = x * __builtin_inf$B();
-  return fractional ? v - v : r;
+  return (x < below) & (x > -__builtin_inf$B()) ? v - v : r;
 }
 
 PF_INLINE $F pf_sin_$N($F x) {

@@ -55,3 +55,42 @@ PF_INLINE void pf_row_log_$N($F* x, int n) {
   for (int k = 0; k < n; ++k) x[k] = pf_log_$N(x[k]);
 #endif
 }
+
+// x^y with one y for all lanes, as exact as pf_pow_$N: powers that are a few operations are, in double precision where
+// these round more than once. A function apart, so that loops hold none of its ways.
+#define PF_APART static __attribute__((noinline, unused))
+PF_APART void pf_row_pow_$N($F* x, int n, $F y) {
+  const double inf = __builtin_inf();
+  n &= -16;
+  if (y == 2.0$L) {
+    for (int k = 0; k < n; ++k) x[k] = x[k] * x[k];
+  } else if (y == 1.0$L) {
+  } else if (y == 0.5$L) {
+    const $F end = __builtin_inf$B();
+    for (int k = 0; k < n; ++k) x[k] = x[k] == -end ? end : pf_sqrt_$N(x[k]) + 0.0$L;
+  } else if (y == -1.0$L) {
+    for (int k = 0; k < n; ++k) x[k] = 1.0$L / x[k];
+  } else if (y == 0.0$L) {
+    for (int k = 0; k < n; ++k) x[k] = 1.0$L;
+  } else if (y == 3.0$L) {
+    for (int k = 0; k < n; ++k) x[k] = ($F)((double)x[k] * x[k] * x[k]);
+  } else if (y == 1.5$L) {
+    for (int k = 0; k < n; ++k) {
+      double v = x[k], root = v == -inf ? inf : __builtin_sqrt(v) + 0.0;
+      x[k] = ($F)(__builtin_fabs(v) * root);
+    }
+  } else if (y == -0.5$L) {
+    for (int k = 0; k < n; ++k) {
+      double v = x[k], root = v == -inf ? inf : __builtin_sqrt(v) + 0.0;
+      x[k] = ($F)(1.0 / root);
+    }
+#if $MANT == 23
+  } else if (y > 0.0f && y <= 6.0f) {
+    for (int k = 0; k < n; ++k) x[k] = pf_pow_near_f32(x[k], y, __builtin_fabsf(x[k]));
+  } else if (y < 0.0f && y >= -6.0f) {
+    for (int k = 0; k < n; ++k) x[k] = pf_pow_near_f32(x[k], y, 1.0f / __builtin_fabsf(x[k]));
+#endif
+  } else {
+    for (int k = 0; k < n; ++k) x[k] = pf_pow_$N(x[k], y);
+  }
+}
