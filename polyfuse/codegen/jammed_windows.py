@@ -54,7 +54,7 @@ def _jammed(loop: For, core: Core) -> tuple[For] | None:
         if x.var not in bounds and all(adds(n, x.var, inner, integers=True) for n in updates)
     ]
     window = _window(terms, updates, inner, core)
-    if _extremes(updates) and len(window) < len(around):
+    if _extremes(updates) and len(window) < len(around) and not _in_groups(terms, updates, inner):
         return (loop,) if terms else None
     if not window:
         return None
@@ -82,7 +82,8 @@ def nest(loop: For) -> list[For]:
 def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: Core) -> list[For]:
     """The innermost of the loops that make few terms, of few rows, some of which lie side by side along the
     vector loop; the outermost first."""
-    most = MOST_EXTREMES if _extremes(updates) and _held(updates, inner, core) else MOST_TERMS
+    one_by_one = _held(updates, inner, core) and not _in_groups(loops, updates, inner)
+    most = MOST_EXTREMES if _extremes(updates) and one_by_one else MOST_TERMS
     along = beside(updates, inner)
     found: list[For] = []
     terms = rows = 1
@@ -113,6 +114,21 @@ def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
     if trip is None or not isinstance(at, IConst) or trip * size > HELD * core.vector_bytes:
         return False
     return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
+
+
+def _in_groups(loops: Sequence[For], updates: Sequence[Update], inner: For) -> bool:
+    """Are the terms of each lane all that lies up to those of the next one, in a row without a rest? Together
+    they are loaded as vectors, whose elements are put in order; each for itself is loaded lane by lane."""
+    last = [r.indices[-1] for n in updates for r in reads(n.value) if r.indices]
+    size, trip = max(n.value.dtype.bytes for n in updates), trip_of(inner)
+    if trip is None or trip * size % EVEN_BYTES or any(isinstance(i, EXPR_TYPES) for i in last):
+        return False
+    filled = {(x.var, trip_of(x)) for x in loops}
+    forms = [linear(i) for i in last if not isinstance(i, EXPR_TYPES)]
+    steps = [(f, f.factor(IVar(inner.var))) for f in forms]
+    return any(c > 1 for _, c in steps) and all(
+        c in (0, 1) or any(n == c and f.factor(IVar(v)) == 1 for v, n in filled) for f, c in steps
+    )
 
 
 def beside(updates: Sequence[Update], inner: For) -> set[str]:

@@ -35,8 +35,8 @@ from polyfuse.ir.schedule_tree import (
     statements,
 )
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers import loop_order, sinking
-from polyfuse.layers.loop_order import better, contiguity, held, sums_along_memory
+from polyfuse.layers import sinking
+from polyfuse.layers.loop_order import best_of, better, held, sums_along_memory
 from polyfuse.layers.nest import (
     has_band,
     is_free,
@@ -395,11 +395,11 @@ def _along_memory(
     inner = [m for m in members if m.coordinate is Coordinate.SEQ]
     free = [m for m in inner[:-1] if is_free(graph, m, names)]
     passed = held(graph, names)
-    best = max(free, key=lambda m: contiguity(graph, m, names, passed), default=None)
+    best = best_of(graph, free, names, passed)
     if best is None or last not in inner:
         return members
     trip = trip_of(graph, best)
-    if trip is None or trip < loop_order.FEWEST_LANES or not better(graph, best, (last,), names, passed):
+    if trip is None or not better(graph, best, (last,), names, passed):
         return members
     kept = trip > LONGEST_SUNK and not is_free(graph, last, names)
     strip = (strips(best, sinking.sunk_strip(trip, threads)),) if kept else ()

@@ -6,7 +6,7 @@ s[k] = max[j](t[j] + w[j, k])                along k: both walk a state, and k t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Set
 from math import prod
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
@@ -34,14 +34,31 @@ def better(
     graph: TensorGraph, best: Member, inner: Collection[Member], names: tuple[str, ...], held: Set[str]
 ) -> bool:
     """Is a free loop to run innermost in place of others: does it walk more memory element by element?  Of
-    what stays in cache, or where the others fill no vectors, only a loop that fills some."""
+    what stays in cache, or where the others fill no vectors, only a loop that fills some.  Where the others
+    fill no vector, one that is no shorter, walks along something and strides nowhere: results of windows, of
+    which neighbours read what lies side by side."""
     mine = contiguity(graph, best, names, held)
     theirs = max((contiguity(graph, m, names, held) for m in inner), default=(0, 0))
     trips = [most_trips(graph, m) for m in (best, *inner)]
     own, *others = (FEWEST_LANES if t is None else t for t in trips)
+    longest = max(others, default=FEWEST_LANES)
+    if longest < FEWEST_LANES and longest <= own and _only_walks(graph, best, names, held):
+        return True
     if mine[0] != theirs[0] or own < FEWEST_LANES:
         return mine[0] > theirs[0]
     return mine > theirs or (mine > (0, 0) and max(others, default=0) < FEWEST_LANES)
+
+
+def best_of(
+    graph: TensorGraph, free: Iterable[Member], names: tuple[str, ...], held: Set[str]
+) -> Member | None:
+    """The free loop that walks most memory element by element; of those that walk none of large tensors, one
+    that walks along something at least."""
+    return max(
+        free,
+        key=lambda m: (contiguity(graph, m, names, held), _only_walks(graph, m, names, held)),
+        default=None,
+    )
 
 
 def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> tuple[int, int]:
@@ -75,13 +92,25 @@ def walked(
     if most is None:
         most = max((tensor_bytes(graph, t) for t, _ in accesses), default=0)
     for tensor, indices in accesses:
-        steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
-        gathered = [i for i in indices if isinstance(i, EXPR_TYPES)]
-        jumps = any(dim in depends_on(i) for i in gathered)
-        score = -1 if jumps else sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
+        score = _score_of(graph, tensor, indices, dim)
         every += score
+        gathered = any(isinstance(i, EXPR_TYPES) for i in indices)
         large += score if gathered or tensor_bytes(graph, tensor) * 8 >= most else 0
     return large, every
+
+
+def _only_walks(graph: TensorGraph, m: Member, names: tuple[str, ...], held: Set[str]) -> bool:
+    """Does some access walk contiguous memory along a loop, and none stride?"""
+    chosen = [(graph.statement(n), e.name) for n, e in m.exprs if n in names and isinstance(e, IVar)]
+    scores = [_score_of(graph, *a, dim) for s, dim in chosen for a in _accesses(s, held)]
+    return max(scores, default=0) > 0 and min(scores) >= 0
+
+
+def _score_of(graph: TensorGraph, tensor: str, indices: tuple[Index, ...], dim: str) -> int:
+    """1 for an access that walks along memory with a dim, less than 0 for one that strides."""
+    steps = [k for k, i in enumerate(indices) if not isinstance(i, EXPR_TYPES) and _steps(i, dim)]
+    jumps = any(dim in depends_on(i) for i in indices if isinstance(i, EXPR_TYPES))
+    return -1 if jumps else sum(_score(graph.tensor(tensor).shape[k + 1 :]) for k in steps)
 
 
 def _score(inner: tuple[IndexExpr, ...]) -> int:

@@ -15,7 +15,7 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Tree, statements
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.loop_order import better, contiguity, held
+from polyfuse.layers.loop_order import best_of, better, held
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, push, racing, trip_of
 from polyfuse.layers.windows import window_rows
 
@@ -34,7 +34,7 @@ def sink(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision
     free = [m for m in phase.members if m.coordinate is Coordinate.SEQ and _may_sink(graph, m, phase)]
     inner = [m for b in innermost(phase) for m in b.members[-1:]]
     passed = {t for b in innermost(phase) for t in held(graph, statements(b))}
-    best = max(free, key=lambda m: contiguity(graph, m, worth, passed), default=None)
+    best = best_of(graph, free, worth, passed)
     if best is None or best in inner or (perfect and not phase.permutable):
         return phase
     trip = trip_of(graph, best)

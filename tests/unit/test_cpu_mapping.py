@@ -217,9 +217,9 @@ WINDOW = """op f(x: f32[N, C, H + 2, W + 2], w: f32[C, 3, 3]) -> (y: f32[N, H, W
 }"""
 
 
-@pytest.mark.parametrize(("width", "along"), [(28, "q"), (15, "s")])
+@pytest.mark.parametrize(("width", "along"), [(28, "q"), (15, "q"), (3, "q"), (2, "s")])
 def test_short_windows_leave_the_lanes_to_what_lies_beside(width: int, along: str) -> None:
-    """Both walk along memory; three terms fill no vectors, and neither do fifteen columns."""
+    """Both walk along memory; three terms fill no vector, and fifteen columns more of it."""
     kernels, _ = mapped(WINDOW, N=4, C=16, H=28, W=width)
     assert coordinates(kernels, "y")[-1] == f"{along}@vec"
 
@@ -239,7 +239,37 @@ def test_small_factors_decide_between_equals() -> None:
         coordinates(mapped(STATES.replace("w[j, k]", "w[k, j]"), B=16, T=128, K=48)[0], "s__max")[-1]
         == "j@vec"
     )
-    assert coordinates(mapped(STATES, B=16, T=128, K=15)[0], "s__max")[-1] == "j@vec"
+    assert coordinates(mapped(STATES, B=16, T=128, K=15)[0], "s__max")[-1] == "k@vec"
+
+
+POOL = """op f(x: f32[N, H, W]) -> (y: f32[N, H // {1}, W // {1}]) {{
+  y[n, i, j] = {0}[a in 0..{1}, b in 0..{1}](x[n, {1}*i + a, {1}*j + b])
+    for n in 0..N, i in 0..H // {1}, j in 0..W // {1}
+}}"""
+CUBES = """op f(x: f32[N, K, K, K]) -> (y: f32[N, K // 2, K // 2, K // 2]) {
+  y[n, h, i, j] = sum[a in 0..2, b in 0..2, c in 0..2](x[n, 2*h + a, 2*i + b, 2*j + c])
+    for n in 0..N, h in 0..K // 2, i in 0..K // 2, j in 0..K // 2
+}"""
+
+
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+@pytest.mark.parametrize(("window", "lanes"), [(3, "j"), (4, "j"), (5, "j"), (8, "j"), (17, "b")])
+def test_windows_that_do_not_overlap_leave_the_lanes_to_the_results(
+    reduction: str, window: int, lanes: str
+) -> None:
+    """Unless they fill a vector themselves. Results are few beside what is read, and lie side by side."""
+    text, side = POOL.format(reduction, window), 20 * window
+    assert coordinates(mapped(text, N=64, H=side, W=side)[0], "y")[-1] == f"{lanes}@vec"
+    for width in (5, 17):
+        graph = fixed_graph_of(text, N=2, H=2 * window + 1, W=width * window + 1)
+        assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2)[0], target="cpu")
+
+
+@pytest.mark.parametrize("length", [24, 40])
+def test_lanes_go_along_the_results_of_cubes(length: int) -> None:
+    assert coordinates(mapped(CUBES, N=64, K=length)[0], "y")[-1] == "j@vec"
+    graph = fixed_graph_of(CUBES, N=2, K=length)
+    assert_computes(graph, form_kernels(LoopFusion().schedule(graph), 2)[0], target="cpu")
 
 
 LOOKED_UP = """op f(w: f32[V, D], i: i64[B, S]) -> (y: f32[B, S]) {

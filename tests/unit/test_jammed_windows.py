@@ -35,6 +35,11 @@ HIGHEST = """op f(x: f32[H, W]) -> (y: f32[H-{0}+1, W-{1}+1]) where H >= {0}, W 
   y[h, v] = max[r in 0..{0}, s in 0..{1}](x[h+r, v+s]) for h in 0..H-{0}+1, v in 0..W-{1}+1
 }}"""
 
+APART = """op f(x: f32[N, H, W]) -> (y: f32[N, H // {0}, W // {0}]) {{
+  y[n, i, j] = max[a in 0..{0}, b in 0..{0}](x[n, {0}*i + a, {0}*j + b])
+    for n in 0..N, i in 0..H // {0}, j in 0..W // {0}
+}}"""
+
 
 def terms(text: str, **sizes: int) -> set[int]:
     """Elements of x that an update of the result reads, in all its loops."""
@@ -72,6 +77,19 @@ def test_extremes_of_few_terms_go_at_once(rows: int, columns: int, wide: int, to
     x[4, 7], x[2], x[5, 30] = np.nan, -np.inf, np.inf
     windows = np.lib.stride_tricks.sliding_window_view(x, (rows, columns))
     np.testing.assert_array_equal(pf.compile(text)(x), windows.max((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("window", "results", "together"),
+    [(2, 32, 4), (4, 32, 16), (8, 16, 32), (4, 33, 1), (3, 16, 9), (3, 21, 1)],
+)
+def test_extremes_that_share_no_terms_go_at_once_where_rows_leave_no_rest(
+    window: int, results: int, together: int
+) -> None:
+    """What lies side by side in memory is loaded once for all of its terms; of large windows row by row."""
+    text = APART.format(window)
+    assert max(terms(text, N=64, H=10 * window, W=results * window)) == together
+    check(text, N=2, H=2 * window, W=results * window)
 
 
 def test_sums_of_rows_that_do_not_overlap_are_no_windows() -> None:
