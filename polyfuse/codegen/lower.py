@@ -33,6 +33,7 @@ rows          those that add to the same long sums, and short ones, are computed
 widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
 long totals   of columns, or of scalars, are added up in pieces, in double
+terms first   what steps of a recurrence need not wait for is computed in lanes before them
 kept loops    that read elements far apart: compilers leave their rests as they are
 """
 
@@ -84,6 +85,7 @@ from polyfuse.codegen.short_rows_in_lanes import short_rows_in_lanes
 from polyfuse.codegen.skewed import skewed
 from polyfuse.codegen.sums_in_one import sums_in_one
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.codegen.terms_first import terms_first
 from polyfuse.codegen.tile_followers import follow_tiles
 from polyfuse.codegen.time_parts import block_tree
 from polyfuse.codegen.transposed import turn_tiles
@@ -142,8 +144,9 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = next_rows(kernel, tasks, core)
     tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
     tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
-    tasks = tuple(with_kept_loops(kernel, _with_long_totals(kernel, t, numbers)) for t in tasks)
-    low = LoweredKernel(kernel, tasks)
+    tasks = tuple(_with_long_totals(kernel, t, numbers) for t in tasks)
+    tasks = tasks if checked else tuple(terms_first(kernel, t, numbers) for t in tasks)
+    low = LoweredKernel(kernel, tuple(with_kept_loops(kernel, t) for t in tasks))
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
 

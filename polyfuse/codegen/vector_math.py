@@ -353,6 +353,13 @@ WORD_FUNCTIONS: tuple[str, ...] = (
 """Those of two or four integers, or two bf16, in a word."""
 
 
+CHOICES: tuple[str, ...] = (
+    *(f"pf_choose_{t.name}" for t in (F32, F64, I32, I64)),
+    *(f"pf_waiting_{op}_{t.name}" for op in ("max", "min") for t in COMPUTE_FLOATS),
+)
+"""Those that choose between two numbers without a branch (`codegen.terms_first`)."""
+
+
 CPU_FUNCTIONS: frozenset[str] = frozenset(
     [
         *FUNCTIONS,
@@ -365,6 +372,7 @@ CPU_FUNCTIONS: frozenset[str] = frozenset(
         *map(scaled_name, SCALED),
         *clamped.names(),
         *WORD_FUNCTIONS,
+        *CHOICES,
         "pf_listed",
         *(f"pf_quotient_{t.name}" for t in COMPUTE_FLOATS),
     ]

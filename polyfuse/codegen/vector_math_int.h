@@ -16,6 +16,9 @@ PF_INLINE $T pf_min_$N($T a, $T b) { return a < b ? a : b; }
 
 PF_INLINE $T pf_max_$N($T a, $T b) { return a > b ? a : b; }
 
+// a where m is -1, b where it is 0.
+PF_INLINE $T pf_choose_$N($T m, $T a, $T b) { return (a & m) | (b & ~m); }
+
 $DIVISION
 
 // a - floor(a / b) b; 0 for b = 0.

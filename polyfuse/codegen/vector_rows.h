@@ -56,6 +56,38 @@ PF_INLINE void pf_row_log_$N($F* x, int n) {
 #endif
 }
 
+// a where the sign of m is set, else b, without a branch, which a compiler makes of a choice between numbers.
+PF_INLINE $F pf_choose_$N($F m, $F a, $F b) {
+#if defined(__AVX__)
+  $F r;
+  __asm__("vblendv${S} %3, %2, %1, %0" : "=x"(r) : "x"(b), "x"(a), "x"(m));
+  return r;
+#else
+  return m < 0 ? a : b;
+#endif
+}
+
+// The extremes of `vector_math_float.h`, whose care for NaN is no branch either.
+PF_INLINE $F pf_waiting_max_$N($F a, $F b) {
+#if defined(__AVX__)
+  $F m;
+  __asm__("vcmpunord${S} %1, %1, %0" : "=x"(m) : "x"(a));
+  return pf_choose_$N(m, a, a > b ? a : b);
+#else
+  return pf_max_$N(a, b);
+#endif
+}
+
+PF_INLINE $F pf_waiting_min_$N($F a, $F b) {
+#if defined(__AVX__)
+  $F m;
+  __asm__("vcmpunord${S} %1, %1, %0" : "=x"(m) : "x"(a));
+  return pf_choose_$N(m, a, a < b ? a : b);
+#else
+  return pf_min_$N(a, b);
+#endif
+}
+
 // x^y with one y for all lanes, as exact as pf_pow_$N: powers that are a few operations are, in double precision where
 // these round more than once. A function apart, so that loops hold none of its ways.
 #define PF_APART static __attribute__((noinline, unused))
