@@ -3,6 +3,7 @@
 short         functions whose results are kept in 16 bits are as exact as that takes
 instances     Exec nodes become stores and updates of buffers
 conditions    that loops decide are resolved; those that are the same for all lanes become branches
+passed by     loops that add nothing, as a condition says before them
 accumulators  updates of one element over inner loops go through a scalar
 last ones     iterations of vector loops that leave scalars to what follows are apart from these
 windows       `i % extent` becomes `i - start` where a strip of a loop is the window
@@ -68,6 +69,7 @@ from polyfuse.codegen.neighbours import neighbours_together
 from polyfuse.codegen.next_rows import next_rows
 from polyfuse.codegen.overlapping_ends import overlapping_ends
 from polyfuse.codegen.owners import owned
+from polyfuse.codegen.passed_by import passed_by
 from polyfuse.codegen.places import placed
 from polyfuse.codegen.prefetch import fetch_ahead
 from polyfuse.codegen.quotients import quotients
@@ -162,5 +164,5 @@ def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
     `numbers` numbers the scalars."""
     block = loops_of(kernel.graph, sequential(block_tree(kernel)))
     block = spare_nan(kernel, decided(bodies(kernel, block)))
-    block = forwarded(kernel, block, numbers)
+    block = passed_by(kernel, forwarded(kernel, block, numbers))
     return promoted(kernel, block, numbers)

@@ -16,6 +16,7 @@ from polyfuse.layers.factoring import suggest_factoring
 from polyfuse.layers.functions_apart import functions_apart
 from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.grouped_columns import grouped_columns
+from polyfuse.layers.guarded_products import guarded_products
 from polyfuse.layers.row_dims import join_row_dims
 from polyfuse.layers.short_dims import split_short_dims
 from polyfuse.layers.short_rows import split_short_rows
@@ -38,6 +39,7 @@ def prepared(
     if not isinstance(machine, GpuTarget):
         graph = with_window_forms(graph if checked else compute_chosen(graph, decisions), decisions)
         on = core or Core()
+        graph = guarded_products(graph, decisions, on)
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
         graph = grouped_columns(graph, decisions, strided, table_cpu(machine) if online else None)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
