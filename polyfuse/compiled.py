@@ -217,11 +217,11 @@ class Compiled:
         return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
-        """Every decision of the compiler for these arguments, one a line; then the variants that were
-        measured (`tune="measure"`)."""
+        """Every decision of the compiler for these arguments, one a line, with the innermost loops that the
+        C++ compiler did not vectorise; then the variants that were measured (`tune="measure"`)."""
         built = self.built(*args, **kwargs)
         measured = [str(built.tuning)] if built.tuning is not None else []
-        return "\n".join([*map(str, built.decisions), *measured])
+        return "\n".join([*map(str, (*built.decisions, *built.scalar_loops)), *measured])
 
     def cost(self, /, *args: object, **kwargs: object) -> str:
         """What the compilation for these arguments took: seconds by step, and memory."""

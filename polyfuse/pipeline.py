@@ -293,6 +293,11 @@ class Built:
         whole = f"compiled in {sum(self.seconds.values()):.3g} s"
         return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB"
 
+    @property
+    def scalar_loops(self) -> tuple[Decision, ...]:
+        """The innermost loops of a CPU's code that gcc did not vectorise, as it says."""
+        return getattr(self.executable, "scalar_loops", ())
+
     @cached_property
     def lowered(self) -> Lowered:
         return self.made or self.compilation.lowered(Watch(Options(dump=None)))

@@ -25,6 +25,7 @@ from typing import IO
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.progress import tell
 from polyfuse.runtime.sanitizers import compiler_environment
+from polyfuse.runtime.vector_report import Missed, flag, missed
 from polyfuse.runtime.work_folders import BUILDS, work_folder
 
 PHASE = "C++ parts compiled"
@@ -61,23 +62,31 @@ def build_shared(
     flags: Sequence[str],
     units: Sequence[str],
     timeout_s: float,
+    reports: list[Missed] | None = None,
 ) -> bytes:
-    """Compile in a folder of its own, which goes away whatever happens."""
+    """Compile in a folder of its own, which goes away whatever happens. What gcc says of loops that are no
+    vector loops goes into `reports`, if there is such a list."""
     names = ["kernel"] if len(units) == 1 else [f"kernel_{k}" for k in range(len(units))]
     with work_folder(prefix=BUILDS) as folder:
         for name, unit in zip(names, units, strict=True):
             Path(folder, f"{name}.cpp").write_text(unit, encoding="utf-8")
         inputs = [f"{names[0]}.cpp"]
+        told = {n: [flag(f"{n}.vec")] if reports is not None else [] for n in names}
         if len(units) > 1:
-            parts = [[*command, "-c", f"{n}.cpp", *of_parts(flags), "-o", f"{n}.o"] for n in names]
+            parts = [[*command, "-c", f"{n}.cpp", *of_parts(flags), *told[n], "-o", f"{n}.o"] for n in names]
             _run_all(parts, Path(folder), timeout_s)
             inputs = [f"{n}.o" for n in names]
         # The source comes first: a `-l` among the flags must follow what needs it under --as-needed.
-        whole = [*command, *inputs, *flags, "-o", "kernel.so"]
+        alone = told[names[0]] if len(units) == 1 else []
+        whole = [*command, *inputs, *flags, *alone, "-o", "kernel.so"]
         _run_all([whole], Path(folder), timeout_s)
         made = Path(folder, "kernel.so")
         if not made.is_file():
             raise _failed(whole, 0, "")
+        for name, unit in zip(names, units, strict=True):
+            report = Path(folder, f"{name}.vec")
+            if reports is not None and report.is_file():
+                reports += missed(unit, report.read_text(encoding="utf-8", errors="replace"))
         return made.read_bytes()
 
 

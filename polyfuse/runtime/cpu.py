@@ -11,10 +11,12 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from polyfuse.codegen.cpu import CpuCode
+from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.forks import ForkLock
 from polyfuse.ir.contraction import MatrixProduct
@@ -27,6 +29,7 @@ from polyfuse.runtime.library import LibraryStep
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.sanitizers import sanitized
 from polyfuse.runtime.toolchain import load_kernels
+from polyfuse.runtime.vector_report import not_vectorised
 from polyfuse.runtime.workspace import layout
 
 CHUNKS_PER_THREAD = 8
@@ -79,6 +82,11 @@ class CpuExecutable:
         self._failures: list[BaseException] = []
         self._library_steps: list[LibraryStep] = []
         self._prepared: PreparedCall | None = self.prepare()
+
+    @property
+    def scalar_loops(self) -> tuple[Decision, ...]:
+        """The innermost loops that the C++ compiler did not vectorise, as it says."""
+        return not_vectorised(Path(self._library._name).parent)
 
     # --- preparation ------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.loaded import KernelLibrary
 from polyfuse.runtime.sanitizers import sanitizer_flags
+from polyfuse.runtime.vector_report import REPORT, Missed, to_json
 from polyfuse.runtime.work_folders import BUILDS, sweep_once
 
 Library = TypeVar("Library", bound=ctypes.CDLL)
@@ -165,14 +166,18 @@ def compile_shared(
     def build() -> Built:
         units = units_of(source, min(jobs(), len(source) // UNIT_CHARS))
         about = {"what": "shared object"}
+        reports: list[Missed] | None = [] if compiler.kind == "gcc" and not plain else None
         try:
-            data = build_shared(compiler.command, flags, units, timeout_s)
+            data = build_shared(compiler.command, flags, units, timeout_s, reports)
         except OutOfTime:
             if compiler.kind != "gcc":
                 raise
             about["second try"] = shlex.join(LIGHTER)
-            data = build_shared(compiler.command, (*flags, *LIGHTER), units, timeout_s)
-        return Built({"kernel.so": data, "kernel.cpp": source.encode()}, about)
+            reports = None if reports is None else []
+            data = build_shared(compiler.command, (*flags, *LIGHTER), units, timeout_s, reports)
+        files = {"kernel.so": data, "kernel.cpp": source.encode()}
+        files |= {REPORT: to_json(reports)} if reports else {}
+        return Built(files, about)
 
     return Cache.open_default().get_or_build(_key(source, compiler, flags), build) / "kernel.so"
 
