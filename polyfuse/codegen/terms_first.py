@@ -144,8 +144,8 @@ class _Moved:
         return self._moved(known)
 
     def _moved(self, e: Expr) -> Expr:
-        if _is_worth(e) and self._waits_for_none(e):
-            return self._in_array(e)
+        if self._waits_for_none(e):
+            return self._in_array(e) if _is_worth(e) else e
         match e:
             case Apply(op, args):
                 op = f"waiting_{op}" if op in _EXTREMES and e.dtype in (F32, F64) else op
