@@ -22,7 +22,7 @@ kept rows     what several loops make of 16 bits is kept as f32
 fetches       the next row's inputs are asked for before the last phase of a row
 tiles, jams   sums of products stay in vector registers, where what follows them reads them; a row of totals
               gets several terms at a time, those of a small window all of them
-turns         tiles that are read across their rows are turned around
+turns         tiles that are read across their rows are turned around, and those that are stored so
 long sums     over several loops, and of long rows, are kept in double
 scalars       are declared in the smallest block that holds all their uses
 tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
@@ -91,6 +91,7 @@ from polyfuse.codegen.terms_first import terms_first
 from polyfuse.codegen.tile_followers import follow_tiles
 from polyfuse.codegen.time_parts import block_tree
 from polyfuse.codegen.transposed import turn_tiles
+from polyfuse.codegen.turned_stores import turn_stores
 from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.widened import widened
 from polyfuse.codegen.window_borders import window_borders
@@ -135,6 +136,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
+    kernel, block = turn_stores(kernel, block, core)
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     short, tasks = short_rows_in_lanes(kernel, tasks, knobs)

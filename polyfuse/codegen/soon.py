@@ -81,6 +81,7 @@ class SoonPrinter(StreamPrinter):
 
     def turned(self, node: TurnedTile, indent: str) -> list[str]:
         self.made.add(("transpose", node.buffer))
+        self.made.update({("transpose", node.to[0])} if node.to else ())
         if node.buffer in self.soon and not is_short(node):
             self.made.add(("soon", node.buffer))
         return turned_text(self, node, indent, ahead=node.buffer in self.soon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.loop_ir import Block, Node, Store, TurnedTile, Update, map_nodes, map_values
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 
@@ -43,6 +43,9 @@ def accesses(block: Block) -> list[tuple[str, tuple[Index, ...]]]:
     def look(node: Node) -> Node:
         if isinstance(node, (Store, Update)):
             found.append((node.buffer, node.indices))
+        if isinstance(node, TurnedTile):
+            found.append((node.buffer, node.indices))
+            found.extend([node.to] if node.to else [])
         return node
 
     def expr(e: Expr) -> Expr:

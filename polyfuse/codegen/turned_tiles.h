@@ -74,7 +74,7 @@ template <int SIZE, int N, int AHEAD> struct pf_square {
   }
 };
 // `rows` times `lanes` elements: in `to` rows are `room` apart and neighbours in them `next`, in `from` rows
-// are `along` and neighbours `step`.  Where `next` is 1 and `along` 1 or -1, by squares.
+// are `along` and neighbours `step`.  Where both `next` and `along` are 1 or -1, by squares.
 template <int SIZE, int AHEAD>
 static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next, const void* from,
     pf_i64 along, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
@@ -83,6 +83,10 @@ static __attribute__((noinline)) void pf_turn(void* to, pf_i64 room, pf_i64 next
   if (along == -1) {
     to = (T*)to + (rows - 1) * room, from = (const T*)from - (rows - 1);
     room = -room, along = 1;
+  }
+  if (next == -1) {
+    to = (T*)to - (lanes - 1), from = (const T*)from + (lanes - 1) * step;
+    step = -step, next = 1;
   }
   const int most = PF_VECTOR / SIZE < 16 ? PF_VECTOR / SIZE : 16;
   const pf_i64 least = along != 1 || next != 1 ? 0 : rows < lanes ? rows : lanes;
