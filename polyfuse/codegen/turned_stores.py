@@ -118,8 +118,9 @@ class _Tiles:
     def _shares_lines(self, row: For, s: _Stored) -> bool:
         """Is it memory outside, in which neighbouring rows are in one line?"""
         b = next((b for b in self.kernel.buffers if b.tensor == s.buffer), None)
-        outside = b is not None and b.scope in (Scope.ARGUMENT, Scope.GLOBAL)
-        return outside and steps_across(s.form, row.var, _LANE) * b.dtype.bytes < LINE
+        if b is None or b.scope not in (Scope.ARGUMENT, Scope.GLOBAL):
+            return False
+        return steps_across(s.form, row.var, _LANE) * b.dtype.bytes < LINE
 
     def _is_alone(self, row: For, s: _Stored) -> bool:
         """Does a row neither add to this memory, nor read of it but what it has stored so?"""
@@ -178,21 +179,25 @@ def _stored(row: For) -> list[_Stored]:
                 form = tuple(substitute(i, {loop.var: IVar(_LANE)}) for i in plain(n.indices))
                 loops = found.setdefault((n.buffer, form), [])
                 loops += [loop] if loop not in loops else []
-    made = [(key, loops, _bounds(row, loops)) for key, loops in found.items()]
-    return [_Stored(*key, tuple(loops), *b) for key, loops, b in made if b is not None and b[2] >= LEAST]
+    made = []
+    for (buffer, form), loops in found.items():
+        low, high, length = _bounds(row, loops)
+        made += [_Stored(buffer, form, tuple(loops), low, high, length)] if length >= LEAST else []
+    return made
 
 
-def _bounds(row: For, loops: Sequence[For]) -> tuple[IndexExpr, IndexExpr, int] | None:
-    """From where to where loops run together, and how many iterations that are at most; None where there are
+def _bounds(row: For, loops: Sequence[For]) -> tuple[IndexExpr, IndexExpr, int]:
+    """From where to where loops run together, and how many iterations that are at most; none where there are
     gaps, or rows differ."""
+    none = IConst(0), IConst(0), 0
     if not any(x.coordinate is Coordinate.VECTOR for x in loops):
-        return None
-    ranges = [(x.lower.value, x.upper.value) for x in loops if _is_known(x)]
+        return none
+    ranges = [r for x in loops for r in _range(x)]
     if len(ranges) == len(loops):
         low = high = min(ranges)[0]
         for first, end in sorted(ranges):
             if first > high:
-                return None
+                return none
             high = max(high, end)
         return IConst(low), IConst(high), high - low
     lower, upper = loops[0].lower, loops[0].upper
@@ -200,12 +205,17 @@ def _bounds(row: For, loops: Sequence[For]) -> tuple[IndexExpr, IndexExpr, int] 
     inner = {n.name for n in nodes_of(row.body) if isinstance(n, Declare)} | {row.var}
     alike = all((x.lower, x.upper) == (lower, upper) for x in loops)
     if strip is None or not alike or inner & {*variables(lower), *variables(upper)}:
-        return None
+        return none
     return lower, upper, strip.length
 
 
-def _is_known(loop: For) -> bool:
-    return isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
+def _range(loop: For) -> list[tuple[int, int]]:
+    """Its bounds, if they are known."""
+    match loop.lower, loop.upper:
+        case IConst(low), IConst(high):
+            return [(low, high)]
+        case _:
+            return []
 
 
 def _redirected(row: For, s: _Stored, array: str) -> For:
@@ -222,8 +232,9 @@ def _redirected_lane(loop: For, s: _Stored, array: str, row: For) -> For:
         return Read(array, new, e.dtype) if mine else e
 
     def node(n: Node) -> Node:
-        mine = isinstance(n, Store) and (n.buffer, n.indices) == (s.buffer, old)
-        return replace(n, buffer=array, indices=new) if mine else n  # type: ignore[call-arg]
+        if isinstance(n, Store) and (n.buffer, n.indices) == (s.buffer, old):
+            return replace(n, buffer=array, indices=new)
+        return n
 
     return replace(loop, body=tuple(map(node, map_values(loop.body, expr, lambda i: i))))
 

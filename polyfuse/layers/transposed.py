@@ -17,10 +17,13 @@ from dataclasses import dataclass, replace
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
-from polyfuse.ir.index_expr import IVar, binary, variables
-from polyfuse.ir.linear import linear
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, Role, TensorGraph, plain_variables, statement_reads
+from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
+from polyfuse.layers.across import Lanes, has_arms, stored_across
+from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.soon import SHARE_OF_L3
@@ -50,15 +53,19 @@ class Tiled:
 
 
 def transposed_tiles(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
 ) -> Tiled | None:
     """The nest in tiles; None where no access asks for them."""
-    if has_band(phase.child) or not is_free(graph, phase.members[-1], statements(phase)):
-        return _rows(graph, phase, threads, decisions)
-    names, (*others, lane) = statements(phase), phase.members
-    if not phase.permutable or not all(is_free(graph, m, names) for m in others):
+    names = statements(phase)
+    if has_band(phase.child) or not is_free(graph, phase.members[-1], names):
+        return _rows(graph, phase, threads, decisions, core)
+    if not phase.permutable or not all(is_free(graph, m, names) for m in phase.members[:-1]):
         return None
-    found = {m: reads for m in others if (reads := _across(graph, m, (lane,), names))}
+    phase = _cheapest(graph, phase)
+    *others, lane = phase.members
+    if stored := stored_across(graph, (lane,), names):
+        return _stored(graph, phase, stored, threads, decisions, core)
+    found = {m: reads for m in others if (reads := Lanes(graph, names, m, (lane,)).reads())}
     if not found or not _stored_along(graph, lane, names):
         return None
     row = max(found, key=lambda m: len(found[m]))
@@ -68,46 +75,148 @@ def transposed_tiles(
     size = max(r.dtype.bytes for r in found[row])
     wide = FAR_BYTES if _from_memory(graph, names, threads) else NEAR_BYTES
     high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (wide, LANE_BYTES), strict=True))
-    _note(decisions, found[row], f"tiles of {row.name} and {lane.name} are turned around")
+    _note(decisions, _tensors(found[row]), f"tiles of {row.name} and {lane.name} are turned around")
+    return _in_tiles(graph, phase, row, high, long)
+
+
+def _cheapest(graph: TensorGraph, phase: Band) -> Band:
+    """A nest whose results jump in the lanes, with other lanes where no more bytes are to be turned then."""
+    *others, lane = phase.members
+    names = statements(phase)
+    if not stored_across(graph, (lane,), names):
+        return phase
+    best = lane, min((Lanes(graph, names, m, (lane,)).cost() for m in others), default=0)
+    for m in others:
+        trip, cost = trip_of(graph, m), Lanes(graph, names, lane, (m,)).cost()
+        if cost <= best[1] and (trip is None or trip >= FEWEST_LANES):
+            best = m, cost
+    swap = {best[0]: lane, lane: best[0]}
+    return replace(phase, members=tuple(swap.get(m, m) for m in phase.members))
+
+
+def _stored(
+    graph: TensorGraph,
+    phase: Band,
+    stored: list[Statement],
+    threads: int,
+    decisions: list[Decision],
+    core: Core,
+) -> Tiled | None:
+    """A nest of free loops whose results jump in the lanes, in tiles."""
+    *others, lane = phase.members
+    names = statements(phase)
+    found = {m: Lanes(graph, names, m, (lane,)) for m in others}
+    row = next((m for m in reversed(others) if all(s in found[m].stores() for s in stored)), None)
+    if row is None:
+        _stays(decisions, stored, "they run along no loop around the lanes")
+        return None
+    trips, reads = (trip_of(graph, row), trip_of(graph, lane)), found[row].reads()
+    if any(t is not None and t < LEAST for t in trips):
+        _stays(decisions, stored, f"loops of fewer than {LEAST} iterations have no lines to keep")
+        return None
+    if any(has_arms(graph.statement(n), e.name) for n, e in lane.exprs if isinstance(e, IVar)):
+        around = (*(m for m in others if m != row), row)
+        return _rows(graph, replace(phase, members=(*around, lane)), threads, decisions, core)
+    size = max(t.bytes for t in _types(graph, stored))
+    wide = FAR_BYTES if _from_memory(graph, names, threads) and not reads else LANE_BYTES
+    high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (NEAR_BYTES, wide), strict=True))
+    _note(decisions, _targets(stored), f"tiles of {row.name} and {lane.name} are turned around after them")
+    _note(decisions, _tensors(reads), f"tiles of {row.name} and {lane.name} are turned around")
+    return _in_tiles(graph, phase, row, high, long)
+
+
+def _in_tiles(graph: TensorGraph, phase: Band, row: Member, high: int, long: int) -> Tiled:
+    """The nest with blocks of so many rows and lanes around it; 0: of all."""
+    *others, lane = phase.members
+    trip = trip_of(graph, lane)
     blocks = tuple(m for m in others if m != row)
     inner: tuple[Member, ...] = (row, lane)
-    if trips[1] is not None and trips[1] > 3 * PAGES // 2 and high:
+    if trip is not None and trip > 3 * PAGES // 2 and high:
         blocks, inner = (*blocks, _cut(lane, PAGES // long * long, "pages")), (_cut(lane, long), row, lane)
         long = 0
     blocks += tuple(_cut(m, n) for m, n in ((row, high), (lane, long)) if n)
     return Tiled(replace(phase, members=(*blocks, *inner)), len(blocks))
 
 
-def _rows(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]) -> Tiled | None:
-    """Blocks of the last loop that has whole rows in it."""
+def _rows(
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
+) -> Tiled | None:
+    """Blocks of the last loop that has whole rows in it, or of the one that results run along."""
     names, last = statements(phase), innermost(phase)
     around = phase.members if has_band(phase.child) else phase.members[:-1]
+    lanes = tuple(b.members[-1] for b in last)
+    main = heavy(graph, names)
+    stored = stored_across(graph, [m for m in lanes if m.coincident], main)
     if not around or not all(is_free(graph, m, names) for m in around) or not _has_rows(phase):
+        _stays(decisions, stored, "the lanes are not in a single loop over rows")
         return None
-    row, lanes = around[-1], tuple(b.members[-1] for b in last)
-    reads = dict.fromkeys(_across(graph, row, lanes, heavy(graph, names)))
+    row, stored = _row_of(graph, phase, around, lanes, main, stored, decisions)
+    reads = list(dict.fromkeys(Lanes(graph, main, row, lanes).reads()))
     trips = [trip_of(graph, m) for m in lanes]
     trip, longest = trip_of(graph, row), max((t for t in trips if t is not None), default=0)
-    if not reads or trip is None or None in trips or longest < LEAST:
+    if trip is None or None in trips or longest < LEAST:
+        _stays(decisions, stored, f"rows are not known, or shorter than {LEAST} elements")
         return None
-    room = sum(longest * r.dtype.bytes for r in reads)
-    outer = iterations(graph, around)
-    fits = [n for n in ROWS if trip >= n and room * n <= MOST_BYTES and outer >= 2 * n * threads]
-    if not fits:
+    most = min(trip, iterations(graph, around) // (2 * threads))
+
+    def fits(n: int) -> bool:
+        back, room = (n * longest * sum(t.bytes for t in types) for types in (_types(graph, stored), read))
+        return n <= most and room <= MOST_BYTES and back <= core.l2 // 2
+
+    read = [r.dtype for r in reads]
+    high = next((n for n in _heights(graph, stored) if fits(n)), 0) if stored else 0
+    if stored and not high:
+        _stays(decisions, stored, f"{ROWS[-1]} rows are too many, or too large for the caches")
+        stored = []
+    high = high or (next((n for n in ROWS if fits(n)), 0) if reads else 0)
+    if not high:
         return None
-    _note(decisions, [*reads], f"columns of {fits[0]} neighbours along {row.name} are turned around together")
-    blocks = (*around[:-1], _cut(row, fits[0]))
+    each = f"columns of {high} neighbours along {row.name} are turned around together"
+    _note(decisions, _tensors(reads), each)
+    _note(decisions, _targets(stored), f"{each}, after them")
+    blocks = (*(m for m in around if m != row), _cut(row, high))
     return Tiled(replace(phase, members=(*blocks, row, *phase.members[len(around) :])), len(blocks))
 
 
-def rows_of_results(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]) -> Tiled | None:
+def _row_of(
+    graph: TensorGraph,
+    phase: Band,
+    around: tuple[Member, ...],
+    lanes: tuple[Member, ...],
+    names: tuple[str, ...],
+    stored: list[Statement],
+    decisions: list[Decision],
+) -> tuple[Member, list[Statement]]:
+    """The loop that results run along, if it may be the last one around whole rows, and these results."""
+    for m in reversed(around if phase.permutable else around[-1:]):
+        across = Lanes(graph, names, m, lanes).stores()
+        if mine := [s for s in stored if s in across]:
+            _stays(decisions, [s for s in stored if s not in mine], "others run along another loop")
+            return m, mine
+    _stays(decisions, stored, "they run along no loop that rows are in")
+    return around[-1], []
+
+
+def _types(graph: TensorGraph, stored: list[Statement]) -> list[DType]:
+    return [graph.tensor(s.target).dtype for s in stored]
+
+
+def _heights(graph: TensorGraph, stored: list[Statement]) -> list[int]:
+    """Numbers of rows whose results are some lines of memory, the best number first."""
+    size = max(t.bytes for t in _types(graph, stored))
+    return [n for n in (NEAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
+
+
+def rows_of_results(
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
+) -> Tiled | None:
     """Such blocks where results lie along the rows: with the other loop innermost, as reads alone would have
     it, their stores would jump."""
     names = heavy(graph, statements(phase))
     lanes = [(n, e) for b in innermost(phase) for n, e in b.members[-1].exprs if n in names]
     results = [(n, e) for n, e in lanes if graph.tensor(graph.statement(n).target).role is not Role.TEMP]
     stored = any(e == last for n, e in results for last in _last(graph, n))
-    return _rows(graph, phase, threads, decisions) if stored and has_band(phase.child) else None
+    return _rows(graph, phase, threads, decisions, core) if stored and has_band(phase.child) else None
 
 
 def _has_rows(phase: Band) -> bool:
@@ -130,9 +239,24 @@ def _touched(graph: TensorGraph, name: str) -> set[str]:
     return {s.target, *(r.tensor for r in statement_reads(s))}
 
 
-def _note(decisions: list[Decision], reads: list[Read], why: str) -> None:
-    names = ", ".join(dict.fromkeys(r.tensor for r in reads))
-    decisions.append(Decision("transpose", names, True, why))
+def _note(decisions: list[Decision], tensors: list[str], why: str) -> None:
+    if tensors:
+        decisions.append(Decision("transpose", ", ".join(dict.fromkeys(tensors)), True, why))
+
+
+def _stays(decisions: list[Decision], stored: list[Statement], why: str) -> None:
+    """Says of results that they are stored across the lanes as they are."""
+    if stored:
+        names = ", ".join(dict.fromkeys(_targets(stored)))
+        decisions.append(Decision("transpose", names, False, f"stored across the lanes: {why}"))
+
+
+def _tensors(reads: list[Read]) -> list[str]:
+    return [r.tensor for r in reads]
+
+
+def _targets(stored: list[Statement]) -> list[str]:
+    return [s.target for s in stored]
 
 
 def _length(trip: int | None, most: int) -> int:
@@ -146,27 +270,6 @@ def _length(trip: int | None, most: int) -> int:
 def _cut(m: Member, size: int, name: str = "blk") -> Member:
     """The loop over blocks of a loop."""
     return replace(m, name=f"{m.name}_{name}", exprs=tuple((n, binary("//", e, size)) for n, e in m.exprs))
-
-
-def _across(graph: TensorGraph, row: Member, lanes: tuple[Member, ...], names: tuple[str, ...]) -> list[Read]:
-    """Reads of statements that go along memory in one loop and jump in the lanes."""
-    found = []
-    for n in names:
-        e = row.of(n)
-        lane = next((f for m in lanes for s, f in m.exprs if s == n), None)
-        if not isinstance(e, IVar) or not isinstance(lane, IVar) or e == lane:
-            continue
-        found += [r for r in statement_reads(graph.statement(n)) if _runs_along(r, e.name, lane.name)]
-    return found
-
-
-def _runs_along(r: Read, row: str, lane: str) -> bool:
-    *leading, last = r.indices or (None,)
-    if last is None or isinstance(last, EXPR_TYPES) or any(isinstance(i, EXPR_TYPES) for i in leading):
-        return False
-    inside = plain_variables(leading)
-    along = abs(linear(last).factor(IVar(row))) == 1 and row not in inside
-    return along and lane in inside and lane not in variables(last)
 
 
 def _stored_along(graph: TensorGraph, lane: Member, names: tuple[str, ...]) -> bool:
