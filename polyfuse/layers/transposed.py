@@ -23,6 +23,7 @@ from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.across import Lanes, has_arms, stored_across
+from polyfuse.layers.last_phases import last_phases_along
 from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -142,6 +143,8 @@ def _rows(
     graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
 ) -> Tiled | None:
     """Blocks of the last loop that has whole rows in it, or of the one that results run along."""
+    if split := last_phases_along(graph, phase, threads, decisions):
+        return Tiled(*split)
     names, last = statements(phase), innermost(phase)
     around = phase.members if has_band(phase.child) else phase.members[:-1]
     lanes = tuple(b.members[-1] for b in last)
