@@ -23,10 +23,10 @@ from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.across import Lanes, has_arms, stored_across
-from polyfuse.layers.last_phases import last_phases_along
 from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
+from polyfuse.layers.row_phases import functions_first, last_phases_along
 from polyfuse.layers.soon import SHARE_OF_L3
 
 # Bytes of a tile along memory and in the lanes: longer tiles do not stay in L1. Where lines come from memory,
@@ -178,7 +178,8 @@ def _rows(
     _note(decisions, _tensors(reads), each)
     _note(decisions, _targets(stored), f"{each}, after them")
     blocks = (*(m for m in around if m != row), _cut(row, high))
-    return Tiled(replace(phase, members=(*blocks, row, *phase.members[len(around) :])), len(blocks))
+    nest = replace(phase, members=(*blocks, row, *phase.members[len(around) :]))
+    return Tiled(functions_first(graph, nest, len(blocks)) if stored else nest, len(blocks))
 
 
 def _row_of(
@@ -207,7 +208,7 @@ def _types(graph: TensorGraph, stored: list[Statement]) -> list[DType]:
 def _heights(graph: TensorGraph, stored: list[Statement]) -> list[int]:
     """Numbers of rows whose results are some lines of memory, the best number first."""
     size = max(t.bytes for t in _types(graph, stored))
-    return [n for n in (NEAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
+    return [n for n in (FAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
 
 
 def rows_of_results(

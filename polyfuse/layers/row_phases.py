@@ -1,8 +1,13 @@
-"""Last phases of rows that store across them and read no row: they run along the rows instead.
+"""Phases of rows, in blocks of rows, that run along the rows instead of in them.
+
+The last ones, where they store across the rows and read none:
 
     B(i)[B(k)(m); B(c)(y)]  with y[c, i] = m[i] + b[c]     becomes     B(i // 256)[B(i)B(k)(m); B(c, i)(y)]
 
-Rows come in blocks, and what their first phases leave for the last one is an array of a block.
+What the first phases leave for them is an array of a block.  And functions of a row's own numbers, where they
+come first:
+
+    B(i // 64, i)[t; B(k)(y)]                 becomes     B(i // 64)[B(i)(t); B(i)B(k)(y)]
 """
 
 from __future__ import annotations
@@ -10,9 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.decisions import Decision
+from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.linear import linear
-from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, sequence, statements
+from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, sequence, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, depends_on, statement_reads
 from polyfuse.layers.across import stored_across
 from polyfuse.layers.nest import has_band, is_free, iterations, trip_of
@@ -48,6 +54,21 @@ def last_phases_along(
     block = replace(row, name=f"{row.name}_blk", exprs=each)
     blocks = (*(m for m in around if m != row), block)
     return Band(blocks, sequence([inside, *last]), phase.permutable), len(blocks)
+
+
+def functions_first(graph: TensorGraph, nest: Band, blocks: int) -> Band:
+    """The nest of blocks of rows with such functions in lanes."""
+    rows, child = nest.members[blocks:], nest.child
+    if not isinstance(child, Sequence) or len(rows) != 1:
+        return nest
+    count = next((k for k, c in enumerate(child.children) if not isinstance(c, Leaf)), 0)
+    first, rest = (sequence(list(part)) for part in (child.children[:count], child.children[count:]))
+    if not any(has_function(graph.statement(n).expr) for n in statements(first)):
+        return nest
+    parts: list[Tree] = [
+        Band((rows[0].restricted(frozenset(statements(t))),), t, True) for t in (first, rest)
+    ]
+    return replace(nest, members=nest.members[:blocks], child=sequence(parts))
 
 
 def _inside(tree: Tree, row: Member) -> Band:
