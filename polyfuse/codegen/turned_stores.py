@@ -45,16 +45,18 @@ from polyfuse.ir.tensor_graph import Expr, Index, Read
 LEAST = 4
 # What a lane is called where loops have variables of their own.
 _LANE = "%lane"
+# The loop over all of them after the row.
+_PLACE = "place"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What lane loops of a row store across memory: where, in terms of `_LANE`, by which `loops`, which run
-    over all of `low..high` together: `length` elements at most."""
+    """What lane loops of a row store across memory: where, in terms of `_LANE`, up to the loop at place `last`
+    of the row.  Together they run over all of `low..high`: `length` elements at most."""
 
     buffer: str
     form: tuple[IndexExpr, ...]
-    loops: tuple[For, ...]
+    last: int
     low: IndexExpr
     high: IndexExpr
     length: int
@@ -126,7 +128,6 @@ class _Tiles:
         """Does a row neither add to this memory, nor read of it but what it has stored so?"""
         memory = memory_of(self.kernel, s.buffer)
         written = [n for n in nodes_of(row.body) if isinstance(n, Update)]
-        last = max(k for k, n in enumerate(row.body) if n in s.loops)
         found: list[Read] = []
 
         def look(e: Expr) -> Expr:
@@ -134,7 +135,7 @@ class _Tiles:
                 found.append(e)
             return e
 
-        later = [n for n in row.body[last + 1 :] if isinstance(n, For) and s.holds(n)]
+        later = [n for n in row.body[s.last + 1 :] if isinstance(n, For) and s.holds(n)]
         own = [replace(n, body=_redirected_lane(n, s, "%array", row).body) for n in later]
         rest = [n for n in row.body if n not in later]
         map_values((*rest, *own), look, lambda i: i)
@@ -170,19 +171,18 @@ def steps_across(indices: tuple[Index, ...], row: str, lane: str) -> int:
 
 def _stored(row: For) -> list[_Stored]:
     """What lane loops of a row store across memory, in every iteration."""
-    found: dict[tuple[str, tuple[IndexExpr, ...]], list[For]] = {}
-    for loop in row.body:
+    found: dict[tuple[str, tuple[IndexExpr, ...]], dict[int, For]] = {}
+    for k, loop in enumerate(row.body):
         if not isinstance(loop, For) or loop.step != 1 or loop.var == row.var:
             continue
         for n in loop.body:
             if isinstance(n, Store) and steps_across(n.indices, row.var, loop.var):
                 form = tuple(substitute(i, {loop.var: IVar(_LANE)}) for i in plain(n.indices))
-                loops = found.setdefault((n.buffer, form), [])
-                loops += [loop] if loop not in loops else []
+                found.setdefault((n.buffer, form), {})[k] = loop
     made = []
     for (buffer, form), loops in found.items():
-        low, high, length = _bounds(row, loops)
-        made += [_Stored(buffer, form, tuple(loops), low, high, length)] if length >= LEAST else []
+        low, high, length = _bounds(row, [*loops.values()])
+        made += [_Stored(buffer, form, max(loops), low, high, length)] if length >= LEAST else []
     return made
 
 
@@ -241,7 +241,7 @@ def _redirected_lane(loop: For, s: _Stored, array: str, row: For) -> For:
 
 def _turned_back(row: For, s: _Stored, array: Buffer) -> TurnedTile:
     """The array turned around into memory."""
-    lane = For(s.loops[0].var, s.low, s.high, 1, ())
+    lane = For(_PLACE, s.low, s.high, 1, ())
     place = binary("-", IVar(row.var), row.lower), binary("-", IVar(lane.var), s.low)
     (rows, _), bare = array.extents, replace(row, body=())
     assert isinstance(rows, IConst)
