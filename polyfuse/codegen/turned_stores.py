@@ -51,7 +51,7 @@ _PLACE = "place"
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What lane loops of a row store across memory: where, in terms of `_LANE`, up to the loop at place `last`
+    """What lane loops of a row store across memory: where in terms of `_LANE`, up to the loop at place `last`
     of the row.  Together they run over all of `low..high`: `length` elements at most."""
 
     buffer: str

@@ -22,6 +22,8 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+from polyfuse.layers.loop_order import NEAR
+from polyfuse.layers.strides import address, stride
 
 LINE = Core().line
 # A tile saves a jump of each lane; what no tile can be made of counts as so many that can.
@@ -79,6 +81,7 @@ def stored_across(graph: TensorGraph, lanes: Iterable[Member], names: Iterable[s
         for s in map(graph.statement, names)
         if s.name in of and graph.tensor(s.target).role is not Role.TEMP and s.reduction is None
         if not any(isinstance(i, EXPR_TYPES) for i in s.write) and jumps(s.write, of[s.name])
+        if (apart := stride(address(graph, s.target, s.write), of[s.name])) is None or abs(apart) > NEAR
     ]
 
 

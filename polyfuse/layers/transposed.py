@@ -154,7 +154,8 @@ def _rows(
         _stays(decisions, stored, "the lanes are not in a single loop over rows")
         return None
     row, stored = _row_of(graph, phase, around, lanes, main, stored, decisions)
-    reads = list(dict.fromkeys(Lanes(graph, main, row, lanes).reads()))
+    written = {graph.statement(n).target for n in names}
+    reads = [r for r in dict.fromkeys(Lanes(graph, main, row, lanes).reads()) if r.tensor not in written]
     trips = [trip_of(graph, m) for m in lanes]
     trip, longest = trip_of(graph, row), max((t for t in trips if t is not None), default=0)
     if trip is None or None in trips or longest < LEAST:
