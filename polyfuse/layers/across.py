@@ -18,6 +18,7 @@ from polyfuse.ir.tensor_graph import (
     Select,
     Statement,
     TensorGraph,
+    depends_on,
     plain_variables,
     statement_reads,
     walk,
@@ -59,7 +60,7 @@ class Lanes:
             results = [] if self.graph.tensor(s.target).role is Role.TEMP else [(s.target, s.write)]
             reads = [(r.tensor, r.indices) for r in statement_reads(s)]
             for tensor, indices in dict.fromkeys([*results, *reads]):
-                if jumps(indices, lane):
+                if jumps(indices, lane) or by_data(indices, lane):
                     turned = steps_along(indices, row, lane) and not (guards(s) and indices is not s.write)
                     total += self.graph.tensor(tensor).dtype.bytes * (1 if turned else AS_MANY)
         return total
@@ -88,6 +89,22 @@ def stored_across(graph: TensorGraph, lanes: Iterable[Member], names: Iterable[s
 def jumps(indices: tuple[Index, ...], lane: str) -> bool:
     """Are neighbouring lanes in other rows of memory?"""
     return lane in plain_variables(indices[:-1])
+
+
+def by_data(indices: tuple[Index, ...], lane: str) -> bool:
+    """Does data say where the elements of neighbouring lanes are?"""
+    return any(lane in depends_on(i) for i in indices if isinstance(i, EXPR_TYPES))
+
+
+def clamped_across(s: Statement, lane: str) -> bool:
+    """Is something read at places that jump in the lanes, and that no tile is made of as they are clamped?"""
+    if guards(s):
+        return False
+    for *leading, last in (r.indices for r in statement_reads(s) if len(r.indices) > 1):
+        clamped = not isinstance(last, EXPR_TYPES) and linear(last).hidden
+        if clamped and jumps((*leading, last), lane) and not any(isinstance(i, EXPR_TYPES) for i in leading):
+            return True
+    return False
 
 
 def steps_along(indices: tuple[Index, ...], row: str, lane: str) -> int:

@@ -22,7 +22,7 @@ from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers.across import Lanes, has_arms, stored_across
+from polyfuse.layers.across import Lanes, clamped_across, has_arms, stored_across
 from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -81,15 +81,18 @@ def transposed_tiles(
 
 
 def _cheapest(graph: TensorGraph, phase: Band) -> Band:
-    """A nest whose results jump in the lanes, with other lanes where no more bytes are to be turned then."""
+    """A nest whose results jump in the lanes, or what no tile can be made of, with other lanes where fewer
+    bytes are to be turned around then, or as many but no results."""
     *others, lane = phase.members
     names = statements(phase)
-    if not stored_across(graph, (lane,), names):
+    stored = bool(stored_across(graph, (lane,), names))
+    clamped = (clamped_across(graph.statement(n), e.name) for n, e in lane.exprs if isinstance(e, IVar))
+    if not stored and not any(clamped):
         return phase
-    best = lane, min((Lanes(graph, names, m, (lane,)).cost() for m in others), default=0)
+    best = lane, min((Lanes(graph, names, m, (lane,)).cost() for m in others), default=0) + stored
     for m in others:
         trip, cost = trip_of(graph, m), Lanes(graph, names, lane, (m,)).cost()
-        if cost <= best[1] and (trip is None or trip >= FEWEST_LANES):
+        if cost < best[1] and (trip is None or trip >= FEWEST_LANES):
             best = m, cost
     swap = {best[0]: lane, lane: best[0]}
     return replace(phase, members=tuple(swap.get(m, m) for m in phase.members))
