@@ -131,7 +131,7 @@ class _Turned:
         indices = tuple(substitute(i, {lane.var: IVar("%lane")}) for i in plain(r.indices))
         key = r.tensor, indices, lane.lower, lane.upper
         if key not in self.tiles:
-            room = room_of(lanes * r.dtype.bytes) // r.dtype.bytes
+            room = _room(lanes * r.dtype.bytes) // r.dtype.bytes
             if self.room + rows * room * r.dtype.bytes > MOST_BYTES:
                 return None
             self.room += rows * room * r.dtype.bytes
@@ -146,7 +146,7 @@ class _Turned:
         return Read(tile.name, (place,), r.dtype)
 
 
-def room_of(length: int) -> int:
+def _room(length: int) -> int:
     """Bytes from row to row of an array: whole lines, that do not crowd."""
     room = -(-length // LINE) * LINE
     return room + LINE if room % CROWDED == 0 else room

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.touched import memory_of
-from polyfuse.codegen.transposed import LINE, plain, room_of
+from polyfuse.codegen.transposed import LINE, plain
 from polyfuse.codegen.windows import strip_of
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
@@ -43,6 +43,8 @@ from polyfuse.ir.tensor_graph import Expr, Index, Read
 
 # Shorter loops have no lines to keep.
 LEAST = 4
+# What arrays have together at most: those of long rows are in the cache behind L2.
+MOST_OF_L2 = 4
 # What a lane is called where loops have variables of their own.
 _LANE = "%lane"
 # The loop over all of them after the row.
@@ -76,7 +78,7 @@ class _Stored:
 
 def turn_stores(kernel: Kernel, block: Block, core: Core) -> tuple[Kernel, Block]:
     """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
-    made = _Tiles(kernel, core.l2)
+    made = _Tiles(kernel, MOST_OF_L2 * core.l2)
     block = made.block(block)
     return replace(kernel, buffers=(*kernel.buffers, *made.arrays)) if made.arrays else kernel, block
 
@@ -144,7 +146,10 @@ class _Tiles:
     def _array(self, s: _Stored, rows: int) -> Buffer | None:
         """An array of the worker for so many rows, if there is room for it."""
         dtype = self.kernel.buffer(s.buffer).dtype
-        extents = IConst(rows), IConst(room_of(s.length * dtype.bytes) // dtype.bytes)
+        lines = (
+            -(-s.length * dtype.bytes // LINE) | 1
+        )  # an odd number: rows are spread over all sets of a cache
+        extents = IConst(rows), IConst(lines * LINE // dtype.bytes)
         taken = {b.tensor for b in (*self.kernel.buffers, *self.arrays)}
         name = next(f"back{k}" for k in range(len(taken) + 1) if f"back{k}" not in taken)
         array = Buffer(name, dtype, Scope.LOCAL, extents, extents, "a tile that is turned around")

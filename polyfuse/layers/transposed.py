@@ -43,6 +43,9 @@ LEAST = 4
 SQUARE = 16
 # Rows of a loop that has whole rows in it, the best number first, and what its tiles have together at most.
 ROWS, MOST_BYTES = (16, 8), 64 * 1024
+# Arrays that are turned around into results may have half of L2, and those of the fewest rows so many of it:
+# from the next cache as well, lines are met once for all of their elements.
+FAR_L2 = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +168,16 @@ def _rows(
         _stays(decisions, stored, f"rows are not known, or shorter than {LEAST} elements")
         return None
     most = min(trip, iterations(graph, around) // (2 * threads))
-
-    def fits(n: int) -> bool:
-        back, room = (n * longest * sum(t.bytes for t in types) for types in (_types(graph, stored), read))
-        return n <= most and room <= MOST_BYTES and back <= core.l2 // 2
-
-    read = [r.dtype for r in reads]
-    high = next((n for n in _heights(graph, stored) if fits(n)), 0) if stored else 0
-    if stored and not high:
+    room = longest * sum(r.dtype.bytes for r in reads)
+    found = [n for n in _heights(graph, stored, longest, core) if n <= most and room * n <= MOST_BYTES]
+    if stored and not found:
         _stays(decisions, stored, f"{ROWS[-1]} rows are too many, or too large for the caches")
         stored = []
-    high = high or (next((n for n in ROWS if fits(n)), 0) if reads else 0)
-    if not high:
+    if not stored:
+        found = [n for n in ROWS if reads and n <= most and room * n <= MOST_BYTES]
+    if not found:
         return None
+    high = found[0]
     each = f"columns of {high} neighbours along {row.name} are turned around together"
     _note(decisions, _tensors(reads), each)
     _note(decisions, _targets(stored), f"{each}, after them")
@@ -209,10 +209,13 @@ def _types(graph: TensorGraph, stored: list[Statement]) -> list[DType]:
     return [graph.tensor(s.target).dtype for s in stored]
 
 
-def _heights(graph: TensorGraph, stored: list[Statement]) -> list[int]:
-    """Numbers of rows whose results are some lines of memory, the best number first."""
-    size = max(t.bytes for t in _types(graph, stored))
-    return [n for n in (FAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
+def _heights(graph: TensorGraph, stored: list[Statement], longest: int, core: Core) -> list[int]:
+    """Numbers of rows of so many elements whose results are some lines of memory, the best number first."""
+    types = _types(graph, stored)
+    size, each = max((t.bytes for t in types), default=1), longest * sum(t.bytes for t in types)
+    found = [n for n in (FAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
+    near = [n for n in found if n * each <= core.l2 // 2]
+    return near or [n for n in ROWS if n * each <= FAR_L2 * core.l2]
 
 
 def rows_of_results(
