@@ -136,7 +136,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     block = long_sums(turn_tiles(kernel, block, numbers))
     if kernel.owners:
         return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
-    kernel, block = turn_stores(kernel, block, core)
+    kernel, block = turn_stores(kernel, block)
     jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
     own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
     short, tasks = short_rows_in_lanes(kernel, tasks, knobs)

@@ -39,6 +39,8 @@ LINE = Core().line
 CROWDED = 2048
 # Elements of rows that are turned around without squares where they lie one behind the other.
 SHORT = 7
+# What tiles are called that are stored from an array of the worker.
+BACK = "%back"
 TURNS = read("turned_tiles.h")
 
 
@@ -209,7 +211,7 @@ def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = F
     given = [*target, *_place(printer, tile.buffer, tile.indices, row.var, lane.var), *counts]
     kind = tile.dtype.c_name
     size = tile.rows * tile.lanes
-    call = f"pf_turn<{tile.dtype.bytes}, {int(ahead)}>("
+    call = f"pf_turn<{tile.dtype.bytes}, {2 if tile.name == BACK else int(ahead)}>("
     if is_short(tile):
         call, given = f"pf_turn_short<{tile.dtype.bytes}, {tile.rows}, {tile.lanes}>(", given[:-2]
     declared = [f"{indent}__attribute__((aligned({LINE}))) {kind} {array}[{size}];"]

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.touched import memory_of
-from polyfuse.codegen.transposed import LINE, plain
+from polyfuse.codegen.transposed import BACK, LINE, plain
 from polyfuse.codegen.windows import strip_of
-from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
@@ -43,8 +42,8 @@ from polyfuse.ir.tensor_graph import Expr, Index, Read
 
 # Shorter loops have no lines to keep.
 LEAST = 4
-# What arrays have together at most: those of long rows are in the cache behind L2.
-MOST_OF_L2 = 4
+# What arrays have together at most: those of long rows are in the last cache.
+MOST_BYTES = 16 << 20
 # What a lane is called where loops have variables of their own.
 _LANE = "%lane"
 # The loop over all of them after the row.
@@ -76,9 +75,9 @@ class _Stored:
                 return (self.low, self.high) == (loop.lower, loop.upper)
 
 
-def turn_stores(kernel: Kernel, block: Block, core: Core) -> tuple[Kernel, Block]:
+def turn_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
     """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
-    made = _Tiles(kernel, MOST_OF_L2 * core.l2)
+    made = _Tiles(kernel, MOST_BYTES)
     block = made.block(block)
     return replace(kernel, buffers=(*kernel.buffers, *made.arrays)) if made.arrays else kernel, block
 
@@ -251,4 +250,4 @@ def _turned_back(row: For, s: _Stored, array: Buffer) -> TurnedTile:
     (rows, _), bare = array.extents, replace(row, body=())
     assert isinstance(rows, IConst)
     to = s.buffer, s.at(lane.var)
-    return TurnedTile("%back", array.dtype, array.tensor, place, lane, s.length, bare, rows.value, to)
+    return TurnedTile(BACK, array.dtype, array.tensor, place, lane, s.length, bare, rows.value, to)

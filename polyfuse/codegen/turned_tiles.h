@@ -12,7 +12,8 @@ template <> struct pf_bits<8> { typedef unsigned long long type; };
 // Squares of N elements of SIZE bytes go through registers, in log2(N) rounds over pairs of vectors whose numbers
 // differ in one bit.  Within pieces of 16 bytes lanes of both are taken by turns, which machines do in one
 // instruction; vectors are then numbered with these bits the other way round.  Whole pieces are exchanged.
-// AHEAD asks for the lines of the next square: hardware does not follow so many rows.
+// AHEAD = 1 asks for the lines of the next square: hardware does not follow so many rows. With 2, lines of `to` come
+// from farther away than those of `from`.
 template <int SIZE, int N, int AHEAD> struct pf_square {
   typedef typename pf_bits<SIZE>::type T;
   typedef T V __attribute__((vector_size(SIZE * N)));
@@ -54,15 +55,15 @@ template <int SIZE, int N, int AHEAD> struct pf_square {
 #pragma GCC unroll 16
     for (int k = 0; k < N; ++k) {
       v[k] = ((const A*)(from + k * step))->v;
-      if (AHEAD) __builtin_prefetch(from + (k + N) * step);
+      if (AHEAD == 1) __builtin_prefetch(from + (k + N) * step);
     }
     rounds<1>(v);
 #pragma GCC unroll 16
     for (int k = 0; k < N; ++k) ((A*)(to + k * room))->v = v[place(k)];
   }
-  // Along the memory whose rows are farther apart: eight of them that crowd in one set of a cache find room.
+  // Along the memory whose rows are farther apart, or come from farther away: eight of them that crowd in one set of a cache find room.
   PF_INLINE void all(T* to, pf_i64 room, const T* from, pf_i64 step, pf_i64 rows, pf_i64 lanes) {
-    const bool far = (room < 0 ? -room : room) > (step < 0 ? -step : step);
+    const bool far = AHEAD == 2 || (room < 0 ? -room : room) > (step < 0 ? -step : step);
     const pf_i64 outer = far ? rows : lanes, inner = far ? lanes : rows;
     for (pf_i64 i = 0; i < outer; i += N) {
       const pf_i64 o = i + N <= outer ? i : outer - N;

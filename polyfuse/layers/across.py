@@ -27,6 +27,8 @@ from polyfuse.layers.loop_order import NEAR
 from polyfuse.layers.strides import address, stride
 
 LINE = Core().line
+# Lines so many bytes apart are in few sets of a cache.
+CROWDED = 2048
 # A tile saves a jump of each lane; what no tile can be made of counts as so many that can.
 AS_MANY = 8
 
@@ -84,6 +86,13 @@ def stored_across(graph: TensorGraph, lanes: Iterable[Member], names: Iterable[s
         if not any(isinstance(i, EXPR_TYPES) for i in s.write) and jumps(s.write, of[s.name])
         if (apart := stride(address(graph, s.target, s.write), of[s.name])) is None or abs(apart) > NEAR
     ]
+
+
+def crowds(graph: TensorGraph, s: Statement, lane: Member) -> bool:
+    """Are the lines that neighbouring lanes store to in few sets of a cache?"""
+    at = lane.of(s.name)
+    apart = stride(address(graph, s.target, s.write), at.name) if isinstance(at, IVar) else None
+    return apart is not None and apart * graph.tensor(s.target).dtype.bytes % CROWDED == 0
 
 
 def jumps(indices: tuple[Index, ...], lane: str) -> bool:

@@ -199,13 +199,13 @@ def _map_parallel(
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
     not too small: `SMALLEST_PARALLEL`, or as much as `smallest` says."""
     smallest = SMALLEST_PARALLEL if smallest is None else smallest
-    rows = tiled = rows_of_results(graph, phase, threads, decisions, knobs.on)
+    rows = tiled = rows_of_results(graph, phase, threads, decisions)
     if tiled is None:
         sunk = sink(graph, phase, threads, decisions, knobs)
         if not isinstance(sunk, Band):
             return vectorise(graph, sunk, threads, decisions, knobs)
         phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest)
-        tiled = transposed_tiles(graph, phase, threads, decisions, knobs.on)
+        tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
     least = min(smallest, SMALLEST_ROWS) if has_band(phase.child) else smallest

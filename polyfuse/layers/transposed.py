@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
-from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, statements
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers.across import Lanes, clamped_across, has_arms, stored_across
+from polyfuse.layers.across import Lanes, clamped_across, crowds, has_arms, stored_across
 from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
@@ -43,9 +42,6 @@ LEAST = 4
 SQUARE = 16
 # Rows of a loop that has whole rows in it, the best number first, and what its tiles have together at most.
 ROWS, MOST_BYTES = (16, 8), 64 * 1024
-# Arrays that are turned around into results may have half of L2, and those of the fewest rows so many of it:
-# from the next cache as well, lines are met once for all of their elements.
-FAR_L2 = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +53,18 @@ class Tiled:
 
 
 def transposed_tiles(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
+    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]
 ) -> Tiled | None:
     """The nest in tiles; None where no access asks for them."""
     names = statements(phase)
     if has_band(phase.child) or not is_free(graph, phase.members[-1], names):
-        return _rows(graph, phase, threads, decisions, core)
+        return _rows(graph, phase, threads, decisions)
     if not phase.permutable or not all(is_free(graph, m, names) for m in phase.members[:-1]):
         return None
     phase = _cheapest(graph, phase)
     *others, lane = phase.members
     if stored := stored_across(graph, (lane,), names):
-        return _stored(graph, phase, stored, threads, decisions, core)
+        return _stored(graph, phase, stored, threads, decisions)
     found = {m: reads for m in others if (reads := Lanes(graph, names, m, (lane,)).reads())}
     if not found or not _stored_along(graph, lane, names):
         return None
@@ -107,7 +103,6 @@ def _stored(
     stored: list[Statement],
     threads: int,
     decisions: list[Decision],
-    core: Core,
 ) -> Tiled | None:
     """A nest of free loops whose results jump in the lanes, in tiles."""
     *others, lane = phase.members
@@ -123,10 +118,10 @@ def _stored(
         return None
     if any(has_arms(graph.statement(n), e.name) for n, e in lane.exprs if isinstance(e, IVar)):
         around = (*(m for m in others if m != row), row)
-        return _rows(graph, replace(phase, members=(*around, lane)), threads, decisions, core)
+        return _rows(graph, replace(phase, members=(*around, lane)), threads, decisions)
     size = max(t.bytes for t in _types(graph, stored))
-    wide = FAR_BYTES if _from_memory(graph, names, threads) and not reads else LANE_BYTES
-    high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (NEAR_BYTES, wide), strict=True))
+    wide = FAR_BYTES if any(crowds(graph, s, lane) for s in stored) else NEAR_BYTES
+    high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (wide, LANE_BYTES), strict=True))
     _note(decisions, _targets(stored), f"tiles of {row.name} and {lane.name} are turned around after them")
     _note(decisions, _tensors(reads), f"tiles of {row.name} and {lane.name} are turned around")
     return _in_tiles(graph, phase, row, high, long)
@@ -145,9 +140,7 @@ def _in_tiles(graph: TensorGraph, phase: Band, row: Member, high: int, long: int
     return Tiled(replace(phase, members=(*blocks, *inner)), len(blocks))
 
 
-def _rows(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
-) -> Tiled | None:
+def _rows(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]) -> Tiled | None:
     """Blocks of the last loop that has whole rows in it, or of the one that results run along."""
     if split := last_phases_along(graph, phase, threads, decisions):
         return Tiled(*split)
@@ -169,7 +162,7 @@ def _rows(
         return None
     most = min(trip, iterations(graph, around) // (2 * threads))
     room = longest * sum(r.dtype.bytes for r in reads)
-    found = [n for n in _heights(graph, stored, longest, core) if n <= most and room * n <= MOST_BYTES]
+    found = [n for n in _heights(graph, stored, longest, threads) if n <= most and room * n <= MOST_BYTES]
     if stored and not found:
         _stays(decisions, stored, f"{ROWS[-1]} rows are too many, or too large for the caches")
         stored = []
@@ -209,25 +202,24 @@ def _types(graph: TensorGraph, stored: list[Statement]) -> list[DType]:
     return [graph.tensor(s.target).dtype for s in stored]
 
 
-def _heights(graph: TensorGraph, stored: list[Statement], longest: int, core: Core) -> list[int]:
-    """Numbers of rows of so many elements whose results are some lines of memory, the best number first."""
+def _heights(graph: TensorGraph, stored: list[Statement], longest: int, threads: int) -> list[int]:
+    """Numbers of rows of so many elements whose results are some lines of memory, the best number first. Arrays
+    may come from L3: fewer rows, with shorter runs of lines, take longer."""
     types = _types(graph, stored)
     size, each = max((t.bytes for t in types), default=1), longest * sum(t.bytes for t in types)
-    found = [n for n in (FAR_BYTES // size >> k for k in range(8)) if n >= ROWS[-1]]
-    near = [n for n in found if n * each <= core.l2 // 2]
-    return near or [n for n in ROWS if n * each <= FAR_L2 * core.l2]
+    most = table_cpu(threads).levels[-2].capacity * SHARE_OF_L3 / threads
+    numbers = (FAR_BYTES // size >> k for k in range(FAR_BYTES.bit_length()))
+    return [n for n in numbers if n >= ROWS[-1] and n * each <= most]
 
 
-def rows_of_results(
-    graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision], core: Core
-) -> Tiled | None:
+def rows_of_results(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decision]) -> Tiled | None:
     """Such blocks where results lie along the rows: with the other loop innermost, as reads alone would have
     it, their stores would jump."""
     names = heavy(graph, statements(phase))
     lanes = [(n, e) for b in innermost(phase) for n, e in b.members[-1].exprs if n in names]
     results = [(n, e) for n, e in lanes if graph.tensor(graph.statement(n).target).role is not Role.TEMP]
     stored = any(e == last for n, e in results for last in _last(graph, n))
-    return _rows(graph, phase, threads, decisions, core) if stored and has_band(phase.child) else None
+    return _rows(graph, phase, threads, decisions) if stored and has_band(phase.child) else None
 
 
 def _has_rows(phase: Band) -> bool:
