@@ -27,7 +27,7 @@ _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "soon": "no vector loop goes along lines that are not near yet",
     "prefetch": "rows are computed in loops without a place to ask for the next one",
-    "transpose": "no loop reads its tiles row by row",
+    "transpose": "no loop reads or stores its tiles row by row",
     "tile": "its loops are no tiles of registers",
 }
 

@@ -1,13 +1,15 @@
 """Loops of a CPU around accesses whose rows run along another loop than the vector lanes.
 
     B(j, i)(y[j, i] = x[i, j])     becomes     B(j // 64, i // 64, j, i)(y[j, i] = x[i, j])
+    B(i, k)(y[k, i] = f(x[i, k], z[i, k]))     becomes     B(i // 64, k // 64, i, k)(y[k, i] = ...)
 
-Along the lanes such a read jumps from line to line, and comes back to each line for its neighbour only when
-all lines of the column have gone by.  In a tile of both loops it stays in a cache for all of its elements,
-and `codegen.transposed` can turn the tile around in registers.
+Along the lanes such an access jumps from line to line, and comes back to each line for its neighbour only
+when all lines of the column have gone by.  In a tile of both loops it stays in a cache for all of its
+elements, and `codegen.transposed` can turn the tile around in registers; that of results does
+`codegen.turned_stores`, after the tile.
 
 Where a loop has whole rows in it, as that of a softmax has, it is cut into blocks alone: the columns that its
-rows read, turned around, are the tile.
+rows read or store, turned around, are the tile.
 """
 
 from __future__ import annotations
@@ -203,8 +205,8 @@ def _types(graph: TensorGraph, stored: list[Statement]) -> list[DType]:
 
 
 def _heights(graph: TensorGraph, stored: list[Statement], longest: int, threads: int) -> list[int]:
-    """Numbers of rows of so many elements whose results are some lines of memory, the best number first. Arrays
-    may come from L3: fewer rows, with shorter runs of lines, take longer."""
+    """Numbers of rows of so many elements whose results are some lines of memory, the best number first.
+    Arrays may come from L3: fewer rows, with shorter runs of lines, take longer."""
     types = _types(graph, stored)
     size, each = max((t.bytes for t in types), default=1), longest * sum(t.bytes for t in types)
     most = table_cpu(threads).levels[-2].capacity * SHARE_OF_L3 / threads
