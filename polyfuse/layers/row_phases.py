@@ -21,6 +21,7 @@ from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, Tree, sequence, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, depends_on, statement_reads
 from polyfuse.layers.across import stored_across
+from polyfuse.layers.loop_order import held
 from polyfuse.layers.nest import has_band, is_free, iterations, trip_of
 
 # Rows of a block, the best number first: results are stored in pieces of so many elements.
@@ -84,9 +85,11 @@ def _runs_along(graph: TensorGraph, tree: Tree, row: Member) -> bool:
     names = statements(tree)
     if not is_free(graph, tree.members[0], names) or not stored_across(graph, tree.members, names):
         return False
+    passed = held(graph, names)
     for s in map(graph.statement, names):
         at = row.of(s.name)
-        touched = [s.write, *(r.indices for r in statement_reads(s))]
+        touched = [] if s.target in passed else [s.write]
+        touched += [r.indices for r in statement_reads(s) if r.tensor not in passed]
         if s.reduction is not None or not isinstance(at, IVar):
             return False
         if not all(_is_along(indices, at.name) for indices in touched):

@@ -117,6 +117,8 @@ def test_last_phases_that_read_no_row_run_along_the_rows() -> None:
     assert loops(kernels, "m")[:2] == ["i_blk@blk", "i@seq"]
     source = emit(kernels).source
     assert "pf_turn" not in source and not stored_across(source)
+    passed = LEAST.replace("y[k, i] = m[i] + b[k]", "t[i, k] = exp(m[i]) * b[k]; y[k, i] = t[i, k] + 1.0")
+    assert loops(mapped(passed, I=1024, K=512)[0]) == ["i_blk@blk", "k@seq", "i@vec"]
 
 
 def test_functions_of_rows_are_computed_for_a_block_of_them() -> None:
