@@ -106,7 +106,8 @@ def _stored(
     threads: int,
     decisions: list[Decision],
 ) -> Tiled | None:
-    """A nest of free loops whose results jump in the lanes, in tiles."""
+    """A nest of free loops whose results jump in the lanes, in blocks of whole rows, which memory is faster
+    with, or in tiles."""
     *others, lane = phase.members
     names = statements(phase)
     found = {m: Lanes(graph, names, m, (lane,)) for m in others}
@@ -118,10 +119,14 @@ def _stored(
     if any(t is not None and t < LEAST for t in trips):
         _stays(decisions, stored, f"loops of fewer than {LEAST} iterations have no lines to keep")
         return None
-    if any(has_arms(graph.statement(n), e.name) for n, e in lane.exprs if isinstance(e, IVar)):
-        around = (*(m for m in others if m != row), row)
-        return _rows(graph, replace(phase, members=(*around, lane)), threads, decisions)
     size = max(t.bytes for t in _types(graph, stored))
+    cut = any(has_arms(graph.statement(n), e.name) for n, e in lane.exprs if isinstance(e, IVar))
+    if cut or min(trips[0] or 0, iterations(graph, tuple(others)) // (2 * threads)) >= NEAR_BYTES // size:
+        around, noted = (*(m for m in others if m != row), row), list[Decision]()
+        whole = _rows(graph, replace(phase, members=(*around, lane)), threads, noted)
+        if cut or whole:
+            decisions += noted
+            return whole
     wide = FAR_BYTES if any(crowds(graph, s, lane) for s in stored) else NEAR_BYTES
     high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (wide, LANE_BYTES), strict=True))
     _note(decisions, _targets(stored), f"tiles of {row.name} and {lane.name} are turned around after them")

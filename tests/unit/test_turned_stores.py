@@ -50,13 +50,16 @@ def stored_across(source: str, name: str = "y") -> list[str]:
 
 
 def test_free_loops_are_cut_into_tiles_that_are_turned_around_after_them() -> None:
-    kernels, said = mapped(LARGEST.format("f32"), I=512, K=768)
+    kernels, said = mapped(LARGEST.format("f32"), I=100, K=768)
     assert loops(kernels) == ["i_blk@blk", "k_blk@blk", "i@seq", "k@vec"]
     assert said == "+ transpose y: tiles of i and k are turned around after them"
     source = emit(kernels).source
     assert "pf_turn<4, 2>(\n" in source and not stored_across(source)
-    kernels, _ = mapped(LARGEST.format("f64"), I=512, K=4000)
+    kernels, _ = mapped(LARGEST.format("f64"), I=100, K=4000)
     assert loops(kernels) == ["k_pages@blk", "i_blk@blk", "k_blk@seq", "i@seq", "k@vec"]
+    kernels, said = mapped(LARGEST.format("f32"), I=512, K=768)
+    assert loops(kernels) == ["i_blk@blk", "i@seq", "k@vec"]
+    assert said == "+ transpose y: columns of 128 neighbours along i are turned around together, after them"
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("f64", 64), ("f32", 128), ("f16", 256)])
