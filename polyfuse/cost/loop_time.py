@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from polyfuse.cost.operations import weight_of
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
@@ -34,7 +34,7 @@ from polyfuse.ir.loop_ir import (
     Update,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, IndexValue, Read, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, IndexValue, Read, reads, walk
 
 # Cycles of an access of a vector, or of a number; of a lane that is loaded or stored alone.
 LOAD, STORE = 0.5, 1.0
@@ -47,6 +47,9 @@ BEGUN, JOINED, TURNED, ITERATION, STEP = 8.0, 16.0, 0.4, 1.0, 8.0
 WRITTEN_OUT, SPREAD_OUT = 8, 2.0
 # Lanes that lie so many elements apart at most are loaded as whole vectors, and chosen from.
 INTERLEAVED = 4
+# A vector may not read behind the last of such elements: so many iterations go one by one, behind half a
+# vector.
+LEFT = 8
 # A function of one number takes so many times as long as of a vector: its operations wait for one another.
 ALONE, FUNCTION = 3.0, 9.0
 # Extremes that let NaN through take more than one instruction.
@@ -97,10 +100,25 @@ class LoopTime:
             body = self.block(x.body, inside, x.var)
             if trip <= WRITTEN_OUT and not x.lanes:
                 return body * trip / lanes * SPREAD_OUT
-            return ceil(trip / lanes) * body + BEGUN + JOINED * len(x.lanes)
+            alone = self._after_gaps(x, inside, ceil(trip / (LANE_VECTORS * lanes)) if x.lanes else 1)
+            return ceil(trip / lanes) * body + alone + BEGUN + JOINED * len(x.lanes)
         body = self.block(x.body, inside)
         steps = not any(isinstance(n, (For, If)) for n in x.body)
         return trip * (max(body, STEP if steps else 0.0) + ITERATION)
+
+    def _after_gaps(self, x: For, inside: Values, strips: int) -> float:
+        """Cycles of iterations that are made one by one behind the vectors of each strip, where a read leaves
+        elements out."""
+        found = (
+            r for n in x.body if isinstance(n, (Declare, Store, Update)) and n.value for r in reads(n.value)
+        )
+        if not any(1 < self._apart_of(r, x.var) <= INTERLEAVED for r in found):
+            return 0.0
+        return min(LEFT, trips(x, inside)) * strips * self.block(x.body, inside)
+
+    def _apart_of(self, r: Read, lane: str) -> float:
+        plain = [i for i in r.indices if not isinstance(i, EXPR_TYPES)]
+        return self._apart(r.tensor, plain, lane) if len(plain) == len(r.indices) else inf
 
     def _lanes(self, size: int) -> int:
         return self.core.vector_bytes // max(1, size)
