@@ -103,7 +103,7 @@ def test_what_data_finds_is_loaded_lane_by_lane() -> None:
 
 
 def test_strips_of_elements_that_are_left_out_end_one_by_one() -> None:
-    """gcc may not load a vector behind the last element of a strip: the rest of each goes number by number."""
+    """gcc may not load a vector behind the last element of a strip: its rest goes number by number."""
     text = "op f(x: f32[T, 2*H]) -> (y: f32[T]) where H >= 1 { y[t] = max[h in 0..H](tanh(x[t, {}*h])) }"
     near, apart = (loops_s(text.replace("{}", k), T=4096, H=128) for k in ("1", "2"))
     assert apart > 2 * near
