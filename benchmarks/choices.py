@@ -139,7 +139,7 @@ CHOICES = (
     Choice(
         "functions of all lanes at once",
         (Case("softmax"), Case("lstm_cell"), Case("rms_swiglu"), Case("xent_fwd")),
-        ((halves, "calls_rows", lambda body: False),),
+        ((halves, "calls_rows", lambda body, lane="": False),),
     ),
     Choice(
         "neighbouring vectors take turns",
@@ -320,7 +320,7 @@ CHOICES = (
             Case("rms_swiglu", {"T": 200, "H": 300}),
             Case("rms_swiglu", {"T": 5000, "H": 300}),
         ),
-        ((halves, "has_masked_end", lambda body: False),),
+        ((halves, "has_masked_end", lambda body, lane="": False),),
     ),
     Choice(
         "longer rows of functions take turns",

@@ -33,6 +33,8 @@ LESS = 1.2
 # Seconds beyond the least that are worth a second look, and that fewer layers must save: the model knows
 # short calls less well.
 WORTH_S, SAVED_S = 20e-6, 5e-6
+# Statements of a cluster that is tried: the second look takes as long as the first, for each way.
+MOST_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,12 @@ class ByModel:
     margin: float = APART
 
     def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
-        machine = machine_of(self.machine)
-        if isinstance(machine, Device) or piece.graph.sizes:
+        machine, ways = machine_of(self.machine), fewer_layers(piece, passes)
+        if isinstance(machine, Device) or not ways:
             return {}
         spent = seconds_of(piece.kernels, machine)
         well = WELL * least_s(piece.graph, machine) + WORTH_S
-        return fewer_layers(piece, passes) if spent > well else {}
+        return ways if spent > well else {}
 
     def doubt(self, piece: Piece) -> Doubt | None:
         return doubt_of(piece, self.machine)
@@ -129,7 +131,7 @@ def least_s(graph: TensorGraph, machine: CpuDevice) -> float:
 
 def fewer_layers(piece: Piece, passes: Passes) -> dict[str, Passes]:
     """The same without layer II, without layer I, and without both."""
-    if piece.graph.sizes or len(piece.graph.statements) < 2:
+    if piece.graph.sizes or not 2 <= len(piece.graph.statements) <= MOST_TRIED:
         return {}
     ways = {
         "layer I alone": replace(passes, stitching=None),

@@ -62,6 +62,11 @@ def conversions() -> dict[str, str]:
     }
 
 
+def has_masked_end(body: Block, lane: str = "") -> bool:
+    """Is what is left of a row of f32 computed under a mask: functions, which take long one by one?"""
+    return calls_rows(body, lane)
+
+
 @dataclass(slots=True)
 class HalfPrinter(Printer):
     """Inside of lanes `widened` and `narrowed` name the arrays of elements that are read, and stored to, and
@@ -171,7 +176,7 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """At most so many iterations, all of them if that is known."""
         found, stored = self.halves(loop)
-        if not found and not stored and not (self.in_rows and known) and not self._calls(loop):
+        if not found and not stored and not (self.in_rows and known) and not self._masked_end(loop):
             return plain
         lanes = -(-most // STEP) * STEP
         if known and lanes == most:
@@ -291,9 +296,11 @@ class HalfPrinter(Printer):
         return "" if loop.var in self.begin else loop.var
 
     def _calls(self, loop: For) -> bool:
-        """Are there functions of rows? What is left of a row is then computed under a mask: one by one they
-        take long."""
+        """Are there functions of rows?"""
         return calls_rows(loop.body, self._lane(loop))
+
+    def _masked_end(self, loop: For) -> bool:
+        return has_masked_end(loop.body, self._lane(loop))
 
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
@@ -306,7 +313,7 @@ class HalfPrinter(Printer):
             return False
         if trip is None or trip >= LANES:
             return True
-        return trip > STEP // 2 and trip % STEP > 0 and self._calls(loop)
+        return trip > STEP // 2 and trip % STEP > 0 and self._masked_end(loop)
 
     def halves(self, loop: For) -> tuple[list[Half], list[Half]]:
         """Elements of 16 bits that all lanes read, and that they store; none where indices are reported."""

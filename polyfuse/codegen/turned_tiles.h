@@ -135,13 +135,15 @@ template <int SIZE, int H, int N> struct pf_rows {
     each<0, APART>(to, to_step, x);
   }
 };
+// Lanes of a vector, of `most`, that so many elements fill: a power of two.
+constexpr int pf_whole(int most, int elements) { return most <= elements ? most : pf_whole(most / 2, elements); }
 // `pf_turn` of ROWS times LANES elements. Rows that lie one behind the other take no squares.
 template <int SIZE, int ROWS, int LANES>
 PF_INLINE void pf_turn_short(void* to, pf_i64 room, pf_i64 next, const void* from, pf_i64 along, pf_i64 step) {
   typedef typename pf_bits<SIZE>::type T;
   constexpr bool apart = ROWS < LANES;
   constexpr int length = apart ? ROWS : LANES, many = apart ? LANES : ROWS;
-  constexpr int lanes = PF_VECTOR / SIZE < many ? PF_VECTOR / SIZE : many;
+  constexpr int lanes = pf_whole(PF_VECTOR / SIZE, many);
   if (many % lanes || room != LANES || next != 1 || along != 1 || step != ROWS)
     return pf_turn<SIZE, 0>(to, room, next, from, along, step, ROWS, LANES);
 #pragma GCC unroll 4

@@ -36,8 +36,8 @@ from benchmarks.growth_programs import FAMILIES, MODEL, transformer  # noqa: E40
 # Chains of clamped stencils and files of errors are held by tests of their own.
 COUNTED = [n for n, f in FAMILIES.items() if n != "stencils" and not f.wrong]
 START, MORE = 16, 4
-# Norms are three statements each.
-STARTS = {"layer norms": 6}
+# Norms are three statements each; up to 16 results are a cluster that is tried by fewer layers.
+STARTS = {"layer norms": 6, "results": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_equal_layers_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         low, code = compiled(transformer(layers), dict(MODEL))
         lengths.append(len(code.source))
         assert len(low.scheduled.graph.statements) >= 35 * layers
-    assert lowered[0] == lowered[1] < 20
+    assert lowered[0] == lowered[1] < 60  # each form by all layers, some by fewer
     assert lengths[1] < 2 * lengths[0]  # bodies of equal kernels are printed once
 
 

@@ -35,6 +35,9 @@ class Eager:
     def doubt(self, piece: Piece) -> Doubt | None:
         return any_cut(piece, 2)
 
+    def rivals(self, piece: Piece, passes: Passes) -> dict[str, Passes]:
+        return {}
+
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
         self.last /= 2
         return self.last
