@@ -204,14 +204,14 @@ def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) 
     if known is not None and known in rivals:
         found, decisions = lower_piece(graph, rivals[known])
         return found, (_decision(graph, f"{known} was faster before"), *decisions)
-    fused = least = judge.seconds(graph, best)
+    fused = least = judge.closely(graph, best)
     name, made = KEPT, None
     for each, by in rivals.items():
         try:
             other = lower_piece(graph, by)
         except ScheduleError:
             continue
-        seconds = judge.seconds(graph, _candidate(graph, [other]))
+        seconds = judge.closely(graph, _candidate(graph, [other]))
         if pays(seconds, fused) and seconds < least:
             least, name, made = seconds, each, other
     lessons.keep(key, name)

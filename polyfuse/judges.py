@@ -63,6 +63,10 @@ class Judge(Protocol):
         """Of all kernels of a cluster."""
         ...
 
+    def closely(self, graph: TensorGraph, made: Candidate) -> float:
+        """The same, where kernels by fewer layers are compared."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ByModel:
@@ -83,6 +87,9 @@ class ByModel:
         return doubt_of(piece, self.machine)
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
+        return sum(k.seconds for k in estimate(made.kernels, machine_of(self.machine)).kernels)
+
+    def closely(self, graph: TensorGraph, made: Candidate) -> float:
         return seconds_of(made.kernels, machine_of(self.machine))
 
 
@@ -98,6 +105,9 @@ class ByClock:
 
     def doubt(self, piece: Piece) -> Doubt | None:
         return doubt_of(piece, self.machine) or any_cut(piece, self.machine)
+
+    def closely(self, graph: TensorGraph, made: Candidate) -> float:
+        return self.seconds(graph, made)
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
         try:

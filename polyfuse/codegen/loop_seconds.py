@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import ceil
 
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.tasks import Task
+from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.loop_time import LoopTime, Values, middle, trips
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel
 
 
@@ -21,15 +22,20 @@ def loop_seconds(kernel: Kernel, machine: CpuDevice, knobs: CpuKnobs) -> float:
 
 def _task(time: LoopTime, task: Task, threads: int) -> float:
     """Cycles of a task on its threads, whose last round may leave some of them idle."""
+    loops = [*([task.time] if task.time else []), *task.loops]
+    if task.along:  # the body is for all iterations of the last loop
+        last = loops.pop()
     known: Values = {}
     count = 1
-    for x in (*([task.time] if task.time else []), *task.loops):
+    for x in loops:
         count, known = count * trips(x, known), middle(x, known)
-    together = task.together
-    if together is not None and count >= together.rows:
-        each = time.block(together.body, known) / together.rows
+    if task.along:
+        ends = {begin_of(last): evaluate(last.lower, known), end_of(last): evaluate(last.upper, known)}
+        each = time.block(task.along, {**known, **ends})
+    elif task.together is not None and count >= task.together.rows:
+        each = time.block(task.together.body, known) / task.together.rows
     else:
-        each = time.block(task.along or task.body, known)
+        each = time.block(task.body, known)
     busy = min(threads, max(1, count)) if task.loops else 1
     rounds = ceil(count / busy) if task.loops else count
     return each * rounds + time.block(task.before, {})

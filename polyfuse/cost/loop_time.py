@@ -54,6 +54,8 @@ LEFT = 8
 ALONE, FUNCTION = 3.0, 9.0
 # Extremes that let NaN through take more than one instruction.
 CAREFUL = 1.5
+# Arrays of the code, which stay in registers or near, begin so.
+OWN = "%"
 Values = Mapping[str, int]
 
 
@@ -82,7 +84,8 @@ class LoopTime:
             case Store():
                 return self._value(n.value, lane, seen) + self._access(n.buffer, n.indices, lane, STORE)
             case Update():
-                access = self._access(n.buffer, n.indices, lane, STORE) + LOAD if n.indices else 0.0
+                kept = not n.indices or n.buffer.startswith(OWN)
+                access = 0.0 if kept else self._access(n.buffer, n.indices, lane, STORE) + LOAD
                 each = CAREFUL if n.op in ("min", "max") and n.nan else 1 / self.core.units
                 return self._value(n.value, lane, seen) + access + each
             case TurnedTile():
@@ -139,6 +142,8 @@ class LoopTime:
 
     def _access(self, buffer: str, indices: tuple[Index, ...], lane: str | None, whole: float) -> float:
         """Cycles of an access that takes `whole` along memory."""
+        if buffer.startswith(OWN):
+            return whole / 2
         if lane is None:
             return whole
         plain = [i for i in indices if not isinstance(i, EXPR_TYPES)]

@@ -134,7 +134,7 @@ class Prefers:
     def rivals(self, piece: Any, passes: Passes) -> dict[str, Passes]:
         return {"no fusion": PLAIN}
 
-    def seconds(self, graph: TensorGraph, made: Candidate) -> float:
+    def closely(self, graph: TensorGraph, made: Candidate) -> float:
         self.asked += 1
         return 1e-3 / (self.times if len(made.kernels.kernels) > 1 else 1.0)
 

@@ -32,7 +32,7 @@ WORST = {
     239: "+ transpose y0: columns of",
     245: "- feedback t3__sum, t3, t4, t5__sum, t5, y0: layer I alone ",
     355: "+ transpose y0: columns of",
-    427: "+ transpose y0: columns of",
+    427: "feedback t1, t1__2, t2, t3, y0: ",
 }
 # How much longer the model may say that the default takes than the best of less fusion.
 BOUND = 1.25
