@@ -13,6 +13,7 @@
 #define _DARWIN_C_SOURCE
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +26,7 @@
 #include "emulator_state.h"
 #include "emulator_fibers.h"
 #include "emulator_shadow.h"
+#include "emulator_sectors.h"
 #include "emulator_watchdog.h"
 #include "emulator_threads.h"
 
@@ -50,7 +52,7 @@ SharedArray* shared_array(pf_emu_site* site, const pf_emu_array* home) {
   s->data.reset(new char[bytes + 128]);
   s->cells.resize(E.launch->checked ? site->count : 0);
   char* base = (char*)(((uintptr_t)s->data.get() + 127) & ~(uintptr_t)127);
-  s->array = {base, 0, site->count, 0, s->cells.data(), nullptr, nullptr, 0, site->name, 128, site->size, 1};
+  s->array = {base, 0, site->count, 0, s->cells.data(), nullptr, nullptr, nullptr, 0, site->name, 128, site->size, 1};
   return s;
 }
 
@@ -79,6 +81,59 @@ char* store_vector(pf_emu_array* a, int64_t index, int count) {
 }
 char* address(pf_emu_array* a, int64_t index) { return E.shadow.atomic(a, index); }
 
+// The same with sectors counted; an atomic update is a store. The place of an access is where its call returns to.
+
+void touch(pf_emu_array* a, int64_t index, int64_t count, bool stores, const void* site) {
+  if (!a->sectors || !E.shadow.inside(a, index, count)) return;
+  const uint64_t place = place_in_block(E.current), block = E.running->serial;
+  E.busy = 1;
+  E.sectors.touch(a, index, count, stores, site, E.current->way, block << 10 | place, block << 5 | place / kLanes);
+  E.busy = 0;
+}
+
+#define PF_EMU_TOUCH(count, stores) touch(a, index, count, stores, __builtin_return_address(0))
+const char* load_counted(pf_emu_array* a, int64_t index) {
+  PF_EMU_TOUCH(1, false);
+  return load(a, index);
+}
+char* store_counted(pf_emu_array* a, int64_t index) {
+  PF_EMU_TOUCH(1, true);
+  return store(a, index);
+}
+const char* load_vector_counted(pf_emu_array* a, int64_t index, int count) {
+  PF_EMU_TOUCH(count, false);
+  return load_vector(a, index, count);
+}
+char* store_vector_counted(pf_emu_array* a, int64_t index, int count) {
+  PF_EMU_TOUCH(count, true);
+  return store_vector(a, index, count);
+}
+char* address_counted(pf_emu_array* a, int64_t index) {
+  PF_EMU_TOUCH(1, true);
+  return address(a, index);
+}
+#undef PF_EMU_TOUCH
+
+uint64_t enter_loop(int line) {
+  Thread& t = *E.current;
+  const uint64_t before = t.way, lane = E.running->serial << 10 | (uint64_t)place_in_block(&t);
+  E.busy = 1;
+  t.way = E.sectors.entered(before, (uint64_t)line, lane);
+  E.busy = 0;
+  return before;
+}
+
+void leave_loop(uint64_t way) { E.current->way = way; }
+
+// Which functions kernels call.
+void attach_accesses(bool counted) {
+  E.load = counted ? load_counted : load;
+  E.store = counted ? store_counted : store;
+  E.load_vector = counted ? load_vector_counted : load_vector;
+  E.store_vector = counted ? store_vector_counted : store_vector;
+  E.address = counted ? address_counted : address;
+}
+
 // ---- blocks --------------------------------------------------------------------------------------------
 
 Block* new_block(uint32_t id) {
@@ -101,6 +156,7 @@ Block* new_block(uint32_t id) {
     t.context = nullptr;
     t.wait = Wait::kNothing;
     t.line = 0;
+    t.way = 0;
   }
   for (size_t k = 0; k < b.warps.size(); ++k) {
     const int lanes = n - (int)k * kLanes;
@@ -199,6 +255,7 @@ void run_grid() {
   const auto run = [&](Block* b) {
     if (!run_block(*b)) return waiting.push_back(b);
     measure_shared(*b);
+    if (!l.cooperative) E.sectors.clear();  // else others have begun
     E.blocks_free.push_back(b);
   };
   mix(ids);
@@ -228,7 +285,7 @@ void pf_emu_time_is_up() {
 extern "C" pf_emu_engine* pf_emu_start() {
   static_cast<pf_emu_engine&>(E) = {
       {}, {}, {}, {}, 0, load, store, load_vector, store_vector, address, shared,
-      block_barrier, grid_barrier, exchange, active_lanes};
+      block_barrier, grid_barrier, exchange, active_lanes, enter_loop, leave_loop};
   return &E;
 }
 
@@ -244,6 +301,8 @@ extern "C" int64_t pf_emu_run_launch(Launch* launch, int32_t* stopped) {
   for (int k = 0; k < 8; ++k) draw();
   E.failed = false;
   E.busy = 1;
+  attach_accesses(launch->sectors);
+  E.sectors.clear();
   E.stack = Stack{};
   E.stacks.prepare((size_t)launch->stack_bytes);
   E.blocks_free.clear();

@@ -4,6 +4,9 @@
 #ifndef PF_EMU_CHECKED
 #define PF_EMU_CHECKED 1
 #endif
+#ifndef PF_EMU_SECTORS
+#define PF_EMU_SECTORS 0
+#endif
 
 #include "emulator_state.h"
 
@@ -86,6 +89,18 @@ template <class T>
 inline T __ldg(const T* address) {
   return *address;
 }
+
+// ---- loops: where sectors are counted, the word `for` of a kernel says that a thread comes in and goes out ------
+struct pf_emu_loop {
+  pf_emu_u64 before;
+  bool inside;
+  explicit pf_emu_loop(int line) : before(pf_emu->enter_loop(line)), inside(false) {}
+  bool once() {
+    if (inside) pf_emu->leave_loop(before);
+    return inside = !inside;
+  }
+};
+#define PF_EMU_FOR for (pf_emu_loop pf_emu_around(__LINE__); pf_emu_around.once();) for
 
 // ---- math -------------------------------------------------------------------------------------------------
 #define PF_EMU_MATH_1(name) \

@@ -26,7 +26,7 @@ from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Passing
 from polyfuse.runtime.arguments import Array, element_strides
 from polyfuse.runtime.emulator_engine import Engine, LaunchRecord
 from polyfuse.runtime.emulator_memory import Memory, address, bind
-from polyfuse.runtime.emulator_report import EmulationReport, Finding, finding, too_much_shared
+from polyfuse.runtime.emulator_report import EmulationReport, Finding, Sectors, finding, too_much_shared
 from polyfuse.runtime.emulator_source import ENTRY, kernels
 
 Order = Literal["forward", "reverse", "random"]
@@ -42,6 +42,7 @@ class EmulatedKernels:
     seed       of the random order
     resident   how many blocks the device holds at once; None: all
     count      count loads and stores of every element
+    sectors    count the sectors of memory that warps touch (with check)
     check      look at every access; without, only numbers come out, faster
     time_out_s a launch that takes longer does not end
     """
@@ -55,6 +56,7 @@ class EmulatedKernels:
         seed: int = 0,
         resident: int | None = None,
         count: bool = False,
+        sectors: bool = False,
         check: bool = True,
         time_out_s: float = TIME_OUT_S,
     ) -> None:
@@ -65,13 +67,13 @@ class EmulatedKernels:
         self.sizes = dict(sizes or {})
         self.report = EmulationReport()
         self._order, self._seed, self._resident = ORDERS.index(order), seed, resident
-        self._count, self._check = count and check, check
+        self._count, self._sectors, self._check = count and check, sectors and check, check
         self._time_out_ms = max(1, int(time_out_s * 1000))
         self._stacks = kernels(code.source)
         for launch in self.plan.launches:
             _check_launch(launch, self._stacks)
         self._engine = Engine.get()
-        self._library = self._engine.kernels(code.source, check=check)
+        self._library = self._engine.kernels(code.source, check=check, sectors=self._sectors)
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on the given arrays: name -> memory, for every buffer that is not workspace.
@@ -122,6 +124,8 @@ class _Run:
         self.found: list[Finding] = []
         self.kept = self.total = self.blocks = self.launches = 0
         self.loads, self.stores = self._counters(), self._counters()
+        counted = (len(owner.plan.launches), len(self.memory), 2) if owner._sectors else (0, 0, 2)
+        self.sectors = np.zeros(counted, np.uint64)  # loaded, stored
         self._keep: list[object] = []
 
     def _counters(self) -> dict[str, Array]:
@@ -150,6 +154,7 @@ class _Run:
             resident=owner._resident or 0,
             cooperative=launch.cooperative,
             checked=owner._check,
+            sectors=owner._sectors,
             stack_bytes=owner._stacks[launch.function],
             time_out_ms=owner._time_out_ms,
         )
@@ -208,7 +213,9 @@ class _Run:
         name = memory.buffer.name
         counted = name in self.loads
         record = memory.record(
-            self.loads[name][number] if counted else None, self.stores[name][number] if counted else None
+            self.loads[name][number] if counted else None,
+            self.stores[name][number] if counted else None,
+            self.sectors[number, list(self.memory).index(name)] if self.owner._sectors else None,
         )
         self._keep.append(record)
         return ctypes.addressof(record)
@@ -227,5 +234,21 @@ class _Run:
             for table in (self.loads, self.stores)
         ]
         return EmulationReport(
-            tuple(self.found), self.total, self.launches, self.blocks, seconds, shaped[0], shaped[1]
+            tuple(self.found),
+            self.total,
+            self.launches,
+            self.blocks,
+            seconds,
+            shaped[0],
+            shaped[1],
+            self._touched(),
+        )
+
+    def _touched(self) -> tuple[Sectors, ...]:
+        """The sectors of each launch and buffer, where there are any."""
+        return tuple(
+            Sectors(number, launch.function, name, int(loads), int(stores))
+            for number, (launch, each) in enumerate(zip(self.owner.plan.launches, self.sectors, strict=False))
+            for name, (loads, stores) in zip(self.memory, each, strict=True)
+            if loads or stores
         )

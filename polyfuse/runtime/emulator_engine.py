@@ -17,6 +17,8 @@ from polyfuse.runtime.toolchain import load_kernels, load_shared
 ENGINE_FLAGS = ("-O2", "-fno-strict-aliasing", "-w")
 # Threads run one by one, so there is nothing to vectorise; more than -O1 only compiles longer.
 KERNEL_FLAGS = ("-O1", "-fno-strict-aliasing", "-w")
+# An access stays one call, wherever a thread comes from; two would seem to be two accesses.
+SECTOR_FLAGS = ("-fno-thread-jumps", "-fno-crossjumping")
 _KERNELS_KEPT = 256
 _COUNTS = 6
 _ATTACH = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -33,6 +35,7 @@ class ArrayRecord(ctypes.Structure):
         ("cells", ctypes.c_void_p),
         ("loads", ctypes.c_void_p),
         ("stores", ctypes.c_void_p),
+        ("sectors", ctypes.c_void_p),
         ("first", ctypes.c_uint64),
         ("name", ctypes.c_char_p),
         ("alignment", ctypes.c_int64),
@@ -55,6 +58,7 @@ class LaunchRecord(ctypes.Structure):
         ("resident", ctypes.c_int64),
         ("cooperative", ctypes.c_int64),
         ("checked", ctypes.c_int64),
+        ("sectors", ctypes.c_int64),
         ("stack_bytes", ctypes.c_int64),
         ("time_out_ms", ctypes.c_int64),
         ("shared_bytes", ctypes.c_int64),
@@ -101,9 +105,9 @@ class Engine:
                 cls._instance = cls(_load_plain(emulator_source.engine(), ENGINE_FLAGS))
             return cls._instance
 
-    def kernels(self, source: str, *, check: bool) -> KernelLibrary:
+    def kernels(self, source: str, *, check: bool, sectors: bool = False) -> KernelLibrary:
         """The library of an emitted source, attached to this engine."""
-        library = _load(source, check)
+        library = _load(source, check, sectors)
         _ATTACH(library.address("pf_emu_attach"))(self.address)
         return library
 
@@ -124,9 +128,10 @@ class Engine:
 
 
 @lru_cache(maxsize=_KERNELS_KEPT)
-def _load(source: str, check: bool) -> KernelLibrary:
-    text = emulator_source.translation_unit(source, check=check)
-    return load_kernels(text, extra_flags=KERNEL_FLAGS, plain=True)
+def _load(source: str, check: bool, sectors: bool) -> KernelLibrary:
+    text = emulator_source.translation_unit(source, check=check, sectors=sectors)
+    flags = (*KERNEL_FLAGS, *SECTOR_FLAGS) if sectors else KERNEL_FLAGS
+    return load_kernels(text, extra_flags=flags, plain=True)
 
 
 def _load_plain(source: str, flags: Sequence[str]) -> ctypes.CDLL:

@@ -3,6 +3,13 @@
 template <class T, int N>
 struct pf_vec;  // of the emitted source
 
+#if PF_EMU_SECTORS
+// Every access is a call in the kernel itself, so that its address tells which one it is.
+#define PF_EMU_INLINE __attribute__((always_inline))
+#else
+#define PF_EMU_INLINE
+#endif
+
 #if PF_EMU_CHECKED
 
 // What `b_y[i]` is: converts to the value and takes one. Its address is only taken for an atomic update.
@@ -10,27 +17,27 @@ template <class T>
 struct pf_emu_element {
   pf_emu_array* array;
   pf_emu_i64 index;
-  operator T() const { return *(const T*)pf_emu->load(array, index); }
-  T operator=(T value) const {
+  PF_EMU_INLINE operator T() const { return *(const T*)pf_emu->load(array, index); }
+  PF_EMU_INLINE T operator=(T value) const {
     *(T*)pf_emu->store(array, index) = value;
     return value;
   }
-  T operator=(const pf_emu_element& other) const { return *this = (T)other; }
-  T operator+=(T value) const { return *this = (T)(T(*this) + value); }
-  T operator-=(T value) const { return *this = (T)(T(*this) - value); }
-  T operator*=(T value) const { return *this = (T)(T(*this) * value); }
-  T operator/=(T value) const { return *this = (T)(T(*this) / value); }
-  T operator&=(T value) const { return *this = (T)(T(*this) & value); }
-  T operator|=(T value) const { return *this = (T)(T(*this) | value); }
-  T operator^=(T value) const { return *this = (T)(T(*this) ^ value); }
-  T* operator&() const { return (T*)pf_emu->address(array, index); }
+  PF_EMU_INLINE T operator=(const pf_emu_element& other) const { return *this = (T)other; }
+  PF_EMU_INLINE T operator+=(T value) const { return *this = (T)(T(*this) + value); }
+  PF_EMU_INLINE T operator-=(T value) const { return *this = (T)(T(*this) - value); }
+  PF_EMU_INLINE T operator*=(T value) const { return *this = (T)(T(*this) * value); }
+  PF_EMU_INLINE T operator/=(T value) const { return *this = (T)(T(*this) / value); }
+  PF_EMU_INLINE T operator&=(T value) const { return *this = (T)(T(*this) & value); }
+  PF_EMU_INLINE T operator|=(T value) const { return *this = (T)(T(*this) | value); }
+  PF_EMU_INLINE T operator^=(T value) const { return *this = (T)(T(*this) ^ value); }
+  PF_EMU_INLINE T* operator&() const { return (T*)pf_emu->address(array, index); }
 };
 
 template <class T>
 struct pf_emu_read_only {
   typedef T element;
   pf_emu_array* array;
-  T operator[](pf_emu_i64 index) const {
+  PF_EMU_INLINE T operator[](pf_emu_i64 index) const {
     if ((pf_emu_u64)(index - array->low) < array->plain) return ((const T*)array->data)[index];
     return *(const T*)pf_emu->load(array, index);
   }
@@ -41,11 +48,11 @@ struct pf_emu_memory {
   typedef T element;
   pf_emu_array* array;
   operator pf_emu_read_only<T>() const { return {array}; }
-  pf_emu_element<T> operator[](pf_emu_i64 index) const { return pf_emu_element<T>{array, index}; }
+  PF_EMU_INLINE pf_emu_element<T> operator[](pf_emu_i64 index) const { return pf_emu_element<T>{array, index}; }
 };
 
 template <int N, class Memory>
-inline pf_vec<typename Memory::element, N> pf_load(const Memory& memory, pf_emu_i64 index) {
+PF_EMU_INLINE inline pf_vec<typename Memory::element, N> pf_load(const Memory& memory, pf_emu_i64 index) {
   typedef typename Memory::element T;
   pf_vec<T, N> result;
   const T* from = (const T*)pf_emu->load_vector(memory.array, index, N);
@@ -54,7 +61,7 @@ inline pf_vec<typename Memory::element, N> pf_load(const Memory& memory, pf_emu_
 }
 
 template <int N, class T>
-inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
+PF_EMU_INLINE inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
   T* to = (T*)pf_emu->store_vector(memory.array, index, N);
   for (int k = 0; k < N; ++k) to[k] = value[k];
 }

@@ -45,16 +45,17 @@ class Memory:
     def address(self) -> int:
         return address(self.array)
 
-    def record(self, loads: Array | None, stores: Array | None) -> ArrayRecord:
+    def record(self, loads: Array | None, stores: Array | None, sectors: Array | None = None) -> ArrayRecord:
         """As the engine reads it."""
         return ArrayRecord(
             data=self.address,
             low=self.low,
             count=self.count,
-            plain=self.count if self.cells is None and loads is None else 0,
+            plain=self.count if self.cells is None and loads is None and sectors is None else 0,
             cells=None if self.cells is None else address(self.cells),
             loads=None if loads is None else address(loads),
             stores=None if stores is None else address(stores),
+            sectors=None if sectors is None else address(sectors),
             first=int(self.unwritten),
             name=self.buffer.name.encode(),
             alignment=self.alignment,

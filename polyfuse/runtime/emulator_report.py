@@ -25,11 +25,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Sectors:
+    """Sectors of 32 bytes that warps loaded from a buffer, and stored to it, in one launch.
+
+    One access of a warp touches as many as its lanes' elements lie in: 4 for 32 neighbours of 4 bytes, 32 for
+    lanes that are far apart, 1 for a value that all lanes read.  An atomic update is a store.
+    """
+
+    launch: int
+    function: str
+    buffer: str
+    loads: int
+    stores: int
+
+
+@dataclass(frozen=True, slots=True)
 class EmulationReport:
     """Of one run. `total` counts findings, of which `findings` keeps a few of each kind and array.
 
     `loads` and `stores` (where counted): buffer -> how often each element was, as an array of the launches
-    by the buffer's shape.
+    by the buffer's shape.  `sectors` (where counted): one for each launch and buffer that it touches.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -39,6 +54,12 @@ class EmulationReport:
     seconds: float = 0.0
     loads: Mapping[str, Array] = field(default_factory=dict)
     stores: Mapping[str, Array] = field(default_factory=dict)
+    sectors: tuple[Sectors, ...] = ()
+
+    @property
+    def transactions(self) -> int:
+        """All sectors that were loaded and stored."""
+        return sum(s.loads + s.stores for s in self.sectors)
 
     def raise_if_wrong(self) -> None:
         """Raises EmulationError (PF730 to PF739) with all that was found."""

@@ -43,14 +43,25 @@ def _stack(source: str, start: int, end: int) -> int:
     return LEAST_STACK + (total + 4095 & ~4095)
 
 
-def translation_unit(source: str, *, check: bool) -> str:
+def translation_unit(source: str, *, check: bool, sectors: bool = False) -> str:
     """C++ of a library that has an entry point for each kernel of the source."""
     entries = [
         f'extern "C" void {ENTRY}{name}(void* const* slots) {{ pf_emu_call(&{name}, slots); }}'
         for name in kernels(source)
     ]
-    head = f"#define PF_EMU_CHECKED {int(check)}\n{_text('emulator.h')}"
-    return "\n".join([head, f'#line 1 "{NAME}"', source, *entries, ""])
+    head = (
+        f"#define PF_EMU_CHECKED {int(check)}\n#define PF_EMU_SECTORS {int(sectors)}\n{_text('emulator.h')}"
+    )
+    text = _with_loops_told(source) if sectors else source
+    return "\n".join([head, f'#line 1 "{NAME}"', text, *entries, ""])
+
+
+def _with_loops_told(source: str) -> str:
+    """`for` of the kernels is a macro that tells the engine; what stands before them loops over no memory."""
+    first = _KERNEL.search(source)
+    start = source.rfind("\n", 0, first.start()) + 1 if first else 0
+    line = source.count("\n", 0, start) + 1
+    return f"{source[:start]}#define for PF_EMU_FOR\n#line {line}\n{source[start:]}\n#undef for"
 
 
 def engine() -> str:

@@ -26,6 +26,7 @@ struct pf_emu_array {
   pf_emu_cell* cells;  // of index `low` on; null: nobody writes it
   pf_u32* loads;       // counters of index `low` on, or null
   pf_u32* stores;
+  pf_emu_u64* sectors;  // that warps loaded, stored; null where they are not counted
   pf_emu_u64 first;  // cells of an earlier time hold nothing to read; 0: all elements have a value
   const char* name;
   pf_emu_i64 alignment;  // of element 0, in bytes
@@ -55,4 +56,6 @@ struct pf_emu_engine {
   void (*grid_barrier)(const void* state, int line);
   pf_emu_u64 (*exchange)(unsigned lanes, pf_emu_u64 value, int step, int bytes, int line);
   unsigned (*active)();
+  pf_emu_u64 (*enter_loop)(int line);  // the way of the thread before
+  void (*leave_loop)(pf_emu_u64 way);
 };

@@ -17,6 +17,7 @@ struct Thread {
   unsigned lanes;
   int step, bytes;
   uint64_t value;
+  uint64_t way;  // the loops that it is in, and which iteration of each
 };
 
 struct Warp {
@@ -51,13 +52,14 @@ struct Launch {  // as Python fills it
   void (*kernel)(void* const*);
   void* const* slots;
   int64_t blocks, threads_x, threads_y;
-  int64_t order, seed, resident, cooperative, checked;
+  int64_t order, seed, resident, cooperative, checked, sectors;
   int64_t stack_bytes, time_out_ms;
   int64_t shared_bytes;  // result: declared by a block
 };
 
 struct Engine : pf_emu_engine {
   Shadow shadow;
+  Sectors sectors;
   Stacks stacks;
   Stack stack{};  // that runs; none: the caller's
   Context caller = nullptr;
