@@ -71,6 +71,7 @@ class _Program:
 
     rng: random.Random
     transposed: bool
+    limits: tuple[int, int] = (LEAST_ELEMENTS, MOST_ELEMENTS)
     sizes: dict[str, int] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -80,7 +81,7 @@ class _Program:
     kinds: list[str] = field(default_factory=list)
 
     def draw(self) -> None:
-        self.sizes = _sizes(self.rng)
+        self.sizes = _sizes(self.rng, *self.limits)
         self.made.append(self.input(self.order("".join(self.sizes))))
         makers: tuple[tuple[Callable[[], None], int], ...] = (
             (self.map, 6), (self.fold, 5), (self.gather, 1), (self.strided, 1),
@@ -269,9 +270,10 @@ class _Program:
         return f"op f({given})\n    -> ({', '.join(self.final)}) {{\n{body}\n}}\n"
 
 
-def _sizes(rng: random.Random) -> dict[str, int]:
-    """Sizes of two or three axes: each on a logarithmic scale, half of them powers of two."""
-    total = math.exp(rng.uniform(math.log(LEAST_ELEMENTS), math.log(MOST_ELEMENTS)))
+def _sizes(rng: random.Random, least: int, most: int) -> dict[str, int]:
+    """Sizes of two or three axes, of so many elements in all: each on a logarithmic scale, half of them
+    powers of two."""
+    total = math.exp(rng.uniform(math.log(least), math.log(most)))
     count = rng.choice((2, 2, 3))
     shares = [rng.uniform(0.4, 1.0) for _ in range(count)]
     found = [max(2, round(total ** (s / sum(shares)))) for s in shares]
@@ -284,12 +286,15 @@ def _sizes(rng: random.Random) -> dict[str, int]:
     return dict(zip("abc", found, strict=False))
 
 
-def draw(seed: int) -> Iterator[Drawn]:
-    """Programs without end; one in four has a transposed result."""
+def draw(seed: int, least: int = LEAST_ELEMENTS, most: int = MOST_ELEMENTS) -> Iterator[Drawn]:
+    """Programs without end over about `least` to `most` elements; one in four has a transposed result.
+
+    Other limits draw the same numbers: programs with the same statements, unless a size decides on them.
+    """
     number = 0
     while True:
         rng = random.Random(f"{seed} {number}")
-        program = _Program(rng, transposed=number % 4 == 3)
+        program = _Program(rng, number % 4 == 3, (least, most))
         program.draw()
         yield Drawn(number, tuple(dict.fromkeys(program.kinds)), program.text(), tuple(program.parameters))
         number += 1
