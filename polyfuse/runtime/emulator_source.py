@@ -13,6 +13,7 @@ import re
 from functools import cache, lru_cache
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+_BODY = re.compile(r"^(?:static __device__|.*__global__) .*\bvoid\b", re.MULTILINE)  # of kernels and parts
 _INCLUDE = re.compile(r'^#include "(emulator_\w+\.h)"$', re.MULTILINE)
 _PRIVATE = re.compile(r"^ *(?:pf_vec<\w+, *(\d+)>|\w+) \w+((?:\[\d+\])+)(?=[;, =])", re.MULTILINE)
 _WIDEST = 16  # bytes: twice those of the widest element
@@ -57,9 +58,9 @@ def translation_unit(source: str, *, check: bool, sectors: bool = False) -> str:
 
 
 def _with_loops_told(source: str) -> str:
-    """`for` of the kernels is a macro that tells the engine; what stands before them loops over no memory."""
-    first = _KERNEL.search(source)
-    start = source.rfind("\n", 0, first.start()) + 1 if first else 0
+    """`for` of kernels and their parts is a macro that tells the engine. Functions before them touch no memory."""
+    first = _BODY.search(source)
+    start = first.start() if first else 0
     line = source.count("\n", 0, start) + 1
     return f"{source[:start]}#define for PF_EMU_FOR\n#line {line}\n{source[start:]}\n#undef for"
 

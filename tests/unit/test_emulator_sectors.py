@@ -8,6 +8,7 @@ from emulated import SOME_ORDERS, Array, buffer, emulate, launch, source
 
 from polyfuse.codegen.cuda import CudaCode
 from polyfuse.ir.launch_plan import GridPlan, Kind
+from polyfuse.runtime import emulator_source
 from polyfuse.runtime.emulator import EmulatedKernels, Order
 
 COPY = """
@@ -51,6 +52,13 @@ extern "C" __global__ void __launch_bounds__(64) twice(PF_IN(float) b_x, PF_OUT(
 extern "C" __global__ void __launch_bounds__(32) short_rows(PF_IN(float) b_x, PF_OUT(float) b_y) {
   for (int row = 0; row < 6; ++row)
     for (int i = threadIdx.x; i < 40; i += 32) b_y[row * 40 + i] = b_x[row * 40 + i];
+}
+static __device__ __attribute__((noinline)) void part(const int rows, PF_IN(float) b_x, PF_OUT(float) b_y) {
+  for (int row = 0; row < rows; ++row)
+    for (int i = threadIdx.x; i < 40; i += 32) b_y[row * 40 + i] = b_x[row * 40 + i];
+}
+extern "C" __global__ void __launch_bounds__(32) in_parts(PF_IN(float) b_x, PF_OUT(float) b_y) {
+  if (blockIdx.x == 1) part(6, b_x, b_y);
 }
 extern "C" __global__ void __launch_bounds__(32) some_rows(PF_IN(float) b_x, PF_OUT(float) b_y) {
   for (int row = 0; row < 6; ++row) {
@@ -124,6 +132,20 @@ def test_no_order_of_threads_changes_what_is_counted(order: Order, seed: int) ->
     )
     # 40 elements of 4 bytes are 5 sectors: 4 of the first 32 lanes, 1 of the other 8.
     assert [(s.loads, s.stores) for s in ran.report.sectors] == [(30, 0), (0, 30)]
+
+
+def test_loops_of_functions_that_a_kernel_calls() -> None:
+    assert counted("in_parts", filled(240), np.zeros(240, "f4"), 2, 32) == (30, 30)
+
+
+def test_where_kernels_begin() -> None:
+    names = ["pf_warp_sum_f32", "pf_power_f32"]
+    part = "static __device__ __attribute__((noinline)) void pf_part() {}"
+    kernel = 'extern "C" __global__ void pf_k() {}'
+    for body in (f"{part}\n{kernel}\n", f"{kernel}\n"):
+        text = emulator_source.translation_unit(source(names, body), check=True, sectors=True)
+        before, _, after = text.rpartition("#define for PF_EMU_FOR\n")
+        assert "pf_warp_sum_f32" in before and after.splitlines()[1] == body.splitlines()[0]
 
 
 def test_what_straddles_a_sector() -> None:
