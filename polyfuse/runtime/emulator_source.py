@@ -58,7 +58,7 @@ def translation_unit(source: str, *, check: bool, sectors: bool = False) -> str:
 
 
 def _with_loops_told(source: str) -> str:
-    """`for` of kernels and their parts is a macro that tells the engine. Nothing before them touches memory."""
+    """`for` of kernels and their parts is a macro that tells the engine; before them is no memory."""
     first = _BODY.search(source)
     start = first.start() if first else 0
     line = source.count("\n", 0, start) + 1
