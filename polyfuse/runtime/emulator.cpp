@@ -87,7 +87,8 @@ void touch(pf_emu_array* a, int64_t index, int64_t count, bool stores, const voi
   if (!a->sectors || !E.shadow.inside(a, index, count)) return;
   const uint64_t place = place_in_block(E.current), block = E.running->serial;
   E.busy = 1;
-  E.sectors.touch(a, index, count, stores, site, E.current->way, block << 10 | place, block << 5 | place / kLanes);
+  const uint64_t lane = block << 10 | place, warp = block << 5 | place / kLanes;
+  E.sectors.touch(a, index, count, stores, site, E.current->way, lane, warp, E.shadow.grid_time);
   E.busy = 0;
 }
 

@@ -124,8 +124,8 @@ class _Run:
         self.found: list[Finding] = []
         self.kept = self.total = self.blocks = self.launches = 0
         self.loads, self.stores = self._counters(), self._counters()
-        counted = (len(owner.plan.launches), len(self.memory), 2) if owner._sectors else (0, 0, 2)
-        self.sectors = np.zeros(counted, np.uint64)  # loaded, stored
+        counted = (len(owner.plan.launches), len(self.memory), 3) if owner._sectors else (0, 0, 3)
+        self.sectors = np.zeros(counted, np.uint64)  # loaded, stored, fetched
         self._keep: list[object] = []
 
     def _counters(self) -> dict[str, Array]:
@@ -247,8 +247,8 @@ class _Run:
     def _touched(self) -> tuple[Sectors, ...]:
         """The sectors of each launch and buffer, where there are any."""
         return tuple(
-            Sectors(number, launch.function, name, int(loads), int(stores))
+            Sectors(number, launch.function, name, int(loads), int(stores), int(fetched))
             for number, (launch, each) in enumerate(zip(self.owner.plan.launches, self.sectors, strict=False))
-            for name, (loads, stores) in zip(self.memory, each, strict=True)
+            for name, (loads, stores, fetched) in zip(self.memory, each, strict=True)
             if loads or stores
         )

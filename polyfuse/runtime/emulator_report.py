@@ -29,7 +29,8 @@ class Sectors:
     """Sectors of 32 bytes that warps loaded from a buffer, and stored to it, in one launch.
 
     One access of a warp touches as many as its lanes' elements lie in: 4 for 32 neighbours of 4 bytes, 32 for
-    lanes that are far apart, 1 for a value that all lanes read.  An atomic update is a store.
+    lanes that are far apart, 1 for a value that all lanes read.  An atomic update is a store.  `fetched`:
+    those of the loads that the block had not loaded before, as if its cache held all that it loads.
     """
 
     launch: int
@@ -37,6 +38,7 @@ class Sectors:
     buffer: str
     loads: int
     stores: int
+    fetched: int = 0
 
 
 @dataclass(frozen=True, slots=True)

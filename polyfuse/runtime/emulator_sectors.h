@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int kSectorBytes = 32;
+constexpr int kFetched = 2;  // counter of a buffer after loads and stores
 
 inline uint64_t mixed(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b * 0x9e3779b97f4a7c15ull)) * 0xbf58476d1ce4e5b9ull;
@@ -54,10 +55,12 @@ struct Tally {
 struct Sectors {
   Tally lanes;  // by lane: loops entered, accesses made
   Tally warps;  // by warp: sectors touched
+  Tally blocks;  // by block: sectors loaded since the last barrier of the grid
 
   void clear() {
     lanes.clear();
     warps.clear();
+    blocks.clear();
   }
 
   // The way of a lane from here on: in a loop, the so-manieth time since the loop around began.
@@ -67,12 +70,16 @@ struct Sectors {
   }
 
   void touch(pf_emu_array* a, int64_t index, int64_t count, bool stores, const void* site, uint64_t way,
-             uint64_t lane, uint64_t warp) {
+             uint64_t lane, uint64_t warp, uint64_t since) {
     uint64_t here = mixed(way, (uint64_t)site * 2 + stores);
     here = mixed(mixed(here, lanes.met(mixed(here, lane)) + 1), warp);
     const int64_t first = index * a->size, last = first + count * a->size - 1;
-    for (int64_t k = first >> 5; k <= last >> 5; ++k)
-      if (!warps.met(mixed(mixed(here, (uint64_t)(uintptr_t)a->data), (uint64_t)k))) ++a->sectors[stores];
+    for (int64_t k = first >> 5; k <= last >> 5; ++k) {
+      const uint64_t sector = mixed((uint64_t)(uintptr_t)a->data, (uint64_t)k);
+      if (warps.met(mixed(here, sector))) continue;
+      ++a->sectors[stores];
+      if (!stores && !blocks.met(mixed(mixed(warp >> 5, since), sector))) ++a->sectors[kFetched];
+    }
   }
 };
 

@@ -26,7 +26,7 @@ struct pf_emu_array {
   pf_emu_cell* cells;  // of index `low` on; null: nobody writes it
   pf_u32* loads;       // counters of index `low` on, or null
   pf_u32* stores;
-  pf_emu_u64* sectors;  // that warps loaded, stored; null where they are not counted
+  pf_emu_u64* sectors;  // that warps loaded, stored, that blocks fetched; null: not counted
   pf_emu_u64 first;  // cells of an earlier time hold nothing to read; 0: all elements have a value
   const char* name;
   pf_emu_i64 alignment;  // of element 0, in bytes

@@ -34,14 +34,14 @@ def test_every_plan_is_counted() -> None:
     assert totals["default"] == totals["loop"] == 2 * once
     assert totals["none"] == 4 * once
     assert (row.ratio, row.over_unfused) == (1, 0.5)
-    assert f"x: {once} loads, 0 stores" in profile(row)
+    assert f"x: {once} loads ({once} fetched), 0 stores" in profile(row)
 
 
 def test_the_table_names_what_is_above_the_bound() -> None:
     def row(number: int, default: int) -> Row:
         totals = {p: default if p == "default" else 100 for p in PLANS}
-        return Row(number, ("map",), "", {p: (Sectors(0, "k", "x", n, 0),) for p, n in totals.items()})
+        return Row(number, ("map",), "", {p: (Sectors(0, "k", "x", n, 0, 50),) for p, n in totals.items()})
 
     text = report([row(0, 100), row(1, 300), row(2, 130)], 2)
-    assert "| all | 3 | 1.57 | 1.57 | 2 | 1 |" in text
+    assert "| all | 3 | 1.57 | 1.57 | 2 | 1 | 0 |" in text
     assert [line.split(" | ")[0] for line in text.splitlines()[-2:]] == ["| 1", "| 2"]

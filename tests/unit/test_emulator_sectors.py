@@ -69,6 +69,9 @@ extern "C" __global__ void __launch_bounds__(32) some_rows(PF_IN(float) b_x, PF_
     }
   }
 }
+extern "C" __global__ void __launch_bounds__(64) shifted_twice(PF_IN(float) b_x, PF_OUT(float) b_y) {
+  b_y[blockIdx.x * 64 + threadIdx.x] = b_x[threadIdx.x] + b_x[63 - threadIdx.x];
+}
 extern "C" __global__ void __launch_bounds__(64) row_sums(PF_IN(float) b_x, PF_OUT(float) b_y) {
   for (int row = threadIdx.x / 32; row < 4; row += 2) {
     float acc = 0.0f;
@@ -198,6 +201,13 @@ def test_lanes_with_fewer_iterations_wait_at_the_end_of_the_loop() -> None:
     assert counted("row_sums", filled(160), np.zeros(4, "f4")) == (20, 4)
 
 
+def test_a_block_fetches_a_sector_once() -> None:
+    one = launch("shifted_twice", "x y", 2, 64)
+    ran = emulate(KERNELS, one, {"x": filled(64)}, {"y": np.zeros(128, "f4")}, sectors=True)
+    # each warp touches 4 sectors twice; each block loads all 8 of x
+    assert [(s.loads, s.fetched, s.stores) for s in ran.report.sectors] == [(32, 16, 0), (0, 0, 16)]
+
+
 def test_an_atomic_update_is_a_store() -> None:
     x, y = filled(32), np.zeros(16, "f4")
     plan = GridPlan(
@@ -212,8 +222,10 @@ def test_launches_and_phases_are_counted_apart() -> None:
     x, y, t = filled(128), np.zeros(128, "f4"), np.zeros(128, "f4")
     one = launch("phases", "x t y grid", 2, 64, cooperative=True)
     ran = emulate(KERNELS, (one, one), {"x": x}, {"y": y}, workspace={"t": t}, sectors=True)
-    found = [(s.launch, s.buffer, s.loads, s.stores) for s in ran.report.sectors]
-    assert found == [(n, *each) for n in (0, 1) for each in (("x", 32, 0), ("y", 0, 32), ("t", 32, 32))]
+    found = [(s.launch, s.buffer, s.loads, s.fetched, s.stores) for s in ran.report.sectors]
+    # after a barrier of the grid nothing that was loaded before is still valid
+    each = [("x", 32, 32, 0), ("y", 0, 0, 32), ("t", 32, 32, 32)]
+    assert found == [(n, *e) for n in (0, 1) for e in each]
 
 
 def test_nothing_is_counted_unasked() -> None:
