@@ -14,14 +14,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 import polyfuse as pf
-from benchmarks.never_slower import BOUND, OTHERS, PAGE, PLANS, SEED, geomean
+from benchmarks.never_slower import BOUND, OTHERS, PAGE, PLANS, geomean, parser_of
 from benchmarks.pages import write_measured
 from benchmarks.random_programs import TRANSPOSED, Drawn, draw
 from polyfuse.codegen.cuda import CudaCode
@@ -154,17 +153,8 @@ def profile(row: Row) -> str:
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.never_more_transactions", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--count", type=int, default=COUNT, metavar="N", help=f"programs to count ({COUNT})")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of what is drawn ({SEED})")
-    parser.add_argument("--only", type=int, nargs="+", default=[], metavar="N", help="these programs alone")
-    parser.add_argument("--worst", type=int, default=12, metavar="N", help="rows of the table (12)")
-    parser.add_argument("--show", action="store_true", help="print the profile of what is above the bound")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="all rows as JSON")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
-    return parser.parse_args(arguments)
+    about = "python -m benchmarks.never_more_transactions", __doc__ or ""
+    return parser_of(*about, count=COUNT, worst=12, shown="the profile").parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

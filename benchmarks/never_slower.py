@@ -191,17 +191,21 @@ def report(rows: Sequence[Row], worst: int) -> str:
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.never_slower", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--count", type=int, default=400, metavar="N", help="programs to measure (400)")
+    about = "python -m benchmarks.never_slower", __doc__ or ""
+    return parser_of(*about, count=400, worst=20, shown="the text").parse_args(arguments)
+
+
+def parser_of(prog: str, about: str, *, count: int, worst: int, shown: str) -> argparse.ArgumentParser:
+    """The command line of a comparison of plans on random programs."""
+    parser = argparse.ArgumentParser(prog=prog, description=about.split("\n\n")[0])
+    parser.add_argument("--count", type=int, default=count, metavar="N", help=f"programs ({count})")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of what is drawn ({SEED})")
     parser.add_argument("--only", type=int, nargs="+", default=[], metavar="N", help="these programs alone")
-    parser.add_argument("--worst", type=int, default=20, metavar="N", help="rows of the table (20)")
-    parser.add_argument("--show", action="store_true", help="print the text of what is above the bound")
+    parser.add_argument("--worst", type=int, default=worst, metavar="N", help=f"rows of the table ({worst})")
+    parser.add_argument("--show", action="store_true", help=f"print {shown} of what is above the bound")
     parser.add_argument("--out", type=Path, metavar="FILE", help="all rows as JSON")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
