@@ -1,15 +1,16 @@
 """Feedback: a cluster that cannot be compiled, or is slow, as it is, is cut and tried again.
 
-    a cluster fails (isl's time is up, an order cannot be proved, no kernel can be made)
+    a cluster fails (isl reaches its limit, an order cannot be proved, no kernel can be made)
       -> cut into parts that are tried each on their own, again and again
       -> a single statement, or what must stay together, is compiled without fusion
     a cluster is doubtful (`polyfuse.doubts`: lost coincidence, predicted or measured slower than its parts)
       -> cut at the edge that is to blame; the faster of both is taken, by the model or by a measurement
 
-Apollo reports such a cluster to a developer; here it is cut.  Where isl's time was up, recurrences are cut
-off first: they are what isl was asked about, and the rest does not need it, so that a hang costs its time
-limit once.  What was learnt is remembered by the form of the cluster, so that the next compilation does not
-try again what failed.  No graph fails because of fusion: the unfused plan is always there.
+Apollo reports such a cluster to a developer; here it is cut.  Where isl reached its limit, recurrences are
+cut off first: they are what isl was asked about, and the rest does not need it, so that this is paid once.
+What was learnt is remembered by the form of the cluster, so that the next compilation does not try again what
+failed; not where isl's helper process failed, which may go well the next time.  No graph fails because of
+fusion: the unfused plan is always there.
 
 Source: Apollo (MLSys'22) section 3.4, feedback between layers; automatic here.
 """
@@ -44,6 +45,8 @@ KEPT, APART = "kept", "apart"
 FEWER = " by fewer layers"
 # What no way of compiling mends: sizes that must be known.
 OPEN_SIZES = "PF513"
+# What may be otherwise the next time: isl's helper process hangs or ends.
+BY_CHANCE = "PF514"
 
 
 class Lessons(Protocol):
@@ -95,11 +98,12 @@ def pieces_of(
     elif lesson.startswith(APART):
         why = "its parts were faster before"
     parts = _cut(graph, lesson)
+    learnt = NoLessons() if refused is not None and refused.code == BY_CHANCE else lessons
     if lesson == UNFUSED or len(parts) < 2:
-        lessons.keep(key, UNFUSED)
+        learnt.keep(key, UNFUSED)
         piece, decisions = lower_piece(graph, replace(passes, fusion=None, stitching=None))
         return [(piece, (_decision(graph, f"{why}: compiled without fusion"), *decisions))]
-    lessons.keep(key, lesson)
+    learnt.keep(key, lesson)
     found = _parts(graph, parts, passes, lessons)
     first, decisions = found[0]
     note = _decision(graph, f"{why}: cut into {len(parts)} parts, each tried on its own")

@@ -73,8 +73,8 @@ ENVIRONMENT = (
     ),
     Variable(
         "POLYFUSE_WORKER",
-        "`0` runs isl's scheduler inside the process, under a limit on its operations, instead of in a "
-        "helper process with a time limit.",
+        "`0` runs isl's scheduler inside the process instead of in a helper process. What it finds is the "
+        "same; where isl hangs, only the helper can be ended.",
         "`1`, the helper process",
     ),
     Variable(

@@ -96,7 +96,7 @@ class Call:
             fixed = self._fixed()
             try:
                 self._scheduled[key] = schedule(fixed, fusion)
-            except ScheduleTimeout:  # isl alone may be too slow on a busy machine, and says so
+            except ScheduleTimeout:  # it may be too much for isl alone, which says so
                 self._scheduled[key] = schedule(fixed, LoopFusion())
         return self._scheduled[key]
 

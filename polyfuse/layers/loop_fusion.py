@@ -47,8 +47,8 @@ class LoopFusion:
     collapse       merge adjacent dims that are always used together (needs known sizes and dense inputs).
     cache_reads    inputs to read once into a temporary that their readers share.
     strided        inputs whose memory is not dense; they take part in no collapse.
-    late           where isl does not answer in time: leave the graph unfused, or raise ScheduleTimeout, so
-                   that it can be cut (`polyfuse.feedback`).
+    late           where isl does not answer within its limit: leave the graph unfused, or raise
+                   ScheduleTimeout, so that it can be cut (`polyfuse.feedback`).
     """
 
     scheduler: Scheduler = "auto"
@@ -114,7 +114,7 @@ class LoopFusion:
 
 
 def schedule_by_isl(graph: TensorGraph) -> Tree:
-    """isl's schedule. Raises ScheduleError for sizes that must be known first, time-outs, infeasibility."""
+    """isl's schedule. Raises ScheduleError for sizes that must be known first, limits, infeasibility."""
     needed = fixed_sizes_needed(graph)
     if needed:
         raise ScheduleError(

@@ -13,13 +13,12 @@ Where no loop can be shared in parallel and the first answer is a recurrence wit
 Feautrier's algorithm is asked: it carries dependences outside (a wavefront) and leaves parallel loops.
 
 isl gets at most about a dozen statements: of more, chains that run instance by instance over one
-domain become one macro-statement.  The calls go through `poly.worker` and have a time limit.  The
+domain become one macro-statement.  The calls go through `poly.worker`, which limits isl's operations.  The
 result is a proposal; `poly.legality` proves it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -36,7 +35,6 @@ from polyfuse.poly.macro_statements import contract, expand, pairs_of, project
 from polyfuse.poly.tree_convert import from_isl, member_map
 
 MACRO_THRESHOLD = 12
-TIME_LIMIT_S = 2.0
 
 _PLUTO = (("maximize_coincidence", 1), ("algorithm", 0))
 _PREFIX = (("whole_component", 1), *_PLUTO)
@@ -45,30 +43,30 @@ _WAVEFRONT = (("whole_component", 0), ("maximize_coincidence", 1), ("algorithm",
 
 
 class ScheduleTimeout(ScheduleError):
-    """isl did not answer within the time limit; a smaller graph may succeed."""
+    """isl did not answer within its limit on operations; a smaller graph may succeed."""
 
     default_code = "PF511"
 
 
 def schedule(
-    model: PolyModel, statements: Iterable[str] | None = None, *, time_limit_s: float = TIME_LIMIT_S
+    model: PolyModel, statements: Iterable[str] | None = None, *, operations: int = worker.MAX_OPERATIONS
 ) -> Tree:
-    """A schedule tree for the given statements (default: all).
+    """A schedule tree for the given statements (default: all); isl may do `operations` for each of its calls.
 
-    Raises ScheduleTimeout (PF511), or ScheduleError: PF512 where no affine schedule exists, PF514 where
-    the helper process fails on this graph.
+    Raises ScheduleTimeout (PF511; PF514 where isl hangs), or ScheduleError: PF512 where no affine schedule
+    exists, PF514 where the helper process fails on this graph.
     """
     chosen = frozenset(model.domains if statements is None else statements)
     names = tuple(s.name for s in model.graph.statements if s.name in chosen)
     worker.prepare()
     with isl_lock:
-        return _Scheduler(model, time.monotonic() + time_limit_s).run(names)
+        return _Scheduler(model, operations).run(names)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheduler:
     model: PolyModel
-    deadline: float
+    operations: int
 
     def run(self, names: tuple[str, ...]) -> Tree:
         order = self._restricted(ordering(self.model), self.model.domain(names))
@@ -158,9 +156,11 @@ class _Scheduler:
         texts = [str(x) for x in (domain, self.model.assumptions, validity, coincidence, proximity)]
         job = worker.Job(texts[0], texts[1], texts[2], texts[3], texts[4], options)
         try:
-            text = worker.solve(job, max(0.01, self.deadline - time.monotonic()))
-        except worker.OverBudget as error:
-            raise ScheduleTimeout(self._message(domain, str(error)), span=self.model.graph.span) from None
+            text = worker.solve(job, self.operations)
+        except (worker.OverBudget, worker.NoAnswer) as error:
+            code = "PF511" if isinstance(error, worker.OverBudget) else "PF514"
+            what = self._message(domain, str(error))
+            raise ScheduleTimeout(what, code=code, span=self.model.graph.span) from None
         except worker.Infeasible as error:
             raise self._failure(domain, "PF512", f"no affine schedule exists ({error})") from None
         except worker.WorkerError as error:

@@ -2,11 +2,14 @@
 
 `solve` sends a `Job` (isl texts) to ``python -m polyfuse.poly.worker`` and gets the text of a schedule
 back: one line of JSON each way, nothing executable.  The helper starts on the first job, serves the
-whole process (all threads, one job at a time), and is killed when a job passes its time limit, when it
-answers nonsense and at exit; the next job starts another.  A process forked from ours starts its own.
+whole process (all threads, one job at a time), and is killed when it does not answer, when it answers
+nonsense and at exit; the next job starts another.  A process forked from ours starts its own.
 
-Where no helper can be started, or with ``POLYFUSE_WORKER=0``, jobs run in this process under isl's
-limit on operations, which is a rough measure of time but never hangs.
+What a job may cost is a number of isl's operations, so that the answer depends on the job alone and never
+on never
+on how busy the machine is.  Clocks only end a helper that hangs (`PATIENCE_S`), and the error says so.
+
+Where no helper can be started, or with ``POLYFUSE_WORKER=0``, jobs run in this process under the same limit.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import subprocess
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -21,13 +26,15 @@ import islpy as isl
 
 from polyfuse.children import Child, ChildDied, ChildLate, ChildUnavailable, limited, serve
 
-# What isl counts is allocations: this many a second on a slow machine (measured: 5 to 12 million).
-OPERATIONS_PER_SECOND = 4_000_000
+# Of one job; recurrences of models need up to 80,000. isl counts allocations and steps of linear programs:
+# 2 million a second for a statement or two, 100,000 for ten statements.
+MAX_OPERATIONS = 1_000_000
+# Seconds of the processor for one job, many times what the operations take: isl then hangs in what it does
+# not count. And so many times as long by the clock, should a helper not run at all.
+PATIENCE_S, STANDS_STILL = 60.0, 10
 MEMORY_LIMIT = 4 << 30
-READY = "polyfuse scheduling helper 1"
-# What is left of a limit when a job is reached differs a little each time.
-SAME_LIMIT = 1.2
-MOST_LATE = 1000
+READY = "polyfuse scheduling helper 2"
+MOST_REMEMBERED = 1000
 
 
 class WorkerError(Exception):
@@ -43,7 +50,11 @@ class Refused(WorkerError):
 
 
 class OverBudget(WorkerError):
-    """The time limit (in the helper) or the limit on operations (in this process) was reached."""
+    """The limit on operations was reached."""
+
+
+class NoAnswer(WorkerError):
+    """The helper hangs, and was ended."""
 
 
 class HelperDied(WorkerError):
@@ -71,33 +82,34 @@ def _wanted() -> bool:
 
 
 def prepare() -> None:
-    """Start the helper if need be, so that its start counts against no time limit."""
+    """Start the helper if need be, so that whoever holds isl's lock need not wait for that."""
     if _wanted():
         with contextlib.suppress(HelperUnavailable):
             helper().start()
 
 
-def solve(job: Job, limit_s: float) -> str:
-    """The text of a schedule for a job. Raises Infeasible, OverBudget, HelperDied or Refused.
+def solve(job: Job, operations: int = MAX_OPERATIONS) -> str:
+    """The text of a schedule for a job. Raises Infeasible, OverBudget, NoAnswer, HelperDied or Refused.
 
-    A job that had as much time before is not tried again: a hang costs its time limit once.
+    A job that was given up is not tried again with as many operations: it costs its limit once.
     """
-    if limit_s <= SAME_LIMIT * _late.get(job, 0.0):
-        raise OverBudget("the time limit was reached before")
+    if job in _given_up and operations <= _given_up[job][0]:
+        _, kind, text = _given_up[job]
+        raise kind(text)
     try:
         if _wanted():
             with contextlib.suppress(HelperUnavailable):
-                return helper().call(job, limit_s)
-        return compute(job, max(1, int(limit_s * OPERATIONS_PER_SECOND)))
-    except OverBudget:
-        while len(_late) >= MOST_LATE:
-            _late.pop(next(iter(_late)))
-        _late[job] = limit_s
+                return helper().call(job, operations)
+        return compute(job, operations)
+    except (OverBudget, NoAnswer) as error:
+        while len(_given_up) >= MOST_REMEMBERED:
+            _given_up.pop(next(iter(_given_up)))
+        _given_up[job] = operations, type(error), str(error)
         raise
 
 
-def compute(job: Job, max_operations: int = 0) -> str:
-    """Run isl's scheduler here, in a context of its own; 0 operations mean no limit."""
+def compute(job: Job, operations: int = MAX_OPERATIONS) -> str:
+    """Run isl's scheduler here, in a context of its own, with so many operations."""
     context = isl.Context()
     for name, value in job.options:
         getattr(context, f"set_schedule_{name}")(value)
@@ -109,14 +121,15 @@ def compute(job: Job, max_operations: int = 0) -> str:
             constraints = getattr(constraints, f"set_{kind}")(relation)
     except isl.Error as error:
         raise Refused(str(error)) from None
-    context.set_max_operations(max_operations)
+    context.reset_operations()
+    context.set_max_operations(operations)
     try:
         schedule = constraints.compute_schedule()
     except isl.Error as error:
         if "unable to carry" in str(error):
             raise Infeasible("unable to carry dependences") from None
         # Out of operations or memory, isl may complain of anything.
-        raise OverBudget(f"isl gave up: {error}") from None
+        raise OverBudget(f"isl gives no answer within {operations} operations ({error})") from None
     context.set_max_operations(0)
     return str(schedule.to_str())
 
@@ -136,24 +149,36 @@ class Helper(Child):
         with self.lock, contextlib.suppress(ChildDied):  # then the call starts another
             self._started()
 
-    def call(self, job: Job, limit_s: float) -> str:
+    def call(self, job: Job, operations: int = MAX_OPERATIONS) -> str:
         """Solve a job; a helper that dies or answers nonsense is replaced once."""
         with self.lock:
             for _ in range(2):
                 try:
                     self._started()
-                    return self._solve(job, limit_s)
-                except (ChildDied, HelperDied):
+                    return self._solve(job, operations)
+                except HelperDied:
                     self.kill()
+                except ChildDied:
+                    hangs = self._used_up()
+                    self.kill()
+                    if hangs:
+                        raise NoAnswer(f"isl used {PATIENCE_S:g} s of the processor and was ended") from None
                 except (Infeasible, Refused, HelperUnavailable):
                     raise
-                except ChildLate as error:
+                except ChildLate:
                     self.kill()
-                    raise OverBudget(str(error)) from None
+                    waited = STANDS_STILL * PATIENCE_S
+                    raise NoAnswer(f"isl did not answer within {waited:g} s and was ended") from None
                 except BaseException:
-                    self.kill()  # out of its budget, or an interrupt: its answer would still come
+                    self.kill()  # it has the memory of a large job, or its answer would still come
                     raise
             raise HelperDied("the scheduling helper failed twice on this problem")
+
+    def _used_up(self) -> bool:
+        """Did the process end because it used up its seconds of the processor?"""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process is not None and self.process.wait(1) == -signal.SIGPROF
+        return False
 
     def _started(self) -> None:
         try:
@@ -161,9 +186,9 @@ class Helper(Child):
         except ChildUnavailable as error:
             raise HelperUnavailable(str(error)) from None
 
-    def _solve(self, job: Job, limit_s: float) -> str:
-        request = {"job": asdict(job), "limit_s": limit_s}
-        answer = _parse_answer(self.exchange(json.dumps(request).encode(), limit_s))
+    def _solve(self, job: Job, operations: int) -> str:
+        request = {"job": asdict(job), "operations": operations, "patience_s": PATIENCE_S}
+        answer = _parse_answer(self.exchange(json.dumps(request).encode(), STANDS_STILL * PATIENCE_S))
         match answer.get("kind"):
             case "schedule":
                 return str(answer["text"])
@@ -187,7 +212,7 @@ def _parse_answer(line: bytes) -> dict[str, Any]:
 
 
 _helper = Helper()
-_late: dict[Job, float] = {}
+_given_up: dict[Job, tuple[int, type[WorkerError], str]] = {}
 
 
 def helper() -> Helper:
@@ -204,13 +229,17 @@ def answer(line: str) -> str:
     names = {f.name for f in fields(Job)}
     given = {k: v for k, v in request["job"].items() if k in names}
     given["options"] = tuple((str(k), int(v)) for k, v in given.get("options", ()))
-    with limited(float(request["limit_s"])):
-        return json.dumps(_answer(Job(**given)))
+    patience_s = float(request["patience_s"])
+    signal.setitimer(signal.ITIMER_PROF, patience_s)
+    with limited(STANDS_STILL * patience_s):
+        text = json.dumps(_answer(Job(**given), int(request["operations"])))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return text
 
 
-def _answer(job: Job) -> dict[str, str]:
+def _answer(job: Job, operations: int) -> dict[str, str]:
     try:
-        return {"kind": "schedule", "text": compute(job)}
+        return {"kind": "schedule", "text": compute(job, operations)}
     except Infeasible as error:
         return {"kind": "infeasible", "text": str(error)}
     except OverBudget as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -87,6 +86,14 @@ def test_what_was_learnt_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert "it failed before" in str(again[0][1][0])
 
 
+def test_a_failure_of_the_helper_process_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lessons, graph = NoLessons(), graph_of(NORM, T=5, H=7)
+    for code, learnt in (("PF514", False), ("PF511", True)):
+        refused = ScheduleTimeout("the helper was ended", code=code)
+        assert len(pieces_of(graph, PASSES, lessons, refused)) > 1
+        assert bool(lessons._known) == learnt
+
+
 def test_lessons_last_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyfuse.runtime.lessons import KeptLessons
 
@@ -95,25 +102,22 @@ def test_lessons_last_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert KeptLessons().recall("another form") is None
 
 
-def test_a_hang_of_isl_costs_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """isl hangs on everything but the recurrence alone: it is asked twice, and the rest never."""
+def test_what_is_too_much_for_isl_costs_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """isl reaches its limit on everything but the recurrence alone: it is asked twice, and the rest never."""
     asked: list[list[str]] = []
     real = loop_fusion.schedule_by_isl
 
-    def hanging(graph: TensorGraph) -> Any:
+    def limited(graph: TensorGraph) -> Any:
         asked.append([s.name for s in graph.statements])
         if len(asked) == 1:
-            time.sleep(0.2)
-            raise ScheduleTimeout("isl did not answer within 0.2 s")
+            raise ScheduleTimeout("isl gives no answer within 1000 operations")
         return real(graph)
 
-    monkeypatch.setattr(loop_fusion, "schedule_by_isl", hanging)
+    monkeypatch.setattr(loop_fusion, "schedule_by_isl", limited)
     monkeypatch.setattr(loop_fusion, "plan", _refuse_recurrences(loop_fusion.plan))
-    start = time.perf_counter()
     f = pf.compile(STENCIL, target="interpret")
     x = np.random.default_rng(0).normal(size=(4, 6)).astype("f4")
     y = f(x)
-    assert time.perf_counter() - start < 10
     want = np.zeros((4, 6))
     for t in range(4):
         want[t] = x[t] * 0.5

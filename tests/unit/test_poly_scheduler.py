@@ -199,10 +199,10 @@ def test_no_schedule_is_a_typed_failure() -> None:
     assert "'swap'" in str(caught.value)
 
 
-def test_a_time_out_is_a_typed_failure() -> None:
+def test_too_many_operations_are_a_typed_failure() -> None:
     model = build_model(graphs.MASKED_SOFTMAX)
     with pytest.raises(ScheduleTimeout) as caught:
-        schedule(model, time_limit_s=1e-6)
+        schedule(model, operations=10)
     assert caught.value.code == "PF511"
     assert isinstance(caught.value, ScheduleError)
     assert shape(schedule(model)) == "B111([B1(sc+mx); B1(ex+sm); B1(y)])"
