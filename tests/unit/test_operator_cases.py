@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,47 +11,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
+from benchmarks.golden_programs import Zeros, of_case  # noqa: E402
 from benchmarks.operator_contenders import cases_of, ours  # noqa: E402
 from benchmarks.operator_peers import Row, chosen, disagreements, main, table  # noqa: E402
 from benchmarks.operators import CASES, Case  # noqa: E402
-from benchmarks.operators.case import NUMPY_DTYPES, Draw, half  # noqa: E402
-from polyfuse.frontend_dsl.bind import bind_sizes  # noqa: E402
-from polyfuse.frontend_dsl.signature import infer_generics  # noqa: E402
-from polyfuse.ir.dtypes import from_numpy  # noqa: E402
-from polyfuse.ir.tensor_graph import TensorGraph  # noqa: E402
-
-
-class Zeros(Draw):
-    """Arrays of the same shapes and dtypes, made in no time."""
-
-    def __call__(self, *shape: int, dtype: str = "f32") -> Any:
-        return np.zeros(shape, {"f32": "f4", "f64": "f8"}.get(dtype) or half(dtype))
-
-    def unit(self, *shape: int) -> Any:
-        return np.zeros(shape, "f4")
-
-    def ints(self, low: int, high: int, *shape: int, dtype: str = "i64") -> Any:
-        return np.zeros(shape, NUMPY_DTYPES[dtype])
-
-    def coins(self, *shape: int) -> Any:
-        return np.zeros(shape, bool)
-
-
-def graph_of(case: Case, draw: Draw) -> tuple[TensorGraph, dict[str, int]]:
-    """The graph of a case, and the sizes of its arrays."""
-    operator = case.program().op(case.operator)
-    names = [p.name for p in operator.signature.params if not p.has_default]
-    given = dict(zip(names, case.inputs(draw), strict=True))
-    dtypes = {n: from_numpy(a.dtype) for n, a in given.items()}
-    generics = infer_generics(operator.signature, dtypes, {n: a.ndim for n, a in given.items()})
-    graph = operator.graph(generics.dtypes, generics.ranks)
-    assert all(graph.tensor(n).dtype == t for n, t in dtypes.items())
-    return graph, bind_sizes(graph, {n: given[n].shape if n in given else () for n in graph.inputs})
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_arrays_fit_the_text(case: Case) -> None:
-    graph_of(case, Zeros(case.name))
+    of_case(case)
     inout = [k for k, p in enumerate(case.program().op(case.operator).signature.params) if p.inout]
     assert tuple(inout) == case.updated
     assert sum(a.nbytes for a in case.inputs(Zeros(case.name))) < 33e6

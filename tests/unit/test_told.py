@@ -4,11 +4,15 @@ are timed, for cores that are named."""
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
-from test_operator_cases import Zeros, graph_of
 from thinned import thinned
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
+
+from benchmarks.golden_programs import of_case
 from benchmarks.operators import CASES, Case
 from polyfuse.api import parse
 from polyfuse.codegen.told import as_printed
@@ -31,7 +35,7 @@ EVERY = [(c, *WAYS[(k + s) % len(WAYS)]) for s in range(len(WAYS)) for k, c in e
 
 def decided(case: Case, core: Core, threads: int) -> tuple[tuple[Decision, ...], str]:
     """The decisions as they are told, and the functions."""
-    graph, sizes = graph_of(case, Zeros(case.name))
+    graph, sizes = of_case(case)
     options = Options(threads=threads, verify=False)
     layers = {"stitching": Stitching(), "packing": Packing(), "knobs": CpuKnobs(core=core)}
     compilation = Compilation(graph, sizes, LoopFusion(), options, **layers)
