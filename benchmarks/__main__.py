@@ -1,4 +1,9 @@
-"""Time the workloads: `python -m benchmarks [--quick] [--only NAME ...] [--no-torch] [--no-jax]`."""
+"""Time the workloads: `python -m benchmarks [--quick] [--only NAME ...] [--no-torch] [--no-jax]`.
+
+A complete run, of all workloads or of all `--others`, takes the place of the last one of this kind of
+machine in `benchmarks/results`.  What is `--quick`, drawn at random or chosen by `--only` is written only to the
+folder that `--out` names.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 
@@ -17,11 +23,10 @@ from benchmarks.measure import OURS, Outcome, Settings, run
 from benchmarks.processes import Child, Seat
 from benchmarks.random_shapes import draw
 from benchmarks.report import line, print_table, save
-from benchmarks.surroundings import load_average, slug, surroundings
+from benchmarks.surroundings import RESULTS, load_average, machine_kind, surroundings
 from benchmarks.turns import ContenderError
 from benchmarks.workload import PLACES, load, names, select
 
-RESULTS = Path(__file__).parent / "results"
 QUICK_ROUNDS = 5
 FILE_WIDTH = 200
 
@@ -48,7 +53,12 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--no-jax", action="store_true")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the results",
+    )
     parser.add_argument("--list", action="store_true", help="name the workloads and end")
     return parser.parse_args(arguments)
 
@@ -63,6 +73,13 @@ def seats(chosen: argparse.Namespace) -> list[Seat]:
     tuned = (False,) if chosen.quick or sys.platform != "linux" else (False, True)
     own = [OURS, "numpy"] if chosen.numpy or not peers else [OURS]
     return [*map(Seat, own), *(Seat(p, t) for p in peers for t in tuned)]
+
+
+def folder_of(chosen: argparse.Namespace, about: Mapping[str, Any]) -> Path | None:
+    """Where the results go; None of a run that is not complete and has no `--out`."""
+    complete = not (chosen.quick or chosen.only or chosen.random is not None)
+    kind: Path | None = RESULTS / machine_kind(about) if complete else None
+    return chosen.out or kind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,8 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(line(outcomes[-1]), markup=False, highlight=False)
     about["load"] = (before, load_average())
     print_table(outcomes, console)
-    where = chosen.out or RESULTS / f"{about['date'][:10]}-{slug(about['cpu'])}"
-    for file in save(outcomes, about, where):
+    where = folder_of(chosen, about)
+    name = "random" if drawn else "others" if chosen.others else "workloads"
+    for file in save(outcomes, about, where, name) if where else ():
         console.print(f"written: {file}", markup=False, highlight=False)
     return 0 if all(o.ours.verdict.ok for o in outcomes) else 1
 

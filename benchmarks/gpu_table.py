@@ -1,21 +1,17 @@
-"""The GPU's table of docs/performance.md: `python -m benchmarks.gpu_table [FILE] [--write]`.
+"""The GPU's table of docs/performance.md, from a saved `workloads.json`.
 
-FILE is a workloads.json: kernels of one call timed on the device, ours and those of PyTorch and JAX.
+Kernels of one call are timed on the device, ours and those of PyTorch and JAX.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import write_measured
-from benchmarks.performance_page import PAGE
 from benchmarks.report import geometric_mean
+from benchmarks.surroundings import RESULTS
 
-RUN = Path(__file__).resolve().parent / "results" / "2026-11-26-nvidia-h200" / "workloads.json"
+RUN = RESULTS / "nvidia-h200" / "workloads.json"
 """The latest measurement on a GPU."""
 OURS = "polyfuse"
 BEHIND = 0.97
@@ -61,19 +57,3 @@ def table(data: Mapping[str, Any]) -> str:
         f"{sum(r > 1 for r in ratios)} are faster.",
     ]
     return "\n".join(lines)
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("file", type=Path, nargs="?", default=RUN, help="a workloads.json of a GPU")
-    parser.add_argument("--write", action="store_true", help="write docs/performance.md")
-    chosen = parser.parse_args()
-    found = table(json.loads(chosen.file.read_text(encoding="utf-8")))
-    print(found)
-    if chosen.write:
-        write_measured(PAGE, found, "gpu")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 Counts what polyfuse makes of examples/models for a CPU and two GPUs, what Inductor generates in C++, and what
 XLA has in its optimised HLO for a CPU, without library calls.  Nothing is timed.  Of all models together it
-also writes the page of the reference.
+writes `benchmarks/results/kernel_counts.json` and the page of the reference, in place of the last ones.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Any
 from benchmarks.count_ours import count_ours
 from benchmarks.count_peers import PEERS, count_peer, tolerance
 from benchmarks.model_cases import ModelCase, case, cases
-from benchmarks.surroundings import slug, surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "kernel_counts.md"
+COUNTS = RESULTS / "kernel_counts.json"
+"""What was counted last of all models; the same on every machine."""
 TARGETS = {"cpu": ("cpu", ""), "H200": ("cuda", "H200"), "V100": ("cuda", "V100")}
 Row = dict[str, dict[str, Any]]
 
@@ -128,11 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{peer} {found['version']}" for peer in PEERS if (found := next(iter(rows.values())).get(peer))
     )
     print(text := page(rows, versions or "without peers"))
-    folder = chosen.out or Path(__file__).parent / "results" / f"{about['date'][:10]}-{slug(about['cpu'])}"
-    folder.mkdir(parents=True, exist_ok=True)
     data = {"date": about["date"], "python": about["python"], "models": rows}
-    (folder / "kernel_counts.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    if not (chosen.only or chosen.out):
+    if chosen.out:
+        write_json(chosen.out / COUNTS.name, data)
+    elif not chosen.only:
+        write_json(COUNTS, data)
         PAGE.write_text(text, encoding="utf-8")
     for line in (found := complaints(rows)):
         print(line, file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The table of docs/performance.md from saved results: `python -m benchmarks.performance_page RUN [--write]`.
+"""The tables of docs/performance.md from saved results: `python -m benchmarks.performance_page [--write]`.
 
-RUN is a folder that `python -m benchmarks` wrote. Workloads that a matrix product dominates are apart: the
-others are limited by memory, or by the arithmetic of rows.
+The latest results of each kind of machine are in `benchmarks/results`. Workloads that a matrix product
+dominates are apart: the others are limited by memory, or by the arithmetic of rows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_table
 from benchmarks.pages import write_measured
 from benchmarks.report import PLACEMENT, geometric_mean
+from benchmarks.surroundings import RESULTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 PEERS = ("torch eager", "torch.compile", "jax.jit")
@@ -73,11 +75,18 @@ def row_of(data: Mapping[str, Any]) -> Row:
     )
 
 
+def three_means(rows: Sequence[Row]) -> tuple[float, float, float]:
+    """Geometric means: the best peer over a call, over a bound call; a bound call over the floor."""
+    return (
+        geometric_mean([r.best / r.call["median"] for r in rows]),
+        geometric_mean([r.best / r.bound for r in rows]),
+        geometric_mean([r.bound / r.floor for r in rows]),
+    )
+
+
 def means(rows: Sequence[Row]) -> str:
     """What the rows say together."""
-    by_call = geometric_mean([r.best / r.call["median"] for r in rows])
-    by_bound = geometric_mean([r.best / r.bound for r in rows])
-    floor = geometric_mean([r.bound / r.floor for r in rows])
+    by_call, by_bound, floor = three_means(rows)
     return (
         f"{len(rows)} workloads, geometric means: the best peer takes {by_call:.2f} times as long as a call "
         f"and {by_bound:.2f} times as long as a bound call, "
@@ -94,8 +103,8 @@ def first_calls(data: Mapping[str, Any]) -> str:
     return "Compiling and first call, medians: " + "; ".join(found)
 
 
-def page_of(data: Mapping[str, Any], run: str) -> str:
-    """The table and what it says together, as Markdown."""
+def page_of(data: Mapping[str, Any]) -> str:
+    """The table of a CPU and what it says together, as Markdown."""
     rows = [row_of(w) for w in data["workloads"]]
     rows = [r for r in rows if r.case not in PRODUCTS] + [r for r in rows if r.case in PRODUCTS]
     versions = ", ".join(f"{n} {v}" for n, v in data["versions"].items())
@@ -106,7 +115,8 @@ def page_of(data: Mapping[str, Any], run: str) -> str:
     header.append("launches: ours, eager, torch.compile")
     return "\n".join(
         [
-            f"Run {run}: {data['cpu']}, {data['threads']} threads, {data['date'][:10]}; {versions}.",
+            f"{data['cpu']}, {data['threads']} threads, {data['date'][:10]}, {data['rounds']} rounds; "
+            f"{versions}.",
             f"Arrays of all contenders lie {PLACEMENT[data.get('places', 'numpy')]}; "
             f"other programs disturbed {disturbed} rounds.",
             "",
@@ -122,17 +132,39 @@ def page_of(data: Mapping[str, Any], run: str) -> str:
     )
 
 
+def overview(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each kind of CPU: the geometric means, and where it loses."""
+    header = ["machine", "best peer / call", "best peer / bound", "time / floor", "slower calls"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for kind, data in found.items():
+        rows = [row_of(w) for w in data["workloads"]]
+        kept = [r for r in rows if r.case not in PRODUCTS]
+        lost = [f"{r.case} {ratio:.2f}" for r in rows if (ratio := r.best / r.call["median"]) < 1]
+        cells = [f"`{kind}`", *(f"{mean:.2f}" for mean in three_means(kept)), ", ".join(lost) or "none"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def parts() -> dict[str, str]:
+    """The measured parts of the page: the overview, a table for each kind of CPU, the GPU's."""
+    files = sorted(RESULTS.glob("*/workloads.json"))
+    found = {f.parent.name: json.loads(f.read_text(encoding="utf-8")) for f in files}
+    on_cpu = {kind: data for kind, data in found.items() if "workloads" in data}
+    made = {"overview": overview(on_cpu)}
+    return made | {
+        kind: page_of(data) if kind in on_cpu else gpu_table.table(data) for kind, data in found.items()
+    }
+
+
 def main() -> None:
-    """Print the table, or write it into the page."""
+    """Print all parts, or write them into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("run", type=Path, help="folder with a results.json")
     parser.add_argument("--write", action="store_true", help="write docs/performance.md")
     chosen = parser.parse_args()
-    data = json.loads((chosen.run / "results.json").read_text(encoding="utf-8"))
-    found = page_of(data, chosen.run.name)
-    print(found)
-    if chosen.write:
-        write_measured(PAGE, found)
+    for part, text in parts().items():
+        print(f"{part}\n\n{text}\n")
+        if chosen.write:
+            write_measured(PAGE, text, part)
 
 
 if __name__ == "__main__":

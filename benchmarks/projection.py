@@ -4,12 +4,14 @@ Every workload is compiled in all the variants that `polyfuse.tuning` would prop
 (`polyfuse.cost.projection`, with rates measured on this machine first) and timed in a child process, all in
 turns, the shortest time of each.  Told are, for each workload and for all: Spearman's rank correlation of
 both times, the mean absolute error of the projected ones, and what the projected choice would lose.
+
+A run of all workloads takes the place of the last one in `benchmarks/results`, in the folder of this kind of
+machine; one of some is written only to the folder that `--out` names.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import polyfuse as pf
-from benchmarks.surroundings import load_average, slug, surroundings
+from benchmarks.surroundings import RESULTS, load_average, machine_kind, surroundings, write_json
 from benchmarks.workload import Workload, select
 from polyfuse import tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import CpuDevice
@@ -39,7 +41,6 @@ from polyfuse.trials import ChildTimer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "projection.md"
-RESULTS = Path(__file__).parent / "results"
 FIGURES, OTHERS = "## Figures\n", "## Figures of other shapes\n"
 LOWER_S, TIME_S = 30.0, 2.5
 MACHINE_RUNS, REPEATS = 4, 2
@@ -260,7 +261,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="workloads or cases")
     parser.add_argument("--others", action="store_true", help="at shapes beside the public ones")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N", help="threads (all)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the results",
+    )
     parser.add_argument("--write", action="store_true", help="write the figures into the documentation")
     chosen = parser.parse_args(arguments)
     before = load_average()
@@ -272,13 +278,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = summary(found)
     print(table(figures))
     about = {**surroundings(), "threads": make.machine.threads, "load": (before, load_average())}
-    folder = "projection-others" if chosen.others else "projection"
-    where = chosen.out or RESULTS / f"{about['date'][:10]}-{slug(about['cpu'])}" / folder
-    where.mkdir(parents=True, exist_ok=True)
-    every = [asdict(p) for each in found.values() for p in each]
-    data = {"about": about, "figures": figures, "points": every}
-    (where / "results.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    draw(found, where / "scatter.svg")
+    name = "projection-others" if chosen.others else "projection"
+    where = chosen.out or (None if chosen.only else RESULTS / machine_kind(about))
+    if where:
+        every = [asdict(p) for each in found.values() for p in each]
+        write_json(where / f"{name}.json", {"about": about, "figures": figures, "points": every})
+        draw(found, where / f"{name}.svg")
     if chosen.write:
         text = f"{_measured_on(about)}\n\n{table(figures)}\n"
         PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), text, chosen.others), encoding="utf-8")

@@ -1,8 +1,7 @@
-"""Results as a table on the terminal, JSON, Markdown and a bar chart."""
+"""Results as a table on the terminal, JSON and Markdown."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import OURS, Outcome, Timing
+from benchmarks.surroundings import write_json
 
 PEERS = ("torch eager", "torch.compile", "jax.jit", "numpy")
-COLORS = ("#4c78a8", "#72a0c1", "#f58518", "#e45756", "#54a24b", "#9d755d")
 
 
 def contenders(outcomes: Sequence[Outcome]) -> list[str]:
@@ -135,42 +134,10 @@ def markdown(outcomes: Sequence[Outcome], about: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def save(outcomes: Sequence[Outcome], about: Mapping[str, Any], folder: Path) -> list[Path]:
-    """results.json, table.md and, where matplotlib is, chart.svg."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save(outcomes: Sequence[Outcome], about: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
+    """NAME.json and NAME.md, in place of those of the last run."""
     data = {**about, "workloads": [o.as_json() for o in outcomes]}
-    files = [folder / "results.json", folder / "table.md"]
-    files[0].write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
-    files[1].write_text(markdown(outcomes, about), encoding="utf-8")
-    chart = draw(outcomes, about, folder / "chart.svg")
-    return [*files, chart] if chart else files
-
-
-def draw(outcomes: Sequence[Outcome], about: Mapping[str, Any], file: Path) -> Path | None:
-    """Bars of time over floor, lower is better; None without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return None
-    matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "polyfuse"
-    from matplotlib import pyplot
-
-    names = (OURS, *contenders(outcomes))
-    figure, axes = pyplot.subplots(figsize=(2 + 0.9 * len(outcomes), 4.2))
-    width = 0.8 / len(names)
-    for k, name in enumerate(names):
-        best = [o.entry(OURS) if name == OURS else o.best_of(name) for o in outcomes]
-        heights = [e.timing.median / o.floor_ms if e else 0.0 for e, o in zip(best, outcomes, strict=True)]
-        spots = [i + (k - (len(names) - 1) / 2) * width for i in range(len(outcomes))]
-        axes.bar(spots, heights, width, label=name, color=COLORS[k % len(COLORS)])
-    axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    axes.set_ylabel("time / floor (log), lower is better")
-    axes.set_xticks(range(len(outcomes)), [o.case for o in outcomes], rotation=30, ha="right")
-    axes.set_title(f"{about['cpu']}, {about['threads']} threads, {about['date'][:10]}", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
-    return file
+    table = folder / f"{name}.md"
+    written = write_json(folder / f"{name}.json", data)
+    table.write_text(markdown(outcomes, about), encoding="utf-8")
+    return [written, table]

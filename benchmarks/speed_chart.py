@@ -1,7 +1,7 @@
 """Bars of saved results as SVG: `python -m benchmarks.speed_chart RUN > speed.svg` (or `--dark`).
 
-RUN is a folder that `python -m benchmarks` wrote.  A bar is how many times as long as polyfuse's call a peer
-takes, on a scale of doublings: upwards the peer is slower, downwards faster.
+RUN is a workloads.json that `python -m benchmarks` wrote.  A bar is how many times as long as polyfuse's call
+a peer takes, on a scale of doublings: upwards the peer is slower, downwards faster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 
 from benchmarks.performance_page import PEERS, PRODUCTS, Row, row_of
 from benchmarks.report import geometric_mean
+from benchmarks.surroundings import RESULTS
 
-RUN = Path(__file__).resolve().parent / "results" / "2026-11-26-amd-epyc-zen-4" / "25"
+RUN = RESULTS / "amd-epyc-avx-512-l1-32k" / "workloads.json"
 """The run that the README shows."""
 BAR, GROUP, HEIGHT, LEFT, TOP, BOTTOM = 7, 31, 230, 56, 74, 96
 SANS = "'DejaVu Sans', Verdana, system-ui, Arial, sans-serif"
@@ -39,7 +40,7 @@ DARK = Theme("#e6edf3", "#3d444d", ("#57606a", "#6ea0d6", "#f0a35e"), "#3fb950")
 
 def chart(run: Path, theme: Theme) -> str:
     """The page."""
-    data = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    data = json.loads(run.read_text(encoding="utf-8"))
     rows = [row_of(w) for w in data["workloads"]]
     rows.sort(key=lambda r: r.best / r.call["median"], reverse=True)
     ratios = [t / r.call["median"] for r in rows for t in r.peers.values()]
@@ -112,7 +113,7 @@ def _n(value: float) -> str:
 def main() -> None:
     """Print the chart of a run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("run", type=Path, nargs="?", default=RUN, help="folder with a results.json")
+    parser.add_argument("run", type=Path, nargs="?", default=RUN, help="a workloads.json")
     parser.add_argument("--dark", action="store_true", help="colours for a dark page")
     chosen = parser.parse_args()
     print(chart(chosen.run, DARK if chosen.dark else LIGHT))

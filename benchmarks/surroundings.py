@@ -1,10 +1,16 @@
-"""Where and when a measurement was made: it goes into every result."""
+"""Where and when a measurement was made: it goes into every result.
+
+Results of a kind of machine have a folder of `benchmarks/results`, with the latest complete run of each
+command: a new one takes the place of the old one.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +20,8 @@ import psutil
 
 from polyfuse.runtime.machine import cache_sizes
 from polyfuse.runtime.pool import available_cores
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def surroundings() -> dict[str, Any]:
@@ -44,6 +52,18 @@ def cpu_name() -> str:
 def slug(text: str) -> str:
     """A name for files."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def machine_kind(about: Mapping[str, Any]) -> str:
+    """The folder of a machine's results: its processor, and its L1 by which cores of one name differ."""
+    return f"{slug(about['cpu'])}-l1-{about['caches']['l1'] // 1024}k"
+
+
+def write_json(file: Path, data: Mapping[str, Any]) -> Path:
+    """Write a result without spaces: they are a third of such a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(data, separators=(",", ":"), default=str) + "\n", encoding="utf-8")
+    return file
 
 
 def load_average() -> float:

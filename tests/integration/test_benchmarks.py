@@ -20,17 +20,19 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 from benchmarks import (  # noqa: E402
     compile_time,
     half_precision,
+    kernel_counts,
     performance_page,
     stdlib_sizes,
     stdlib_times,
 )
-from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.__main__ import folder_of, main, options  # noqa: E402
 from benchmarks.check import Truth, numpy_truth  # noqa: E402
 from benchmarks.floor import compulsory  # noqa: E402
 from benchmarks.measure import Timing  # noqa: E402
 from benchmarks.quiet import Meter, quiet_rounds  # noqa: E402
 from benchmarks.random_shapes import RANGES, draw  # noqa: E402
 from benchmarks.report import geometric_mean  # noqa: E402
+from benchmarks.surroundings import RESULTS, machine_kind, slug  # noqa: E402
 from benchmarks.workload import PLACES, load, names, select  # noqa: E402
 
 
@@ -102,7 +104,7 @@ def test_a_run_without_torch_and_jax(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert main(["--only", "lstm_cell", *basics, "--out", str(out)]) == 0
     printed = capfd.readouterr().out
     assert "lstm_cell" in printed and "geometric means over 1 workloads" in printed
-    data = json.loads((out / "results.json").read_text())
+    data = json.loads((out / "workloads.json").read_text())
     assert {"cpu", "date", "cores", "versions", "load", "threads", "rounds"} <= set(data)
     (workload,) = data["workloads"]
     assert [e["label"] for e in workload["entries"]] == ["polyfuse", "polyfuse, bound", "numpy"]
@@ -110,7 +112,7 @@ def test_a_run_without_torch_and_jax(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert 0 < e["timing"]["least"] <= e["timing"]["low"] <= e["timing"]["median"] <= e["timing"]["high"]
         assert e["timing"]["rounds"] == 3 and e["first_call_s"] > 0 and e["verdict"]["ok"]
     assert workload["best_peer"] == "numpy" and workload["ratio"] > 0 and workload["floor_ms"] > 0
-    table = (out / "table.md").read_text().splitlines()
+    table = (out / "workloads.md").read_text().splitlines()
     cells = [line.count("|") for line in table if line.startswith("|")]
     assert len(cells) == 3 and len(set(cells)) == 1
 
@@ -229,14 +231,33 @@ def test_compile_times_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_page_of_performance_is_that_of_its_run() -> None:
+    """Every kind of machine with results has its table there, and no other has one."""
     text = performance_page.PAGE.read_text(encoding="utf-8")
-    run = re.search(r"^Run (\d+): ", text, re.MULTILINE)
-    assert run is not None
-    (folder,) = (ROOT / "benchmarks" / "results").glob(f"*/{run[1]}")
-    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    page = performance_page.page_of(data, run[1])
-    assert f"\n{page}\n" in text
-    assert page.count("\n| ") == 1 + len(data["workloads"])
+    found = dict(re.findall(r"<!-- measured: (\S+) -->\n\n(.*?)\n\n<!-- end -->", text, re.DOTALL))
+    assert found == performance_page.parts()
+
+
+def test_results_are_the_latest_of_each_kind_of_machine() -> None:
+    """A folder for each kind, named as its files say; no second run; small enough to be committed."""
+    files = [f for f in RESULTS.rglob("*") if f.is_file()]
+    assert {f.parent.parent for f in files} <= {RESULTS, RESULTS.parent}
+    assert sum(f.stat().st_size for f in files) < 1.5e6
+    for file in files:
+        if file.suffix == ".json" and file != kernel_counts.COUNTS:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            about = data.get("about", data)
+            kind = slug(about["device"]) if "device" in about else machine_kind(about)
+            assert file.parent.name == kind
+
+
+def test_only_complete_runs_take_the_place_of_the_last_one(tmp_path: Path) -> None:
+    """One of some workloads is written where it is told."""
+    about = {"cpu": "AMD EPYC AVX2", "caches": {"l1": 32768}}
+    latest = RESULTS / "amd-epyc-avx2-l1-32k"
+    assert folder_of(options([]), about) == folder_of(options(["--others"]), about) == latest
+    for some in (["--quick"], ["--only", "rope"], ["--random", "3"]):
+        assert folder_of(options(some), about) is None
+        assert folder_of(options([*some, "--out", str(tmp_path)]), about) == tmp_path
 
 
 def test_times_of_the_standard_library(capsys: pytest.CaptureFixture[str]) -> None:
