@@ -1,8 +1,8 @@
 """Time the workloads: `python -m benchmarks [--quick] [--only NAME ...] [--no-torch] [--no-jax]`.
 
 A complete run, of all workloads or of all `--others`, takes the place of the last one of this kind of
-machine in `benchmarks/results`.  What is `--quick`, drawn at random or chosen by `--only` is written only to the
-folder that `--out` names.
+machine in `benchmarks/results`.  What is `--quick`, drawn at random or chosen by `--only` is written only to
+the folder that `--out` names.
 """
 
 from __future__ import annotations

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from package_sources import PACKAGE, ROOT
+
+import polyfuse
 
 PAGES = tuple(sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]))
 FRAGMENTS = ROOT / "docs" / "errors.d"  # their links are meant for docs/errors.md
@@ -40,6 +43,17 @@ def test_the_index_lists_every_page() -> None:
     linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+)", index)}
     pages = {p for p in PAGES if p.parent != FRAGMENTS and p.name != "index.md"}
     assert not [str(p.relative_to(ROOT)) for p in sorted(pages - linked)]
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    """Its newest release is the version of the package, with a date; the pages and the package agree."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, _ = re.findall(r"^## \[(\d[^\]]*)\] - (\d{4}-\d{2}-\d{2})$", text, re.MULTILINE)[0]
+    assert (
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"] == version
+    )
+    assert polyfuse.__version__ == version
+    assert text.index("## [Unreleased]") < text.index(f"## [{version}]")
 
 
 def test_modules_of_the_architecture_page_exist() -> None:
