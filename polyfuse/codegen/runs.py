@@ -244,7 +244,7 @@ def _asked(
     rows = max(1, min(AHEAD, AHEAD_BYTES // max(1, (high - low) * r.dtype.bytes)))
     end = min(high, low + ROW_LINES * each)
     what = printer.element(printer, r.tensor, r.indices)
-    printer.made.add(("soon", r.tensor))
+    printer.made.add(("prefetch lines", r.tensor))
     return [
         f"{indent}if ({first}{q} + {rows} < {e}_{_kind(node, r)}) {{",
         f"{indent}  const pf_i64 {e} = {e}_s + {e}_list[{q} + {rows}];",

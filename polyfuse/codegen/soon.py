@@ -76,14 +76,14 @@ class SoonPrinter(StreamPrinter):
 
     def node(self, node: Node, indent: str) -> list[str]:
         if isinstance(node, Prefetch):
-            self.made.add(("prefetch" if node.buffer in self.ahead else "soon", node.buffer))
+            self.made.add(("prefetch rows" if node.buffer in self.ahead else "prefetch lines", node.buffer))
         return StreamPrinter.node(self, node, indent)
 
     def turned(self, node: TurnedTile, indent: str) -> list[str]:
         self.made.add(("transpose", node.buffer))
         self.made.update({("transpose", node.to[0])} if node.to else ())
         if node.buffer in self.soon and not is_short(node):
-            self.made.add(("soon", node.buffer))
+            self.made.add(("prefetch lines", node.buffer))
         return turned_text(self, node, indent, ahead=node.buffer in self.soon)
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
@@ -118,7 +118,7 @@ class SoonPrinter(StreamPrinter):
         place = self.element(self, r.tensor, r.indices)
         here = f"const pf_i64 {var} = {start} + l + {AHEAD // size};"
         each = f"for (int l = 0; l < {lanes}; l += {step})"
-        self.made.add(("soon", r.tensor))
+        self.made.add(("prefetch lines", r.tensor))
         return [f"{indent}{each} {{ {here} __builtin_prefetch(&{place}, 0, 2); }}"]
 
     def _fetched(self, loop: For) -> list[Read]:

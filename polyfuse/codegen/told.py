@@ -3,11 +3,11 @@
 Some decisions are offers: whether a loop takes them up shows when it is printed, after all else was done to
 it.
 
-    stream     a result's stores go past the caches     not where loops store no whole lines
-    soon       a tensor's lines are asked for           where no vector loop goes along them, or they are near
-    prefetch   a row's lines are asked for ahead        where rows are computed several at a time
-    transpose  tiles of a tensor are turned around      where the arrays would be too large
-    tile       a contraction's sums stay in registers   where its loops have become others
+    stream           a result has non-temporal stores        not where loops store no whole lines
+    prefetch lines   a tensor's lines, shortly before use    where no vector loop goes along them
+    prefetch rows    a row's lines, in the row before        where rows are computed several at a time
+    transpose        tiles of a tensor are transposed        where the arrays would be too large
+    tile             a contraction's sums stay in registers  where its loops have become others
 
 The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
 """
@@ -25,8 +25,8 @@ Made = frozenset[tuple[str, str]]
 
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
-    "soon": "no vector loop goes along lines that are not near yet",
-    "prefetch": "rows are computed in loops without a place to ask for the next one",
+    "prefetch lines": "no vector loop goes along lines that are not near yet",
+    "prefetch rows": "rows are computed in loops without a place to prefetch the next one",
     "transpose": "no loop reads or stores its tiles row by row",
     "tile": "its loops are no tiles of registers",
 }

@@ -44,7 +44,7 @@ def compute_chosen(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph
         if chosen is not None:
             reader, read = chosen
             why = f"data choose what {reader.name} needs of it, no more than one of {LANES} elements"
-            decisions.append(Decision("choose", s.target, True, why))
+            decisions.append(Decision("inline", s.target, True, why))
             graph = _without(graph, s, reader, read)
     return graph
 

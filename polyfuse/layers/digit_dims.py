@@ -51,8 +51,8 @@ def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGra
         if product_of(made, summed) is not None:
             graph = made
             dims = ", ".join(x.dim for x in digits)
-            why = f"its contraction reads by digits of {dims}, which are dims of their own in it"
-            decisions.append(Decision("split digits", s.target, True, why))
+            why = f"its contraction reads by // and % of {dims}: the quotients and rests are dims of it"
+            decisions.append(Decision("split dims", s.target, True, why))
     return graph
 
 

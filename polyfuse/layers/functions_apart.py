@@ -71,7 +71,7 @@ def functions_apart(graph: TensorGraph, decisions: list[Decision], core: Core) -
             x for t in graph.statements for x in ((*apart.made, replace(s, expr=expr)) if t is s else (t,))
         )
         graph = replace(graph, statements=statements, tensors=(*graph.tensors, *apart.tensors))
-        decisions += [Decision("apart", x.target, True, apart.why[x.target]) for x in apart.made]
+        decisions += [Decision("fission", x.target, True, apart.why[x.target]) for x in apart.made]
     return graph
 
 

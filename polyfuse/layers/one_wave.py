@@ -51,7 +51,7 @@ def _in_turn(kernel: Kernel, gpu: GpuTarget, decisions: list[Decision]) -> Kerne
     wave = (
         f"{resident} blocks, one wave with {taken} registers a thread, take {groups} groups of rows in turn"
     )
-    decisions.append(Decision("one wave", kernel.name, True, wave))
+    decisions.append(Decision("persistent blocks", kernel.name, True, wave))
     return replace(kernel, resident=resident, per_sm=per_sm)
 
 

@@ -49,7 +49,7 @@ SHARE_IN_L3 = 0.8
 # Of L3, what all rows take at least and at most where they overlap and it pays to ask for some that the last
 # phase reads no more.
 SHARES_OF_L3 = (1 / 2, 2)
-REASON = "the next row is fetched ahead"
+REASON = "the next row is prefetched"
 
 
 def fetched_ahead(
@@ -76,12 +76,12 @@ def fetched_ahead(
     row = sum(_row_bytes(graph, t) for t in found)
     why = _refusal(graph, nest, rows, found, threads, knobs.on) if wanted is None else None
     if why is not None:
-        decisions.append(Decision("prefetch", ", ".join(found), False, why))
+        decisions.append(Decision("prefetch rows", ", ".join(found), False, why))
         return buffers
     ahead = wanted or 1
     which = "the next row" if ahead == 1 else f"the row {ahead} ahead"
     why = f"{which}, {format_bytes(row)}, comes to the caches while the last phase computes"
-    decisions.append(Decision("prefetch", ", ".join(found), True, why))
+    decisions.append(Decision("prefetch rows", ", ".join(found), True, why))
     return tuple(replace(b, ahead=ahead, reason=REASON) if b.tensor in found else b for b in buffers)
 
 

@@ -67,7 +67,9 @@ def join_row_dims(
         if best is not None and after < LEAD * before:
             graph, dims = best.graph, ", ".join(d.name for d in best.dims)
             why = f"tiles of its contraction take about {after * 1e6:.4g} us with {dims} as one dim"
-            decisions.append(Decision("join rows", s.target, True, f"{why}, {before * 1e6:.4g} us without"))
+            decisions.append(
+                Decision("collapse rows", s.target, True, f"{why}, {before * 1e6:.4g} us without")
+            )
     return graph
 
 

@@ -105,7 +105,7 @@ def map_scatter(
     why = f"{parts} workers' shares of {s.target}: each is updated by its owner alone, row by row"
     if parts == 1:
         why = "too few updates for several workers: row by row, in registers where rows follow each other"
-    decisions.append(Decision("owners", s.target, parts > 1, why))
+    decisions.append(Decision("owner computes", s.target, parts > 1, why))
     nest = vectorise(graph, sequence([*first, updates]), threads, decisions, knobs)
     return graph, [Nest(nest, owners=found.owners)]
 

@@ -63,7 +63,7 @@ def split_short_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGra
         return graph
     for t in chosen:
         why = "its last dims fill no vector: each element is a tensor of its own"
-        decisions.append(Decision("split", t, True, why))
+        decisions.append(Decision("unroll dims", t, True, why))
     tensors = tuple(x for t in graph.tensors for x in names.tensors(t))
     return replace(graph, tensors=tensors, statements=statements)
 

@@ -54,7 +54,7 @@ def split_short_rows(graph: TensorGraph, decisions: list[Decision]) -> TensorGra
         why = (
             f"{len(pieces)} values of {row.name} fill no vector: each has a statement, in a loop along memory"
         )
-        decisions.append(Decision("write out", s.target, True, why))
+        decisions.append(Decision("unroll", s.target, True, why))
     return graph
 
 

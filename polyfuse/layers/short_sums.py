@@ -49,7 +49,7 @@ def write_out(graph: TensorGraph, decisions: list[Decision], core: Core) -> Tens
         points = _points(s)
         if 0 < len(points) <= MOST_TERMS and _may_be(graph, s, len(points), core):
             why = f"{len(points)} terms fill no vector: they are added where the sum is read"
-            decisions.append(Decision("write out", s.target, True, why))
+            decisions.append(Decision("unroll", s.target, True, why))
             written = written_out(s, points)
             graph = replace(graph, statements=tuple(written if x is s else x for x in graph.statements))
             if _read_once(graph, written):

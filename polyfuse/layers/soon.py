@@ -37,7 +37,9 @@ def fetched_soon(
     if not names:
         return kernels
     why = "asked for" if wanted else f"{format_bytes(total)} in all do not stay in L3"
-    decisions.append(Decision("soon", ", ".join(names), True, f"lines are fetched just before use: {why}"))
+    decisions.append(
+        Decision("prefetch lines", ", ".join(names), True, f"lines are prefetched shortly before use: {why}")
+    )
     return replace(
         kernels, kernels=tuple(_marked(k, found.get(k.name, frozenset())) for k in kernels.kernels)
     )

@@ -47,7 +47,7 @@ def split_guards(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
             statements.append(s)
             continue
         reason = f"{len(pieces)} piece{'s' * (len(pieces) != 1)} without conditions on indices"
-        decisions.append(Decision("split guards", s.name, True, reason))
+        decisions.append(Decision("index-set splitting", s.name, True, reason))
         for k, piece in enumerate(pieces):
             name = s.name if k == 0 else _fresh(f"{s.name}__at{k}", names)
             statements.append(replace(piece, name=name))

@@ -42,7 +42,7 @@ def stores_past_caches(
             decisions.append(Decision("stream", names, False, why))
         return kernels
     why = f"{format_bytes(total)} in all do not fit L3" if pays else "asked for"
-    decisions.append(Decision("stream", names, True, f"stores go past the caches: {why}"))
+    decisions.append(Decision("stream", names, True, f"non-temporal stores: {why}"))
     return replace(kernels, kernels=tuple(_marked(k, frozenset(found)) for k in kernels.kernels))
 
 

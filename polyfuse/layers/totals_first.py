@@ -35,7 +35,7 @@ def totals_first(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> T
     if not all(FEWEST_LANES <= t <= MOST_TOTALS for t in trips):
         return tree
     names = ", ".join(statements(alone[1]))
-    decisions.append(Decision("split", names, True, "in lanes, after all of the totals that they need"))
+    decisions.append(Decision("fission", names, True, "in lanes, after all of the totals that they need"))
     made = Sequence(tuple(Band((m,), part, tree.permutable) for m, part in zip(loops, alone, strict=True)))
     return Band(tuple(outer), made, tree.permutable) if outer else made
 

@@ -77,7 +77,7 @@ def transposed_tiles(
     size = max(r.dtype.bytes for r in found[row])
     wide = FAR_BYTES if _from_memory(graph, names, threads) else NEAR_BYTES
     high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (wide, LANE_BYTES), strict=True))
-    _note(decisions, _tensors(found[row]), f"tiles of {row.name} and {lane.name} are turned around")
+    _note(decisions, _tensors(found[row]), f"tiles of {row.name} and {lane.name} are transposed in registers")
     return _in_tiles(graph, phase, row, high, long)
 
 
@@ -129,8 +129,12 @@ def _stored(
             return whole
     wide = FAR_BYTES if any(crowds(graph, s, lane) for s in stored) else NEAR_BYTES
     high, long = (_length(t, min(MOST, n // size)) for t, n in zip(trips, (wide, LANE_BYTES), strict=True))
-    _note(decisions, _targets(stored), f"tiles of {row.name} and {lane.name} are turned around after them")
-    _note(decisions, _tensors(reads), f"tiles of {row.name} and {lane.name} are turned around")
+    _note(
+        decisions,
+        _targets(stored),
+        f"tiles of {row.name} and {lane.name} are transposed in registers after them",
+    )
+    _note(decisions, _tensors(reads), f"tiles of {row.name} and {lane.name} are transposed in registers")
     return _in_tiles(graph, phase, row, high, long)
 
 
@@ -178,7 +182,7 @@ def _rows(graph: TensorGraph, phase: Band, threads: int, decisions: list[Decisio
     if not found:
         return None
     high = found[0]
-    each = f"columns of {high} neighbours along {row.name} are turned around together"
+    each = f"columns of {high} neighbours along {row.name} are transposed in registers together"
     _note(decisions, _tensors(reads), each)
     _note(decisions, _targets(stored), f"{each}, after them")
     blocks = (*(m for m in around if m != row), _cut(row, high))

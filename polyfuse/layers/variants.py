@@ -2,7 +2,7 @@
 
 A variant is a set of named changes to what the passes would do on their own:
 
-    Variant(("stores past the caches", "2 rows ahead"))
+    Variant(("non-temporal stores", "prefetch 2 rows ahead"))
 
 `proposals` lists those that can matter for a graph, the likeliest first; whether one changes the code at all
 shows when it is printed (`polyfuse.tuning` measures equal code once).
@@ -93,19 +93,19 @@ def _knobs(**fields: Any) -> Change:
 
 
 CHANGES: Mapping[str, Change] = {
-    "stores past the caches": _knobs(stream=True),
-    "stores through the caches": _knobs(stream=False),
-    "no rows ahead": _knobs(ahead=0),
-    "1 row ahead": _knobs(ahead=1),
-    "2 rows ahead": _knobs(ahead=2),
-    "4 rows ahead": _knobs(ahead=4),
+    "non-temporal stores": _knobs(stream=True),
+    "plain stores": _knobs(stream=False),
+    "no prefetch of rows": _knobs(ahead=0),
+    "prefetch 1 row ahead": _knobs(ahead=1),
+    "prefetch 2 rows ahead": _knobs(ahead=2),
+    "prefetch 4 rows ahead": _knobs(ahead=4),
     "rows one by one": _knobs(rows=1),
-    "2 rows at a time": _knobs(rows=2),
-    "4 rows at a time": _knobs(rows=4),
-    "16 rows at a time": _knobs(jointly=True),
-    "not 16 rows at a time": _knobs(jointly=False),
-    "rows overlap": _knobs(skew=True),
-    "rows do not overlap": _knobs(skew=False),
+    "unroll-and-jam of 2 rows": _knobs(rows=2),
+    "unroll-and-jam of 4 rows": _knobs(rows=4),
+    "unroll-and-jam of 16 rows": _knobs(jointly=True),
+    "no unroll-and-jam of 16 rows": _knobs(jointly=False),
+    "software pipelining": _knobs(skew=True),
+    "no software pipelining": _knobs(skew=False),
     "128 bytes of accumulators": _knobs(lane_bytes=128),
     "512 bytes of accumulators": _knobs(lane_bytes=512),
     "1 chunk a thread": _knobs(chunks=1),
@@ -149,13 +149,13 @@ def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator
         if made == base:
             continue
         small = total <= near
-        if (name.startswith("stores ") and results <= near) or (name == "1 thread" and not small):
+        if (name.endswith(" stores") and results <= near) or (name == "1 thread" and not small):
             continue
-        if "rows ahead" in name and (small or not one_pass):
+        if "prefetch" in name and "rows" in name and (small or not one_pass):
             continue
-        if "overlap" in name and not (reduces and one_pass):
+        if "pipelining" in name and not (reduces and one_pass):
             continue
-        if "at a time" in name and not (short and one_pass) and not long:
+        if "unroll-and-jam" in name and not (short and one_pass) and not long:
             continue
         if ("accumulators" in name or "partial" in name or "reductions" in name) and not reduces:
             continue

@@ -49,9 +49,9 @@ def compose_views(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
         composed = _composed(graph, t.name, pieces)
         if _guards(split_guards(composed, [])) > _guards(split_guards(graph, [])):
             reason = "its pieces would leave conditions in the loops that read it"
-            decisions.append(Decision("compose view", t.name, False, reason))
+            decisions.append(Decision("inline pieces", t.name, False, reason))
             continue
-        decisions.append(Decision("compose view", t.name, True, f"{len(pieces)} pieces are read in place"))
+        decisions.append(Decision("inline pieces", t.name, True, f"{len(pieces)} pieces are read in place"))
         graph = composed
     return graph
 

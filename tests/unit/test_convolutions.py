@@ -73,7 +73,7 @@ def test_what_is_read_in_windows_is_kept() -> None:
     """A guard in a factor would have to be computed for each step of the window."""
     why = decisions_of(SAME, N=4, C=64, H=28, W=28, K=64)
     assert "- rematerialise padded: y__sum reads each element several times" in why
-    assert "+ split guards padded: 5 pieces" in why
+    assert "+ index-set splitting padded: 5 pieces" in why
     assert "a guarded load" not in cpu_source(SAME, N=4, C=64, H=28, W=28, K=64)
     assert "- rematerialise u" in decisions_of(RELU, N=4, C=64, H=28, W=28, K=64)
     assert "- rematerialise u: y reads" not in decisions_of(PRODUCT, M=300, K=300, N=300)  # once for each

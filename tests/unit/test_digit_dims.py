@@ -58,7 +58,7 @@ def dims(text: str, **sizes: int) -> list[str]:
 
 def test_dims_read_by_both_digits_are_two() -> None:
     graph, (decision,) = split(TWICE, **KNOWN)
-    assert decision.kind == "split digits" and "p, q" in decision.reason
+    assert decision.kind == "split dims" and "p, q" in decision.reason
     assert [d.name for d in sums(graph).dims] == [
         "p_remainder", "q_remainder", "n", "k", "p_quotient", "q_quotient", "c",
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_recurrence_stays_one_statement() -> None:
 @pytest.mark.parametrize(("target", "wanted"), [("cpu", True), ("emulate", False)])
 def test_dims_are_split_on_a_cpu(target: Literal["cpu", "emulate"], wanted: bool) -> None:
     pieces = pf.parse(TWICE).op().specialize(**KNOWN).clusters(target=target)
-    assert any("split digits" in str(d) for d in pieces[0].decisions) == wanted
+    assert any("split dims" in str(d) for d in pieces[0].decisions) == wanted
 
 
 @pytest.mark.machine("zen5")
@@ -126,4 +126,4 @@ def test_tiles_of_digits_compute_the_same(text: str, sizes: dict[str, int]) -> N
     f = pf.compile(text, options=pf.Options(verify=True))
     result = f(**inputs)
     assert_right(graph, {"y": result}, inputs)
-    assert "+ split digits y" in f.explain(**inputs) and "+ tile y__digits" in f.explain(**inputs)
+    assert "+ split dims y" in f.explain(**inputs) and "+ tile y__digits" in f.explain(**inputs)

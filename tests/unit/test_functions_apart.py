@@ -54,7 +54,7 @@ def apart(text: str, core: Core = CORE, **sizes: int) -> tuple[TensorGraph, list
 def left(text: str, **sizes: int) -> int:
     """How many statements an operator has more."""
     graph, decisions = apart(text, **sizes)
-    assert all(d.kind == "apart" and d.taken for d in decisions)
+    assert all(d.kind == "fission" and d.taken for d in decisions)
     assert len(graph.statements) == len(fixed_graph_of(text, **sizes).statements) + len(decisions)
     return len(decisions)
 

@@ -120,7 +120,7 @@ def test_short_rows_are_packed(gpu: str, name: str, vector: int | None) -> None:
     assert not launch.cooperative and launch.shared_bytes == 0
     assert f"block < {groups}; block += gridDim.x" in code.source
     assert f"__launch_bounds__({x * y}, {kernel.per_sm}) {launch.function}(" in code.source
-    (why,) = [d for d in decisions if d.kind == "one wave"]
+    (why,) = [d for d in decisions if d.kind == "persistent blocks"]
     assert why.taken and f"{blocks_of(launch)} blocks" in why.reason and f"{groups} groups" in why.reason
 
 
@@ -147,7 +147,7 @@ def test_few_short_rows_keep_a_block_for_each_group(gpu: str) -> None:
     (kernel,), code, decisions = _only(made(SOFTMAX, target_of(gpu), 4096, 32))
     (launch,) = code.plan.launches
     assert (blocks_of(launch), launch.threads, kernel.resident) == (128, (8, 32), 0)
-    assert "gridDim.x; " not in code.source and not [d for d in decisions if d.kind == "one wave"]
+    assert "gridDim.x; " not in code.source and not [d for d in decisions if d.kind == "persistent blocks"]
 
 
 @each_gpu

@@ -292,9 +292,11 @@ def test_no_row_is_asked_for_ahead_of_a_single_pass() -> None:
     or one that computes little."""
     x, g = np.ones((4096, 768), np.float32), np.ones(768, np.float32)
     assert "prefetch" not in pf.compile(VARIANCE, target="cpu").explain(x)
-    assert "- prefetch x: one pass makes all sums of a row" in pf.compile(NORM, target="cpu").explain(x, g)
+    assert "- prefetch rows x: one pass makes all sums of a row" in pf.compile(NORM, target="cpu").explain(
+        x, g
+    )
     long = NORM.replace("y[t, h] = (", "y[t, h] = tanh(")
-    assert "+ prefetch x" in pf.compile(long, target="cpu").explain(x, g)
+    assert "+ prefetch rows x" in pf.compile(long, target="cpu").explain(x, g)
 
 
 def test_rows_with_a_pivot_do_not_overlap() -> None:

@@ -109,7 +109,7 @@ def test_on_a_gpu_pieces_stay_apart() -> None:
 def test_rows_of_pieces_are_not_asked_for_ahead() -> None:
     """No phase waits for another, so memory is busy all the time."""
     _, decisions = made(ROLLED, T=1970, H=771)
-    (found,) = [d for d in decisions if d.kind == "prefetch"]
+    (found,) = [d for d in decisions if d.kind == "prefetch rows"]
     assert not found.taken and "no phase of a row waits" in found.reason
     assert "prefetch" not in cpu_source(ROLLED, T=1970, H=771)
 

@@ -41,7 +41,7 @@ HALVES = """op f(x: f32[T, 2*H]) -> (y: f32[T, H]) {
 
 def made(text: str, **sizes: int) -> tuple[KernelGraph, list[Decision]]:
     kernels, decisions = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching())
-    return kernels, [d for d in decisions if d.kind == "prefetch"]
+    return kernels, [d for d in decisions if d.kind == "prefetch rows"]
 
 
 def fetches(block: Block) -> list[str]:

@@ -45,7 +45,7 @@ def join(text: str, core: Core = AVX2, **sizes: int) -> tuple[TensorGraph, list[
 @pytest.mark.parametrize(("text", "core"), [(CONVOLUTION, AVX2), (CONVOLUTION, Core()), (LAST, AVX2)])
 def test_short_dims_of_an_image_are_rows_together(text: str, core: Core) -> None:
     graph, (decision,) = join(text, core, **SMALL)
-    assert decision.kind == "join rows" and "n, p, q as one dim" in decision.reason
+    assert decision.kind == "collapse rows" and "n, p, q as one dim" in decision.reason
     (s,) = (s for s in graph.statements if s.reduction == "sum")
     free = [d for d in s.dims if not d.reduce]
     assert [str(d.upper) for d in free] == [str(8 * 49 if text == CONVOLUTION else 8 * 9), "64"]
@@ -82,7 +82,7 @@ def test_a_recurrence_stays_one_statement(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("target", "wanted"), [("cpu", True), ("emulate", False)])
 def test_dims_are_joined_on_a_cpu(target: Literal["cpu", "emulate"], wanted: bool) -> None:
     pieces = pf.parse(CONVOLUTION).op().specialize(**(SMALL | {"C": 512})).clusters(target=target)
-    assert any("join rows" in str(d) for d in pieces[0].decisions) == wanted
+    assert any("collapse rows" in str(d) for d in pieces[0].decisions) == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_tiles_of_joined_rows_compute_the_same(
     image.flat[0], image.flat[-1] = np.nan, np.inf
     f = pf.compile(text, options=pf.Options(verify=True))
     assert_right(graph, {"y": f(**inputs)}, inputs)
-    assert "+ join rows y" in f.explain(**inputs) and "__rows: " in f.explain(**inputs)
+    assert "+ collapse rows y" in f.explain(**inputs) and "__rows: " in f.explain(**inputs)
     apart = np.zeros((*image.shape[:-1], 2 * image.shape[-1]), image.dtype)[..., ::2]
     apart[...] = image
     assert_right(graph, {"y": f(**(inputs | {graph.inputs[0]: apart}))}, inputs)

@@ -61,7 +61,7 @@ SPLIT = {
 @pytest.mark.parametrize(("text", "sizes", "count"), SPLIT.values(), ids=SPLIT.keys())
 def test_each_element_of_a_row_has_a_statement(text: str, sizes: dict[str, int], count: int) -> None:
     graph, (decision,) = split(text, **sizes)
-    assert decision.kind == "write out" and decision.reason.startswith(f"{count} values of c ")
+    assert decision.kind == "unroll" and decision.reason.startswith(f"{count} values of c ")
     assert len(graph.statements) == len(fixed_graph_of(text, **sizes).statements) + count - 1
 
 

@@ -152,5 +152,5 @@ def test_the_model_asks_for_what_comes_from_memory(rows: int, names: set[str]) -
     kernels = kernels_of(text, T=rows, H=1000)
     found: list[Decision] = []
     assert soon(fetched_soon(kernels, 2, found)) == names
-    assert [d.kind for d in found] == (["soon"] if names else [])
+    assert [d.kind for d in found] == (["prefetch lines"] if names else [])
     assert fetched_soon(kernels, 2, [], False) == kernels

@@ -89,7 +89,7 @@ def test_a_concatenation_is_read_in_place() -> None:
     found: list[Decision] = []
     after = compose_views(graph_of(CONCAT, N=5, M=4, K=8), found)
     assert [s.target for s in after.statements] == ["y"]
-    assert found == [Decision("compose view", "c", True, "2 pieces are read in place")]
+    assert found == [Decision("inline pieces", "c", True, "2 pieces are read in place")]
     assert guards(split_guards(after, [])) == 0
 
 

@@ -28,7 +28,7 @@ from polyfuse.pipeline import Compilation, Watch, printed, told
 
 CORES = {"avx512": Core(), "avx2": AVX2}
 WAYS = [(core, threads) for core in CORES for threads in (1, 4)]
-KINDS = ("stream", "soon", "prefetch", "transpose", "tile")
+KINDS = ("stream", "prefetch lines", "prefetch rows", "transpose", "tile")
 # Each way has a part of the operators in a usual run, all of them in a long one.
 EVERY = [(c, *WAYS[(k + s) % len(WAYS)]) for s in range(len(WAYS)) for k, c in enumerate(CASES)]
 
@@ -51,9 +51,9 @@ def has(kind: str, name: str, text: str) -> bool:
     match kind:
         case "stream":
             return f"pf_stream(&b_{name}[" in text
-        case "prefetch":
+        case "prefetch rows":
             return any(", 0, 2)" not in r for r in requests)
-        case "soon":
+        case "prefetch lines":
             return bool(requests) or any(re.match(r"pf_turn<\d, 1>", t) for t in turned)
         case "transpose":
             return bool(turned)
@@ -71,7 +71,10 @@ def test_what_is_told_of_an_operator_is_in_its_text(case: Case, core: str, threa
     decisions, text = decided(case, CORES[core], threads)
     mine = [(d, name) for d in decisions if d.kind in KINDS for name in d.subject.split(", ")]
     taken = {(d.kind, name) for d, name in mine if d.taken}
-    alike = {"soon": "prefetch", "prefetch": "soon"}  # requests of both are alike in the text
+    alike = {
+        "prefetch lines": "prefetch rows",
+        "prefetch rows": "prefetch lines",
+    }  # requests of both are alike in the text
     for d, name in mine:
         if d.taken:
             assert has(d.kind, name, text), str(d)
@@ -91,12 +94,12 @@ def test_the_gradient_of_an_rms_norm_goes_past_the_caches(core: str, threads: in
 
 def test_a_decision_is_divided_by_what_was_printed() -> None:
     plan = [
-        Decision("soon", "a, b, c", True, "lines come early"),
+        Decision("prefetch lines", "a, b, c", True, "lines come early"),
         Decision("map", "x", True, ""),
     ]
-    kept, left, other = as_printed(plan, {("soon", "a"), ("soon", "c"), ("stream", "b")})
-    assert str(kept) == "+ soon a, c: lines come early"
-    assert str(left) == "- soon b: no vector loop goes along lines that are not near yet"
+    kept, left, other = as_printed(plan, {("prefetch lines", "a"), ("prefetch lines", "c"), ("stream", "b")})
+    assert str(kept) == "+ prefetch lines a, c: lines come early"
+    assert str(left) == "- prefetch lines b: no vector loop goes along lines that are not near yet"
     assert other == plan[1]
     assert as_printed([Decision("stream", "y", False, "why")], set()) == (
         Decision("stream", "y", False, "why"),

@@ -39,7 +39,7 @@ def loops(kernels: KernelGraph, statement: str) -> list[str]:
 
 
 def splits(decisions: tuple[Decision, ...]) -> list[str]:
-    return [d.subject for d in decisions if d.kind == "split" and "after all of the totals" in d.reason]
+    return [d.subject for d in decisions if d.kind == "fission" and "after all of the totals" in d.reason]
 
 
 def test_functions_of_totals_are_computed_in_lanes() -> None:

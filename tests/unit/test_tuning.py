@@ -117,19 +117,21 @@ def test_proposals_suit_the_graph() -> None:
     small, large = ({"T": 4, "H": 64}, {"T": 8192, "H": 1024})
     graph = pf.parse(NORM).op().graph()
     names = [{str(v) for v in proposals(fixed_graph(graph, s), base, table_cpu(2))} for s in (small, large)]
-    assert "1 thread" in names[0] and "stores past the caches" not in names[0]
-    assert "1 thread" not in names[1] and "stores past the caches" in names[1]
-    assert "4 rows at a time" in names[0] and not any("at a time" in n for n in names[1])
+    assert "1 thread" in names[0] and "non-temporal stores" not in names[0]
+    assert "1 thread" not in names[1] and "non-temporal stores" in names[1]
+    assert "unroll-and-jam of 4 rows" in names[0] and not any("unroll-and-jam" in n for n in names[1])
     added = pf.parse("op f(x: f32[T, H]) -> (s: f32[H]) { s[h] = sum[t](x[t, h]) }").op().graph()
     for columns, tried in ((30_000, True), (300, False)):
         fixed = fixed_graph(added, {"T": 600, "H": columns})
-        assert any("at a time" in str(v) for v in proposals(fixed, base, table_cpu(2))) == tried
+        assert any("unroll-and-jam" in str(v) for v in proposals(fixed, base, table_cpu(2))) == tried
     plain = pf.parse("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] + 1.0 }").op().graph()
     assert not any("accum" in str(v) for v in proposals(fixed_graph(plain, {"N": 9}), base, table_cpu(2)))
 
 
 def test_changes_join_unless_they_change_the_same() -> None:
-    past, ahead, fewer = (Variant((n,)) for n in ("stores past the caches", "2 rows ahead", "1 row ahead"))
+    past, ahead, fewer = (
+        Variant((n,)) for n in ("non-temporal stores", "prefetch 2 rows ahead", "prefetch 1 row ahead")
+    )
     both = past.joined(ahead)
     assert both is not None and set(both.changes) == {*past.changes, *ahead.changes}
     assert ahead.joined(fewer) is None

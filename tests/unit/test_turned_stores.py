@@ -52,23 +52,23 @@ def stored_across(source: str, name: str = "y") -> list[str]:
 def test_free_loops_are_cut_into_tiles_that_are_turned_around_after_them() -> None:
     kernels, said = mapped(LARGEST.format("f32"), I=100, K=768)
     assert loops(kernels) == ["i_blk@blk", "k_blk@blk", "i@seq", "k@vec"]
-    assert said == "+ transpose y: tiles of i and k are turned around after them"
+    assert said == "+ transpose y: tiles of i and k are transposed in registers after them"
     source = emit(kernels).source
     assert "pf_turn<4, 2>(\n" in source and not stored_across(source)
     kernels, _ = mapped(LARGEST.format("f64"), I=100, K=4000)
     assert loops(kernels) == ["k_pages@blk", "i_blk@blk", "k_blk@seq", "i@seq", "k@vec"]
     kernels, said = mapped(LARGEST.format("f32"), I=512, K=768)
     assert loops(kernels) == ["i_blk@blk", "i@seq", "k@vec"]
-    assert said == "+ transpose y: columns of 128 neighbours along i are turned around together, after them"
+    each = "columns of 128 neighbours along i are transposed in registers together"
+    assert said == f"+ transpose y: {each}, after them"
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("f64", 64), ("f32", 128), ("f16", 256)])
 def test_whole_rows_come_in_blocks(kind: str, rows: int) -> None:
     kernels, said = mapped(SOFTMAX.replace("f32", kind), I=1024, K=200)
     assert loops(kernels)[:2] == ["i_blk@blk", "i@seq"]
-    assert (
-        said == f"+ transpose y: columns of {rows} neighbours along i are turned around together, after them"
-    )
+    each = f"columns of {rows} neighbours along i are transposed in registers together"
+    assert said == f"+ transpose y: {each}, after them"
     source = emit(kernels).source
     assert "pf_turn<" in source and not stored_across(source)
 
@@ -93,14 +93,14 @@ def test_lanes_go_where_fewer_bytes_are_turned_around() -> None:
     one = "op f(x: f32[I, K]) -> (y: f32[K, I], v: f32[K, I]) { y[k, i] = x[i, k]; v[k, i] = x[i, k] * 2.0 }"
     kernels, said = mapped(one, I=512, K=768)
     assert loops(kernels)[-2:] == ["k@seq", "i@vec"]
-    assert said == "+ transpose x: tiles of k and i are turned around"
+    assert said == "+ transpose x: tiles of k and i are transposed in registers"
     kernels, said = mapped(
         LARGEST.format("f32").replace("z[i, k]", "z[k, i]").replace("z: f32[I, K]", "z: f32[K, I]"),
         I=512,
         K=768,
     )
     assert loops(kernels)[-2:] == ["k@seq", "i@vec"]
-    assert said == "+ transpose x: tiles of k and i are turned around"
+    assert said == "+ transpose x: tiles of k and i are transposed in registers"
 
 
 def test_the_row_is_the_loop_that_results_run_along() -> None:

@@ -1,0 +1,83 @@
+"""The glossary: each term once, in order, with an anchor; the words that it replaces are gone.
+
+A word in quotes after *Not:* occurs in no page that users read and in no text of the package that they see.
+Words without quotes have other meanings as well, and nobody looks for them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from package_sources import PACKAGE, ROOT
+
+PAGE = ROOT / "docs" / "internals" / "glossary.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+ENTRY = re.compile(r'^- <a id="([^"]+)"></a>\*\*(.+?)\*\*(.*?)(?=^- |^## |\Z)', re.MULTILINE | re.DOTALL)
+# Pages that users read; `docs/architecture.md` names modules, whose names are older.
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("language.md", "performance.md", "targets.md")),
+    *(ROOT / "docs" / "errors.d").glob("*.md"),
+    *(ROOT / "docs" / "reference").glob("*.md"),
+    *(ROOT / "docs" / "tutorials").glob("*.*"),
+)
+
+
+def anchor(term: str) -> str:
+    return re.sub(r"[^\w\- ]", "", term).lower().replace(" ", "-")
+
+
+def replaced() -> list[str]:
+    """Words in quotes after *Not:*."""
+    after = [rest.partition("*Not:*")[2] for _, _, rest in ENTRY.findall(TEXT)]
+    return [" ".join(word.split()) for text in after for word in re.findall(r'"([^"]+)"', text)]
+
+
+@cache
+def shown() -> tuple[tuple[str, str], ...]:
+    """Pages, and texts of the package that are no docstrings: where, and what with single spaces."""
+    pages = [(str(p.relative_to(ROOT)), p.read_text(encoding="utf-8")) for p in PAGES]
+    return tuple((where, " ".join(text.split())) for where, text in (*pages, *_texts()))
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        alone = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for n in ast.walk(tree):
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in alone:
+                yield f"{file.relative_to(ROOT)}:{n.lineno}", n.value
+
+
+def test_terms_are_in_order_with_their_anchors() -> None:
+    found = ENTRY.findall(TEXT)
+    assert len(found) == len(re.findall(r"^- ", TEXT, re.MULTILINE)) > 40
+    assert [made for made, _, _ in found] == [anchor(term) for _, term, _ in found]
+    assert len({made for made, _, _ in found}) == len(found)
+    for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
+        terms = [term.lower() for _, term, _ in ENTRY.findall(section)]
+        assert terms == sorted(terms), section.splitlines()[0]
+
+
+@pytest.mark.parametrize("word", replaced())
+def test_words_that_it_replaces_are_gone(word: str) -> None:
+    pattern = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    assert not [where for where, text in shown() if pattern.search(text)]
+
+
+def test_some_words_are_looked_for() -> None:
+    assert len(replaced()) >= 8 and any("test_glossary" not in where for where, _ in shown())
+
+
+def test_the_index_and_the_rules_name_it() -> None:
+    for page in (ROOT / "docs" / "index.md", ROOT / "CONTRIBUTING.md"):
+        assert str(PAGE.relative_to(page.parent)) in page.read_text(encoding="utf-8"), page
+
+
+def test_pages_exist() -> None:
+    assert all(isinstance(p, Path) and p.is_file() for p in PAGES) and len(PAGES) > 100
