@@ -42,9 +42,9 @@ NOTES = """
 
 - One layer-I kernel is all there is to stitch: LSTM cell, QKV, gather, ocean. Layer II changes nothing
   there.
-- Functions of what a loop does not change are computed before it, and a stitched kernel asks for the next
+- Functions of what a loop does not change are computed before it, and a stitched kernel prefetches the next
   row before or during its last phase: what that brings is in [choices](choices.md).
-- LayerNorm backward and cross entropy would gain nothing if nothing were asked for ahead: the first phase
+- LayerNorm backward and cross entropy would gain nothing if nothing were prefetched: the first phase
   of a row, and with long rows both, would wait for memory as layer I's kernels do.
 - Where tensors are not much larger than L3, what layer II saves is traffic of L3. LayerNorm backward,
   BatchNorm and GroupNorm + SiLU gain so little that runs of this table differ in the sign; the model

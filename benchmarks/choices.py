@@ -142,7 +142,7 @@ CHOICES = (
         ((halves, "calls_rows", lambda body, lane="": False),),
     ),
     Choice(
-        "neighbouring vectors take turns",
+        "neighbouring vectors interleaved",
         (Case("bias_gelu"), Case("lstm_cell"), Case("softmax"), Case("msoftmax"), Case("rms_swiglu")),
         ((vector_math, "TAKES_TURNS", ()),),
     ),
@@ -219,7 +219,7 @@ CHOICES = (
         knobs=CpuKnobs(skew=False),
     ),
     Choice(
-        "rows that overlap ask for lines in a loop that waits for none",
+        "software pipelining with prefetch in a loop that waits for none",
         (Case("ln_fwd"), Case("res_ln", {"T": 4096, "H": 768}), Case("astitch_768")),
         ((skewed, "_asking", lambda parts, rows: parts),),
     ),
@@ -229,7 +229,7 @@ CHOICES = (
         knobs=CpuKnobs(jointly=False),
     ),
     Choice(
-        "elements of short rows as numbers, rows as lanes",
+        "outer-loop vectorization of short rows",
         (
             Case("softmax", {"T": 50_000, "H": 5}),
             Case("ln_fwd", {"T": 50_000, "H": 7}),
@@ -267,12 +267,12 @@ CHOICES = (
         ((lower, "rows_jammed", lambda kernel, tasks, knobs: tuple(tasks)),),
     ),
     Choice(
-        "the next row asked for ahead",
+        "prefetch of the next row",
         (Case("ln_fwd"), Case("rms_swiglu"), Case("xent_fwd")),
         knobs=CpuKnobs(ahead=0),
     ),
     Choice(
-        "rows beyond L1, and rows in order in L3, not asked for ahead",
+        "rows beyond L1, and rows in order in L3, not prefetched",
         (Case("ln_fwd", {"T": 64, "H": 30_000}), Case("ln_fwd", {"T": 512, "H": 8192}), Case("ln_bwd")),
         knobs=CpuKnobs(ahead=1),
     ),
@@ -292,7 +292,7 @@ CHOICES = (
         ((toolchain, "flags_for", _with_unroll_and_jam),),
     ),
     Choice(
-        "lines asked for shortly before use",
+        "prefetch of lines shortly before use",
         (Case("residual_chain"), Case("softmax"), Case("ln_fwd"), Case("bn_train_relu")),
         ((lowering, "fetched_soon", lambda kernels, *_: kernels),),
     ),
@@ -302,7 +302,7 @@ CHOICES = (
         ((cpu, "strip_of", lambda task: None),),
     ),
     Choice(
-        "results past the caches",
+        "non-temporal stores of results",
         (
             Case("bias_gelu", {"T": 4096, "H": 3072}),
             Case("residual_chain"),
@@ -323,7 +323,7 @@ CHOICES = (
         ((halves, "has_masked_end", lambda body, lane="": False),),
     ),
     Choice(
-        "longer rows of functions take turns",
+        "unroll-and-jam of longer rows of functions",
         (
             Case("rms_swiglu", {"T": 600, "H": 100}),
             Case("rms_swiglu", {"T": 15_000, "H": 100}),
@@ -340,7 +340,7 @@ CHOICES = (
         ),
     ),
     Choice(
-        "longer rows of functions that can't take turns at once",
+        "unroll-and-jam of sixteen longer rows of functions",
         (
             Case("xent_fwd", {"N": 200, "C": 100}),
             Case("xent_fwd", {"N": 200, "C": 300}),
@@ -353,7 +353,7 @@ CHOICES = (
         ),
     ),
     Choice(
-        "rows of small kernels take turns",
+        "unroll-and-jam of rows of small kernels",
         (
             Case("softmax", {"T": 93, "H": 64}),
             Case("softmax", {"T": 60, "H": 100}),
@@ -372,7 +372,7 @@ CHOICES = (
         ((cpu_mapping, "SMALLEST_ROWS", 1 << 40), (cpu_mapping, "SMALLEST_PARALLEL", 1 << 40)),
     ),
     Choice(
-        "results of smaller operators not past the caches",
+        "plain stores of smaller operators",
         (Case("ln_fwd"), Case("softmax"), Case("bias_gelu", {"T": 1024, "H": 3072})),
         knobs=CpuKnobs(stream=True),
     ),

@@ -2,7 +2,7 @@
 
 Could another order of the same work reach the floor?  Kernels go over a row in three passes or in two (sums
 of differences from the mean of the row's first elements), one, two or four rows at a time, which share scale
-and shift, and ask for lines of the next rows or not.  Each is timed in turns with the generated kernel, on
+and shift, and prefetch lines of the next rows or not.  Each is timed in turns with the generated kernel, on
 the rows of the workload, and with all rows of a chunk at one place, in L1: what is left is arithmetic and
 loads.  `--residual` has those of bias, residual and LayerNorm, which keep a row's sum, and `--half` those of
 f16, beside the generated one of f32.
@@ -28,7 +28,7 @@ from polyfuse.runtime.toolchain import load_shared
 
 CHUNKS, TURNS = 32, 40
 Shape = tuple[int, int]
-# R rows of H elements at a time; lines asked for AHEAD rows later.  NEAR: all rows are in one place, in L1.
+# R rows of H elements at a time; lines of AHEAD rows later are prefetched.  NEAR: all rows are in one place, in L1.
 # HALF: all arrays are f16, and those that all rows read are f32 once for a chunk.
 PRELUDE = r"""
 #include <immintrin.h>

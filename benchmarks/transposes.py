@@ -1,6 +1,6 @@
 """Accesses along different loops: `python -m benchmarks.transposes [--only WORD] [--seconds S] [--write]`.
 
-Each operator with tiles that are turned around and without them, and the same by PyTorch, eager and compiled,
+Each operator with tiles that are transposed and without them, and the same by PyTorch, eager and compiled,
 on the same arrays, in one process and in turns; a table of microseconds, of the fastest of many calls.
 Beside them is a copy of as many bytes.
 """

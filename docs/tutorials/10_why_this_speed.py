@@ -152,8 +152,8 @@ def compiled(knobs: CpuKnobs = CpuKnobs(), stitching: pf.Stitching | None = pf.S
 
 variants = {
     "as the model has it": compiled(),
-    "no row fetched ahead": compiled(CpuKnobs(ahead=0)),
-    "two rows ahead": compiled(CpuKnobs(ahead=2)),
+    "no prefetch of rows": compiled(CpuKnobs(ahead=0)),
+    "prefetch two rows ahead": compiled(CpuKnobs(ahead=2)),
     "plain stores": compiled(CpuKnobs(stream=False)),
     "three kernels": compiled(stitching=None),
 }
@@ -163,16 +163,16 @@ for name, built in variants.items():
     parts = ", ".join(f"{k.memory * 1e3:.2f} + {k.core * 1e3:.2f}" for k in found.kernels)
     print(f"{name:24s} {found.seconds * 1e3:5.2f} ms    memory + core of each kernel: {parts}")
     projected[name] = found.seconds
-assert projected["no row fetched ahead"] > 0.95 * projected["as the model has it"]
-assert "prefetch" in variants["two rows ahead"].code.source.lower()
+assert projected["no prefetch of rows"] > 0.95 * projected["as the model has it"]
+assert "prefetch" in variants["prefetch two rows ahead"].code.source.lower()
 
 # %% [markdown]
-# Two numbers a kernel: what memory takes, and what the core takes. Without rows fetched ahead they partly add
+# Two numbers a kernel: what memory takes, and what the core takes. Without prefetched rows they partly add
 # up, phase by phase; with them the longer one hides the other. Where the core is much slower than memory, as
 # with short vectors, both are the same.
 #
 # A plain store is dearer than it looks: the line that is written is read first. A *non-temporal* store writes
-# whole lines past the caches and moves a third less in all, which pays where results do not fit a cache and
+# whole lines around the caches and moves a third less in all, which pays where results do not fit a cache and
 # costs where they would have. Here 50 MB are touched, more than usual caches hold, so it is done.
 
 # %%

@@ -151,7 +151,7 @@ class _Tiles:
         extents = IConst(rows), IConst(lines * LINE // dtype.bytes)
         taken = {b.tensor for b in (*self.kernel.buffers, *self.arrays)}
         name = next(f"back{k}" for k in range(len(taken) + 1) if f"back{k}" not in taken)
-        array = Buffer(name, dtype, Scope.LOCAL, extents, extents, "a tile that is turned around")
+        array = Buffer(name, dtype, Scope.LOCAL, extents, extents, "a tile that is transposed")
         nbytes = evaluate(array.elements, {}) * dtype.bytes
         if nbytes > self.room:
             return None

@@ -49,7 +49,7 @@ def _in_turn(kernel: Kernel, gpu: GpuTarget, decisions: list[Decision]) -> Kerne
     if groups <= resident:
         return kernel
     wave = (
-        f"{resident} blocks, one wave with {taken} registers a thread, take {groups} groups of rows in turn"
+        f"{resident} blocks, all resident at {taken} registers a thread, take {groups} groups of rows in turn"
     )
     decisions.append(Decision("persistent blocks", kernel.name, True, wave))
     return replace(kernel, resident=resident, per_sm=per_sm)

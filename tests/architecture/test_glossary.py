@@ -18,6 +18,8 @@ from package_sources import PACKAGE, ROOT
 PAGE = ROOT / "docs" / "internals" / "glossary.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ENTRY = re.compile(r'^- <a id="([^"]+)"></a>\*\*(.+?)\*\*(.*?)(?=^- |^## |\Z)', re.MULTILINE | re.DOTALL)
+# Of what is emitted: no user has to read it.
+COMMENT = re.compile(r"^\s*// .*$", re.MULTILINE)
 # Pages that users read; `docs/architecture.md` names modules, whose names are older.
 PAGES = (
     ROOT / "README.md",
@@ -51,7 +53,7 @@ def _texts() -> Iterator[tuple[str, str]]:
         alone = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
         for n in ast.walk(tree):
             if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in alone:
-                yield f"{file.relative_to(ROOT)}:{n.lineno}", n.value
+                yield f"{file.relative_to(ROOT)}:{n.lineno}", COMMENT.sub("", n.value)
 
 
 def test_terms_are_in_order_with_their_anchors() -> None:
