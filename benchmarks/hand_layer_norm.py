@@ -28,7 +28,7 @@ from polyfuse.runtime.toolchain import load_shared
 
 CHUNKS, TURNS = 32, 40
 Shape = tuple[int, int]
-# R rows of H elements at a time; lines of AHEAD rows later are prefetched.  NEAR: all rows are in one place, in L1.
+# R rows of H elements at a time; lines of AHEAD rows later are prefetched.  NEAR: all rows are in L1.
 # HALF: all arrays are f16, and those that all rows read are f32 once for a chunk.
 PRELUDE = r"""
 #include <immintrin.h>
