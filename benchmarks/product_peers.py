@@ -48,7 +48,7 @@ class Case:
     @property
     def label(self) -> str:
         """For a row of the table."""
-        marks = ["turned"] * self.turned + ["GELU"] * self.gelu + [self.dtype] * (self.dtype != "f32")
+        marks = ["transposed"] * self.turned + ["GELU"] * self.gelu + [self.dtype] * (self.dtype != "f32")
         many = f"{self.batch} of " if self.batch else ""
         return many + ", ".join([f"{self.rows} x {self.steps} x {self.columns}", *marks])
 
