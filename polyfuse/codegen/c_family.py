@@ -41,6 +41,7 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
     values_of,
 )
+from polyfuse.ir.ops import COMBINES, NEGATED, OPS
 from polyfuse.ir.powers import ROOTS, exponent, has_root
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -60,10 +61,6 @@ from polyfuse.ir.tensor_graph import (
 
 # Loops of at most so many iterations gcc unrolls before it looks for vectors: scalars or gathers are left.
 UNROLLED = 16
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_LOGIC = {"and": "&", "or": "|"}
-UPDATES = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 @dataclass(slots=True)
@@ -154,7 +151,7 @@ class Printer:
         raise AssertionError(f"not for this target: {node}")
 
     def combine(self, op: str, left: str, right: str, dtype: DType) -> str:
-        return self.operation(UPDATES[op], [left, right], dtype)
+        return self.operation(COMBINES[op], [left, right], dtype)
 
     def loop(self, loop: For, indent: str) -> list[str]:
         lower, upper = self.index(loop.lower), self.index(loop.upper)
@@ -265,19 +262,10 @@ class Printer:
 
     def operation(self, op: str, args: list[str], dtype: DType) -> str:
         """`op` on operands of `dtype`, as C."""
-        if op in _COMPARE:
-            return f"({args[0]} {_COMPARE[op]} {args[1]})"
-        if op in _LOGIC:
-            return f"({args[0]} {_LOGIC[op]} {args[1]})"
-        if op == "not":
-            return f"(!{args[0]})"
-        if dtype.is_bool and op in ("max", "min", "add", "mul"):
-            return f"({args[0]} {'|' if op in ('max', 'add') else '&'} {args[1]})"
-        if dtype.is_float and op in _INFIX:
-            return f"({args[0]} {_INFIX[op]} {args[1]})"
-        if dtype.is_float and op == "neg":
-            return f"(-{args[0]})"
-        return self.call(f"pf_{op}_{dtype.name}", args)
+        sign = OPS[op].c_sign(dtype) if op in OPS else ""
+        if not sign:
+            return self.call(f"pf_{op}_{dtype.name}", args)
+        return f"({sign}{args[0]})" if len(args) == 1 else f"({args[0]} {sign} {args[1]})"
 
     def call(self, function: str, args: list[str]) -> str:
         self.functions.add(function)
@@ -352,7 +340,7 @@ def scalar_name(name: str) -> str:
 def guards_index(cond: Expr) -> bool:
     """Does a condition compare indices, so that it may be what makes an access legal?"""
     return any(
-        isinstance(x, Apply) and x.op in _COMPARE and all(isinstance(a, (IndexValue, Const)) for a in x.args)
+        isinstance(x, Apply) and x.op in NEGATED and all(isinstance(a, (IndexValue, Const)) for a in x.args)
         for x in walk(cond)
     )
 

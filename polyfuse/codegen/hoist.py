@@ -27,6 +27,7 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IndexExpr, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Combine, Declare, For, If, Node, Store, Update, VectorLoad, VectorStore
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.powers import is_product
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -44,11 +45,8 @@ from polyfuse.ir.tensor_graph import (
 )
 
 Key = tuple[Expr, tuple[Expr, ...], tuple[str, ...]]
-_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 # What compilers move out of loops themselves, or what costs no more than reading it back.
-CHEAP = frozenset(
-    {"add", "sub", "mul", "neg", "abs", "min", "max", "isnan", "and", "or", "not", "quotient", *_COMPARE}
-)
+CHEAP = of_cost(Cost.CHEAP) | {"quotient"}
 # Iterations of these loops are shared out; what they have in common is computed by each.
 _SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 

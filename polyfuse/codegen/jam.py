@@ -24,6 +24,7 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update
+from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -44,7 +45,7 @@ LONGEST, LONGEST_EXTREMES = 128, 24
 # up to twice as fast as one after the other, and shorter ones no faster.
 FAR_ROW, FAR_BYTES, FAR_TOGETHER = 8 << 10, 6 << 20, 8
 EXTREMES = {"max": "max", "min": "min"}
-_COMBINED = {"sum": "add", "prod": "mul", **EXTREMES}
+_COMBINED = {op: COMBINES[op] for op in ("sum", "prod", *EXTREMES)}
 
 
 def jam(kernel: Kernel, block: Block, core: Core) -> Block:

@@ -21,13 +21,11 @@ from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Node, Update, map_nodes
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, Role, Statement, map_expr, statement_reads
 
 # What is NaN if an operand is.
-_STRICT = (
-    "add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf",
-    "sin", "cos", "floor", "ceil", "round", "min", "max", *SHORT.values(),
-)  # fmt: skip
+_STRICT = (*with_trait(Trait.STRICT), *SHORT.values())
 Names = tuple[str, ...]
 
 

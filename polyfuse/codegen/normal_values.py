@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.loop_ir import Block, Declare
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import Apply, Expr, Read
 
-_ARITHMETIC = frozenset(
-    ["add", "sub", "mul", "div", "sqrt", "rsqrt", "exp", "log", "sigmoid", "tanh", "erf", *SHORT.values()]
-)
+_ARITHMETIC = frozenset([*with_trait(Trait.NORMAL), *SHORT.values()])
 
 
 def normal_names(body: Block) -> frozenset[str]:

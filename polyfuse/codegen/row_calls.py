@@ -22,6 +22,7 @@ from polyfuse.codegen.normal_values import is_normal
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.ir.dtypes import BF16, F32, F64, HALVES, DType
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -37,7 +38,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
-OPS = ("exp", "sigmoid", "log")
+ROWS = with_trait(Trait.ROWS)
 _DTYPES = (F32, F64)
 
 Element = Callable[[Printer, str, tuple[Index, ...]], str]
@@ -125,7 +126,7 @@ def _function(e: Expr, own: frozenset[str], var: str) -> str | None:
         case Apply("pow", (_, y)) if e.dtype in _DTYPES and exponent(e) is None:
             alike = not isinstance(y, Const) and _same_for_all(y, own, var)
             return row_name("pow", e.dtype) if alike else None
-        case Apply(op) if e.dtype in _DTYPES and (op in OPS or op in SHORT.values()):
+        case Apply(op) if e.dtype in _DTYPES and (op in ROWS or op in SHORT.values()):
             return row_name(op, e.dtype)
         case Cast(Cast(arg, half), dtype) if arg.dtype == dtype == F32 and half in HALVES:
             return row_name("round", half)

@@ -57,6 +57,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
     values_of,
 )
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, Select, reads, walk
 
@@ -69,7 +70,7 @@ FARTHEST = STEPS
 # Elements that need not be converted.
 _SIZES = (4, 8)
 # Of integers, without instructions for vectors.
-_SCALAR = ("floordiv", "mod")
+_SCALAR = of_cost(Cost.FLOORED)
 # Operations of few cycles: steps of a single one are as fast as memory is.
 _QUICK = ("add", "sub", "mul")
 _Place = tuple[str, tuple[Index, ...]]

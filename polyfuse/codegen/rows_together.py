@@ -44,6 +44,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
     values_of,
 )
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Read, walk
 
@@ -61,7 +62,7 @@ MOST_BYTES_OF_FUNCTIONS: tuple[tuple[dict[int, int], ...], ...] = (
 # memory is far, do they stay one by one.
 MOST_BYTES_OF_HALVES: tuple[dict[int, int], ...] = ({}, MOST_BYTES_IN_L2[1], {4: 2048, 2: 6144})
 LONG = 1 << 40
-_ROOTS = ("div", "sqrt", "rsqrt")
+_ROOTS = of_cost(Cost.DIVIDER)
 _PLAIN = (For, If, Declare, Store, Update, TurnedTile, Comment)
 
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyfuse.ir.dtypes import F32, F64
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import Apply, Const, Expr
 
-OPS = ("tanh", "erf")
+SCALED = with_trait(Trait.SCALED)
 # Beyond these constants coefficients would leave the range of floats.
 SMALLEST, LARGEST = 1 / 16, 16.0
 _ONE = Const(1.0, F32)
@@ -30,9 +31,9 @@ def scaled_name(op: str) -> str:
 def scaled(e: Apply) -> tuple[str, Expr, Const, Const] | None:
     """(f, x, k, c) if an expression is c f(k x), and not f(x)."""
     match e:
-        case Apply("mul", ((Const() as c), (Apply(op, (arg,), dtype)))) if op in OPS and _is_share(c):
+        case Apply("mul", ((Const() as c), (Apply(op, (arg,), dtype)))) if op in SCALED and _is_share(c):
             pass
-        case Apply(op, (arg,), dtype) if op in OPS:
+        case Apply(op, (arg,), dtype) if op in SCALED:
             c = _ONE
         case _:
             return None
@@ -79,7 +80,7 @@ def _takes(e: Expr, alone: bool) -> bool:
     """Is it a sum of such functions and constants? Beside other factors only with a constant: without, a
     result that is subnormal would be multiplied."""
     terms = list(_terms(e))
-    functions = [t for t in terms if isinstance(t, Apply) and t.op in OPS]
+    functions = [t for t in terms if isinstance(t, Apply) and t.op in SCALED]
     constants = [t for t in terms if isinstance(t, Const) and t.value]
     found = len(functions) + len(constants) == len(terms) > 1 and bool(functions)
     return found and (alone or bool(constants))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.ir.dtypes import F32, HALVES
 from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import (
     Apply,
     Cast,
@@ -37,15 +38,15 @@ from polyfuse.ir.tensor_graph import (
 )
 
 # Functions that have a short form, and its name.
-SHORT = {"exp": "short_exp", "sigmoid": "short_sigmoid"}
+SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
 # A short function's largest relative error.
 UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
 MOST = 2
 
 # The error of a value of these is at most the sum of those of its operands.
-RELATIVE = ("mul", "div", "neg", "abs", "sqrt", "rsqrt", "max", "min")
-_NOT_NEGATIVE = ("exp", "sigmoid", "abs", "sqrt", "rsqrt")
+RELATIVE = with_trait(Trait.RELATIVE)
+_NOT_NEGATIVE = with_trait(Trait.POSITIVE)
 
 
 def with_short_functions(kernel: Kernel) -> Kernel:

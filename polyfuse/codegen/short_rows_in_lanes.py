@@ -54,6 +54,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
     values_of,
 )
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Read, Select, walk
 
@@ -73,7 +74,7 @@ MOST_OPERATIONS = 400
 # Rows fill a line of memory; elements of other sizes are converted.
 _LINE_BYTES = 64
 # Of integers, without instructions for vectors.
-_SCALAR = ("floordiv", "mod")
+_SCALAR = of_cost(Cost.FLOORED)
 
 
 def short_rows_in_lanes(

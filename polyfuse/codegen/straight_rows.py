@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.c_family import UPDATES, certain_reads
+from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.rows_jointly import ROW, for_all_rows
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
@@ -24,6 +24,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Update, nodes_of, substituted
+from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, map_expr
 
@@ -289,4 +290,4 @@ def _combined(u: Update, before: Expr, value: Expr) -> Expr:
         return value
     if u.op in COMPARED and not u.nan:
         return Select(Apply(COMPARED[u.op], (before, value), BOOL), before, value, dtype)
-    return Apply(UPDATES[u.op], (before, value), dtype)
+    return Apply(COMBINES[u.op], (before, value), dtype)

@@ -26,44 +26,27 @@ from typing import Literal
 from polyfuse.codegen import clamped, vector_math_cuda
 from polyfuse.codegen.halves import conversions
 from polyfuse.codegen.headers import blocks, read
-from polyfuse.codegen.row_calls import OPS, row_name
-from polyfuse.codegen.scaled_functions import OPS as SCALED
-from polyfuse.codegen.scaled_functions import scaled_name
+from polyfuse.codegen.row_calls import ROWS, row_name
+from polyfuse.codegen.scaled_functions import SCALED, scaled_name
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.codegen.vector_folds import folds
 from polyfuse.codegen.vector_joins import joint_functions
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.ops import OPS, Takes
 
 Target = Literal["cpu", "cuda"]
 INTEGERS: tuple[DType, ...] = (I64, I32, I16, I8, U8)
 COMPUTE_FLOATS: tuple[DType, ...] = (F32, F64)
 
 # Largest error in ulp of the result, (f32, f64), over the domains that docs/reference/vector_math.md
-# states; tests/unit/test_vector_math.py holds the code to it. 0.5 is "correctly rounded".
+# states; tests/unit/test_vector_math.py holds the code to it. 0.5 is "correctly rounded".  What C has an
+# operator for is no function.
 _FLOAT_ULP: dict[str, tuple[float, float]] = {
-    "exp": (1.25, 1.25),
-    "log": (1.0, 1.0),
-    "sqrt": (0.5, 0.5),
-    "rsqrt": (1.5, 1.5),
-    "tanh": (6.5, 3.0),
-    "sigmoid": (3.0, 3.0),
-    "erf": (7.5, 4.0),
-    "sin": (2.0, 1.0),
-    "cos": (2.0, 1.0),
-    "pow": (0.75, 1.5),
-    "abs": (0.0, 0.0),
-    "floor": (0.0, 0.0),
-    "ceil": (0.0, 0.0),
-    "round": (0.0, 0.0),
-    "min": (0.0, 0.0),
-    "max": (0.0, 0.0),
-    "isnan": (0.0, 0.0),
-    "mod": (0.5, 0.5),
-    "floordiv": (0.5, 0.5),
+    o.name: o.ulp for o in OPS.values() if o.ulp and o.takes in (Takes.FLOATS, Takes.NUMBERS) and not o.c
 }
-_INTEGER_OPS: tuple[str, ...] = (
-    "add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod", "pow",
-)  # fmt: skip
+_INTEGER_OPS: tuple[str, ...] = tuple(
+    o.name for o in OPS.values() if o.takes is Takes.NUMBERS and not o.gives_bool
+)
 
 # What a source says to `runtime.toolchain`. Not for all sources: gcc knows less of indices with it, and then
 # keeps fewer accumulators of a tile in registers.
@@ -335,7 +318,7 @@ SHORT_FUNCTIONS: tuple[str, ...] = tuple(f"pf_{op}_f32" for op in SHORT.values()
 
 
 ROW_FUNCTIONS: tuple[str, ...] = (
-    *(row_name(op, t) for op in OPS for t in COMPUTE_FLOATS),
+    *(row_name(op, t) for op in ROWS for t in COMPUTE_FLOATS),
     *(row_name(op, F32) for op in SHORT.values()),
 )
 """Those that work on many elements in place, a multiple of 16."""

@@ -22,6 +22,7 @@ from string import Template
 
 from polyfuse.codegen.headers import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.ops import OPS
 
 LANE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8, BOOL)
 _SQUARE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8)
@@ -43,6 +44,8 @@ _NATIVE_TEXT = """\
 PF_INLINE void pf_atomic_${O}_$N($T* address, $T value) { $NATIVE(($M*)address, ($M)value); }
 """
 _POWERS = ("square", "power", "root", "power_half", "pow_alike")
+# What CUDA has a device function for, in both types.
+_OWN = "PF_INLINE $F pf_${OP}_$N($PARAMETERS) { return $FUNCTION$L($ARGUMENTS); }\n"
 _SELECT = """\
 // Both sides are there already; c chooses.
 PF_INLINE $T pf_select_$N(bool c, $T a, $T b) { return c ? a : b; }
@@ -70,6 +73,7 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
     table = {name: _device(text) for name, text in shared.items()}
     table.update(blocks(read("vector_math_cuda.h")))
     for parameters in _FLOAT.values():
+        table.update(_own(parameters))
         table.update(blocks(Template(read("vector_math_cuda_float.h")).substitute(parameters)))
     table.update(_choices())
     table.update(_lanes())
@@ -78,6 +82,18 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
         architecture, _, instruction = text.partition("\n")
         table[name] = f"#if PF_PTX >= {architecture[3:]}\n{instruction}#else\n{table[name]}#endif\n"
     return table
+
+
+def _own(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """CUDA's own functions of a float type, as the table of operations names them."""
+    for o in OPS.values():
+        if o.cuda:
+            names = "xy"[: o.arity]
+            each = ", ".join(f"{parameters['F']} {n}" for n in names)
+            text = Template(_OWN).substitute(
+                parameters, OP=o.name, PARAMETERS=each, FUNCTION=o.cuda, ARGUMENTS=", ".join(names)
+            )
+            yield f"pf_{o.name}_{parameters['N']}", text
 
 
 def names() -> list[str]:

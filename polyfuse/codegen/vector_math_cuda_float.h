@@ -1,28 +1,7 @@
 // What a GPU does otherwise than the templates for CPUs, for both compute types: $F the type, $N its
 // language name, $L the suffix of a literal and of a function of CUDA's own. Those functions are the accurate
-// ones, with the errors of the CUDA Programming Guide; kernels are bound by memory more than by them.
-
-PF_INLINE $F pf_rsqrt_$N($F x) { return rsqrt$L(x); }
-
-PF_INLINE $F pf_round_$N($F x) { return rint$L(x); }
-
-PF_INLINE $F pf_floor_$N($F x) { return floor$L(x); }
-
-PF_INLINE $F pf_ceil_$N($F x) { return ceil$L(x); }
-
-PF_INLINE $F pf_exp_$N($F x) { return exp$L(x); }
-
-PF_INLINE $F pf_log_$N($F x) { return log$L(x); }
-
-PF_INLINE $F pf_tanh_$N($F x) { return tanh$L(x); }
-
-PF_INLINE $F pf_erf_$N($F x) { return erf$L(x); }
-
-PF_INLINE $F pf_sin_$N($F x) { return sin$L(x); }
-
-PF_INLINE $F pf_cos_$N($F x) { return cos$L(x); }
-
-PF_INLINE $F pf_pow_$N($F x, $F y) { return pow$L(x, y); }
+// ones, with the errors of the CUDA Programming Guide; kernels are bound by memory more than by them. Calls of a single
+// one are in no text: `ir/ops.py` names it.
 
 // Only the exponential of -|x| is taken: no overflow, and full relative accuracy far to the left.
 PF_INLINE $F pf_sigmoid_$N($F x) {

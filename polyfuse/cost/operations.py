@@ -16,6 +16,7 @@ from typing import Literal
 
 from polyfuse.cost.extents import Extents
 from polyfuse.ir.index_expr import variables
+from polyfuse.ir.ops import OPS
 from polyfuse.ir.powers import exponent, has_root, multiplications
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -34,15 +35,9 @@ from polyfuse.ir.tensor_graph import (
 Machine = Literal["cpu", "gpu"]
 
 _SPECIAL: dict[Machine, dict[str, float]] = {
-    "gpu": {
-        "exp": 10, "log": 10, "sqrt": 10, "rsqrt": 8, "tanh": 20, "sigmoid": 20, "erf": 25,
-        "sin": 20, "cos": 20, "pow": 30, "div": 10, "floordiv": 20, "mod": 20,
-    },
-    "cpu": {
-        "exp": 12, "log": 16, "sqrt": 10, "rsqrt": 8, "tanh": 20, "sigmoid": 22, "erf": 28,
-        "sin": 20, "cos": 20, "pow": 32, "div": 8, "floordiv": 20, "mod": 20,
-    },
-}  # fmt: skip
+    "gpu": {o.name: o.gpu for o in OPS.values() if o.is_special},
+    "cpu": {o.name: o.cpu for o in OPS.values() if o.is_special},
+}
 # They let NaN through, which takes more than one instruction.
 _TWO_SIDED = ("max", "min")
 # Double precision takes two lanes of a CPU's vectors; of GPUs it is the data-centre ones' half rate.

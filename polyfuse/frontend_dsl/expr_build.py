@@ -21,13 +21,8 @@ from polyfuse.frontend_dsl.weak_types import ERROR, Ty, join
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, BY_NAME, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, sizes, variables
+from polyfuse.ir.ops import BY_SIGN, OPS
 from polyfuse.source import Span
-
-_OPS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
-    "and": "and", "or": "or",
-    "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
-}  # fmt: skip
 
 
 class BuildError(Exception):
@@ -167,7 +162,7 @@ class ExprBuilder:
         weak = self.type_of(e).kind == "weak int"
         at = I64 if weak and e.op in ("//", "%") and want.is_float else want
         args = (self.build(e.left, at), self.build(e.right, at))
-        result = g.Apply(_OPS[e.op], args, at, e.span)
+        result = g.Apply(BY_SIGN[e.op], args, at, e.span)
         return result if at is want else g.Cast(result, want, e.span)
 
     def _compare(self, e: ast.Compare) -> g.Expr:
@@ -177,7 +172,7 @@ class ExprBuilder:
             if met is None or met.is_unknown:
                 raise BuildError
             pair = (self.build(a, met.compute), self.build(b, met.compute))
-            test = g.Apply(_OPS[op], pair, BOOL, e.span)
+            test = g.Apply(BY_SIGN[op], pair, BOOL, e.span)
             result = test if result is None else g.Apply("and", (result, test), BOOL, e.span)
         assert result is not None
         return result
@@ -198,8 +193,8 @@ class ExprBuilder:
         if e.callee == "select":
             cond, then, other = e.args
             return self._select(cond, then, other, want, e.span)
-        if e.callee == "isnan":
-            return g.Apply("isnan", (self.build(e.args[0], self._float(e.args[0])),), BOOL, e.span)
+        if OPS[e.callee].gives_bool:
+            return g.Apply(e.callee, (self.build(e.args[0], self._float(e.args[0])),), BOOL, e.span)
         args = [self.build(a, want) for a in e.args]
         result: g.Expr = args[0]
         if len(args) == 1:

@@ -21,6 +21,7 @@ from polyfuse.diagnostics import Diagnostic, Diagnostics, DslError
 from polyfuse.frontend_dsl import ast, characters
 from polyfuse.frontend_dsl.build_ast import SourceToken
 from polyfuse.frontend_dsl.foreign import reduction_hint
+from polyfuse.frontend_dsl.names import REDUCTIONS
 from polyfuse.source import SourceText, Span
 
 MAX_SOURCE_BYTES = 1_048_576
@@ -28,7 +29,6 @@ MAX_BRACKETS = 200
 MAX_ERRORS = 20
 INT64_MAX = 2**63 - 1
 
-REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "mean", "argmax", "argmin")
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 ALTERNATIVE_SPELLINGS = {"True": "TRUE", "False": "FALSE"}
 

@@ -9,20 +9,17 @@ from collections.abc import Iterable, Sequence
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.foreign import dtype_hint, function_hint, is_dtype_like
 from polyfuse.ir.dtypes import ALL, BY_NAME
+from polyfuse.ir.ops import COMBINES, OPS, Takes
 
-FLOAT_FUNCTIONS = frozenset(
-    ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round", "isnan")
-)
-"""Functions of one floating-point operand."""
+_CALLED = {o.name: o for o in OPS.values() if o.called}
+
+FLOAT_FUNCTIONS = frozenset(name for name, o in _CALLED.items() if o.takes is Takes.FLOATS)
+"""Functions of floating-point operands."""
 
 _MANY = 1 << 30  # as many as an expression may be high
 
 FUNCTIONS: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(sorted(FLOAT_FUNCTIONS), (1, 1)),
-    "abs": (1, 1),
-    "pow": (2, 2),
-    "min": (2, _MANY),
-    "max": (2, _MANY),
+    **{name: (o.arity, _MANY if o.many else o.arity) for name, o in _CALLED.items()},
     "select": (3, 3),
 }
 """Scalar functions: the least and the greatest number of arguments."""
@@ -33,7 +30,7 @@ OLD = "old"
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 """Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
 
-REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "mean", "argmax", "argmin")
+REDUCTIONS = (*COMBINES, "mean", "argmax", "argmin")
 
 GENERIC_KINDS = {
     "float": tuple(t for t in ALL if t.is_float),

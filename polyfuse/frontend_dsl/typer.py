@@ -37,6 +37,7 @@ from polyfuse.frontend_dsl.weak_types import (
 )
 from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32
 from polyfuse.ir.index_expr import IndexExpr, IVar
+from polyfuse.ir.ops import OPS
 from polyfuse.source import Span
 
 _UNSUITABLE = "PF216"
@@ -316,7 +317,7 @@ class Typer:
         if floating and t.is_integer and not t.is_weak:
             hint = f"cast the argument, as in {e.callee}(f32(...))"
             return self._error(_UNSUITABLE, f"{e.callee} takes floats, this is {_named(t)}", e.span, hint)
-        if e.callee == "isnan":
+        if OPS[e.callee].gives_bool:
             return BOOLEAN
         return WEAK_FLOAT if floating and t.is_weak else computed(t)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import Apply, Expr, walk
 
-_FUNCTIONS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+_FUNCTIONS = of_cost(Cost.FUNCTION)
 
 
 def is_function(e: Expr) -> bool:

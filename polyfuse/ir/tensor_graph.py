@@ -32,6 +32,7 @@ from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, variables
+from polyfuse.ir.ops import COMBINES, INFIX
 from polyfuse.source import NO_SPAN, Span
 
 
@@ -103,7 +104,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar operation of `SCALAR_OPS`; operands already have the type the operation works in."""
+    """A scalar operation of `ir.ops.OPS`; operands already have the type the operation works in."""
 
     op: str
     args: tuple[Expr, ...]
@@ -133,21 +134,7 @@ Expr: TypeAlias = Union[Const, IndexValue, Read, Apply, Select, Cast]  # noqa: U
 Index: TypeAlias = Union[IndexExpr, Expr]  # noqa: UP007
 EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
 
-# name -> number of operands. Comparisons and isnan give bool; and/or/not take bool;
-# floordiv and mod floor as Python does; min and max propagate NaN.  Of i32, and in no language: word has the
-# low 16 bits of two numbers, the first in its lower half; dot_words adds the products of two words' halves,
-# which have signs; half has the low 8 bits of two numbers, and dot_bytes adds the products of bytes of two
-# words, those of the first with signs and those of the second without.  Of f32: pair has the upper 16 bits of
-# two numbers that are bf16, the first in its lower half, and is none; dot_pairs adds the products of two.
-SCALAR_OPS: dict[str, int] = {
-    **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max"), 2),
-    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "word", "dot_words"), 2),
-    **dict.fromkeys(("half", "dot_bytes", "pair", "dot_pairs"), 2),
-    **dict.fromkeys(("neg", "not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf"), 1),
-    **dict.fromkeys(("sin", "cos", "abs", "floor", "ceil", "round", "isnan"), 1),
-}
-
-REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+REDUCTIONS = (*COMBINES, "argmax", "argmin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,11 +361,6 @@ def map_index(
 
 # --- printing ------------------------------------------------------------------------------------
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
-}  # fmt: skip
-
 
 def format_index(i: Index) -> str:
     return format_expr(i) if isinstance(i, EXPR_TYPES) else str(i)
@@ -393,8 +375,8 @@ def format_expr(e: Expr) -> str:
             return f"{dtype}({index})"
         case Read(tensor, indices):
             return f"{tensor}[{', '.join(map(format_index, indices))}]"
-        case Apply(op, args) if op in _INFIX:
-            return f"({format_expr(args[0])} {_INFIX[op]} {format_expr(args[1])})"
+        case Apply(op, args) if op in INFIX:
+            return f"({format_expr(args[0])} {INFIX[op]} {format_expr(args[1])})"
         case Apply("neg", (arg,)):
             return f"(-{format_expr(arg)})"
         case Apply(op, args):

@@ -12,10 +12,8 @@ from polyfuse.diagnostics import InternalError
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.index_expr import IndexExpr, sizes, variables
+from polyfuse.ir.ops import OPS
 from polyfuse.source import Span
-
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_LOGIC = ("and", "or", "not")
 
 
 class _Broken(Exception):
@@ -208,14 +206,12 @@ class _Statement:
                 self._require(i.dtype.is_integer, f"an index of dtype {i.dtype}")
 
     def _apply(self, e: g.Apply) -> None:
-        self._require(g.SCALAR_OPS.get(e.op) == len(e.args), f"{e.op} of {len(e.args)} operands")
+        row = OPS.get(e.op)
+        self._require(row is not None and row.arity == len(e.args), f"{e.op} of {len(e.args)} operands")
+        assert row is not None
         kinds = {a.dtype.name for a in e.args}
         self._require(len(kinds) == 1, f"the operands of {e.op} differ: {sorted(kinds)}")
         operand = e.args[0].dtype
         self._compute(operand)
-        if e.op in _LOGIC:
-            self._require(operand is BOOL and e.dtype is BOOL, f"{e.op} of {operand}")
-        elif e.op in _COMPARISONS or e.op == "isnan":
-            self._require(e.dtype is BOOL, f"{e.op} gives {e.dtype}")
-        else:
-            self._require(e.dtype is operand and not operand.is_bool, f"{e.op} of {operand} gives {e.dtype}")
+        self._require(row.takes.has(operand), f"{e.op} of {operand}")
+        self._require(e.dtype is row.result(operand), f"{e.op} of {operand} gives {e.dtype}")

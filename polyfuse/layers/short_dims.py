@@ -24,6 +24,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, substitute, variables
 from polyfuse.ir.linear import simplify
+from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -43,7 +44,7 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.depending import depending
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.short_sums import MOST_OPERATIONS, OPERATION, at, written_out
+from polyfuse.layers.short_sums import MOST_OPERATIONS, at, written_out
 from polyfuse.layers.windows import sums_windows
 
 # Elements of a short dim, and of all short dims of a tensor: sixteen are a vector.
@@ -174,7 +175,7 @@ def _pieces(s: Statement, ranks: Mapping[str, int]) -> _Pieces | None:
     split = used | summed
     spans = {d.name: _span(d) for d in s.dims if d.name in split}
     free = [d for d in s.dims if d.name not in split]
-    if (summed and s.reduction not in OPERATION) or any(split & _bounds(d) for d in free):
+    if (summed and s.reduction not in COMBINES) or any(split & _bounds(d) for d in free):
         return None
     if any(map(_span, free[-1:])):
         return None

@@ -21,6 +21,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.linear import simplify
+from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.tensor_graph import (
     Apply,
     Expr,
@@ -38,7 +39,6 @@ from polyfuse.layers.windows import sums_windows
 MOST_TERMS = 7
 # The definition that comes of it has no more operations than a compiler keeps in registers.
 MOST_OPERATIONS = 128
-OPERATION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 def write_out(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
@@ -68,7 +68,7 @@ def _read_once(graph: TensorGraph, s: Statement) -> bool:
 
 def _points(s: Statement) -> list[dict[str, IndexExpr]]:
     """The values of the reduced dims, one after the other; none where they are not known, or many."""
-    if s.reduction not in OPERATION or s.accumulate:
+    if s.reduction not in COMBINES or s.accumulate:
         return []
     spans: list[range] = []
     for d in s.dims:
@@ -94,7 +94,7 @@ def _may_be(graph: TensorGraph, s: Statement, terms: int, core: Core) -> bool:
 
 def written_out(s: Statement, points: list[dict[str, IndexExpr]]) -> Statement:
     """A reduction as an expression of its terms at these values of its dims."""
-    operation = OPERATION[str(s.reduction)]
+    operation = COMBINES[str(s.reduction)]
     terms = [at(s.expr, values) for values in points]
     joined = reduce(lambda a, b: Apply(operation, (a, b), a.dtype, s.span), terms)
     return replace(s, dims=tuple(d for d in s.dims if not d.reduce), expr=joined, reduction=None)

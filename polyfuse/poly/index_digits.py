@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar
 from polyfuse.ir.linear import Range, interval, linear
+from polyfuse.ir.ops import NEGATED
 from polyfuse.ir.tensor_graph import Apply, Expr
-
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 @dataclass(slots=True)
@@ -36,10 +35,10 @@ class Facts:
                 if (op == "and") == positive:
                     self.learn(left, positive)
                     self.learn(right, positive)
-            case Apply(op, (left, right)) if op in _NEGATED:
+            case Apply(op, (left, right)) if op in NEGATED:
                 a, b = index_operand(left), index_operand(right)
                 if a is not None and b is not None:
-                    self._compare(op if positive else _NEGATED[op], a - b)
+                    self._compare(op if positive else NEGATED[op], a - b)
 
     def _compare(self, op: str, difference: IndexExpr) -> None:
         """`difference op 0` holds."""

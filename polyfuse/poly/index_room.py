@@ -19,6 +19,7 @@ from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.intervals import fits
 from polyfuse.ir.linear import Range, combined
+from polyfuse.ir.ops import BY_SIGN
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -38,8 +39,6 @@ from polyfuse.source import Span
 
 LIMIT = 2**53
 """Indices, ranges, extents and their parts stay below this."""
-
-_OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 # What variables and sizes may be; a name that is not there may be anything small.
 Spans = Mapping[str, Range]
@@ -140,7 +139,7 @@ def arithmetic(e: IndexExpr, spans: Spans, at: IndexValue) -> Expr:
     match e:
         case IBin(op, left, right) if not is_exact(e, spans):
             args = (arithmetic(left, spans, at), arithmetic(right, spans, at))
-            return Apply(_OPERATIONS[op], args, I64, at.span)
+            return Apply(BY_SIGN.get(op, op), args, I64, at.span)
         case IConst(value):
             return Const(wrapped(value), I64, at.span)
         case _:

@@ -16,10 +16,11 @@ from polyfuse.forks import ForkLock
 from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary
 from polyfuse.ir.linear import linear
+from polyfuse.ir.ops import INFIX, NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Expr
 
-_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+# isl's signs of comparisons: the language's but for equality.
+COMPARE = {name: INFIX[name] for name in NEGATED} | {"eq": "="}
 
 # isl counts operations, not time; a model that needs more than this is given up, never waited for.
 MAX_OPERATIONS = 50_000_000
@@ -114,12 +115,12 @@ def condition_text(cond: Expr, positive: bool = True) -> str | None:
             if (op == "and") == positive:
                 return " and ".join(f"({t})" for t in (first, second) if t is not None) or None
             return None if first is None or second is None else f"(({first}) or ({second}))"
-        case Apply(op, (left, right)) if op in _COMPARE:
+        case Apply(op, (left, right)) if op in COMPARE:
             a, b = index_operand(left), index_operand(right)
             if a is None or b is None:
                 return None
             try:
-                return f"{index_text(a)} {_COMPARE[op if positive else _NEGATED[op]]} {index_text(b)}"
+                return f"{index_text(a)} {COMPARE[op if positive else NEGATED[op]]} {index_text(b)}"
             except NotAffine:
                 return None
         case _:

@@ -20,17 +20,16 @@ from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.ops import NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
 from polyfuse.poly.index_room import Spans, is_exact
-from polyfuse.poly.isl_bridge import NotAffine
+from polyfuse.poly.isl_bridge import COMPARE, NotAffine
 
 Linear: TypeAlias = tuple[dict[str, int], int]
 
 _LONGEST = 20_000
 _DEEPEST = 300
 _MOST_DIVISIONS = 24
-_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}
 _SYMBOL = {"==": "=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
@@ -201,8 +200,8 @@ class IslText:
                 if (op == "and") == positive:
                     return " and ".join(f"({t})" for t in (first, second) if t is not None) or None
                 return None if first is None or second is None else f"(({first}) or ({second}))"
-            case Apply(op, (left, right)) if op in _COMPARE:
-                return self._comparison(op if positive else _NEGATED[op], (left, right), scope, spans)
+            case Apply(op, (left, right)) if op in COMPARE:
+                return self._comparison(op if positive else NEGATED[op], (left, right), scope, spans)
         return None
 
     def _comparison(
@@ -212,7 +211,7 @@ class IslText:
         if a is None or b is None or not (is_exact(a, spans) and is_exact(b, spans)):
             return None
         try:
-            return self.compared(a, _COMPARE[op], b, scope)
+            return self.compared(a, COMPARE[op], b, scope)
         except NotAffine:
             self.vague = True
             return None

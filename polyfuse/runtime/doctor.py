@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from polyfuse.decisions import format_bytes
 from polyfuse.diagnostics import PolyfuseError
+from polyfuse.ir.ops import OPS
 from polyfuse.options import ENVIRONMENT
 
 State = Literal["ok", "missing", "note", "info"]
@@ -23,7 +24,7 @@ NEEDED = ("numpy", "islpy", "lark", "ml_dtypes", "platformdirs", "filelock", "ty
 OPTIONAL = (
     ("torch", "tensors in calls, benchmarks"),
     ("jax", "benchmarks"),
-    ("scipy", "erf of the NumPy baseline"),
+    ("scipy", f"{', '.join(o.name for o in OPS.values() if o.scipy)} of the NumPy baseline"),
 )
 CUDA_PACKAGES = (
     ("pycuda", "one way to the driver; its library alone does as well", 'pip install "polyfuse[cuda]"'),

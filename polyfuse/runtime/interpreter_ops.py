@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
+from polyfuse.ir.ops import COMBINES, OPS
 from polyfuse.runtime.special import erf, power, remainder
 from polyfuse.runtime.words import dot_bytes, dot_pairs, dot_words, half, pair, word
 
 # A NumPy scalar, or an array with an element for each instance.
 Value = Any
 
-UPDATES: dict[str, np.ufunc] = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "any": np.logical_or,
-    "all": np.logical_and,
-}  # fmt: skip
+UPDATES: dict[str, np.ufunc] = {r: getattr(np, OPS[op].numpy) for r, op in COMBINES.items()}
 
 
 def constant(value: float | int | bool, dtype: DType) -> Value:
@@ -31,12 +29,8 @@ def constant(value: float | int | bool, dtype: DType) -> Value:
 
 
 def apply_op(op: str, args: list[Value], operand: DType) -> Value:
-    """One operation of `SCALAR_OPS` on operands of type `operand`."""
-    if op in _ANY_TYPE:
-        return _ANY_TYPE[op](*args)
-    if operand.is_float:
-        return _FLOAT[op](*args)
-    return _INTEGER[op](*args)
+    """One operation of `ir.ops.OPS` on operands of type `operand`."""
+    return (FLOAT if operand.is_float else INTEGER)[op](*args)
 
 
 # --- floats ------------------------------------------------------------------------------------------
@@ -98,23 +92,19 @@ def _never(x: Value) -> Value:
     return np.zeros(np.shape(x), np.bool_)[()]
 
 
-_ANY_TYPE: dict[str, Callable[..., Value]] = {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
-    "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
-    "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
-_FLOAT: dict[str, Callable[..., Value]] = {
-    "sub": np.subtract, "div": np.divide, "floordiv": np.floor_divide, "mod": remainder, "pow": _power,
-    "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": _rsqrt,
-    "tanh": np.tanh, "sigmoid": _sigmoid, "erf": _erf, "sin": np.sin, "cos": np.cos,
-    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "isnan": np.isnan,
+# What NumPy has no function for, or one that gives something else than kernels do.
+_OWN_FLOAT: dict[str, Callable[..., Value]] = {
+    "mod": remainder, "pow": _power, "rsqrt": _rsqrt, "sigmoid": _sigmoid, "erf": _erf,
     "pair": pair, "dot_pairs": dot_pairs,
 }  # fmt: skip
-_INTEGER: dict[str, Callable[..., Value]] = {
-    "sub": np.subtract, "floordiv": _floor_divide, "mod": _modulo, "pow": _integer_power,
-    "neg": np.negative, "abs": np.abs, "floor": _same, "ceil": _same, "round": _same, "isnan": _never,
+_OWN_INTEGER: dict[str, Callable[..., Value]] = {
+    "floordiv": _floor_divide, "mod": _modulo, "pow": _integer_power,
+    "floor": _same, "ceil": _same, "round": _same, "isnan": _never,
     "word": word, "dot_words": dot_words, "half": half, "dot_bytes": dot_bytes,
 }  # fmt: skip
+_NUMPY: dict[str, Callable[..., Value]] = {o.name: getattr(np, o.numpy) for o in OPS.values() if o.numpy}
+FLOAT, INTEGER = _NUMPY | _OWN_FLOAT, _NUMPY | _OWN_INTEGER
+"""The functions of floats, and of integers and bools."""
 
 
 # --- casts -------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 from polyfuse.ir.dtypes import ALL
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.ops import COMBINES, OPS
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -33,7 +34,6 @@ from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.inputs import dim_ranges, extents
 from polyfuse.runtime.numpy_text import Line, Text, Unsupported, factors_of, helpers, subscript, tensor_name
 
-_UFUNCS = {"sum": "np.add", "add": "np.add", "mul": "np.multiply", "max": "np.maximum", "min": "np.minimum"}
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -216,7 +216,7 @@ class _Writer:
             whole = False
         places = rows if whole and rows else [text.place(i, n) for i, n in zip(s.write, shape, strict=True)]
         value = f"np.broadcast_to({text.expr(s.expr)}, {text.shape(text.layout)})"
-        ufunc = _UFUNCS[s.reduction or "sum"]
+        ufunc = f"np.{OPS[COMBINES[s.reduction or 'sum']].numpy}"
         index = places[0] if whole else f"({', '.join(places)},)"
         return f"{ufunc}.at({tensor_name(s.target)}, {index}, {value})"
 
@@ -263,7 +263,7 @@ class _Writer:
             name, low, high = tensor_name(s.target), *_range_of(lines[axis], ranges)
             run = f"{high}:{low - 1 if low else ''}:-1" if down else f"{low - 1}:{high}"
             through = subscript([*parts[:axis], run, *parts[axis + 1 :]])
-            ufunc = _UFUNCS[e.op]
+            ufunc = f"np.{OPS[e.op].numpy}"
             return [
                 f"{name}{subscript(parts)} = {text.expr(other)}",
                 f"{ufunc}.accumulate({name}{through}, axis={axis}, out={name}{through})",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, variables
+from polyfuse.ir.ops import INFIX, OPS, Op, Takes
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -29,17 +30,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.runtime.arguments import Array
-from polyfuse.runtime.special import erf as plain_erf
-
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-}  # fmt: skip
-_CALLS = {
-    "and": "np.logical_and", "or": "np.logical_or", "not": "np.logical_not", "min": "np.minimum",
-    "max": "np.maximum", **{n: f"np.{n}" for n in ("exp", "log", "sqrt", "tanh", "sin", "cos", "abs")},
-    **{n: f"np.{n}" for n in ("floor", "ceil", "round", "isnan")}, "erf": "erf", "sigmoid": "sigmoid",
-}  # fmt: skip
+from polyfuse.runtime.interpreter_ops import FLOAT
 
 
 class Unsupported(Exception):
@@ -263,16 +254,19 @@ class Text:
     def _apply(self, e: Apply) -> str:
         args = [self.expr(a) for a in e.args]
         match e.op, e.args:
-            case "neg", _:
-                return f"(-{args[0]})"
-            case "rsqrt", _:
-                return f"(1 / np.sqrt({args[0]}))"
             case "pow", (_, Const(value)) if value == 2:
                 return f"np.square({args[0]})"
             case _:
-                if e.op in _INFIX:
-                    return f"({args[0]} {_INFIX[e.op]} {args[1]})"
-                return f"{_CALLS[e.op]}({', '.join(args)})"
+                return numpy_text(OPS[e.op]).format(*args)
+
+
+def numpy_text(o: Op) -> str:
+    """How NumPy writes an operation: {} for each operand."""
+    if o.baseline:
+        return o.baseline
+    if o.name in INFIX and o.takes is not Takes.BOOLS:
+        return f"({{}} {o.sign} {{}})"
+    return f"{f'np.{o.numpy}' if o.numpy else o.name}({', '.join(['{}'] * o.arity)})"
 
 
 def _number(value: float | int | bool) -> str:
@@ -319,7 +313,9 @@ def factors_of(e: Expr) -> list[Expr] | None:
 
 def helpers() -> dict[str, Any]:
     """The names that generated text uses."""
-    return {"np": np, "view": _view, "sigmoid": _sigmoid, "matmul": _matmul, "erf": _erf()}
+    own = {o.name: FLOAT[o.name] for o in OPS.values() if o.called and not (o.numpy or o.baseline)}
+    own |= {o.name: found for o in OPS.values() if (found := _from_scipy(o)) is not None}
+    return {"np": np, "view": _view, "matmul": _matmul, **own, "sigmoid": _sigmoid}
 
 
 def _view(x: Array, start: tuple[int, ...], shape: tuple[int, ...], steps: Sequence[Sequence[int]]) -> Array:
@@ -344,10 +340,13 @@ def _flat(x: Array, start: int, stop: int) -> tuple[int, ...]:
     return (int(np.prod(x.shape[start:stop], dtype=int)),)
 
 
-def _erf() -> Callable[[Array], Array]:
-    """SciPy's where it is installed, as NumPy has none."""
+def _from_scipy(o: Op) -> Callable[..., Array] | None:
+    """SciPy's function, of one that NumPy has none for, where SciPy is installed."""
+    if not o.scipy:
+        return None
     try:
-        from scipy.special import erf
+        from scipy import special
     except ImportError:
-        return lambda x: np.asarray(plain_erf(x).astype(x.dtype))
-    return lambda x: np.asarray(erf(x))
+        return None
+    function = getattr(special, o.scipy)
+    return lambda *args: np.asarray(function(*args))

@@ -14,13 +14,14 @@ from functools import cache as memoised
 from pathlib import Path
 
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.ir.ops import OPS
 from polyfuse.runtime.arena import Arena
 from polyfuse.runtime.cache import Built, Cache, cache_key, package_version
 from polyfuse.runtime.cache_files import read_file
 from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
 from polyfuse.runtime.toolchain import cpu_identity, load_shared
 
-FUNCTIONS = ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos")
+FUNCTIONS = tuple(o.name for o in OPS.values() if o.arity == 1 and o.is_special)
 ELEMENTS = 2048
 RUNS, RUN_S = 7, 0.002
 _PLAIN = 8

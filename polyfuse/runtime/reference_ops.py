@@ -1,4 +1,4 @@
-"""The scalar operations of the reference evaluator on `Val`s: value and bound of every `SCALAR_OPS`.
+"""The scalar operations of the reference evaluator on `Val`s: value and bound of each one of `ir.ops.OPS`.
 
 Bounds of functions are taken at the ends of the interval that the operand may lie in, or from the
 derivative with a bound on the curvature; see `reference_values` for the rule.
@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from polyfuse.ir.dtypes import DType
+from polyfuse.ir.ops import NEGATED, OPS
 from polyfuse.runtime.reference_values import (
     SLACK,
     Array,
@@ -296,10 +297,10 @@ BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
     "pow": _pow, "min": _min, "max": _max,
 }  # fmt: skip
 COMPARISONS: dict[str, Callable[[Val, Val, DType], Val]] = {
-    "lt": compare(np.less), "le": compare(np.less_equal), "gt": compare(np.greater),
-    "ge": compare(np.greater_equal), "eq": compare(np.equal), "ne": compare(np.not_equal),
-    "and": _and, "or": _or,
-}  # fmt: skip
+    **{name: compare(getattr(np, OPS[name].numpy)) for name in NEGATED},
+    "and": _and,
+    "or": _or,
+}
 INTEGER: dict[str, Callable[..., Val]] = {
     "add": _integer(np.add), "sub": _integer(np.subtract), "mul": _integer(np.multiply),
     "floordiv": _integer(_divide_or_zero(np.floor_divide)), "mod": _integer(_divide_or_zero(np.mod)),
@@ -313,7 +314,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
 
 
 def apply_op(op: str, args: tuple[Val, ...], operand: DType, result: DType) -> Val:
-    """One operation of `SCALAR_OPS` on operands of type `operand`."""
+    """One operation of `ir.ops.OPS` on operands of type `operand`."""
     if op == "not":
         return _not(args[0], result)
     if op in COMPARISONS:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyfuse.ir.dtypes import DType
+from polyfuse.ir.ops import COMBINES, OPS
 from polyfuse.runtime.reference_values import (
     Array,
     Bound,
@@ -101,14 +102,11 @@ def _neutral(op: str, v: Array) -> float | int | bool:
 _REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any, "all": np.all,
 }  # fmt: skip
-_MERGE: dict[str, Callable[[Array, Array], Array]] = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "any": np.logical_or,
-    "all": np.logical_and,
-}  # fmt: skip
+MERGE: dict[str, np.ufunc] = {r: getattr(np, OPS[op].numpy) for r, op in COMBINES.items()}
 
 
 def merge(op: str, a: Partial, b: Partial) -> Partial:
-    join = _MERGE[op]
+    join = MERGE[op]
     exact, nonneg = a.exact and b.exact, a.nonneg and b.nonneg
     if a.v.dtype != np.float64:
         lost = a.low + b.low

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from polyfuse.runtime.reference_block import Store
-from polyfuse.runtime.reference_reduce import Partial, finish
+from polyfuse.runtime.reference_reduce import MERGE, Partial, finish
 from polyfuse.runtime.reference_values import (
     Array,
     Val,
@@ -16,11 +14,6 @@ from polyfuse.runtime.reference_values import (
     rounded,
     wrapped,
 )
-
-_SCATTER: dict[str, Any] = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "any": np.logical_or,
-    "all": np.logical_and,
-}  # fmt: skip
 
 
 def scattered(op: str, store: Store, flat: Array, v: Array, e: Array, exact: bool) -> Val:
@@ -46,7 +39,7 @@ def _at(op: str, start: Array, flat: Array, v: Array) -> Array:
     if op == "sum" and start.dtype == np.float64:
         return start + np.bincount(flat, v, start.size)
     total = start.copy()
-    _SCATTER[op].at(total, flat, v.astype(start.dtype))
+    MERGE[op].at(total, flat, v.astype(start.dtype))
     return total
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyfuse.frontend_dsl import ast
 from polyfuse.frontend_dsl.expr_text import expr_text
 from polyfuse.frontend_dsl.formatter import WIDTH, format_program
-from polyfuse.frontend_dsl.lexical import REDUCTIONS
+from polyfuse.frontend_dsl.names import REDUCTIONS
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.source import SourceText
 

@@ -15,23 +15,25 @@ import numpy as np
 
 from polyfuse.ir.dtypes import F32, DType
 from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.ops import OPS, Takes, Trait
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, IndexValue
 
 # A NumPy scalar of a dtype's own type.
 Value = Any
 
-_BOTH: dict[str, Callable[..., Value]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
-    "min": np.minimum, "max": np.maximum, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
-_FLOAT = _BOTH | {
-    "div": np.divide, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "isnan": np.isnan,
-}  # fmt: skip
-_INTEGER = _BOTH | {"floordiv": np.floor_divide, "mod": np.mod, "pow": np.power}
-_BOOL: dict[str, Callable[..., Value]] = {
-    "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
+
+def _folded(*takes: Takes) -> dict[str, Callable[..., Value]]:
+    """NumPy's function of each operation that takes one of these."""
+    return {o.name: getattr(np, o.numpy) for o in OPS.values() if o.takes in takes and o.numpy}
+
+
+_FLOAT = {
+    name: f
+    for name, f in _folded(Takes.FLOATS, Takes.NUMBERS, Takes.ANY).items()
+    if OPS[name].has(Trait.FOLDED)
+}
+_INTEGER = _folded(Takes.NUMBERS, Takes.ANY)
+_BOOL = _folded(Takes.BOOLS, Takes.ANY)
 
 
 def fold_node(e: Expr) -> Expr:

@@ -25,7 +25,8 @@ from typing import TypeAlias, Union
 
 import numpy as np
 
-from polyfuse.ir.dtypes import BOOL, DType, Kind
+from polyfuse.ir.dtypes import DType, Kind
+from polyfuse.ir.ops import INFIX, OPS, Trait, with_trait
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -42,9 +43,8 @@ from polyfuse.layers.cleanup.keys import identical
 NEGATIVE_ZERO = "-0.0"
 Pattern: TypeAlias = Union[str, int, float, bool, tuple["Pattern", ...]]  # noqa: UP007
 
-_COMMUTE = ("add", "mul", "and", "or", "min", "max", "eq", "ne")
-_GIVES_BOOL = ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan")
-_TRUNCATIONS = ("floor", "ceil", "round")
+_COMMUTE = with_trait(Trait.COMMUTES)
+_WHOLE_OPS = with_trait(Trait.WHOLE)
 _INTEGERS, _FLOATS, _BOOLS = "integers", "floats", "bools"
 _NUMBERS, _SIGNED = "numbers", "signed"
 _ANY = "any"
@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("max", "x", "x"), "x", _NUMBERS, "both are x, NaN too"),
     Rule(("min", "x", math.inf), "x", _FLOATS, "nothing is greater, and NaN wins"),
     Rule(("max", "x", -math.inf), "x", _FLOATS, "nothing is less, and NaN wins"),
-    *(Rule((f, (g, "x")), (g, "x"), _FLOATS, _WHOLE) for f in _TRUNCATIONS for g in _TRUNCATIONS),
+    *(Rule((f, (g, "x")), (g, "x"), _FLOATS, _WHOLE) for f in _WHOLE_OPS for g in _WHOLE_OPS),
     # integers
     Rule(("add", "x", 0), "x", _INTEGERS, _RING),
     Rule(("sub", 0, "x"), ("neg", "x"), _INTEGERS, _RING),
@@ -275,18 +275,13 @@ def _build(pattern: Pattern, found: Mapping[str, Expr], e: Expr) -> Expr:
         op, *inner = pattern
         assert isinstance(op, str)
         args = tuple(_build(p, found, e) for p in inner)
-        return Apply(op, args, BOOL if op in _GIVES_BOOL else args[0].dtype, e.span)
+        return Apply(op, args, OPS[op].result(args[0].dtype), e.span)
     if isinstance(pattern, str):
         return found[pattern]
     return Const(pattern, e.dtype, e.span)
 
 
 # --- printing ---------------------------------------------------------------------------------------------
-
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
-    "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
-}  # fmt: skip
 
 
 def format_pattern(p: Pattern, inner: bool = False) -> str:
@@ -297,8 +292,8 @@ def format_pattern(p: Pattern, inner: bool = False) -> str:
         return str(p)
     op, *args = p
     assert isinstance(op, str)
-    if op in _INFIX:
-        text = f"{format_pattern(args[0], True)} {_INFIX[op]} {format_pattern(args[1], True)}"
+    if op in INFIX:
+        text = f"{format_pattern(args[0], True)} {INFIX[op]} {format_pattern(args[1], True)}"
         return f"({text})" if inner else text
     if op in ("neg", "not"):
         return f"{'-' if op == 'neg' else 'not '}{format_pattern(args[0], True)}"

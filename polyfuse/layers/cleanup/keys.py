@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
+from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -27,7 +28,7 @@ from polyfuse.ir.tensor_graph import (
 
 # Two operands of these may change places and the result is the same to the bit. Minima and maxima of floats
 # are not among them: of 0.0 and -0.0 one is chosen by its place.
-COMMUTE = frozenset(("add", "mul", "and", "or", "eq", "ne"))
+COMMUTE = frozenset(with_trait(Trait.COMMUTES)) - {"min", "max"}
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import I32, I64, DType
 from polyfuse.ir.intervals import Interval, fits, joined, of_dims, of_dtype, of_expr
 from polyfuse.ir.linear import Range, interval
+from polyfuse.ir.ops import NEGATED
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -37,7 +38,6 @@ from polyfuse.ir.tensor_graph import (
 )
 
 _ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod")
-_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def narrow_integers(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
@@ -175,7 +175,7 @@ def _in_32_bits(e: Expr, values: Interval, dims: Mapping[str, Range]) -> Expr:
         case Select(cond, then, other) if e.dtype is I64:
             sides = _all_narrowed((then, other), dims)
             return Cast(Select(cond, sides[0], sides[1], I32, e.span), I64, e.span) if sides else e
-        case Apply(op, args) if op in _COMPARE and not all(isinstance(a, (IndexValue, Const)) for a in args):
+        case Apply(op, args) if op in NEGATED and not all(isinstance(a, (IndexValue, Const)) for a in args):
             return replace(e, args=_all_narrowed(args, dims) or args)
         case Apply(op, args) if op in _ARITHMETIC and e.dtype is I64 and fits(values, I32):
             new = _all_narrowed(args, dims)

@@ -1,0 +1,277 @@
+"""The table of operations: a row for each scalar operation, with every fact about it that other modules need.
+
+    OPS["erf"].ulp             (7.5, 4.0)
+    with_trait(Trait.SCALED)   ("tanh", "erf")
+
+With a row the language has a function, and graphs, costs, cleanup, analyses and printers know it.  What a
+table cannot hold are its kernels: text of C++ (`codegen/vector_math_*.h`), the reference with a bound of its
+error (`runtime/reference_ops.py`) and, where NumPy has no such function, one for the interpreter.
+docs/internals/adding_a_function.md goes through it; tests/unit/test_ops.py asks each row for its kernels.
+
+Code generation makes forms of operations, which are no rows: `short_exp` of `exp` (`Trait.SHORT`),
+`waiting_max` of `max`.  Nor are `quotient` and `choose`, which no graph has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import Literal, TypeAlias
+
+from polyfuse.ir.dtypes import BOOL, F32, I32, DType
+
+Exactness = Literal["exact", "rounded", "approximate"]
+Ulp: TypeAlias = tuple[float, float]
+
+
+class Takes(Enum):
+    """The dtypes of the operands, which have all the same one."""
+
+    FLOATS = "floats"
+    NUMBERS = "numbers"
+    BOOLS = "bools"
+    ANY = "any"
+    F32 = "f32"
+    I32 = "i32"
+
+    def has(self, dtype: DType) -> bool:
+        """Is it one of these dtypes?"""
+        match self:
+            case Takes.FLOATS:
+                return dtype.is_float
+            case Takes.NUMBERS:
+                return not dtype.is_bool
+            case Takes.BOOLS:
+                return dtype.is_bool
+            case Takes.ANY:
+                return True
+            case _:
+                return dtype is (F32 if self is Takes.F32 else I32)
+
+
+class Cost(Enum):
+    """What kind of work an operation is on a CPU, with vectors of floats."""
+
+    CHEAP = "cheap"  # one instruction or two: computed again rather than kept
+    PLAIN = "plain"  # a few instructions
+    DIVIDER = "divider"  # the unit that divides and takes roots
+    FLOORED = "floored"  # a quotient rounded down; of integers no compiler makes vectors of it
+    FUNCTION = "function"  # as long as ten additions and more
+
+
+class Trait(Flag):
+    """What else passes ask for: facts about the values, and which kernels there are besides."""
+
+    NONE = 0
+    COMMUTES = auto()  # operands may change places (of 0.0 and -0.0 min and max take either)
+    STRICT = auto()  # NaN where an operand is NaN
+    NORMAL = auto()  # arithmetic: where a core flushes denormals, no result is one
+    POSITIVE = auto()  # never less than 0, NaN apart
+    RELATIVE = auto()  # the relative error of a result is at most the sum of those of the operands
+    FOLDED = auto()  # of floats, all targets compute the same bits: the compiler may do it
+    WHOLE = auto()  # gives integers, as floats
+    SHORT = auto()  # pf_short_<name>_f32, for results of 16 bits (`codegen.short_functions`)
+    SCALED = auto()  # pf_scaled_<name>_f32, c f(k x) for constants (`codegen.scaled_functions`)
+    ROWS = auto()  # pf_row_<name>_<dtype>, of many elements in place (`codegen.row_calls`)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A row of the table.
+
+    name        in graphs, where the language calls it, and in functions of the prelude: pf_<name>_<dtype>
+    arity       how many operands
+    takes       their dtypes
+    ulp         largest errors of f32 and f64 in units of the last place; None where there is no such bound
+    cost        the class of work
+    cpu, gpu    weights, in additions of f32, where nobody has measured it
+    traits      see `Trait`
+    gives_bool  the result is a bool; else it has the dtype of the operands
+    called      the language calls it by its name: exp(x)
+    many        and takes more operands: max(a, b, c)
+    sign        how the language and texts of graphs write it: a + b, -x
+    c           C's operator, of floats (of any dtype if the result is a bool); without one, functions of the
+                prelude are called
+    c_bool      C's operator, of bools
+    negated     the comparison that holds where this one does not
+    numpy       NumPy's function that computes it as kernels do; the interpreter has its own for some dtypes
+    baseline    how the NumPy baseline writes it, if neither by its sign nor by NumPy's function
+    scipy       the function of scipy.special that the baseline takes where NumPy has none
+    cuda        CUDA's device function, without the f of floats; else the prelude has a text for it
+    gradient    left open, for a rule of derivatives; nothing reads it
+    """
+
+    name: str
+    arity: int
+    takes: Takes
+    ulp: Ulp | None
+    cost: Cost
+    cpu: float = 1
+    gpu: float = 1
+    traits: Trait = Trait.NONE
+    gives_bool: bool = False
+    called: bool = False
+    many: bool = False
+    sign: str = ""
+    c: str = ""
+    c_bool: str = ""
+    negated: str = ""
+    numpy: str = ""
+    baseline: str = ""
+    scipy: str = ""
+    cuda: str = ""
+    gradient: None = None
+
+    def has(self, trait: Trait) -> bool:
+        """Has it a trait?"""
+        return trait in self.traits
+
+    def result(self, operand: DType) -> DType:
+        """The dtype of the result."""
+        return BOOL if self.gives_bool else operand
+
+    def c_sign(self, dtype: DType) -> str:
+        """C's operator for operands of a dtype; "" where a function of the prelude is called."""
+        if dtype.is_bool and self.c_bool:
+            return self.c_bool
+        return self.c if self.gives_bool or dtype.is_float else ""
+
+    @property
+    def exactness(self) -> Exactness:
+        """Of floats: nothing is rounded, once to the nearest, or there is a larger bound of the error."""
+        return "exact" if self.ulp == _EXACT else "rounded" if self.ulp == _ROUNDED else "approximate"
+
+    @property
+    def is_special(self) -> bool:
+        """Does it take longer than an addition?"""
+        return self.cpu > 1
+
+
+_EXACT, _ROUNDED = (0.0, 0.0), (0.5, 0.5)
+FLOATS, NUMBERS, BOOLS, ANY = Takes.FLOATS, Takes.NUMBERS, Takes.BOOLS, Takes.ANY
+CHEAP, PLAIN, DIVIDER, FLOORED, FUNCTION = Cost
+COMMUTES, STRICT, NORMAL, POSITIVE, RELATIVE, FOLDED, WHOLE, SHORT, SCALED, ROWS = Trait
+
+
+def _function(
+    name: str, ulp: Ulp, cost: Cost, cpu: float, gpu: float, numpy: str, cuda: str,
+    traits: Trait = Trait.NONE, baseline: str = "", scipy: str = "",
+) -> Op:  # fmt: skip
+    """A function of one float."""
+    return Op(
+        name, 1, FLOATS, ulp, cost, cpu, gpu, STRICT | traits, called=True, numpy=numpy, cuda=cuda,
+        baseline=baseline, scipy=scipy,
+    )  # fmt: skip
+
+
+def _binary(
+    name: str, sign: str, c: str, c_bool: str, numpy: str, ulp: Ulp,
+    traits: Trait = Trait.NONE, *, takes: Takes = NUMBERS, cost: Cost = CHEAP, cpu: float = 1,
+    gpu: float = 1, cuda: str = "", called: bool = False, many: bool = False,
+) -> Op:  # fmt: skip
+    """An operation on two numbers."""
+    return Op(
+        name, 2, takes, ulp, cost, cpu, gpu, traits, called=called, many=many, sign=sign, c=c, c_bool=c_bool,
+        numpy=numpy, cuda=cuda,
+    )  # fmt: skip
+
+
+def _tested(
+    name: str, takes: Takes, sign: str, c: str, negated: str, numpy: str, traits: Trait = FOLDED, *,
+    arity: int = 2,
+) -> Op:  # fmt: skip
+    """What gives a bool."""
+    return Op(
+        name, arity, takes, _EXACT, CHEAP, traits=traits, gives_bool=True, called=not sign, sign=sign, c=c,
+        negated=negated, numpy=numpy,
+    )  # fmt: skip
+
+
+_ROWS = (
+    # Functions of one float.
+    #          name      ulp f32, f64  cost, cpu, gpu    NumPy    CUDA     traits, besides STRICT
+    _function("exp",     (1.25, 1.25), FUNCTION, 12, 10, "exp",   "exp",   NORMAL | POSITIVE | SHORT | ROWS),
+    _function("log",     (1.0, 1.0),   FUNCTION, 16, 10, "log",   "log",   NORMAL | ROWS),
+    _function("sqrt",    (0.5, 0.5),   DIVIDER,  10, 10, "sqrt",  "",      NORMAL | POSITIVE | RELATIVE),
+    _function("rsqrt",   (1.5, 1.5),   DIVIDER,  8,  8,  "",      "rsqrt", NORMAL | POSITIVE | RELATIVE,
+              baseline="(1 / np.sqrt({}))"),
+    _function("tanh",    (6.5, 3.0),   FUNCTION, 20, 20, "tanh",  "tanh",  NORMAL | SCALED),
+    _function("sigmoid", (3.0, 3.0),   FUNCTION, 22, 20, "",      "",      NORMAL | POSITIVE | SHORT | ROWS),
+    _function("erf",     (7.5, 4.0),   FUNCTION, 28, 25, "",      "erf",   NORMAL | SCALED, scipy="erf"),
+    _function("sin",     (2.0, 1.0),   FUNCTION, 20, 20, "sin",   "sin"),
+    _function("cos",     (2.0, 1.0),   FUNCTION, 20, 20, "cos",   "cos"),
+    _function("floor",   _EXACT,       PLAIN,    1,  1,  "floor", "floor", FOLDED | WHOLE),
+    _function("ceil",    _EXACT,       PLAIN,    1,  1,  "ceil",  "ceil",  FOLDED | WHOLE),
+    _function("round",   _EXACT,       PLAIN,    1,  1,  "rint",  "rint",  FOLDED | WHOLE,
+              baseline="np.round({})"),
+    # Arithmetic.
+    #        name       sign  C         NumPy           ulp          traits
+    _binary("add",      "+",  "+", "|", "add",          _ROUNDED,    COMMUTES | STRICT | NORMAL | FOLDED),
+    _binary("sub",      "-",  "-", "",  "subtract",     _ROUNDED,    STRICT | NORMAL | FOLDED),
+    _binary("mul",      "*",  "*", "&", "multiply",     _ROUNDED,
+            COMMUTES | STRICT | NORMAL | RELATIVE | FOLDED),
+    _binary("div",      "/",  "/", "",  "divide",       _ROUNDED,    STRICT | NORMAL | RELATIVE | FOLDED,
+            takes=FLOATS, cost=DIVIDER, cpu=8, gpu=10),
+    _binary("floordiv", "//", "",  "",  "floor_divide", _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
+    _binary("mod",      "%",  "",  "",  "mod",          _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
+    _binary("pow",      "**", "",  "",  "power",        (0.75, 1.5), cost=FUNCTION, cpu=32, gpu=30,
+            cuda="pow", called=True),
+    _binary("min",      "",   "",  "&", "minimum",      _EXACT,      COMMUTES | STRICT | RELATIVE | FOLDED,
+            called=True, many=True),
+    _binary("max",      "",   "",  "|", "maximum",      _EXACT,      COMMUTES | STRICT | RELATIVE | FOLDED,
+            called=True, many=True),
+    Op("neg", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | RELATIVE | FOLDED,
+       sign="-", c="-", numpy="negative", baseline="(-{})"),
+    Op("abs", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | POSITIVE | RELATIVE | FOLDED,
+       called=True, numpy="abs"),
+    # What gives bools.
+    #        name    takes    sign   C     negated  NumPy          traits
+    _tested("lt",    NUMBERS, "<",   "<",  "ge",    "less"),
+    _tested("le",    NUMBERS, "<=",  "<=", "gt",    "less_equal"),
+    _tested("gt",    NUMBERS, ">",   ">",  "le",    "greater"),
+    _tested("ge",    NUMBERS, ">=",  ">=", "lt",    "greater_equal"),
+    _tested("eq",    ANY,     "==",  "==", "ne",    "equal",       FOLDED | COMMUTES),
+    _tested("ne",    ANY,     "!=",  "!=", "eq",    "not_equal",   FOLDED | COMMUTES),
+    _tested("isnan", FLOATS,  "",    "",   "",      "isnan",       arity=1),
+    _tested("and",   BOOLS,   "and", "&",  "",      "logical_and", COMMUTES),
+    _tested("or",    BOOLS,   "or",  "|",  "",      "logical_or",  COMMUTES),
+    _tested("not",   BOOLS,   "not", "!",  "",      "logical_not", arity=1),
+    # In no language.  Of i32: word has the low 16 bits of two numbers, the first in its lower half; dot_words
+    # adds the products of two words' halves, which have signs; half has the low 8 bits of two numbers, and
+    # dot_bytes adds the products of bytes of two words, those of the first with signs and those of the second
+    # without.  Of f32: pair has the upper 16 bits of two numbers that are bf16, the first in its lower half,
+    # and is none; dot_pairs adds the products of two.
+    Op("word",      2, Takes.I32, _EXACT, PLAIN),
+    Op("dot_words", 2, Takes.I32, _EXACT, PLAIN),
+    Op("half",      2, Takes.I32, _EXACT, PLAIN),
+    Op("dot_bytes", 2, Takes.I32, _EXACT, PLAIN),
+    Op("pair",      2, Takes.F32, _EXACT, PLAIN),
+    Op("dot_pairs", 2, Takes.F32, None,   PLAIN),
+)  # fmt: skip
+
+OPS: dict[str, Op] = {o.name: o for o in _ROWS}
+"""The operations by name, in the order of the table."""
+
+INFIX: dict[str, str] = {o.name: o.sign for o in OPS.values() if o.sign and o.arity == 2}
+"""The operations whose sign in the language stands between operands."""
+
+BY_SIGN: dict[str, str] = {sign: name for name, sign in INFIX.items()}
+"""The same by their signs."""
+
+NEGATED: dict[str, str] = {o.name: o.negated for o in OPS.values() if o.negated}
+"""The comparisons, each with the one that holds where it does not (of numbers that are no NaN)."""
+
+COMBINES: dict[str, str] = {
+    "sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and",
+}  # fmt: skip
+"""The reductions that join two values by an operation; argmax and argmin do not."""
+
+
+def with_trait(trait: Trait) -> tuple[str, ...]:
+    """The operations that have a trait, in the order of the table."""
+    return tuple(o.name for o in OPS.values() if o.has(trait))
+
+
+def of_cost(*costs: Cost) -> frozenset[str]:
+    """The operations of some classes of work."""
+    return frozenset(o.name for o in OPS.values() if o.cost in costs)
