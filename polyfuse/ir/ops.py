@@ -66,7 +66,7 @@ class Trait(Flag):
     COMMUTES = auto()  # operands may change places (of 0.0 and -0.0 min and max take either)
     STRICT = auto()  # NaN where an operand is NaN
     NORMAL = auto()  # arithmetic: where a core flushes denormals, no result is one
-    POSITIVE = auto()  # never less than 0, NaN apart
+    POSITIVE = auto()  # never less than 0; but for NaN, and rsqrt(-0.0), which is -inf
     RELATIVE = auto()  # the relative error of a result is at most the sum of those of the operands
     FOLDED = auto()  # of floats, all targets compute the same bits: the compiler may do it
     WHOLE = auto()  # gives integers, as floats

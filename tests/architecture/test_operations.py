@@ -1,0 +1,77 @@
+"""Facts about operations stand in one table: who else names one has a kernel of it, or speaks of it alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from package_sources import Module, literals, modules
+
+from polyfuse.ir.ops import OPS, Cost
+
+# Names that say nothing else: add and min are words, log is a file.
+TELLING = {o.name for o in OPS.values() if o.called and o.cost in (Cost.FUNCTION, Cost.DIVIDER)} - {"log"}
+# Module -> functions that it names, and why.
+KERNELS = {
+    "polyfuse.ir.ops": TELLING,
+    "polyfuse.runtime.interpreter_ops": {"rsqrt", "sigmoid", "erf", "pow"},  # what NumPy has not
+    "polyfuse.runtime.reference_ops": TELLING,  # values with bounds
+    "polyfuse.runtime.numpy_text": {"sigmoid", "pow"},  # x ** 2 is np.square
+}
+ALONE = {
+    "polyfuse.ir.powers": {"pow"},  # powers that are products
+    "polyfuse.ir.contraction": {"pow"},  # squares of differences
+    "polyfuse.layers.cascades": {"exp", "pow"},  # softmax and variance
+    "polyfuse.layers.online": {"exp"},
+    "polyfuse.cost.operations": {"pow", "sqrt"},  # of powers
+    "polyfuse.codegen.c_family": {"pow", "sqrt"},
+    "polyfuse.codegen.cuda": {"pow"},
+    "polyfuse.codegen.row_calls": {"pow"},  # with one exponent
+    "polyfuse.codegen.vector_math": {"pow"},  # wraps, and its own sources
+    "polyfuse.codegen.quotients": {"sqrt", "rsqrt"},  # how often each takes the unit that divides
+    "polyfuse.runtime.op_rates": {"pow"},  # the function of two
+    "polyfuse.frontend_dsl.typer": {"pow"},  # negative exponents of integers
+    "polyfuse.layers.cleanup.identities": {"pow"},
+    "polyfuse.layers.cleanup.folding": {"pow"},
+    "polyfuse.runtime.reference_block": {"pow"},
+}
+# Made by code generation, of no row.
+FORMS = {"quotient", "choose"}
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_functions_are_named_in_the_table(module: Module) -> None:
+    allowed = KERNELS.get(module.name, set()) | ALONE.get(module.name, set())
+    found = {(text, line) for line, text in literals(module) if text in TELLING - allowed}
+    assert not found, f"{module.where} knows {sorted(found)}: is it a fact for ir/ops.py?"
+
+
+def test_exceptions_are_needed() -> None:
+    for m in modules():
+        named = {text for _, text in literals(m)}
+        assert ALONE.get(m.name, set()) <= named, m.where
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_every_operation_that_is_named_is_in_the_table(module: Module) -> None:
+    unknown = {name for name in _operations(module) if name not in OPS and name not in FORMS}
+    assert not unknown, f"{module.where}: {sorted(unknown)}"
+
+
+def _operations(module: Module) -> Iterator[str]:
+    """What makes or matches an operation of a graph: Apply("exp", ...), also in patterns."""
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Name(id="Apply") | ast.Attribute(attr="Apply"), args=[first, *_]):
+                yield from _strings(first)
+            case ast.MatchClass(cls=ast.Name(id="Apply") | ast.Attribute(attr="Apply"), patterns=[first, *_]):
+                yield from _strings(first)
+            case _:
+                pass
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    for n in ast.walk(node):
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.isidentifier():
+            yield n.value
