@@ -17,6 +17,7 @@ import numpy as np
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.linear import Range, combined, interval
+from polyfuse.ir.ops import INDEX
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, IndexValue, IterDim, Read, Select
 
 # The values between two numbers; floats for floats.
@@ -25,7 +26,6 @@ Interval = tuple[float, float]
 # Of floats that operations round, relative and absolute: more than the rounding of f32, and all subnormals.
 _MARGIN, _SMALL = 1e-6, 1e-37
 _LARGEST = 3e38
-_INTEGERS = {"add": "+", "sub": "-", "mul": "*", "min": "min", "max": "max", "floordiv": "//", "mod": "%"}
 _WHOLE: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
 
 
@@ -129,8 +129,8 @@ def _integers(op: str, parts: Sequence[Interval]) -> Interval | None:
         case (("floordiv" | "mod"), (_, (low, high))) if not 0 < low == high:
             # A remainder of a division by 0 is 0.
             return (0, high - 1) if op == "mod" and low >= 0 and high > 0 else None
-        case (_, (a, b)) if op in _INTEGERS:
-            return combined(_INTEGERS[op], _whole(a), _whole(b))
+        case (_, (a, b)) if op in INDEX:
+            return combined(INDEX[op], _whole(a), _whole(b))
         case _:
             return None
 

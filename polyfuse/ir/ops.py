@@ -258,6 +258,11 @@ INFIX: dict[str, str] = {o.name: o.sign for o in OPS.values() if o.sign and o.ar
 BY_SIGN: dict[str, str] = {sign: name for name, sign in INFIX.items()}
 """The same by their signs."""
 
+INDEX: dict[str, str] = {
+    name: INFIX.get(name, name) for name in ("add", "sub", "mul", "floordiv", "mod", "min", "max")
+}
+"""The operations of integers that index expressions have, and what those call them (`ir.index_expr`)."""
+
 NEGATED: dict[str, str] = {o.name: o.negated for o in OPS.values() if o.negated}
 """The comparisons, each with the one that holds where it does not (of numbers that are no NaN)."""
 

@@ -20,7 +20,7 @@ from polyfuse.ir.conditions import index_operand
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_of
-from polyfuse.ir.ops import NEGATED
+from polyfuse.ir.ops import INDEX, NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
 from polyfuse.poly.index_room import Spans, is_exact
 from polyfuse.poly.isl_bridge import COMPARE, NotAffine
@@ -30,7 +30,6 @@ Linear: TypeAlias = tuple[dict[str, int], int]
 _LONGEST = 20_000
 _DEEPEST = 300
 _MOST_DIVISIONS = 24
-_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}
 _SYMBOL = {"==": "=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -270,7 +269,7 @@ def as_index_expr(e: Expr) -> IndexExpr | None:
         case Apply("neg", (arg,)):
             inner = as_index_expr(arg)
             return None if inner is None else binary("-", 0, inner)
-        case Apply(op, (left, right)) if op in _ARITHMETIC:
+        case Apply(op, (left, right)) if op in INDEX:
             a, b = as_index_expr(left), as_index_expr(right)
-            return None if a is None or b is None else binary(_ARITHMETIC[op], a, b)
+            return None if a is None or b is None else binary(INDEX[op], a, b)
     return None

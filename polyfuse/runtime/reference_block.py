@@ -16,6 +16,7 @@ import numpy as np
 from polyfuse.diagnostics import ArgumentError, DslError
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
+from polyfuse.ir.ops import INDEX, OPS
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -338,10 +339,7 @@ class BlockEvaluator:
         raise kind(what + (f" (for {point}{got})" if point else got), code=code, span=span)
 
 
-_INDEX_OPS: dict[str, Any] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.mod,
-    "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+_INDEX_OPS: dict[str, Any] = {sign: getattr(np, OPS[name].numpy) for name, sign in INDEX.items()}
 
 
 def restrict(block: Block, names: tuple[str, ...]) -> Block:

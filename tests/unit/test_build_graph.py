@@ -18,7 +18,7 @@ from polyfuse.frontend_dsl.check import check_program
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.frontend_dsl.signature import signature
 from polyfuse.ir import tensor_graph as g
-from polyfuse.ir.dtypes import F16, F32, F64, I32, DType
+from polyfuse.ir.dtypes import BOOL, F16, F32, F64, I32, DType
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.runtime.reference import evaluate
@@ -469,6 +469,17 @@ def test_verifier_names_the_broken_fact() -> None:
             ),
         ),
         "uses unknown sizes": replace(built, sizes=("N",)),
+    }
+    one, two = g.Const(1.0, F32), g.Const(2, I32)
+    wrong_types = {
+        "mul of 1 operands": g.Apply("mul", (one,), F32),
+        "sqr of 1 operands": g.Apply("sqr", (one,), F32),
+        "div of i32": g.Cast(g.Apply("div", (two, two), I32), F32),
+        "and of f32": g.Cast(g.Apply("and", (one, one), BOOL), F32),
+        "lt of f32 gives f32": g.Apply("lt", (one, one), F32),
+    }
+    broken |= {
+        words: replace(built, statements=(first, replace(last, expr=e))) for words, e in wrong_types.items()
     }
     verify_graph(built)
     for words, wrong in broken.items():

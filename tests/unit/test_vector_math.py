@@ -21,6 +21,7 @@ from float_modes import FLUSH
 from polyfuse.codegen.vector_math import FUNCTIONS, INTEGERS, TAKES_TURNS, WRAPS, prelude
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType
 from polyfuse.ir.intervals import of_dtype
+from polyfuse.ir.ops import OPS
 from polyfuse.runtime.toolchain import cpu_features
 
 Array = np.ndarray[Any, Any]
@@ -205,6 +206,13 @@ DOMAIN = {("sin", F64): 2.0**45, ("cos", F64): 2.0**45}
 def wide(x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # signalling NaNs among random bits
         return x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
+
+
+def test_every_function_of_one_float_has_a_reference() -> None:
+    functions = {
+        o.name for o in OPS.values() if o.arity == 1 and o.takes.has(F64) and not (o.c or o.gives_bool)
+    }
+    assert functions == {*UNARY, "erf"}
 
 
 @pytest.mark.parametrize("t", [F32, F64], ids=str)

@@ -19,7 +19,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import I32, I64, DType
 from polyfuse.ir.intervals import Interval, fits, joined, of_dims, of_dtype, of_expr
 from polyfuse.ir.linear import Range, interval
-from polyfuse.ir.ops import NEGATED
+from polyfuse.ir.ops import INDEX, NEGATED
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -37,7 +37,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
 )
 
-_ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod")
+_ARITHMETIC = (*INDEX, "neg", "abs")
 
 
 def narrow_integers(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
