@@ -22,8 +22,7 @@ import numpy as np
 from benchmarks.hot_loops import Instruction, disassembled, hot_loops
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
-from polyfuse.codegen.row_calls import OPS as ROWS
-from polyfuse.codegen.row_calls import row_name
+from polyfuse.codegen.row_calls import ROWS, row_name
 from polyfuse.codegen.vector_math import prelude
 from polyfuse.ir.dtypes import F32, F64, DType
 from polyfuse.runtime.machine import cache_sizes

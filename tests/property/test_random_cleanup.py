@@ -17,6 +17,7 @@ from test_random_programs import call_of
 
 from polyfuse.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.ops import OPS
 from polyfuse.ir.tensor_graph import (
     Apply,
     Cast,
@@ -34,7 +35,6 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.ir.verify_graph import verify_graph
-from polyfuse.layers.cleanup import identities
 from polyfuse.layers.cleanup.identities import NEGATIVE_ZERO, RULES, Pattern, Rule
 from polyfuse.layers.cleanup.run import cleaned
 from polyfuse.pipeline import fixed_graph
@@ -131,7 +131,7 @@ def instance(pattern: Pattern, dtype: DType, dtypes: dict[str, DType]) -> Expr:
             sides = (instance(then, dtype, dtypes), instance(other, dtype, dtypes))
             return Select(instance(cond, BOOL, dtypes), *sides, dtype)
         args = tuple(instance(p, dtype, dtypes) for p in inner)
-        return Apply(op, args, BOOL if op in identities._GIVES_BOOL else args[0].dtype)
+        return Apply(op, args, OPS[op].result(args[0].dtype))
     if pattern == NEGATIVE_ZERO:
         return Apply("neg", (Const(0.0, dtype),), dtype)
     if isinstance(pattern, str):

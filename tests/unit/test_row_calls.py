@@ -14,7 +14,7 @@ from avx512 import AVX512
 from float_modes import FLUSH
 
 import polyfuse as pf
-from polyfuse.codegen.row_calls import OPS, calls_rows, in_parts, row_name
+from polyfuse.codegen.row_calls import ROWS, calls_rows, in_parts, row_name
 from polyfuse.codegen.short_functions import SHORT
 from polyfuse.codegen.vector_math import CPU_FUNCTIONS, ROW_FUNCTIONS, prelude
 from polyfuse.ir.dtypes import BY_NAME, F32, F64, I64, DType
@@ -25,7 +25,7 @@ from polyfuse.ir.tensor_graph import Apply, Const, IndexValue, Read, Select
 GXX = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-march=native", "-mprefer-vector-width=512"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-nostdlib", "-Wall", "-Werror"]
-EVERY = [*((op, t) for op in OPS for t in (F32, F64)), *((op, F32) for op in SHORT.values())]
+EVERY = [*((op, t) for op in ROWS for t in (F32, F64)), *((op, F32) for op in SHORT.values())]
 PAIR = """
 extern "C" void rows_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; k += 64) pf_row_{0}_{1}(x + k, 64); }}
 extern "C" void ones_{0}_{1}({2}* x, long n) {{ for (long k = 0; k < n; ++k) x[k] = pf_{0}_{1}(x[k]); }}
