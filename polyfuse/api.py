@@ -42,7 +42,7 @@ from polyfuse.partitions import PARTITIONS, Partition, kernels_by, micro_text, p
 from polyfuse.pipeline import fixed_graph
 from polyfuse.poly.ranges import prove_ranges
 from polyfuse.stages import Scheduled, Specialized
-from polyfuse.targets import TARGETS, Target, require_target
+from polyfuse.targets import TARGETS, TargetName, require_target
 
 __all__ = [
     "LAYERS",
@@ -284,7 +284,7 @@ def compile(
     program: Program | Operator | str | os.PathLike[str],
     op: str | None = None,
     *,
-    target: Target = "auto",
+    target: TargetName = "auto",
     layers: tuple[str, ...] = LAYERS,
     fusion: LoopFusion | None = None,
     stitching: Stitching | None = None,

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate
 from polyfuse.cost.idle import busy_s
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import microseconds
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import statement_reads
 from polyfuse.layers.clusters import search_of
 from polyfuse.layers.explorer import bits, union
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.joining import Piece
 from polyfuse.layers.plan_search import PlanSearch
 
@@ -47,14 +47,14 @@ class Doubt:
     deep: bool = False
 
 
-def doubt_of(piece: Piece, target: int | GpuTarget) -> Doubt | None:
+def doubt_of(piece: Piece, target: Target) -> Doubt | None:
     """About the kernel of a cluster that is slowest compared with what its statements could be."""
     if piece.graph.sizes or len(piece.graph.statements) < 2:
         return None
     return _Suspicion(piece, target).doubt()
 
 
-def any_cut(piece: Piece, target: int | GpuTarget) -> Doubt | None:
+def any_cut(piece: Piece, target: Target) -> Doubt | None:
     """Where a cluster would be cut if it must be: in its slowest kernel that has several statements."""
     if piece.graph.sizes or len(piece.graph.statements) < 2:
         return None
@@ -64,7 +64,7 @@ def any_cut(piece: Piece, target: int | GpuTarget) -> Doubt | None:
 class _Suspicion:
     """The kernels of a cluster beside the figures of its statements."""
 
-    def __init__(self, piece: Piece, target: int | GpuTarget) -> None:
+    def __init__(self, piece: Piece, target: Target) -> None:
         self.piece, self.machine = piece, machine_of(target)
         self.search: PlanSearch = search_of(piece.graph, target)
         self.kernels = estimate(piece.kernels, self.machine).kernels

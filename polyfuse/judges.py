@@ -12,14 +12,14 @@ from typing import Protocol
 from polyfuse.codegen.loop_seconds import loop_seconds
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import MARGIN
 from polyfuse.doubts import APART, Doubt, any_cut, doubt_of
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.joining import Piece
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.lowering import Passes
@@ -72,11 +72,11 @@ class Judge(Protocol):
 class ByModel:
     """The speed-of-light model, for the tables' machine: the same program gives the same kernels anywhere."""
 
-    machine: int | GpuTarget
+    target: Target
     margin: float = APART
 
     def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
-        machine, ways = machine_of(self.machine), fewer_layers(piece, passes)
+        machine, ways = machine_of(self.target), fewer_layers(piece, passes)
         if isinstance(machine, Device) or not ways:
             return {}
         spent = seconds_of(piece.kernels, machine)
@@ -84,36 +84,36 @@ class ByModel:
         return ways if spent > well else {}
 
     def doubt(self, piece: Piece) -> Doubt | None:
-        return doubt_of(piece, self.machine)
+        return doubt_of(piece, self.target)
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
-        return sum(k.seconds for k in estimate(made.kernels, machine_of(self.machine)).kernels)
+        return sum(k.seconds for k in estimate(made.kernels, machine_of(self.target)).kernels)
 
     def closely(self, graph: TensorGraph, made: Candidate) -> float:
-        return seconds_of(made.kernels, machine_of(self.machine))
+        return seconds_of(made.kernels, machine_of(self.target))
 
 
 @dataclass(frozen=True, slots=True)
 class ByClock:
     """Short runs on inputs that are made up; where those would take too much memory, the model."""
 
-    machine: int
+    target: CpuTarget
     margin: float = MARGIN
 
     def rivals(self, piece: Piece, passes: Passes) -> Mapping[str, Passes]:
         return {}  # the clock is asked about one cut; `ByModel` tries what it can tell without running it
 
     def doubt(self, piece: Piece) -> Doubt | None:
-        return doubt_of(piece, self.machine) or any_cut(piece, self.machine)
+        return doubt_of(piece, self.target) or any_cut(piece, self.target)
 
     def closely(self, graph: TensorGraph, made: Candidate) -> float:
         return self.seconds(graph, made)
 
     def seconds(self, graph: TensorGraph, made: Candidate) -> float:
         try:
-            return seconds_of_run(graph, made.kernels, made.copied, self.machine)
+            return seconds_of_run(graph, made.kernels, made.copied, self.target.threads)
         except TooLarge:
-            return ByModel(self.machine).seconds(graph, made)
+            return ByModel(self.target).seconds(graph, made)
 
 
 def seconds_of(kernels: KernelGraph, machine: Device | CpuDevice) -> float:
@@ -155,6 +155,7 @@ def judge_of(passes: Passes) -> Judge | None:
     """The judge that a clustering asks for; a clock only for a CPU."""
     if passes.clustering.feedback == "failures" or (passes.fusion is None and passes.stitching is None):
         return None
-    if passes.clustering.feedback == "measure" and isinstance(passes.machine, int):
-        return ByClock(passes.machine)
-    return ByModel(passes.machine)
+    # Kernels of a GPU need a GPU that nobody else uses: only those of a CPU are timed while others are made.
+    if passes.clustering.feedback == "measure" and isinstance(passes.target, CpuTarget):
+        return ByClock(passes.target)
+    return ByModel(passes.target)

@@ -36,7 +36,7 @@ from polyfuse.resources import ResourceTable, resource_table
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda_compile import Cubin, compile_cuda
 from polyfuse.runtime.interpreter import InterpretedKernels
-from polyfuse.targets import ON_GPU, Machine, Target, chip, is_on_gpu, knobs_for, load, resolve_target
+from polyfuse.targets import ON_GPU, Machine, TargetName, chip, is_on_gpu, knobs_for, load, resolve_target
 
 if TYPE_CHECKING:
     from polyfuse.stages import Scheduled
@@ -199,7 +199,7 @@ class Kernels:
     def _compiled(self, arch: str) -> Cubin:
         return compile_cuda(self._gpu_code().source, arch, options=self.options)
 
-    def build(self, target: Target | None = None) -> Executable:
+    def build(self, target: TargetName | None = None) -> Executable:
         """Loaded kernels, for the target that they were lowered for if not told otherwise.
 
         Raises ToolchainError PF701 without a compiler (the interpreter needs none), ScheduleError PF513

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from polyfuse.cost.machines import machine_of
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.rename import Names, canonical
 from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clusters import Clustering, cut_off
 from polyfuse.layers.collapse import collapse
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece, join
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
@@ -28,20 +28,19 @@ from polyfuse.layers.library_calls import Library, whole_product, with_library
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.online import online_forms
 from polyfuse.layers.packing import Packing
-from polyfuse.layers.soon import fetched_soon
 from polyfuse.layers.stitching import Stitching
-from polyfuse.layers.streams import stores_past_caches
+from polyfuse.layers.target_mapping import mapping_of
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The layers, and what kernels are mapped for: a number of CPU workers, with knobs, or a GPU."""
+    """The layers, and what kernels are mapped for; `knobs` are those of a CPU."""
 
     clustering: Clustering
     fusion: LoopFusion | None
     stitching: Stitching | None
     packing: Packing | None
-    machine: int | GpuTarget
+    target: Target
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
 
@@ -108,12 +107,10 @@ def launches(kernels: KernelGraph, passes: Passes) -> tuple[KernelGraph, tuple[D
     """Kernels as they are launched: independent ones side by side (layer III), dependent ones with barriers
     between where that pays (layer II)."""
     decisions: list[Decision] = []
-    if isinstance(passes.machine, int):
-        kernels = stores_past_caches(kernels, passes.machine, decisions, passes.knobs.stream)
-        kernels = fetched_soon(kernels, passes.machine, decisions)
+    kernels = mapping_of(passes.target, passes.knobs).hinted(kernels, decisions)
     if passes.packing is not None:
-        kernels = passes.packing.pack(kernels, machine_of(passes.machine), decisions)
-    return joined_kernels(kernels, passes.machine, passes.stitching, decisions), tuple(decisions)
+        kernels = passes.packing.pack(kernels, machine_of(passes.target), decisions)
+    return joined_kernels(kernels, passes.target, passes.stitching, decisions), tuple(decisions)
 
 
 def lower_piece(graph: TensorGraph, passes: Passes) -> tuple[Piece, tuple[Decision, ...]]:
@@ -132,7 +129,7 @@ def in_one_pass(graph: TensorGraph, passes: Passes) -> tuple[TensorGraph, tuple[
     found: list[Decision] = []
     if passes.fusion is not None and passes.fusion.collapse:  # some elements of a row are of one dim then
         graph = collapse(graph, found, frozenset(passes.fusion.strided))
-    made = online_forms(graph, passes.machine, found, wanted=passes.stitching.online)
+    made = online_forms(graph, passes.target, found, wanted=passes.stitching.online)
     return made, tuple(found)
 
 
@@ -140,10 +137,10 @@ def cluster_kernels(scheduled: ScheduledGraph, passes: Passes) -> tuple[KernelGr
     """Kernels of a schedule, or the library's where it computes all of the graph."""
     strided = frozenset(passes.fusion.strided) if passes.fusion else frozenset()
     more: list[Decision] = []
-    library = Library(passes.clustering.library, passes.machine, passes.knobs.on, strided)
+    library = Library(passes.clustering.library, passes.target, passes.knobs.on, strided)
     product = whole_product(scheduled.graph, library, more)
     kernels, decisions = separate_kernels(
-        scheduled, passes.machine, passes.stitching, passes.knobs, tiles=product is None
+        scheduled, passes.target, passes.stitching, passes.knobs, tiles=product is None
     )
     if product is not None:
         kernels = with_library(kernels, scheduled.graph, product, library, more)

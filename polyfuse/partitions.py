@@ -26,7 +26,7 @@ from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.primitive_types import primitive_types
 from polyfuse.stages import Scheduled, Specialized
-from polyfuse.targets import Target, knobs_for, resolve_target
+from polyfuse.targets import TargetName, knobs_for, resolve_target
 
 Partition = Literal["connect", "rules", "search"]
 PARTITIONS: tuple[str, ...] = get_args(Partition)
@@ -60,7 +60,7 @@ def kernels_by(
     partition: str,
     layers: tuple[str, ...],
     options: Options | None = None,
-    target: Target = "auto",
+    target: TargetName = "auto",
 ) -> Kernels:
     """The kernels of an operator at known sizes as `compile` makes them, with every decision on the way."""
     chosen, made_for = options or Options(), resolve_target(target)
@@ -84,7 +84,7 @@ def kernels_by(
 
 
 def micro_text(
-    specialized: Specialized, partition: str, options: Options | None = None, target: Target = "auto"
+    specialized: Specialized, partition: str, options: Options | None = None, target: TargetName = "auto"
 ) -> str:
     """The clusters of an operator after clean-up, and in each the micro-graphs that Apollo's rules give."""
     _, cut = passes_of(partition, LoopFusion(), None)

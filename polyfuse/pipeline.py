@@ -27,6 +27,7 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.truth_values import with_truth_values
 from polyfuse.ir.verify_graph import verify_graph
@@ -34,7 +35,6 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.judges import Candidate
 from polyfuse.layers.axis_order import in_memory_order
 from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.joining import Piece
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
@@ -156,7 +156,7 @@ class Compilation:
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
 
     @cached_property
-    def machine(self) -> int | GpuTarget:
+    def machine(self) -> Target:
         """What kernels are mapped for."""
         return mapped_for(self.target, self.options)
 

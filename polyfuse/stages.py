@@ -36,7 +36,7 @@ from polyfuse.pipeline import clustering_of, must_report
 from polyfuse.poly.domains import build_model
 from polyfuse.poly.isl_bridge import isl_lock
 from polyfuse.poly.legality import Verdict, check_schedule
-from polyfuse.targets import Target, knobs_for, mapped_for, resolve_target
+from polyfuse.targets import TargetName, knobs_for, mapped_for, resolve_target
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Specialized:
         clustering: Clustering | None = None,
         options: Options | None = None,
         *,
-        target: Target = "auto",
+        target: TargetName = "auto",
     ) -> tuple[Specialized, ...]:
         """The pieces that `compile` cuts a graph of many statements into, each an operator of its own: what
         goes from one to another is a result of the first and an input of the second."""
@@ -164,7 +164,11 @@ class Scheduled:
         )
 
     def online(
-        self, options: Options | None = None, *, target: Target = "auto", stitching: Stitching | None = None
+        self,
+        options: Options | None = None,
+        *,
+        target: TargetName = "auto",
+        stitching: Stitching | None = None,
     ) -> Scheduled:
         """A reduction and a sum that needs its total in one pass over memory, as `stitching` has it and where
         that pays on the target. The schedule starts anew, without fusion."""
@@ -193,7 +197,7 @@ class Scheduled:
             return "\n".join(map(str, self.ir.decisions))
         return explain_pair(self.ir, first, second)
 
-    def lower(self, options: Options | None = None, *, target: Target = "auto") -> Kernels:
+    def lower(self, options: Options | None = None, *, target: TargetName = "auto") -> Kernels:
         """Kernels of one phase each, mapped for the target and proved legal."""
         return self._formed(options or Options(), resolve_target(target), None, None)
 

@@ -21,7 +21,7 @@ from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_
 from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.options import Options
 from polyfuse.runtime.cpu import CpuExecutable
 from polyfuse.runtime.interpreter import InterpretedKernels
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # loaded where they are asked for
     from polyfuse.runtime.cuda_driver import DeviceProperties
     from polyfuse.runtime.emulator import EmulatedKernels
 
-Target = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
+TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
 TARGETS = ("auto", "cpu", "interpret", "emulate", "cuda")
 ON_GPU = ("emulate", "cuda")
 Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable"
@@ -142,10 +142,10 @@ def knobs_for(target: str, options: Options) -> CpuKnobs:
     return CpuKnobs(core=None if target in ON_GPU else this_core(options.denormals == "flush"))
 
 
-def mapped_for(target: str, options: Options) -> int | GpuTarget:
-    """What kernels are mapped for: so many CPU workers, or a GPU."""
+def mapped_for(target: str, options: Options) -> Target:
+    """What kernels are mapped for: the target of a name, as options have it."""
     if target not in ON_GPU:
-        return options.threads or default_threads()
+        return CpuTarget(options.threads or default_threads())
     d = chip(options, target)
     return GpuTarget(
         sms=d.sms,

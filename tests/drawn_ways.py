@@ -43,9 +43,10 @@ from polyfuse.codegen.cpu import Request
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.layers import (
     cpu_mapping,
-    kernels,
+    cpu_storage,
     library_calls,
     loop_order,
     online,
@@ -58,7 +59,6 @@ from polyfuse.layers import (
     tile_shapes,
 )
 from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -137,7 +137,7 @@ class _Compilation(Compilation):
     device: GpuTarget | None = None
 
     @cached_property
-    def machine(self) -> int | GpuTarget:
+    def machine(self) -> Target:
         return self.device or super().machine
 
 
@@ -225,7 +225,7 @@ THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (scatters, "FEWEST_TOGETHER", (1, 2, 16)),
     (scatters, "FEWEST_OWNED", (1, 2, 16)),
     (scatters, "SMALLEST_PARALLEL", (4,)),
-    (kernels, "LARGEST_LOCAL_BYTES", (64, 1024, 256 * 1024)),
+    (cpu_storage, "LARGEST_LOCAL_BYTES", (64, 1024, 256 * 1024)),
     (prefetch, "LEAST_ROW_BYTES", (1, 1024)),
     (lanes, "FEWEST_ROUNDS", (1, 2, 4)),
     (halves, "FEWEST", (1, 8)),

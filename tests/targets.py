@@ -16,8 +16,8 @@ from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import EmulationError, ScheduleError
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, Scheduler

@@ -18,6 +18,7 @@ from targets import DEVICES, Array, Call
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import PolyfuseError
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import Role
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
@@ -65,7 +66,7 @@ class Way:
             LoopFusion(partition=dice.choice(("whole", "rules"))) if self.loops else None,
             Stitching(rows=1, barriers=dice.choice((None, False))) if self.stitched else None,
             Packing(always=dice.choice((True, None))) if self.packed else None,
-            2 if self.on_cpu else device,
+            CpuTarget(2) if self.on_cpu else device,
         )
         graph = fixed_graph(call.graph, call.sizes)
         low = lower_clusters(graph, cut.clusters(graph, []), passes)

@@ -23,7 +23,8 @@ from polyfuse.ir.index_expr import binary, product
 from polyfuse.ir.kernel import placement
 from polyfuse.ir.loop_ir import Barrier, format_block, map_nodes
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers.gpu_rows import GpuTarget, row_shape
+from polyfuse.ir.target import GpuTarget
+from polyfuse.layers.gpu_rows import row_shape
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.poly.barriers import check_barriers
 from polyfuse.runtime.agreement import agrees

@@ -23,7 +23,7 @@ from dataclasses import replace
 import polyfuse as pf
 from polyfuse.ir.kernel import Kernel, Scope, placement
 from polyfuse.ir.schedule_tree import Coordinate, Member
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.stitching import Stitching
 from polyfuse.placement_pictures import needed, placement_svg

@@ -51,6 +51,11 @@ class CpuDevice:
     core: Core = field(default_factory=Core)
 
     @property
+    def cache_bytes(self) -> float:
+        """Of the last cache before memory."""
+        return self.levels[-2].capacity
+
+    @property
     def cycle_s(self) -> float:
         """A cycle of a core, all of whose units compute."""
         return self.lanes * self.core.units * self.threads / self.operations

@@ -69,6 +69,11 @@ class Device:
         return self.sm.arch
 
     @property
+    def cache_bytes(self) -> float:
+        """Of the last cache before memory."""
+        return self.l2_bytes
+
+    @property
     def resident_threads(self) -> int:
         """Threads that the whole device holds at once, at most."""
         return self.sms * self.sm.max_warps * WARP

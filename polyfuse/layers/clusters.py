@@ -33,6 +33,7 @@ from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, product, sizes
+from polyfuse.ir.target import Target, as_target
 from polyfuse.ir.tensor_graph import (
     Apply,
     Expr,
@@ -47,7 +48,6 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.layers.explorer import union
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import OPEN_SIZE
 from polyfuse.layers.library_calls import Library, Wanted, library_product
 from polyfuse.layers.plan_search import Nodes, PlanSearch
@@ -102,26 +102,27 @@ class Clustering:
         self,
         graph: TensorGraph,
         decisions: list[Decision],
-        machine: int | GpuTarget = 2,
+        machine: Target | int = 2,
         remote: bool = True,
         core: Core | None = None,
         strided: frozenset[str] = frozenset(),
     ) -> list[tuple[str, ...]]:
         """The clusters of a graph, each with its statements in order of the graph.
 
-        machine: what kernels are for, `core` that of a CPU; `remote`: independent ones will be packed, as a
-        search asks. `strided` tensors need not be dense.
+        machine: what kernels are for (a number is that of a CPU's threads), `core` that of a CPU; `remote`:
+        independent ones will be packed, as a search asks. `strided` tensors need not be dense.
         """
         names = tuple(s.name for s in graph.statements)
-        products = [s for s in graph.statements if library_product(graph, s, machine, strided)]
+        target = as_target(machine)
+        products = [s for s in graph.statements if library_product(graph, s, target, strided)]
         if len(names) <= self.whole and (self.library == "never" or not products):
             return [names] if names else []
         if self.partition == "search":
-            plan = search_of(graph, machine, self.most).run(decisions, remote)
+            plan = search_of(graph, target, self.most).run(decisions, remote)
             return [tuple(names[s] for s in members) for members in plan]
-        library = Library(self.library, machine, core or Core(), strided)
+        library = Library(self.library, target, core or Core(), strided)
         called = {s.name for s in products if library.product(graph, s, decisions)}
-        tiled = {} if isinstance(machine, GpuTarget) or graph.sizes else followed(graph, called)
+        tiled = followed(graph, called) if target.followers and not graph.sizes else {}
         found = _Clusters(graph, self.most).run(tiled)
         sizes_of = ", ".join(str(len(c)) for c in found)
         why = f"{len(found)} clusters of {sizes_of} statements, cut at contractions and small tensors"
@@ -262,10 +263,10 @@ class _Clusters:
         return max(self.bytes[n] for n in (s.target, *(r.tensor for r in statement_reads(s))))
 
 
-def search_of(graph: TensorGraph, machine: int | GpuTarget, most: int = 40) -> PlanSearch:
+def search_of(graph: TensorGraph, target: Target, most: int = 40) -> PlanSearch:
     """The search for a plan of a graph; sizes that are open count as layer II counts them."""
     fixed = specialize(graph, dict.fromkeys(graph.sizes, OPEN_SIZE)) if graph.sizes else graph
-    return PlanSearch(fixed, _Clusters(fixed, most).nodes(), machine, most)
+    return PlanSearch(fixed, _Clusters(fixed, most).nodes(), target, most)
 
 
 def _set_of(nodes: Iterable[int]) -> int:

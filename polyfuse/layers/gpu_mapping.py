@@ -22,10 +22,10 @@ from math import prod
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Read, TensorGraph, statement_reads
 from polyfuse.layers.gpu_rows import (
     WARP,
-    GpuTarget,
     ceil,
     derived,
     extent,

@@ -8,11 +8,12 @@ Sources: AStitch (ASPLOS'22) section 4.3, adaptive thread mapping.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, statements
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.layers.nest import has_band, trip_of
 from polyfuse.layers.strides import contiguity
@@ -22,41 +23,6 @@ WARP = 32
 ROUNDS_OF_A_WARP = 8
 # Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
 ROWS_OF_MANY = 32
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTarget:
-    """What mapping must know of a GPU, and what it may be told.
-
-    sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
-    one row.  shared_bytes: of a block; shared_per_sm: of a multiprocessor, with `shared_reserved` for each
-    of its blocks.  row_threads and vector force the threads along a row (any
-    number) and the elements of a vector.  parallel: reductions with fewer instances are not split over
-    blocks; least: instances that a block of a split reduction has at least.  resident_threads, registers:
-    of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what a launch takes, and what its
-    end leaves idle; barrier_s: a barrier of the whole grid; clock and l2_bytes are
-    for the cost model.  library: are there matrix products of a library (None: nobody looked)?
-    """
-
-    sms: int = 132
-    threads: int = 256
-    longest: int = 1024
-    shared_bytes: int = 48 * 1024
-    shared_per_sm: int = 96 * 1024
-    shared_reserved: int = 0
-    row_threads: int | None = None
-    vector: int | None = None
-    parallel: int = 32 * 1024
-    least: int = 4 * 1024
-    resident_threads: int = 2048
-    registers: int = 64 * 1024
-    bandwidth: float = 4.8e12
-    launch_s: float = 2.5e-6
-    drain_s: float = 0.6e-6
-    barrier_s: float = 2.6e-6
-    clock: float = 1.98e9
-    l2_bytes: int = 60 << 20
-    library: bool | None = None
 
 
 def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:

@@ -17,9 +17,10 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.contraction import is_difference
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
 from polyfuse.layers.factors import Product, plain
-from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
+from polyfuse.layers.gpu_rows import WARP, ceil
 from polyfuse.layers.nest import Nest
 from polyfuse.layers.product_measures import extents_of
 

@@ -22,10 +22,11 @@ from polyfuse.cost.nests import nests
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate, product, sizes
 from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
 from polyfuse.layers.barrier_groups import Group, grouped, one_kernel
 from polyfuse.layers.barrier_stages import shared_bytes, stages
-from polyfuse.layers.gpu_rows import WARP, GpuTarget, ceil
+from polyfuse.layers.gpu_rows import WARP, ceil
 
 MOST_THREADS = 1024
 # Registers that a thread of a joined kernel is assumed to need at most, for the blocks that are surely

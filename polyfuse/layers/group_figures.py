@@ -9,42 +9,23 @@ A size that is open counts as 1024.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from polyfuse.cost.cpu_device import CpuDevice, table_cpu
-from polyfuse.cost.device import DEFAULT, Device
 from polyfuse.cost.extents import Touched, extents, inside, instances, touched, union
-from polyfuse.cost.operations import operations
 from polyfuse.cost.stitching_gain import NestFigures
 from polyfuse.ir.index_expr import evaluate
-from polyfuse.ir.schedule_tree import Band, Member, statements
+from polyfuse.ir.schedule_tree import Member, statements
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers import cpu_mapping
-from polyfuse.layers.gpu_mapping import threads_of_rows
-from polyfuse.layers.gpu_rows import GpuTarget, trips
+from polyfuse.layers.gpu_rows import trips
 from polyfuse.layers.groups import Group
-from polyfuse.layers.nest import has_band, is_free, trip_of, volume
-from polyfuse.layers.product_times import tile_weight
+from polyfuse.layers.nest import is_free
+from polyfuse.layers.target_figures import figures_on
 from polyfuse.poly.domains import specialize
 
 OPEN_SIZE = 1024
 Boxes = dict[str, list[Touched]]
-
-
-def machine_of(target: int | GpuTarget) -> Device | CpuDevice:
-    """The machine of a target, by the tables: what was measured here must not decide what kernels are."""
-    if isinstance(target, int):
-        return table_cpu(target)
-    return replace(
-        DEFAULT,
-        name="GPU",
-        sms=target.sms,
-        clock=target.clock,
-        memory_bandwidth=target.bandwidth,
-        l2_bytes=target.l2_bytes,
-        launch_overhead_s=target.launch_s,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +41,9 @@ class _Statement:
 class Figures:
     """`figures(group)` for groups of one graph."""
 
-    def __init__(self, graph: TensorGraph, target: int | GpuTarget) -> None:
+    def __init__(self, graph: TensorGraph, target: Target) -> None:
         self.graph = specialize(graph, dict.fromkeys(graph.sizes, OPEN_SIZE)) if graph.sizes else graph
-        self.target = target
+        self.target, self._on = target, figures_on(target)
         self._known: dict[str, _Statement] = {}
         self._groups: dict[tuple[tuple[str, ...], tuple[str, ...]], NestFigures] = {}
         self._reads = {s.name: statement_reads(s) for s in self.graph.statements}
@@ -102,10 +83,7 @@ class Figures:
         if name not in self._known:
             s = self.graph.statement(name)
             found = extents(s)
-            kind = "gpu" if isinstance(self.target, GpuTarget) else "cpu"
-            tiles = tile_weight(self.graph, s, self.target)
-            plain = operations([(s, found)], kind).weighted  # type: ignore[arg-type]
-            weight = plain if tiles is None else tiles
+            weight = self._on.weight(self.graph, s, found)
             reads, writes = self._boxes(s, ())
             self._known[name] = _Statement(instances(found), weight, reads, writes)
         return self._known[name]
@@ -168,45 +146,7 @@ class Figures:
         names = group.names
         free = tuple(m for m in group.rows if is_free(self.graph, m, names))
         reducing = tuple(m for m in group.rows if m not in free)
-        if isinstance(self.target, GpuTarget):
-            return self._on_gpu(group, free, reducing, self.target)
-        return self._on_cpu(group, free, reducing, self.target)
-
-    def _on_gpu(
-        self, group: Group, free: tuple[Member, ...], reducing: tuple[Member, ...], gpu: GpuTarget
-    ) -> tuple[int, int]:
-        ordered = Group((*free, *reducing), group.phases)
-        blocks = -(-threads_of_rows(self.graph, free, ordered.tree(), gpu) // gpu.threads)
-        size = volume(self.graph, group.names)
-        if not reducing or blocks >= gpu.sms or size < gpu.parallel:
-            return blocks, 1
-        return max(blocks, min(2 * gpu.sms, size // gpu.least)), 2
-
-    def _on_cpu(
-        self, group: Group, free: tuple[Member, ...], reducing: tuple[Member, ...], threads: int
-    ) -> tuple[int, int]:
-        instances = volume(self.graph, group.names)
-        if instances < cpu_mapping.SMALLEST_PARALLEL:
-            return 1, 1
-        first = group.rows[0] if group.rows else None
-        if first in reducing and (not free or (trip_of(self.graph, first) or 0) >= 64):
-            trip = trip_of(self.graph, first) or 0
-            if not cpu_mapping.worth_factoring(instances, trip):
-                return 1, 1
-            return min(trip, cpu_mapping.parts_of(threads)), 2
-        return self._chunks(group, free), 1
-
-    def _chunks(self, group: Group, free: tuple[Member, ...]) -> int:
-        """Iterations of the leading free rows; the innermost loop of a perfect nest is left to the lanes."""
-        tree = group.tree()
-        perfect = isinstance(tree, Band) and not has_band(tree.child)
-        if not perfect or not isinstance(tree, Band):
-            return prod(trips(self.graph, free))
-        outer = tuple(m for m in free if m is not tree.members[-1])
-        count = prod(trips(self.graph, outer))
-        if count == 1 and tree.members[-1] in free:
-            return max(1, trips(self.graph, tree.members[-1:])[0] // cpu_mapping.STRIP)
-        return count
+        return self._on.of_group(self.graph, group, free, reducing)
 
 
 def _merged(parts: list[Boxes]) -> Boxes:

@@ -16,9 +16,9 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.gemm import gemm_of
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.product_times import product_times
+from polyfuse.layers.product_times import ProductTimes, product_times
 
 Wanted = Literal["auto", "always", "never"]
 
@@ -33,7 +33,7 @@ class Library:
     its core do not compute as fast."""
 
     wanted: Wanted = "auto"
-    machine: int | GpuTarget = 2
+    target: Target = field(default_factory=CpuTarget)
     core: Core = field(default_factory=Core)
     strided: frozenset[str] = frozenset()
 
@@ -41,32 +41,36 @@ class Library:
         self, graph: TensorGraph, s: Statement, decisions: list[Decision] | None = None
     ) -> MatrixProduct | None:
         """The matrix product that a library should compute for a statement, or None."""
-        found = None if self.wanted == "never" else library_product(graph, s, self.machine, self.strided)
-        if found is None or self.wanted == "always" or isinstance(self.machine, GpuTarget):
-            return found
-        times = product_times(graph, s, found, self.core, self.machine)
-        if not times.generated:
+        found = None if self.wanted == "never" else library_product(graph, s, self.target, self.strided)
+        times = self.times(graph, s, found) if found is not None else None
+        if found is None or times is None or not times.generated:
             return found
         if decisions is not None:
             decisions.append(Decision("library", found.out.tensor, False, f"a call would take {times}"))
         return None
 
+    def times(self, graph: TensorGraph, s: Statement, found: MatrixProduct) -> ProductTimes | None:
+        """What a call takes, and what generated code takes; None where that decides nothing."""
+        # Only of CPUs it is known how long tiles take; elsewhere a call is the faster way.
+        if self.wanted == "always" or not isinstance(self.target, CpuTarget):
+            return None
+        return product_times(graph, s, found, self.core, self.target.threads)
+
 
 def library_product(
-    graph: TensorGraph, s: Statement, machine: int | GpuTarget, strided: frozenset[str] = frozenset()
+    graph: TensorGraph, s: Statement, target: Target, strided: frozenset[str] = frozenset()
 ) -> MatrixProduct | None:
-    """The matrix product that a library can compute for a statement, if it is large enough, or None. On a GPU
-    factors may be of half precision."""
+    """The matrix product that a library can compute for a statement, if it is large enough, or None."""
     if graph.sizes:
         return None
-    on_gpu = isinstance(machine, GpuTarget)
-    found = matrix_product(graph, s, halves=isinstance(machine, GpuTarget) and bool(machine.library))
+    found = matrix_product(graph, s, halves=target.library_halves)
     if found is None or found.products < FEWEST_PRODUCTS:
         return None
     names = {found.left.tensor, found.right.tensor, found.out.tensor}
-    if strided & names or (on_gpu and gemm_of(found, {n: _shape(graph, n) for n in names}) is None):
+    if strided & names:
         return None
-    return found
+    as_it_lies = target.library_copies or gemm_of(found, {n: _shape(graph, n) for n in names}) is not None
+    return found if as_it_lies else None
 
 
 def _shape(graph: TensorGraph, name: str) -> tuple[int, ...]:
@@ -75,11 +79,11 @@ def _shape(graph: TensorGraph, name: str) -> tuple[int, ...]:
 
 def whole_product(graph: TensorGraph, library: Library, decisions: list[Decision]) -> MatrixProduct | None:
     """The product that the machine's library computes where it is all of a cluster, or None."""
-    machine = library.machine
-    if len(graph.statements) != 1 or (isinstance(machine, GpuTarget) and machine.library is None):
+    there = library.target.library
+    if len(graph.statements) != 1 or there is None:
         return None
     found = library.product(graph, graph.statements[0])
-    if found is None or not isinstance(machine, GpuTarget) or machine.library:
+    if found is None or there:
         return found
     why = "cuBLAS was not found on this machine: loops are generated (pip install nvidia-cublas-cu12)"
     decisions.append(Decision("library", found.out.tensor, False, why))
@@ -97,8 +101,7 @@ def with_library(
     if len(kernels.kernels) != 1:
         return kernels
     why = f"{found.products / 1e6:.3g} M products: a matrix product of the library"
-    if library.wanted == "auto" and isinstance(library.machine, int):
-        times = product_times(graph, graph.statements[0], found, library.core, library.machine)
+    if (times := library.times(graph, graph.statements[0], found)) is not None:
         why += f", {times}"
     decisions.append(Decision("library", found.out.tensor, True, why))
     return replace(kernels, kernels=(replace(kernels.kernels[0], library=found),))

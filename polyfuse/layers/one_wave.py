@@ -21,7 +21,7 @@ from polyfuse.ir import shared_memory
 from polyfuse.ir.index_expr import evaluate, sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget
 
 # Registers are given to threads in multiples of this.
 UNIT = 8

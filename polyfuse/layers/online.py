@@ -36,11 +36,13 @@ import numpy as np
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.extents import extents
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.online_gain import Row, chunk_elements, passes
 from polyfuse.cost.operations import operations
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import BOOL, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.target import Kind, Target
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -60,8 +62,6 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.cascades import Cascade, Unknown, cascades, derived_from, span
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.moments import about_a_pivot, applied, why_not
 
 
@@ -79,7 +79,7 @@ class Chunks:
 
 def online_forms(
     graph: TensorGraph,
-    target: int | GpuTarget,
+    target: Target,
     decisions: list[Decision],
     *,
     wanted: bool | None = None,
@@ -96,7 +96,7 @@ def online_forms(
     cuts: dict[str, Chunks] = {}
     pivoted: dict[str, list[Cascade]] = {}
     for found in cascades(graph):
-        row = _row(graph, found, "gpu" if isinstance(target, GpuTarget) else "cpu")
+        row = _row(graph, found, target.kind)
         cut = _chunks(found.first, chunk or chunk_elements(row, machine))
         times = passes(row, machine)
         made = {c.second.name for cs in (*taken.values(), *pivoted.values()) for c in cs}
@@ -142,7 +142,7 @@ def _without_pivot(
 # --- what is cut, and whether it may ------------------------------------------------------------------------
 
 
-def _row(graph: TensorGraph, found: Cascade | Unknown, kind: str) -> Row:
+def _row(graph: TensorGraph, found: Cascade | Unknown, kind: Kind) -> Row:
     first, second = found.first, found.second
     along = {d.name: span(d)[1] - span(d)[0] for d in first.dims if d.reduce}
     nbytes: dict[str, int] = {}
@@ -156,7 +156,7 @@ def _row(graph: TensorGraph, found: Cascade | Unknown, kind: str) -> Row:
     after = [s for s in graph.statements if s.target in behind and s is not second]
     later = any(prod(b - a for a, b in map(span, s.dims)) >= count * length for s in after if _is_box(s))
     each = [
-        operations([(s, extents(s))], kind).weighted / (count * length)  # type: ignore[arg-type]
+        operations([(s, extents(s))], kind).weighted / (count * length)
         for s in (first, replace(second, expr=found.terms if isinstance(found, Cascade) else second.expr))
     ]
     if isinstance(found, Cascade) and found.law == "centred":

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from math import prod
 
 from polyfuse.cost.extents import Touched, extents, instances, touched, union
-from polyfuse.cost.operations import operations
 from polyfuse.cost.stitching_gain import NestFigures
 from polyfuse.ir.index_expr import variables
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers import cpu_mapping
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.product_times import tile_weight
+from polyfuse.layers.target_figures import PatternRows, figures_on
 from polyfuse.poly.axes import Axes, Dim, Edge, find_axes, plain
 
 Axis = frozenset[Dim]
@@ -61,8 +59,8 @@ class _Facts:
 class PatternFigures:
     """`figures(statements)`, by their numbers in the graph, whose sizes are known."""
 
-    def __init__(self, graph: TensorGraph, target: int | GpuTarget, kernels_alone: frozenset[int]) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: TensorGraph, target: Target, kernels_alone: frozenset[int]) -> None:
+        self.graph, self._on = graph, figures_on(target)
         self._readers: dict[str, set[int]] = {}
         for k, s in enumerate(graph.statements):
             for r in statement_reads(s):
@@ -85,8 +83,6 @@ class PatternFigures:
     def _of(self, s: Statement, axes: Axes | None, producers: dict[int, Axis]) -> _Facts:
         found = extents(s)
         axis = {d.name: axes.axis(s.name, d.name) if axes else (s.name, d.name) for d in s.dims}
-        kind = "gpu" if isinstance(self.target, GpuTarget) else "cpu"
-        tiles = tile_weight(self.graph, s, self.target)
         uses = [(r.tensor, r.indices, False) for r in statement_reads(s)] + [(s.target, s.write, True)]
         together: dict[tuple[str, bool], tuple[set[Touched], set[tuple[Dim, int]]]] = {}
         for tensor, indices, written in uses:
@@ -95,7 +91,7 @@ class PatternFigures:
             follows |= {(axis[v], at) for v, at in _used(indices) if v in axis}
         return _Facts(
             instances(found),
-            operations([(s, found)], kind).weighted if tiles is None else tiles,  # type: ignore[arg-type]
+            self._on.weight(self.graph, s, found),
             {axis[d.name]: found[d.name].length for d in s.dims},
             frozenset(axis[d.name] for d in s.dims if d.reduce),
             tuple(_Touch(t, frozenset(b), w, frozenset(f)) for (t, w), (b, f) in together.items()),
@@ -198,39 +194,16 @@ class PatternFigures:
         self, facts: list[_Facts], lengths: dict[Dim, float], free: Axis, split: Axis
     ) -> tuple[int, int]:
         """(blocks or chunks that can run at the same time, launches that it takes), as mapping makes them."""
-        size = max(f.instances for f in facts)
         points = all(len(f.lengths) == len(free) for f in facts)
-        count = prod(lengths[a] for a in free)
-        if isinstance(self.target, GpuTarget):
-            gpu = self.target
-            blocks = max(1, int(-(-count // gpu.threads) if points else count))
-            if not split or blocks >= gpu.sms or size < gpu.parallel:
-                return blocks, 1
-            return max(blocks, min(2 * gpu.sms, int(size) // gpu.least)), 2
-        return self._chunks(facts[0], lengths, free, split, size, count, points, self.target)
-
-    @staticmethod
-    def _chunks(
-        first: _Facts,
-        lengths: dict[Dim, float],
-        free: Axis,
-        split: Axis,
-        size: float,
-        count: float,
-        points: bool,
-        threads: int,
-    ) -> tuple[int, int]:
-        """The same on a CPU; the innermost loop of plain points is left to the lanes."""
-        if size < cpu_mapping.SMALLEST_PARALLEL:
-            return 1, 1
-        if points and free:
-            inner = lengths[next(a for a in reversed(first.lengths) if a in free)]
-            outer = count / max(1.0, inner)
-            return max(1, int(outer if outer > 1 else inner // cpu_mapping.STRIP)), 1
-        longest = max((lengths[a] for a in split), default=0.0)
-        if count >= threads or longest < cpu_mapping.FEWEST_FACTORED:
-            return max(1, int(count)), 1
-        return int(min(longest, cpu_mapping.parts_of(threads))), 2
+        innermost = next((a for a in reversed(facts[0].lengths) if a in free), None) if points else None
+        rows = PatternRows(
+            size=max(f.instances for f in facts),
+            free=prod(lengths[a] for a in free),
+            points=points,
+            inner=None if innermost is None else lengths[innermost],
+            split=max((lengths[a] for a in split), default=None),
+        )
+        return self._on.of_pattern(rows)
 
 
 _NOBODY: frozenset[int] = frozenset()

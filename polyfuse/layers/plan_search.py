@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.pattern_gain import PatternCost, terms
 from polyfuse.cost.stitching_gain import MARGIN, NestFigures, StitchingCost, microseconds
 from polyfuse.decisions import Decision, counted
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.explorer import Explorer, Order, Plan, bits, union
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.pattern_figures import PatternFigures
 from polyfuse.layers.quotient import Quotient
 from polyfuse.layers.remote import Part, packs
@@ -59,7 +59,7 @@ class Found:
 class PlanSearch:
     """The search for one graph at known sizes on one machine."""
 
-    def __init__(self, graph: TensorGraph, nodes: Nodes, target: int | GpuTarget, most: int) -> None:
+    def __init__(self, graph: TensorGraph, nodes: Nodes, target: Target, most: int) -> None:
         self.graph, self.nodes, self.most = graph, nodes, most
         apart = frozenset(s for k in bits(nodes.alone) for s in nodes.statements[k])
         self.figures = PatternFigures(graph, target, apart)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.byte_signs import with_one_sign
 from polyfuse.layers.chosen import compute_chosen
@@ -14,7 +15,6 @@ from polyfuse.layers.clusters import recompute_numbers
 from polyfuse.layers.digit_dims import split_digit_dims
 from polyfuse.layers.factoring import suggest_factoring
 from polyfuse.layers.functions_apart import functions_apart
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.grouped_columns import grouped_columns
 from polyfuse.layers.guarded_products import guarded_products
 from polyfuse.layers.row_dims import join_row_dims
@@ -27,7 +27,7 @@ from polyfuse.layers.window_forms import with_window_forms
 def prepared(
     graph: TensorGraph,
     decisions: list[Decision],
-    machine: int | GpuTarget,
+    target: Target,
     core: Core | None = None,
     *,
     checked: bool,
@@ -36,19 +36,21 @@ def prepared(
 ) -> TensorGraph:
     """What clusters are made of; `checked`: nothing that a checked build reports goes away; `strided` names
     tensors whose memory is not dense; `online`: may reductions of a row be made in one pass?"""
-    if not isinstance(machine, GpuTarget):
+    # What follows was measured on CPUs alone; most of it makes loops that vectors run along, or tiles.
+    threads = target.threads if isinstance(target, CpuTarget) else None
+    if threads is not None:
         graph = with_window_forms(graph if checked else compute_chosen(graph, decisions), decisions)
         on = core or Core()
         graph = guarded_products(graph, decisions, on)
         graph = write_out(functions_apart(graph, decisions, on), decisions, on)
-        graph = grouped_columns(graph, decisions, strided, table_cpu(machine) if online else None)
+        graph = grouped_columns(graph, decisions, strided, table_cpu(threads) if online else None)
         graph = split_short_dims(split_short_rows(graph, decisions), decisions)
     clean = cleaned(graph, decisions, checked=checked)
     suggest_factoring(clean, decisions)
-    if not isinstance(machine, GpuTarget):
+    if threads is not None:
         clean = with_one_sign(clean, decisions, core or Core())
         # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
         clean = split_digit_dims(clean, decisions)
-        clean = join_row_dims(clean, decisions, machine, core)
+        clean = join_row_dims(clean, decisions, threads, core)
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
-    return recompute_numbers(clean, decisions, arguments=isinstance(machine, GpuTarget))
+    return recompute_numbers(clean, decisions, arguments=not target.cheap_waits)

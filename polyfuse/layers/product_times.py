@@ -26,7 +26,6 @@ from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers import cpu_tiles
 from polyfuse.layers.factors import Product
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.product_measures import measures
 from polyfuse.layers.products import product_of, with_followers
 from polyfuse.layers.tile_shapes import STREAMED_FACTOR
@@ -79,12 +78,12 @@ def product_times(
     return ProductTimes(tiles + machine.step_s * (2 if copies else 1), loops, library)
 
 
-def tile_weight(graph: TensorGraph, s: Statement, target: int | GpuTarget) -> float | None:
+def tile_weight(graph: TensorGraph, s: Statement, threads: int) -> float | None:
     """Lanes' operations that take as long as the tiles of a contraction on a CPU; None where it has none."""
-    p = product_of(graph, s, Core()) if isinstance(target, int) else None
-    if p is None or not isinstance(target, int) or not cpu_tiles.fits(graph, p, Core()):
+    p = product_of(graph, s, Core())
+    if p is None or not cpu_tiles.fits(graph, p, Core()):
         return None
-    machine = table_cpu(target)
+    machine = table_cpu(threads)
     return tiles_s(graph, s, p, machine)[0] * machine.operations
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from polyfuse.cost.stitching_gain import MARGIN, StitchingCost
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import Role, TensorGraph, depends_on, plain_variables, statement_reads
 from polyfuse.layers.functions_apart import FEWEST_AGAIN
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.group_figures import Figures
 from polyfuse.layers.groups import Group
 from polyfuse.layers.nest import volume
@@ -45,11 +45,11 @@ def without(graph: TensorGraph, trees: Iterable[Tree]) -> list[Tree]:
 
 
 def saved_seconds(
-    graph: TensorGraph, groups: Sequence[Group], tensor: str, target: int | GpuTarget, cost: StitchingCost
+    graph: TensorGraph, groups: Sequence[Group], tensor: str, target: Target, cost: StitchingCost
 ) -> float:
     """What the groups as they are gain if a temporary is recomputed (negative: lose); 0.0 if that is within
-    what the model is wrong by, or if loops of a CPU would repeat a function: the model counts its values."""
-    if not isinstance(target, GpuTarget) and _repeats(graph, tensor):
+    what the model is wrong by, or if vector loops would repeat a function: the model counts its values."""
+    if target.vector_loops and _repeats(graph, tensor):
         return 0.0
     now = Figures(graph, target)
     before = cost.seconds([now(g) for g in groups])

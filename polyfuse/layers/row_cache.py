@@ -17,6 +17,7 @@ from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, path, statements
 from polyfuse.ir.shared_memory import words
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Expr,
@@ -31,7 +32,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.fresh import fresh_name
-from polyfuse.layers.gpu_rows import GpuTarget, ceil, extent
+from polyfuse.layers.gpu_rows import ceil, extent
 from polyfuse.layers.gpu_storage import LARGEST_LOCAL, MOST_ROUNDS, array_elements, scratch_bytes
 from polyfuse.layers.nest import Nest, innermost
 from polyfuse.layers.shared_plan import Need, kept_row, need, steps, total

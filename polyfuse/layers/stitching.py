@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.stitching_gain import StitchingCost, microseconds
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.schedule_tree import Member, Tree
+from polyfuse.ir.target import Target, as_target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.dominants import dominants
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import OPEN_SIZE, Figures, machine_of
+from polyfuse.layers.group_figures import OPEN_SIZE, Figures
 from polyfuse.layers.groups import Group, group_of, united
 from polyfuse.layers.loop_order import walked
 from polyfuse.layers.recompute import crossing, saved_seconds, without
@@ -56,10 +56,11 @@ class Stitching:
     online: bool | None = None
 
     def run(
-        self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget, decisions: list[Decision]
+        self, graph: TensorGraph, nests: list[Tree], target: Target | int, decisions: list[Decision]
     ) -> tuple[TensorGraph, list[Tree]]:
         """Nests that stay kernels of their own, and stitched ones, in an order that respects dependences; the
-        graph less what is recomputed instead."""
+        graph less what is recomputed instead. A number is a CPU with so many threads."""
+        target = as_target(target)
         found = self._grouped(graph, nests, target)
         refused: dict[str, Decision] = {}
         while (taken := self._recomputed(graph, found, target, refused)) is not None:
@@ -74,14 +75,14 @@ class Stitching:
             decisions.append(Decision("stitch", found.groups[0].title, False, why))
         return graph, [g.tree() for g in found.groups]
 
-    def _grouped(self, graph: TensorGraph, nests: list[Tree], target: int | GpuTarget) -> Stitcher:
+    def _grouped(self, graph: TensorGraph, nests: list[Tree], target: Target) -> Stitcher:
         stitcher = Stitcher(build_model(graph), self, target)
         for nest in nests:
             stitcher.add(nest)
         return stitcher
 
     def _recomputed(
-        self, graph: TensorGraph, found: Stitcher, target: int | GpuTarget, refused: dict[str, Decision]
+        self, graph: TensorGraph, found: Stitcher, target: Target, refused: dict[str, Decision]
     ) -> Decision | None:
         """What to recompute in the groups that read it; `refused` has what is not worth it."""
         for tensor in crossing(graph, found.groups):
@@ -103,7 +104,7 @@ class Stitching:
 class Stitcher:
     """Groups so far, in an order that respects dependences."""
 
-    def __init__(self, model: PolyModel, options: Stitching, target: int | GpuTarget) -> None:
+    def __init__(self, model: PolyModel, options: Stitching, target: Target) -> None:
         self.model = model
         self.graph: TensorGraph = model.graph
         self.options = options
@@ -139,8 +140,8 @@ class Stitcher:
 
         Not so for long rows that no cache holds: they share few lines, and what the next row reads would wait
         behind what is written."""
-        machine, tensors = self.cost.machine, self.links.pieces(first.names, second.names)
-        if not isinstance(machine, CpuDevice) or not tensors:
+        tensors = self.links.pieces(first.names, second.names)
+        if not self.figures.target.row_caches or not tensors:
             return False
         if len(first.names) + len(second.names) > MOST_PIECES:
             self.note_full(first, second)
@@ -148,7 +149,7 @@ class Stitcher:
         if not self.matched(first, second):
             return False
         touched = self.figures(first).nbytes + self.figures(second).nbytes
-        cached = touched <= machine.levels[-2].capacity
+        cached = touched <= self.cost.machine.cache_bytes
         return cached or max(map(self.figures.row_bytes, tensors)) <= LONGEST_ROW
 
     def known_apart(self, first: Group, second: Group) -> bool:
@@ -207,7 +208,7 @@ class Stitcher:
     def together(self, group: Group) -> bool:
         """Do phases go on sharing a loop that is no row any more? On a CPU, where what it touches stays in a
         cache, and where the ranges of loops inside follow it: those are chunks."""
-        if isinstance(self.figures.target, int):
+        if self.figures.target.row_caches:
             return True
         moving = {n: {v for m in group.rows for v in variables(m.of(n))} for n in group.names}
         dims = ((n, e) for n in group.names for d in self.graph.statement(n).dims for e in (d.lower, d.upper))
@@ -239,7 +240,7 @@ class Stitcher:
         """On a CPU: would a sum over a loop along memory and others run across memory, that loop being a row?
 
         No loop along memory were left inside, and the mapping sinks none into it that the sum is over."""
-        if not isinstance(self.figures.target, int):
+        if not self.figures.target.vector_loops:
             return False
         for group, r, members in zip(groups, pair, zip(*rows, strict=True), strict=True):
             for s in map(self.graph.statement, group.names):
@@ -256,7 +257,7 @@ class Stitcher:
         """On a CPU: do sums of windows run along memory in a loop that the other nest reduces over?
 
         Both are lanes, in loops of their own; in a common one they would be numbers, window by window."""
-        if not isinstance(self.figures.target, int):
+        if not self.figures.target.vector_loops:
             return False
         dims = {n: set(self.graph.statement(n).reduction_dims) for n in second.names}
         reduced = any(dims[n].intersection(variables(partner.of(n))) for n in second.names)

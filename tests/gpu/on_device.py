@@ -23,8 +23,8 @@ import polyfuse as pf
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import DeviceError, PolyfuseError
 from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.cuda import load

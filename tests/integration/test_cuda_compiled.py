@@ -18,7 +18,7 @@ import polyfuse as pf
 from polyfuse import targets
 from polyfuse.cost.device import DEFAULT
 from polyfuse.diagnostics import DeviceError, ToolchainError
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime import cuda_find, cuda_open
 from polyfuse.runtime.agreement import agrees

@@ -16,8 +16,8 @@ import polyfuse as pf
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.diagnostics import EmulationError
 from polyfuse.frontend_dsl.bind import bind_sizes
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.runtime.agreement import agrees
 from polyfuse.runtime.emulator import EmulatedKernels
 from polyfuse.runtime.reference import evaluate

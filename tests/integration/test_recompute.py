@@ -11,7 +11,7 @@ from polyfuse.codegen.cuda import emit_cuda
 from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -50,7 +50,7 @@ op f(x: f32[B, T, H, D], p: i64[B, T]) -> (y: f32[B, T, H, D]) where D % 2 == 0,
 """
 
 
-def decisions(text: str, target: int | GpuTarget, fused: bool, **sizes: int) -> tuple[Decision, ...]:
+def decisions(text: str, target: Target | int, fused: bool, **sizes: int) -> tuple[Decision, ...]:
     scheduled = schedule(
         fixed_graph(instantiate(parse_text(text), "f"), sizes), LoopFusion() if fused else None
     )

@@ -23,8 +23,8 @@ from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.launch_plan import GridLaunch
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

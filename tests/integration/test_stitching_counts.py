@@ -24,8 +24,8 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir import dtypes as dt
 from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

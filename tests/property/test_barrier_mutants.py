@@ -28,8 +28,8 @@ from polyfuse.diagnostics import EmulationError
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Barrier, Block, For, If, Node
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Select, reads, walk
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
 from polyfuse.runtime.emulator import EmulatedKernels
 

@@ -10,6 +10,7 @@ from polyfuse import feedback
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.doubts import Doubt, any_cut
 from polyfuse.feedback import NoLessons, pieces_of
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.judges import Candidate
@@ -33,7 +34,7 @@ class Eager:
         self.last = 2.0**100
 
     def doubt(self, piece: Piece) -> Doubt | None:
-        return any_cut(piece, 2)
+        return any_cut(piece, CpuTarget(2))
 
     def rivals(self, piece: Piece, passes: Passes) -> dict[str, Passes]:
         return {}
@@ -47,7 +48,7 @@ def test_random_programs_agree_however_they_are_cut(monkeypatch: pytest.MonkeyPa
     """Every cluster is cut at the edge that would be to blame, again and again."""
     monkeypatch.setattr(feedback, "judge_of", lambda passes: Eager())
     clustering, fusion = Clustering(library="never"), LoopFusion(late="raise")
-    passes = Passes(clustering, fusion, Stitching(rows=1), Packing(), 2)
+    passes = Passes(clustering, fusion, Stitching(rows=1), Packing(), CpuTarget(2))
     calls, requests, cuts = [call_of(8700 + k) for k in range(15)], [], 0
     for call in calls:
         graph = fixed_graph(call.graph, call.sizes)

@@ -13,9 +13,9 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -31,7 +31,7 @@ TOGETHER = 15
 GPU = GpuTarget(sms=4, parallel=256, least=16)
 
 
-def lowered(call: Call, most: int, machine: int | GpuTarget) -> Lowered:
+def lowered(call: Call, most: int, machine: Target) -> Lowered:
     """Kernels of clusters of at most so many statements."""
     graph = fixed_graph(call.graph, call.sizes)
     cut = Clustering(most=most, whole=0)
@@ -50,7 +50,7 @@ def request(low: Lowered) -> Request:
 def test_clusters_of_any_size_agree(group: int) -> None:
     calls = [call_of(7000 + group * TOGETHER + k) for k in range(TOGETHER)]
     sizes = [1 + k % 3 for k in range(TOGETHER)]
-    lows = [lowered(c, most, 2) for c, most in zip(calls, sizes, strict=True)]
+    lows = [lowered(c, most, CpuTarget(2)) for c, most in zip(calls, sizes, strict=True)]
     codes = emit_together([request(low) for low in lows])
     for call, low, code, most in zip(calls, lows, codes, sizes, strict=True):
         inputs = {n: a for n, a in call.memory().items() if n in call.graph.inputs}

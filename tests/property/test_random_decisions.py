@@ -17,8 +17,8 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers import cpu_mapping
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

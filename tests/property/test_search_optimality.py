@@ -19,11 +19,11 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clusters import Clustering, search_of
 from polyfuse.layers.explorer import Order, bits
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.plan_search import PlanSearch
@@ -103,9 +103,11 @@ def best_seconds(search: PlanSearch) -> float:
 
 
 @pytest.mark.parametrize(
-    ("target", "graphs"), thinned([(2, 80), (2, 200), (GpuTarget(), 200)], 3, several=True), ids=str
+    ("target", "graphs"),
+    thinned([(CpuTarget(2), 80), (CpuTarget(2), 200), (GpuTarget(), 200)], 3, several=True),
+    ids=str,
 )
-def test_plans_are_near_the_best(target: int | GpuTarget, graphs: int) -> None:
+def test_plans_are_near_the_best(target: Target, graphs: int) -> None:
     """Within 5 % on average; worse than the best by no more than half, and never better than it."""
     found = []
     for seed in range(9000, 9000 + graphs):
@@ -143,7 +145,7 @@ def graph_reads(graph: TensorGraph, names: tuple[str, ...]) -> set[str]:
 # --- results ----------------------------------------------------------------------------------------------
 
 
-def lowered(call: Call, machine: int | GpuTarget) -> Lowered:
+def lowered(call: Call, machine: Target) -> Lowered:
     graph = fixed_graph(call.graph, call.sizes)
     passes = Passes(SEARCH, LoopFusion(), Stitching(rows=1, barriers=False), Packing(), machine)
     low = lower_clusters(graph, SEARCH.clusters(graph, [], machine), passes)
@@ -158,7 +160,7 @@ def request(low: Lowered) -> Request:
 @pytest.mark.parametrize("group", thinned(range(6), 6))
 def test_random_programs_agree(group: int) -> None:
     calls = [call_of(8000 + group * 10 + k) for k in range(10)]
-    codes = emit_together([request(lowered(c, 2)) for c in calls])
+    codes = emit_together([request(lowered(c, CpuTarget(2))) for c in calls])
     for call, code in zip(calls, codes, strict=True):
         check(call, CpuExecutable(code, {}))
 

@@ -17,6 +17,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import Apply, TensorGraph, walk
 from polyfuse.layers.byte_signs import with_one_sign
 from polyfuse.layers.kernels import separate_kernels
@@ -41,7 +42,7 @@ NUMPY = {"i8": "i1", "u8": "u1", "i16": "i2"}
 
 def kernels_of(graph: TensorGraph, core: Core) -> tuple[KernelGraph, tuple[Decision, ...]]:
     made = with_one_sign(graph, [], core)
-    return separate_kernels(LoopFusion().schedule(made), 2, Stitching(), CpuKnobs(core=core))
+    return separate_kernels(LoopFusion().schedule(made), CpuTarget(2), Stitching(), CpuKnobs(core=core))
 
 
 def operations(kernels: KernelGraph) -> set[str]:

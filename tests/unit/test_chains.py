@@ -12,9 +12,9 @@ from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import Apply, Select, TensorGraph, walk
 from polyfuse.layers.clusters import Clustering, recompute_numbers
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
 from polyfuse.lowering import Passes, lower_clusters
@@ -57,7 +57,7 @@ def graph_of(step: str, n: int, **sizes: int) -> TensorGraph:
 
 
 def lowered(
-    graph: TensorGraph, machine: int | GpuTarget, fusion: bool = True
+    graph: TensorGraph, machine: Target, fusion: bool = True
 ) -> tuple[KernelGraph, tuple[Decision, ...]]:
     layer = LoopFusion() if fusion else None
     passes = Passes(Clustering(library="never"), layer, Stitching(barriers=False), None, machine)
@@ -78,10 +78,10 @@ def isl_budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.machine("zen3")
 @pytest.mark.usefixtures("isl_budget")
-@pytest.mark.parametrize("machine", (2, GpuTarget()), ids=("cpu", "gpu"))
+@pytest.mark.parametrize("machine", (CpuTarget(2), GpuTarget()), ids=("cpu", "gpu"))
 @pytest.mark.parametrize("fusion", (True, False), ids=("fused", "layer II alone"))
 @pytest.mark.parametrize("step", STEPS)
-def test_steps_repeat_few_operations(step: str, fusion: bool, machine: int | GpuTarget) -> None:
+def test_steps_repeat_few_operations(step: str, fusion: bool, machine: Target) -> None:
     """Recomputed in each other, n steps of three points would have 3^n operations."""
     graph = graph_of(STEPS[step], 16, N=8)
     kernels, _ = lowered(graph, machine, fusion)
@@ -90,8 +90,8 @@ def test_steps_repeat_few_operations(step: str, fusion: bool, machine: int | Gpu
 
 @pytest.mark.machine("zen3")
 @pytest.mark.usefixtures("isl_budget")
-@pytest.mark.parametrize("machine", (2, GpuTarget()), ids=("cpu", "gpu"))
-def test_steps_over_two_axes_repeat_few_operations(machine: int | GpuTarget) -> None:
+@pytest.mark.parametrize("machine", (CpuTarget(2), GpuTarget()), ids=("cpu", "gpu"))
+def test_steps_over_two_axes_repeat_few_operations(machine: Target) -> None:
     graph = graph_of(JACOBI, 8, N=64, M=64)
     kernels, _ = lowered(graph, machine)
     assert operations(kernels.graph) <= 12 * operations(graph)

@@ -10,6 +10,7 @@ from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.rename import canonical
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clusters import Clustering, cut_off, is_contraction, recompute_numbers
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -183,7 +184,7 @@ def test_clusters_that_differ_in_names_are_scheduled_once() -> None:
     first, second = clusters(graph)
     one, other = cut_off(graph, [first, second])
     assert one != other and canonical(one) == canonical(other)
-    passes = Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, 2)
+    passes = Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, CpuTarget(2))
     low = lower_clusters(graph, [first, second], passes)
     same = [d for d in low.decisions if d.kind == "same"]
     assert [d.subject for d in same] == ["cluster 1"]
@@ -207,7 +208,7 @@ def test_names_made_inside_of_clusters_are_kept_apart() -> None:
     """Both clusters make an initialising statement; one of the user's names is like it."""
     text = TWICE.replace("sx", "s").replace("sy", "s__init")
     graph = graph_of(text, N=4, M=5)
-    passes = Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, 2)
+    passes = Passes(Clustering(), LoopFusion(), Stitching(rows=1), None, CpuTarget(2))
     low = lower_clusters(graph, clusters(graph), passes)
     names = [s.name for s in low.kernels.graph.statements]
     assert len(set(names)) == len(names)

@@ -17,8 +17,8 @@ from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.cost.device import device
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion

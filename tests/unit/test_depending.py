@@ -9,6 +9,7 @@ from equivalence import fixed_graph_of
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.barrier_groups import grouped
 from polyfuse.layers.depending import depending
@@ -85,7 +86,7 @@ def products(count: int) -> KernelGraph:
     head = "op f(c0: f32[N, N], w: f32[N, N]) -> (y: f32[N, N]) {"
     text = "\n".join([head, *lines, f"  y[i, j] = c{count}[i, j] + 1.0", "}"])
     scheduled = LoopFusion().schedule(fixed_graph_of(text, N=64))
-    return separate_kernels(scheduled, 2)[0]
+    return separate_kernels(scheduled, CpuTarget(2))[0]
 
 
 def test_kernels_are_not_compared_with_all_others_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

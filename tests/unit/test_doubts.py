@@ -16,10 +16,10 @@ from polyfuse.doubts import Doubt, any_cut, doubt_of
 from polyfuse.feedback import NoLessons, pieces_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.judges import Candidate
 from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.joining import Piece
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
@@ -45,8 +45,9 @@ COLUMNS = """op f(x: f32[T, H]) -> (y: f32[T, H], m: f32[H]) {
   y[t, h] = x[t, h] - m[h]
 }"""
 SCALED = """op f(x: f16[T, H]) -> (m: f16[H]) { m[h] = sum[t](x[t, h]) }"""
+CPU = CpuTarget(2)
 PASSES = Passes(
-    Clustering(library="never"), LoopFusion(late="raise", collapse=False), Stitching(), Packing(), 2
+    Clustering(library="never"), LoopFusion(late="raise", collapse=False), Stitching(), Packing(), CPU
 )
 
 
@@ -54,8 +55,8 @@ def graph_of(text: str, **sizes: int) -> TensorGraph:
     return fixed_graph(instantiate(parse_text(text), "f"), sizes)
 
 
-def piece_of(text: str, machine: int | GpuTarget, **sizes: int) -> Piece:
-    return lower_piece(graph_of(text, **sizes), replace(PASSES, machine=machine))[0]
+def piece_of(text: str, target: Target, **sizes: int) -> Piece:
+    return lower_piece(graph_of(text, **sizes), replace(PASSES, target=target))[0]
 
 
 def decay(x: Any) -> tuple[Any, Any]:
@@ -73,8 +74,8 @@ def told(f: Any, *arguments: Any) -> list[str]:
 # --- by the model -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", [2, 16, GpuTarget()])
-def test_lost_coincidence_is_cut_where_the_recurrence_ends(machine: int | GpuTarget) -> None:
+@pytest.mark.parametrize("machine", [CPU, CpuTarget(16), GpuTarget()])
+def test_lost_coincidence_is_cut_where_the_recurrence_ends(machine: Target) -> None:
     doubt = doubt_of(piece_of(DECAY, machine, T=512, H=1024), machine)
     assert doubt is not None and doubt.why.startswith("lost coincidence: common loops keep ")
     assert doubt.why.endswith(" of the machine busy, y alone 100%")
@@ -83,9 +84,9 @@ def test_lost_coincidence_is_cut_where_the_recurrence_ends(machine: int | GpuTar
 
 
 def test_what_fuses_well_is_not_doubted() -> None:
-    for machine in (2, GpuTarget()):
+    for machine in (CPU, GpuTarget()):
         assert doubt_of(piece_of(NORM, machine, T=4096, H=1024), machine) is None
-    assert doubt_of(lower_piece(instantiate(parse_text(NORM), "f"), PASSES)[0], 2) is None  # open sizes
+    assert doubt_of(lower_piece(instantiate(parse_text(NORM), "f"), PASSES)[0], CPU) is None  # open sizes
 
 
 def test_lost_coincidence_is_told_and_mended() -> None:
@@ -174,7 +175,7 @@ class Says:
         self.times, self.margin, self.asked = times, 1.05, 0
 
     def doubt(self, piece: Piece) -> Doubt | None:
-        return any_cut(piece, 2)
+        return any_cut(piece, CPU)
 
     def rivals(self, piece: Piece, passes: Passes) -> dict[str, Passes]:
         return {}
@@ -263,7 +264,7 @@ def test_a_feedback_that_is_not_there() -> None:
 def test_rows_are_not_read_in_pieces() -> None:
     """Sums of columns from L3 or memory go along whole rows, in parts whose results are added up."""
     for text in (COLUMNS, SCALED):
-        doubt = doubt_of(piece_of(text, 2, T=4096, H=3072), 2)
+        doubt = doubt_of(piece_of(text, CPU, T=4096, H=3072), CPU)
         assert doubt is not None and doubt.why.startswith("rows in pieces: ")
         assert len(doubt.parts) == 2
         pieces = pieces_of(graph_of(text, T=4096, H=3072), PASSES, NoLessons())
@@ -273,7 +274,7 @@ def test_rows_are_not_read_in_pieces() -> None:
 
 def test_few_rows_and_what_stays_near_are_read_in_pieces() -> None:
     for rows, columns in ((300, 4096), (2000, 200)):
-        assert doubt_of(piece_of(COLUMNS, 2, T=rows, H=columns), 2) is None
+        assert doubt_of(piece_of(COLUMNS, CPU, T=rows, H=columns), CPU) is None
         assert len(pieces_of(graph_of(COLUMNS, T=rows, H=columns), PASSES, NoLessons())) == 1
     gpu = GpuTarget()
     found = doubt_of(piece_of(COLUMNS, gpu, T=4096, H=3072), gpu)

@@ -11,10 +11,10 @@ from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.explorer import Explorer, Order, Pattern, bits
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.pipeline import fixed_graph
 
 SEARCH = Clustering(partition="search", whole=0)
@@ -116,7 +116,7 @@ NORM = """op f(x: f32[T, H], g: f32[H]) -> (y: f32[T, H]) {
 
 
 @pytest.mark.parametrize("machine", [2, GpuTarget()])
-def test_a_row_and_its_sum_are_one_pattern_with_the_terms_of_its_gain(machine: int | GpuTarget) -> None:
+def test_a_row_and_its_sum_are_one_pattern_with_the_terms_of_its_gain(machine: Target | int) -> None:
     decisions: list[Decision] = []
     assert SEARCH.clusters(graph_of(NORM, T=4096, H=1024), decisions, machine) == [("s", "y")]
     (pattern,) = (d for d in decisions if d.kind == "pattern")

@@ -13,6 +13,7 @@ from polyfuse.diagnostics import ScheduleError
 from polyfuse.feedback import NoLessons, pieces_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers import loop_fusion
 from polyfuse.layers.clusters import Clustering
@@ -36,7 +37,7 @@ STENCIL = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   b[t, h] = u[t, h] + 1.0
   y[t, h] = b[t, h] * 2.0
 }"""
-PASSES = Passes(Clustering(library="never"), LoopFusion(late="raise"), Stitching(rows=1), None, 2)
+PASSES = Passes(Clustering(library="never"), LoopFusion(late="raise"), Stitching(rows=1), None, CpuTarget(2))
 
 
 def graph_of(text: str, **sizes: int) -> TensorGraph:

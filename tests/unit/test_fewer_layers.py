@@ -12,16 +12,17 @@ from polyfuse import judges
 from polyfuse.codegen.loop_seconds import loop_seconds
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.lines import fitting, jumps
+from polyfuse.cost.machines import machine_of
 from polyfuse.cost.nests import nests
 from polyfuse.feedback import NoLessons, less_fused, pieces_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.judges import Candidate, fewer_layers, pays, seconds_of
 from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -29,7 +30,11 @@ from polyfuse.lowering import Passes, lower_piece
 from polyfuse.pipeline import fixed_graph
 
 PASSES = Passes(
-    Clustering(library="never"), LoopFusion(late="raise", collapse=False), Stitching(), Packing(), 2
+    Clustering(library="never"),
+    LoopFusion(late="raise", collapse=False),
+    Stitching(),
+    Packing(),
+    CpuTarget(2),
 )
 PLAIN = replace(PASSES, fusion=None, stitching=None)
 # A recurrence over rows holds up what follows it, which goes over whole rows.
@@ -76,7 +81,7 @@ def test_an_access_across_memory_touches_a_line_for_each_lane() -> None:
 
 
 def loops_s(text: str, passes: Passes = PLAIN, **sizes: int) -> float:
-    machine = machine_of(2)
+    machine = machine_of(CpuTarget(2))
     assert isinstance(machine, CpuDevice)
     return sum(loop_seconds(k, machine, CpuKnobs()) for k in kernels_of(text, passes, **sizes).kernels)
 
@@ -116,9 +121,9 @@ def test_fewer_layers_are_tried_and_told() -> None:
     graph = graph_of(HELD_UP, T=512, H=512)
     made = pieces_of(graph, PASSES, NoLessons())
     found = [p for p, _ in made]
-    best = sum(seconds_of(p.kernels, machine_of(2)) for p in found)
+    best = sum(seconds_of(p.kernels, machine_of(CpuTarget(2))) for p in found)
     for name, passes in fewer_layers(lower_piece(graph, PASSES)[0], PASSES).items():
-        rival = seconds_of(lower_piece(graph, passes)[0].kernels, machine_of(2))
+        rival = seconds_of(lower_piece(graph, passes)[0].kernels, machine_of(CpuTarget(2)))
         assert not pays(rival, best), name
 
 
@@ -168,7 +173,7 @@ def test_without_feedback_nothing_is_tried() -> None:
 def test_what_moves_little_more_than_it_must_is_not_tried() -> None:
     text = "op f(x: f32[T, H]) -> (y: f32[T, H]) { s[t] = sum[h](x[t, h])\n y[t, h] = x[t, h] / s[t] }"
     piece = lower_piece(graph_of(text, T=4096, H=4096), PASSES)[0]
-    assert not judges.ByModel(2).rivals(piece, PASSES)
+    assert not judges.ByModel(CpuTarget(2)).rivals(piece, PASSES)
 
 
 @pytest.mark.machine("zen5")

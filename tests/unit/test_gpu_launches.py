@@ -25,7 +25,7 @@ from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.ir.launch_plan import GridLaunch
 from polyfuse.ir.loop_ir import Barrier, Block, For, If, Node
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching

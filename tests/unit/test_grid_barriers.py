@@ -17,7 +17,7 @@ from polyfuse.diagnostics import EmulationError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph, Scope
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -56,7 +56,7 @@ CASES = (
 )
 
 
-def kernels_of(text: str, target: int | GpuTarget, barriers: bool | None, **sizes: int) -> KernelGraph:
+def kernels_of(text: str, target: Target | int, barriers: bool | None, **sizes: int) -> KernelGraph:
     scheduled = LoopFusion().schedule(fixed_graph_of(text, **sizes))
     return form_kernels(scheduled, target, Stitching(barriers=barriers))[0]
 
@@ -118,7 +118,7 @@ def test_the_gradient_of_a_norm_combines_behind_a_barrier_or_in_a_launch(
     assert len(kernels_of(BACKWARD, gpu, barriers, T=rows, H=768).kernels) == launches
 
 
-def decisions_of(text: str, target: int | GpuTarget, barriers: bool | None, **sizes: int) -> list[str]:
+def decisions_of(text: str, target: Target | int, barriers: bool | None, **sizes: int) -> list[str]:
     scheduled = LoopFusion().schedule(fixed_graph_of(text, **sizes))
     found = form_kernels(scheduled, target, Stitching(barriers=barriers))[1]
     return [str(d) for d in found if d.kind in ("grid barrier", "region")]
@@ -172,7 +172,7 @@ APART = """op f(x: f32[N], w: f32[M]) -> (y: f32[N], z: f32[M]) {
 
 
 @pytest.mark.parametrize("target", [GpuTarget(), V100, 2])
-def test_kernels_without_a_dependence_are_not_joined(target: int | GpuTarget) -> None:
+def test_kernels_without_a_dependence_are_not_joined(target: Target | int) -> None:
     """Two chains of three stages each, whatever the order they are written in."""
     kernels = kernels_of(APART, target, None, N=1 << 20, M=1 << 21).kernels
     together = [{b.tensor for b in k.arguments} & {"x", "w"} for k in kernels]

@@ -11,6 +11,7 @@ from polyfuse.codegen.lower import lower
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.loop_ir import RegisterTile, nodes_of
+from polyfuse.ir.target import CpuTarget
 from polyfuse.layers.guarded_products import guarded_products
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -45,7 +46,7 @@ def convolved(x: object, w: object) -> np.ndarray:
 )
 def test_they_are_tiles(text: str, dtype: str) -> None:
     graph = fixed_graph_of(text.format(dtype), N=2, H=20, O=32)
-    made = prepared(graph, [], 1, Core(), checked=False)
+    made = prepared(graph, [], CpuTarget(1), Core(), checked=False)
     kernels, _ = form_kernels(LoopFusion().schedule(made), 1)
     nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
     assert any(isinstance(n, RegisterTile) for n in nodes)

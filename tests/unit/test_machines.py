@@ -12,6 +12,7 @@ from machines import MACHINES, THREADS, as_on, decided_for, looks_at_decisions
 
 from polyfuse import estimates, targets
 from polyfuse.ir.cpu_core import AVX2
+from polyfuse.ir.target import CpuTarget
 from polyfuse.options import Options
 from polyfuse.runtime import toolchain
 
@@ -24,11 +25,11 @@ def test_decisions_are_those_of_the_kind(kind: str) -> None:
     with decided_for(kind):
         core = estimates.this_core()
         cpu = estimates.this_cpu()
-        threads = targets.mapped_for("cpu", Options())
+        target = targets.mapped_for("cpu", Options())
     wanted = MACHINES[kind]
     assert (core.l1, core.l2) == (wanted.caches.l1, wanted.caches.l2)
     assert cpu.levels[2].capacity == wanted.caches.l3 and not cpu.measured
-    assert threads == cpu.threads == THREADS
+    assert target == CpuTarget(THREADS) and cpu.threads == THREADS
     wide = "avx512f" in wanted.features
     assert core.vector_bytes == (64 if wide else AVX2.vector_bytes)
 

@@ -16,10 +16,10 @@ from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.schedule_tree import Band, Sequence, Tree, statements
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
 from polyfuse.layers import moments
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.online import online_forms
@@ -72,13 +72,15 @@ OPERATORS = {
     "double": DOUBLE,
 }
 
+CPU = CpuTarget(2)
+
 
 def fixed(text: str, **sizes: int) -> TensorGraph:
     graph = instantiate(parse_text(text), "f")
     return fixed_graph(graph, {n: sizes.get(n, 3) for n in graph.sizes})
 
 
-def formed(graph: TensorGraph, target: int | GpuTarget = 2) -> tuple[TensorGraph, list[Decision]]:
+def formed(graph: TensorGraph, target: Target = CPU) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     made = online_forms(graph, target, decisions)
     verify_graph(made)
@@ -276,7 +278,7 @@ def test_a_gpu_keeps_its_rows() -> None:
 def test_nowhere_if_not_wanted() -> None:
     graph = fixed(VARIANCE, T=64, H=1600)
     decisions: list[Decision] = []
-    assert online_forms(graph, 2, decisions, wanted=False) == graph and not decisions
+    assert online_forms(graph, CPU, decisions, wanted=False) == graph and not decisions
 
 
 NORM = """

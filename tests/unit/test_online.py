@@ -16,9 +16,9 @@ from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.online import online_forms
@@ -87,7 +87,7 @@ def fixed(text: str, **sizes: int) -> TensorGraph:
 
 def formed(graph: TensorGraph, chunk: int, wanted: bool | None = True) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
-    made = online_forms(graph, 2, decisions, wanted=wanted, chunk=chunk)
+    made = online_forms(graph, CPU, decisions, wanted=wanted, chunk=chunk)
     verify_graph(made)
     return made, decisions
 
@@ -174,6 +174,7 @@ def test_infinities_and_nan_on_a_gpu() -> None:
 # --- passes over memory -------------------------------------------------------------------------------------
 
 # Few multiprocessors with few threads: 1024 elements of a row fit the registers of a block.
+CPU = CpuTarget(2)
 GPU = GpuTarget(sms=2, longest=64, vector=1, shared_bytes=16 * 1024)
 
 
@@ -213,7 +214,7 @@ def test_what_normalises_a_long_row_reads_it_once_more(text: str) -> None:
 # --- what is taken, and what is left ------------------------------------------------------------------------
 
 
-def online(text: str, target: int | GpuTarget = 2, **sizes: int) -> list[Decision]:
+def online(text: str, target: Target = CPU, **sizes: int) -> list[Decision]:
     decisions: list[Decision] = []
     online_forms(fixed(text, **sizes), target, decisions)
     return decisions

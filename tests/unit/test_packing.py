@@ -25,7 +25,7 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, touched_memory
 from polyfuse.ir.launch_plan import Launch
 from polyfuse.ir.rename import Names
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import CpuTarget, GpuTarget
 from polyfuse.layers.kernels import joined_kernels, separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing, levels, packed
@@ -40,7 +40,7 @@ MACHINE = table_cpu(2)
 
 def kernels_of(text: str, **sizes: int) -> KernelGraph:
     graph = fixed_graph(instantiate(parse_text(text), "f"), sizes)
-    return separate_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))[0]
+    return separate_kernels(LoopFusion().schedule(graph), CpuTarget(2), Stitching(rows=1))[0]
 
 
 def branches(count: int) -> str:

@@ -23,8 +23,8 @@ from polyfuse.codegen.cuda import CudaCode, emit_cuda
 from polyfuse.diagnostics import DeviceError, EmulationError, ScheduleError
 from polyfuse.ir.kernel import KernelGraph, touched_memory
 from polyfuse.ir.launch_plan import Passing
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.barrier_stages import stages
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing, packed
 from polyfuse.layers.stitching import Stitching

@@ -15,8 +15,8 @@ from equivalence import fixed_graph_of
 from polyfuse.ir.index_expr import IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, format_tree, map_members
 from polyfuse.ir.scheduled import ScheduledGraph
+from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.pictures import CHAR, before_after_svg, count_nests, tree_svg

@@ -11,8 +11,8 @@ from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.layers import cpu_mapping
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -56,7 +56,7 @@ SUMMED = """op f(a: f32[T, N], b: f32[T, M]) -> (y: f32[T, N + M], s: f32[T]) {
 }"""
 
 
-def made(text: str, target: int | GpuTarget = 2, **sizes: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
+def made(text: str, target: Target | int = 2, **sizes: int) -> tuple[KernelGraph, tuple[Decision, ...]]:
     return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), target, Stitching())
 
 

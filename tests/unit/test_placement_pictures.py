@@ -10,7 +10,7 @@ from equivalence import fixed_graph_of
 from test_pictures import SVG, rects
 
 from polyfuse.ir.kernel import Kernel
-from polyfuse.layers.gpu_rows import GpuTarget
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import identity_schedule
 from polyfuse.layers.stitching import Stitching

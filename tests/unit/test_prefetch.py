@@ -11,6 +11,7 @@ from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Block, For, If, Prefetch, format_block, map_nodes
+from polyfuse.ir.target import CpuTarget
 from polyfuse.layers import prefetch
 from polyfuse.layers.kernels import form_kernels, separate_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -157,7 +158,7 @@ def test_rows_in_order_are_not_asked_for_in_l3() -> None:
 def test_what_is_read_for_a_value_that_is_kept_is_fetched() -> None:
     """Such reads are in declarations of scalars."""
     scheduled = LoopFusion().schedule(fixed_graph_of(RESIDUAL, T=4096, H=768))
-    kernels, _ = separate_kernels(scheduled, 2, Stitching(), CpuKnobs(ahead=1))
+    kernels, _ = separate_kernels(scheduled, CpuTarget(2), Stitching(), CpuKnobs(ahead=1))
     (task,) = lower(kernels.kernels[0]).tasks
     assert set(fetches(task.body)) == {"fetch r[c0 + 1, c0_l]", "fetch x[c0 + 1, c0_l]"}
 

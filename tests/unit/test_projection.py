@@ -14,6 +14,7 @@ from polyfuse.cost.cpu_device import CpuDevice, table_cpu
 from polyfuse.cost.projection import ROW_S, SHARED, Projection, Rates, kept, project, table_rates
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.target import CpuTarget
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -48,7 +49,7 @@ def kernels(
     text: str, knobs: CpuKnobs | None = None, stitched: bool = True, stored: bool = False, **sizes: int
 ) -> KernelGraph:
     stitching, fusion = Stitching() if stitched else None, LoopFusion(rematerialise=not stored)
-    passes = Passes(Clustering(), fusion, stitching, None, 2, knobs or CpuKnobs())
+    passes = Passes(Clustering(), fusion, stitching, None, CpuTarget(2), knobs or CpuKnobs())
     return launches(lower_piece(fixed_graph_of(text, **sizes), passes)[0].kernels, passes)[0]
 
 

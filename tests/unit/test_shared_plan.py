@@ -19,8 +19,8 @@ from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence
 from polyfuse.ir.shared_memory import homes, offsets, registers
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers import gpu_storage, shared_plan
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.shared_plan import Need, need, places, steps, total

@@ -9,21 +9,22 @@ from equivalence import assert_right, seeded_inputs
 import polyfuse as pf
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
+from polyfuse.cost.machines import machine_of
 from polyfuse.decisions import Decision
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Band, Coordinate, Sequence, Tree
+from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.gpu_rows import GpuTarget
-from polyfuse.layers.group_figures import Figures, machine_of
+from polyfuse.layers.group_figures import Figures
 from polyfuse.layers.groups import group_of, united
 from polyfuse.layers.kernels import cut_phases, form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
 from polyfuse.layers.stitching import Stitching
 from polyfuse.pipeline import fixed_graph
 
-GPU = GpuTarget()
+CPU, GPU = CpuTarget(2), GpuTarget()
 NORMALISE = """op f(x: f32[T, H]) -> (y: f32[T, H]) {
   s[t] = sum[h](x[t, h])
   y[t, h] = x[t, h] / s[t]
@@ -35,7 +36,7 @@ def graph_of(text: str, **sizes: int) -> TensorGraph:
 
 
 def stitched(
-    text: str, target: int | GpuTarget = 2, rows: int | None = None, **sizes: int
+    text: str, target: Target = CPU, rows: int | None = None, **sizes: int
 ) -> tuple[KernelGraph, list[Decision]]:
     """Without layer I, and without barriers of the grid."""
     scheduled = identity_schedule(graph_of(text, **sizes))
@@ -46,8 +47,8 @@ def stitched(
 # --- figures ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", (2, GPU))
-def test_figures_of_groups(target: int | GpuTarget) -> None:
+@pytest.mark.parametrize("target", (CPU, GPU))
+def test_figures_of_groups(target: Target) -> None:
     graph = graph_of(NORMALISE, T=4096, H=256)
     total, apply = (group_of(t) for t in cut_phases(identity_schedule(graph).tree))
     figures = Figures(graph, target)
@@ -75,14 +76,14 @@ def test_parts_of_tensors_count_as_parts() -> None:
     }"""
     graph = graph_of(text, B=64, H=128)
     i, o = (group_of(t) for t in cut_phases(identity_schedule(graph).tree))
-    figures = Figures(graph, 2)
+    figures = Figures(graph, CPU)
     assert figures(i).bytes_in == 64 * 128 * 4
     assert figures(united(i, o, list(zip(i.rows, o.rows, strict=True)))).bytes_in == 2 * 64 * 128 * 4
 
 
 def test_split_reductions_are_parallel_and_take_two_launches() -> None:
     total = "op f(x: f32[N]) -> (s: f32) { s = sum[n](x[n]) }"
-    for target, size, launches in ((GPU, 1 << 24, 2), (2, 1 << 24, 2), (GPU, 100, 1), (2, 100, 1)):
+    for target, size, launches in ((GPU, 1 << 24, 2), (CPU, 1 << 24, 2), (GPU, 100, 1), (CPU, 100, 1)):
         graph = graph_of(total, N=size)
         found = Figures(graph, target)(group_of(identity_schedule(graph).tree))
         assert found.launches == launches
@@ -91,7 +92,7 @@ def test_split_reductions_are_parallel_and_take_two_launches() -> None:
 
 def test_decisions_rest_on_tables() -> None:
     """Not on what was measured on this machine."""
-    cpu, gpu = machine_of(6), machine_of(GpuTarget(sms=80, bandwidth=0.9e12))
+    cpu, gpu = machine_of(CpuTarget(6)), machine_of(GpuTarget(sms=80, bandwidth=0.9e12))
     assert isinstance(cpu, CpuDevice) and not cpu.measured and cpu.threads == 6
     assert cpu.operations == 3 * CpuDevice().operations
     assert isinstance(gpu, Device) and (gpu.sms, gpu.memory_bandwidth) == (80, 0.9e12)
@@ -106,7 +107,7 @@ def test_long_rows_stay_apart_where_that_leaves_a_machine_idle() -> None:
     assert len(kernels.kernels) > 1 and not refused.taken
     assert refused.reason.startswith("only 4 iterations of t would run in parallel: ")
     assert "us lost to idle parts" in refused.reason
-    for target, rows in ((2, None), (GPU, 4)):
+    for target, rows in ((CPU, None), (GPU, 4)):
         kernels, (taken,) = stitched(NORMALISE, target, rows, **sizes)
         assert len(kernels.kernels) == 1 and taken.taken
 
@@ -118,8 +119,8 @@ def test_what_a_decision_saves() -> None:
     assert "lost" not in taken.reason
 
 
-@pytest.mark.parametrize("target", (2, GPU))
-def test_open_sizes(target: int | GpuTarget) -> None:
+@pytest.mark.parametrize("target", (CPU, GPU))
+def test_open_sizes(target: Target) -> None:
     scheduled = LoopFusion().schedule(instantiate(parse_text(NORMALISE), "f"))
     kernels, decisions = form_kernels(scheduled, target, Stitching())
     assert len(kernels.kernels) == 1
@@ -211,7 +212,7 @@ WINDOWS = """op f(x: f32[C, H, W]) -> (y: f32[C]) where H >= 3, W >= 3 {
 
 
 @pytest.mark.parametrize(("target", "rows"), [(2, "c, p"), (GPU, "c, p, q")])
-def test_windows_that_are_summed_up_are_lanes(target: int | GpuTarget, rows: str) -> None:
+def test_windows_that_are_summed_up_are_lanes(target: Target, rows: str) -> None:
     """Along `q` both lie in memory, on a CPU in loops of their own; threads of a GPU have a window each."""
     (decision, *_) = stitched(WINDOWS, target, rows=1, C=4, H=40, W=50)[1]
     assert decision.taken and decision.reason.startswith(f"they agree on {rows}:")

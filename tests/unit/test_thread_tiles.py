@@ -10,8 +10,8 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request
 from polyfuse.codegen.cuda import emit_cuda
+from polyfuse.ir.target import GpuTarget
 from polyfuse.layers import gpu_tiles, products
-from polyfuse.layers.gpu_rows import GpuTarget
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.pipeline import fixed_graph, schedule

@@ -9,10 +9,11 @@ from machines import decided_for
 
 import polyfuse as pf
 from benchmarks.random_programs import Drawn, draw
+from polyfuse.cost.machines import machine_of
 from polyfuse.estimates import this_core
 from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.target import CpuTarget
 from polyfuse.judges import seconds_of
-from polyfuse.layers.group_figures import machine_of
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.stitching import Stitching
@@ -68,6 +69,6 @@ def test_the_default_is_no_slower_than_less_fusion(number: int, expected: str) -
         compiled(number, fusion, stitching)[0]
         for fusion, stitching in ((None, None), (LoopFusion(), None), (None, Stitching()))
     ]
-    machine = machine_of(2)
+    machine = machine_of(CpuTarget(2))
     best = min(seconds_of(o.kernels, machine) for o in others)
     assert seconds_of(low.kernels, machine) <= BOUND * best + 10e-6
