@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan_pictures": LOW | {"ir", "svg"},
     "timeline": LOW | {"ir"},
     "pipeline": EVERYTHING,
-    "lowering": LOW | {"ir", "layers"},
+    "lowering": LOW | {"ir", "cost.machines", "layers"},
     "doubts": LOW | {"ir", "cost", "layers"},
     "judges": LOW
     | {"ir", "cost", "layers", "lowering", "doubts", "codegen.loop_seconds", "runtime.stopwatch"},
