@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate
 from polyfuse.cost.idle import busy_s
 from polyfuse.cost.machines import machine_of
@@ -65,7 +64,7 @@ class _Suspicion:
     """The kernels of a cluster beside the figures of its statements."""
 
     def __init__(self, piece: Piece, target: Target) -> None:
-        self.piece, self.machine = piece, machine_of(target)
+        self.piece, self.target, self.machine = piece, target, machine_of(target)
         self.search: PlanSearch = search_of(piece.graph, target)
         self.kernels = estimate(piece.kernels, self.machine).kernels
         self.home = _homes(piece, self.search)
@@ -128,9 +127,9 @@ class _Suspicion:
         )
 
     def _in_pieces(self, kernel: KernelEstimate) -> str | None:
-        """Does a CPU's memory take much of its time for short pieces of many rows?"""
+        """Does memory behind caches take much of its time for short pieces of many rows?"""
         lost = kernel.terms.latency
-        if isinstance(self.machine, Device) or lost * APART < kernel.seconds - lost:
+        if not self.target.row_caches or lost * APART < kernel.seconds - lost:
             return None
         return f"rows in pieces: of many rows it touches a piece at a time, {microseconds(lost)} longer"
 

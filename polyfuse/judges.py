@@ -12,7 +12,7 @@ from typing import Protocol
 from polyfuse.codegen.loop_seconds import loop_seconds
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
-from polyfuse.cost.machines import machine_of
+from polyfuse.cost.machines import Machine, machine_of
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.cost.stitching_gain import MARGIN
 from polyfuse.doubts import APART, Doubt, any_cut, doubt_of
@@ -116,7 +116,7 @@ class ByClock:
             return ByModel(self.target).seconds(graph, made)
 
 
-def seconds_of(kernels: KernelGraph, machine: Device | CpuDevice) -> float:
+def seconds_of(kernels: KernelGraph, machine: Machine) -> float:
     """Of all kernels, by the model; on a CPU their loops are looked at as they would be printed."""
 
     def core_s(kernel: Kernel) -> float:

@@ -7,6 +7,7 @@ the machine, where they were measured (`polyfuse doctor --measure`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from polyfuse.cost.core_tiles import CALL_S, LIBRARY_PART, Tiles, lanes_of
 from polyfuse.ir.cpu_core import Core
@@ -54,6 +55,15 @@ class CpuDevice:
     def cache_bytes(self) -> float:
         """Of the last cache before memory."""
         return self.levels[-2].capacity
+
+    @property
+    def next_s(self) -> float:
+        """From one kernel to the next."""
+        return self.step_s
+
+    def share(self, blocks: int) -> float:
+        """Of the machine that so many chunks keep busy: workers less what the last round leaves idle."""
+        return blocks / (ceil(blocks / self.threads) * self.threads)
 
     @property
     def cycle_s(self) -> float:

@@ -74,6 +74,20 @@ class Device:
         return self.l2_bytes
 
     @property
+    def call_s(self) -> float:
+        """From the call to the first kernel, beside its launch."""
+        return 0.0
+
+    @property
+    def next_s(self) -> float:
+        """From one kernel to the next."""
+        return self.launch_overhead_s
+
+    def share(self, blocks: int) -> float:
+        """Of the machine that so many blocks keep busy: multiprocessors with a block each."""
+        return min(1.0, blocks / self.sms)
+
+    @property
     def resident_threads(self) -> int:
         """Threads that the whole device holds at once, at most."""
         return self.sms * self.sm.max_warps * WARP

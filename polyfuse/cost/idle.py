@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate, by_level
 from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES
+from polyfuse.cost.machines import Machine
 
 
-def busy_s(kernel: KernelEstimate, machine: Device | CpuDevice) -> float:
+def busy_s(kernel: KernelEstimate, machine: Machine) -> float:
     """Seconds of a kernel's traffic or operations, whichever takes longer, by all of the machine."""
     if isinstance(machine, Device):
         bandwidths = [L2_BYTES_PER_CLOCK * machine.sms * machine.clock, machine.memory_bandwidth]

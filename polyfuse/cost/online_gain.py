@@ -18,6 +18,7 @@ from math import ceil
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, USABLE
+from polyfuse.cost.machines import Machine
 from polyfuse.cost.stitching_gain import MARGIN, ON_CHIP, microseconds
 from polyfuse.decisions import format_bytes
 
@@ -64,7 +65,7 @@ class Passes:
         return self.near or f"{microseconds(self.one)} in one pass, {microseconds(self.two)} in two"
 
 
-def chunk_elements(row: Row, machine: Device | CpuDevice) -> int:
+def chunk_elements(row: Row, machine: Machine) -> int:
     """Elements of a chunk: what stays near between its two phases, and enough chunks for the machine."""
     if isinstance(machine, CpuDevice):
         each = row.nbytes / row.length
@@ -73,7 +74,7 @@ def chunk_elements(row: Row, machine: Device | CpuDevice) -> int:
     return ROUND * min(MOST_ROUNDS, max(1, ceil(wanted / ROUND)))
 
 
-def passes(row: Row, machine: Device | CpuDevice) -> Passes:
+def passes(row: Row, machine: Machine) -> Passes:
     """What the reductions of a cascade take in two passes and in one."""
     return _on_gpu(row, machine) if isinstance(machine, Device) else _on_cpu(row, machine)
 

@@ -13,26 +13,82 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate, joined
+from polyfuse.cost.machines import Machine
 
 # What the pool takes from one step that needs no worker to the next.
 CALL_S = 2e-8
 
 
+class _Packs(Protocol):
+    """What kernels side by side take on one machine: a launch, and what each of them would take apart."""
+
+    @property
+    def launch_s(self) -> float: ...
+    @property
+    def each_s(self) -> float: ...
+
+    def packed(self, work: float, longest: float, slowdown: float) -> float:
+        """Seconds of a pack: so much work of the whole machine; the longest part alone."""
+        ...
+
+    def share(self, e: KernelEstimate) -> float:
+        """The part of the machine that a kernel keeps busy while it runs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
+class _OnGpu:
+    launch_s: float
+    each_s: float = 0.0
+
+    def packed(self, work: float, longest: float, slowdown: float) -> float:
+        return self.launch_s + max(work, longest) * slowdown
+
+    def share(self, e: KernelEstimate) -> float:
+        return min(1.0, max(e.waves, e.terms.memory / max(e.terms.spent, 1e-12)))
+
+
+@dataclass(frozen=True, slots=True)
+class _OnCpu:
+    threads: int
+    step_s: float
+    launch_s: float = 0.0
+    each_s: float = CALL_S
+
+    def packed(self, work: float, longest: float, slowdown: float) -> float:
+        """Small ones are all done by the caller, without waking a worker."""
+        return self.each_s + min(self.step_s + max(work, longest), work * self.threads)
+
+    def share(self, e: KernelEstimate) -> float:
+        return e.threads / self.threads
+
+
+def packs_on(machine: Machine) -> _Packs:
+    """Packs on a machine."""
+    if isinstance(machine, CpuDevice):
+        return _OnCpu(machine.threads, machine.step_s)
+    return _OnGpu(machine.launch_overhead_s)
+
+
+@dataclass(slots=True)
 class PackedTimes:
     """Times of kernels, by number, alone and in packs, on one machine."""
 
-    machine: Device | CpuDevice
+    machine: Machine
     kernels: tuple[KernelEstimate, ...]
+    _on: _Packs = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._on = packs_on(self.machine)
 
     def alone(self, k: int) -> float:
         """Seconds of one kernel in a launch of its own."""
-        return self._kernel(k).seconds + (CALL_S if isinstance(self.machine, CpuDevice) else 0.0)
+        return self._kernel(k).seconds + self._on.each_s
 
     def gains(self, kernels: Sequence[int]) -> list[float]:
         """Seconds that a pack of the first, the first two, ... of the kernels saves."""
@@ -64,16 +120,11 @@ class PackedTimes:
             spent = e.terms.spent * self._slowdown(needed / (blocks * e.threads))
             work += spent * self._share(e)
             longest = max(longest, spent)
-        overhead = self.machine.launch_overhead_s if isinstance(self.machine, Device) else 0.0
-        return overhead + max(work, longest)
+        return self._on.launch_s + max(work, longest)
 
     def _packed(self, work: float, longest: float, tight: float) -> float:
         """Seconds of a pack: so much work of the whole machine; the longest part alone."""
-        m = self.machine
-        if isinstance(m, Device):
-            return m.launch_overhead_s + max(work, longest) * self._slowdown(tight)
-        # Small ones are all done by the caller, without waking a worker.
-        return CALL_S + min(m.step_s + max(work, longest), work * m.threads)
+        return self._on.packed(work, longest, self._slowdown(tight))
 
     def reason(self, pack: Sequence[int], refused: Sequence[int]) -> str:
         """For a decision."""
@@ -89,9 +140,7 @@ class PackedTimes:
 
     def _share(self, e: KernelEstimate) -> float:
         """The part of the machine that a kernel keeps busy while it runs."""
-        if isinstance(self.machine, CpuDevice):
-            return e.threads / self.machine.threads
-        return min(1.0, max(e.waves, e.terms.memory / max(e.terms.spent, 1e-12)))
+        return self._on.share(e)
 
     @staticmethod
     def _slots(e: KernelEstimate) -> float:
@@ -110,7 +159,7 @@ def _resident_threads(e: KernelEstimate) -> int:
     return e.occupancy.blocks_per_sm * e.threads if e.occupancy is not None else e.threads
 
 
-def side_by_side(name: str, parts: Sequence[KernelEstimate], machine: Device | CpuDevice) -> KernelEstimate:
+def side_by_side(name: str, parts: Sequence[KernelEstimate], machine: Machine) -> KernelEstimate:
     """One launch that runs several kernels next to each other."""
     if len(parts) == 1:
         return parts[0]
@@ -118,7 +167,7 @@ def side_by_side(name: str, parts: Sequence[KernelEstimate], machine: Device | C
     apart = sum(times.alone(k) for k in range(len(parts)))
     seconds = apart - times.gains(range(len(parts)))[-1]
     whole = joined(name, parts, 0.0)
-    overhead = machine.launch_overhead_s if isinstance(machine, Device) else 0.0
+    overhead = packs_on(machine).launch_s
     return replace(
         whole,
         blocks=sum(p.blocks for p in parts),

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.cpu_time import CpuTime
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate, joined
 from polyfuse.cost.gpu_time import GpuTime
 from polyfuse.cost.joining import at_once
+from polyfuse.cost.machines import Machine
 from polyfuse.cost.nests import nests
 from polyfuse.cost.packing_gain import side_by_side
 from polyfuse.cost.traffic import distances, footprints
@@ -33,7 +33,7 @@ from polyfuse.ir.kernel import Kernel, KernelGraph
 
 
 def estimate(
-    kernels: KernelGraph, machine: Device | CpuDevice, core_s: Callable[[Kernel], float] | None = None
+    kernels: KernelGraph, machine: Machine, core_s: Callable[[Kernel], float] | None = None
 ) -> Estimate:
     """Of kernels whose sizes are known (else ValueError or KeyError). core_s: what their loops take of all
     threads of a CPU, in place of what their statements would."""
@@ -48,8 +48,7 @@ def estimate(
             one = [time.of(x, s, next(since)) for x, s in zip(inner, these, strict=True)]
             each.append(side_by_side(inner[0].name, one, machine))
         result.append(each[0] if len(each) == 1 else joined(k.name, each, time.barriers_s(each)))
-    call = machine.call_s if isinstance(machine, CpuDevice) else 0.0
-    return Estimate(machine.name, tuple(result), call)
+    return Estimate(machine.name, tuple(result), machine.call_s)
 
 
 def _split(k: Kernel) -> list[tuple[Kernel, ...]]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
-from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, USABLE
+from polyfuse.cost.machines import Machine
 from polyfuse.decisions import format_bytes
 
 # A loss of parallelism must be outweighed by so much: the model is not exact.
@@ -108,7 +107,7 @@ def gain(before: Estimate, after: Estimate) -> float:
 class StitchingCost:
     """Decides for layer II on one machine: `cost(first, second, joined)`."""
 
-    machine: Device | CpuDevice
+    machine: Machine
 
     def __call__(self, first: NestFigures, second: NestFigures, joined: NestFigures) -> Gain:
         """What joining gains: with the machine busy all the time, less what idle parts of it cost."""
@@ -133,20 +132,15 @@ class StitchingCost:
 
     @property
     def launch_s(self) -> float:
-        m = self.machine
-        return m.launch_overhead_s if isinstance(m, Device) else m.step_s
+        return self.machine.next_s
 
     def share(self, f: NestFigures) -> float:
-        """Of the machine that a group keeps busy: workers less what the last round leaves idle, or
-        multiprocessors with a block each."""
+        """Of the machine that a group keeps busy."""
         return self.share_of(f.parallel)
 
     def share_of(self, blocks: int) -> float:
         """The same for so many blocks or chunks."""
-        m, parallel = self.machine, max(1, blocks)
-        if isinstance(m, Device):
-            return min(1.0, parallel / m.sms)
-        return parallel / (ceil(parallel / m.threads) * m.threads)
+        return self.machine.share(max(1, blocks))
 
     def _real(self, f: NestFigures, touched: float) -> float:
         return self._time(f, self.share(f), touched)

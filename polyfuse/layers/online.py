@@ -34,9 +34,8 @@ from math import inf, prod
 import numpy as np
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.device import Device
 from polyfuse.cost.extents import extents
-from polyfuse.cost.machines import machine_of
+from polyfuse.cost.machines import Machine, machine_of
 from polyfuse.cost.online_gain import Row, chunk_elements, passes
 from polyfuse.cost.operations import operations
 from polyfuse.decisions import Decision
@@ -127,7 +126,7 @@ def online_forms(
 
 
 def _without_pivot(
-    graph: TensorGraph, found: Cascade | Unknown, machine: Device | CpuDevice, formed: set[str]
+    graph: TensorGraph, found: Cascade | Unknown, machine: Machine, formed: set[str]
 ) -> str | None:
     """Why a mean and its variance are not made about a pivot ("" for what is none); None if they are."""
     if not isinstance(found, Cascade) or found.law != "centred" or not isinstance(machine, CpuDevice):

@@ -22,9 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.device import Device
 from polyfuse.cost.figures import KernelEstimate
+from polyfuse.cost.machines import Machine
 from polyfuse.cost.packing_gain import PackedTimes
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision
@@ -51,9 +50,7 @@ class Packing:
     always: bool | None = None
     most: int = 2048
 
-    def pack(
-        self, kernels: KernelGraph, machine: Device | CpuDevice, decisions: list[Decision]
-    ) -> KernelGraph:
+    def pack(self, kernels: KernelGraph, machine: Machine, decisions: list[Decision]) -> KernelGraph:
         """The kernels in packs, in an order that dependences agree with."""
         if len(kernels.kernels) < 2 or any(sizes(b.elements) for k in kernels.kernels for b in k.arguments):
             return kernels
@@ -132,7 +129,7 @@ class Packing:
         return best + 1 if gains[best] > LEAST_GAIN * apart else 1
 
 
-def _estimates(kernels: KernelGraph, machine: Device | CpuDevice) -> tuple[KernelEstimate, ...]:
+def _estimates(kernels: KernelGraph, machine: Machine) -> tuple[KernelEstimate, ...]:
     """Of each kernel, as if it ran alone; those that differ in names only are estimated once."""
     known: dict[Kernel, KernelEstimate] = {}
     found = []

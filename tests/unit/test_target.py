@@ -57,11 +57,8 @@ def test_what_a_target_chooses() -> None:
     cpu, gpu, knobs = CpuTarget(6), GpuTarget(sms=80, bandwidth=0.9e12, l2_bytes=1 << 20), CpuKnobs(strip=8)
     found, other = machine_of(cpu), machine_of(gpu)
     assert isinstance(found, CpuDevice) and found.threads == 6
-    assert isinstance(other, Device) and (other.sms, other.memory_bandwidth, other.l2_bytes) == (
-        80,
-        0.9e12,
-        1 << 20,
-    )
+    assert isinstance(other, Device)
+    assert (other.sms, other.memory_bandwidth, other.l2_bytes) == (80, 0.9e12, 1 << 20)
     assert mapping_of(cpu, knobs) == CpuMapping(6, knobs) and figures_on(cpu) == CpuFigures(6)
     assert mapping_of(gpu, knobs) == GpuMapping(gpu) and figures_on(gpu) == GpuFigures(gpu)
 
