@@ -277,6 +277,6 @@ def with_trait(trait: Trait) -> tuple[str, ...]:
     return tuple(o.name for o in OPS.values() if o.has(trait))
 
 
-def of_cost(*costs: Cost) -> frozenset[str]:
-    """The operations of some classes of work."""
-    return frozenset(o.name for o in OPS.values() if o.cost in costs)
+def of_cost(cost: Cost) -> frozenset[str]:
+    """The operations of a class of work."""
+    return frozenset(o.name for o in OPS.values() if o.cost is cost)

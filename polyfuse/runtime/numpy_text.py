@@ -266,7 +266,8 @@ def numpy_text(o: Op) -> str:
         return o.baseline
     if o.name in INFIX and o.takes is not Takes.BOOLS:
         return f"({{}} {o.sign} {{}})"
-    return f"{f'np.{o.numpy}' if o.numpy else o.name}({', '.join(['{}'] * o.arity)})"
+    name = f"np.{o.numpy}" if o.numpy else o.name
+    return f"{name}({', '.join(['{}'] * o.arity)})"
 
 
 def _number(value: float | int | bool) -> str:

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IN_LANGUAGE = [o for o in OPS.values() if o.called or o.sign]
 # Written by code generation only, for CPUs and, where they have no instruction for it, in plain C.
 PACKED = ("word", "dot_words", "half", "dot_bytes", "pair", "dot_pairs")
-SPECIAL = [-3.0, -1.5, -0.75, -0.0, 0.0, 0.25, 1.0, 2.5, 7.0]
+NUMBERS = [-3.0, -1.5, -0.75, -0.0, 0.0, 0.25, 1.0, 1.75, 2.5, 7.0]
 
 
 def compute_dtypes(o: Op) -> Iterator[DType]:
@@ -57,7 +57,7 @@ def values_of(t: DType) -> np.ndarray[Any, Any]:
     if t.is_bool:
         return np.array([False, True])
     if t.is_float:
-        return np.array(SPECIAL, t.numpy)
+        return np.array(NUMBERS, t.numpy)
     return np.array([0, 1, 2, 3, 7] if np.iinfo(t.numpy).min == 0 else [-7, -2, -1, 0, 1, 2, 3], t.numpy)
 
 
