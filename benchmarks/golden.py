@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--check", action="store_true", help="compare with the file (the default)")
-    way.add_argument("--write", action="store_true", help=f"write {FILE.relative_to(ROOT)}")
+    way.add_argument("--write", action="store_true", help=f"write {FILE.name}")
     way.add_argument("--texts", type=Path, metavar="FOLDER", help="only write the texts of all cases there")
     parser.add_argument(
         "--show",

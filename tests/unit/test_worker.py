@@ -13,6 +13,7 @@ from pathlib import Path
 
 import graphs
 import pytest
+from halted import halted_helper
 
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.schedule_tree import shape
@@ -248,22 +249,6 @@ def test_a_slow_start_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     h.kill()
 
 
-# isl's helper on a machine that hardly lets it run: it stands still for most of the time.
-HALTED = """
-import os, signal, time
-from polyfuse.poly import worker
-pid = os.getpid()
-if os.fork() == 0:
-    while os.getppid() == pid:
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.2)
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.01)
-    os._exit(0)
-worker.main()
-"""
-
-
 def test_a_helper_that_hardly_runs_decides_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock goes on while it stands still; what it counts does not."""
     jobs = [(EASY, worker.MAX_OPERATIONS), (slow_job(), worker.MAX_OPERATIONS), (slow_job(), 10_000)]
@@ -280,12 +265,9 @@ def test_a_helper_that_hardly_runs_decides_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(worker, "_given_up", {})
     want = outcomes()
     assert [w.partition(":")[0] for w in want] == ["{ domain", "{ domain", "OverBudget"]
-    monkeypatch.setattr(worker, "_given_up", {})
-    h = Helper(command=(sys.executable, "-c", HALTED))
-    monkeypatch.setattr(worker, "_helper", h)
-    assert outcomes() == want
-    assert h.starts == 1
-    h.kill()
+    with halted_helper() as helper:
+        assert outcomes() == want
+        assert helper.starts == 1
 
 
 def test_the_limit_is_met_at_the_same_operation_everywhere(helper: Helper) -> None:
