@@ -121,10 +121,14 @@ def all_digests(chosen: Sequence[str], jobs: int) -> dict[str, str]:
     found: dict[str, str] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = [pool.submit(_digests, group) for group in groups.values()]
-        for k, done in enumerate(as_completed(running), 1):
-            found |= done.result()
-            if k % REPORTED == 0 or k == len(running):
-                print(f"{k} of {len(running)} programs", file=sys.stderr, flush=True)
+        try:
+            for k, done in enumerate(as_completed(running), 1):
+                found |= done.result()
+                if k % REPORTED == 0 or k == len(running):
+                    print(f"{k} of {len(running)} programs", file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # one failed, or an interrupt: do not begin others
+            raise
     return found
 
 
