@@ -161,6 +161,9 @@ class _Reader:
 
     def _group(self, opening: str, members: bool = False) -> None:
         """What is between brackets; `members` declares names there."""
+        before = self.last
+        if opening == "{" and not members:
+            self.scopes.append({})
         self._take(opening)
         self.last = ("", ",") if members else ("", "")
         declares, closing = members, _CLOSING[opening]
@@ -174,8 +177,14 @@ class _Reader:
             else:
                 if word == ";":
                     declares = False
-                declares |= self._word(opening == "(" or members, declares)
+                declares |= self._word(opening != "[", declares)
         self._take(closing)
+        if opening == "{" and not members:
+            self.scopes.pop()
+        if before[1] == "__attribute__":  # it comes between a type and a name, or before the type
+            self.last = ("", before[0])
+        if before[1] == "__typeof__":
+            self.last = ("", "auto")
 
     # --- words -----------------------------------------------------------------------------------------
 
