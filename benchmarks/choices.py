@@ -32,12 +32,10 @@ from polyfuse.codegen import (
     lower,
     masked_tails,
     quotients,
-    rows_jointly,
-    rows_together,
-    runs,
     skewed,
     vector_math,
 )
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.layers import cpu_mapping, online, rfactor, scatters
 from polyfuse.runtime import cpu as run_cpu
@@ -188,7 +186,7 @@ CHOICES = (
     Choice(
         "two rows of 16 bits in turns",
         tuple(Case(n, None, d) for n in ("res_ln", "softmax") for d in ("f16", "bf16")),
-        ((rows_together, "MOST_BYTES_OF_HALVES", rows_together.MOST_BYTES),),
+        ((FITTED, "rows_together_most_bytes_of_halves", FITTED.rows_together_most_bytes),),
     ),
     Choice(
         "mean and variance of a row in one pass about a pivot",
@@ -255,7 +253,7 @@ CHOICES = (
     Choice(
         "rows in registers until the key changes",
         (Case("gnn_segsum"), Case("gnn_segsum", {"N": 20_000, "E": 200_000, "F": 16})),
-        ((runs, "HELD_BYTES", 0),),
+        ((FITTED, "runs_held_bytes", 0),),
     ),
     Choice(
         "rows that add to the same long sums, four at a time",
@@ -333,9 +331,9 @@ CHOICES = (
         ),
         (
             (
-                rows_together,
-                "MOST_BYTES_OF_FUNCTIONS",
-                (rows_together.MOST_BYTES_IN_L2, rows_together.MOST_BYTES),
+                FITTED,
+                "rows_together_most_bytes_of_functions",
+                (FITTED.rows_together_most_bytes_in_l2, FITTED.rows_together_most_bytes),
             ),
         ),
     ),
@@ -348,8 +346,8 @@ CHOICES = (
             Case("xent_fwd", {"N": 6000, "C": 250}),
         ),
         (
-            (rows_jointly, "LONGEST_WITHOUT_TURNS", (128, 128)),
-            (rows_jointly, "LONGEST_OF_TOTALS", (1024, 256)),
+            (FITTED, "rows_jointly_longest_without_turns", (128, 128)),
+            (FITTED, "rows_jointly_longest_of_totals", (1024, 256)),
         ),
     ),
     Choice(

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from polyfuse.codegen.jam import adds
-from polyfuse.codegen.jammed_windows import MOST_TERMS, beside, nest
+from polyfuse.codegen.jammed_windows import beside, nest
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.linear import Linear, arms, linear
 from polyfuse.ir.loop_ir import For, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Select, reads, walk
-
-# A chain of conditions on what is around the window, at most.
-MOST_CONDITIONS = 8
 
 
 @dataclass(slots=True)
@@ -93,7 +91,11 @@ def bordered(loop: For) -> BorderedWindow | None:
     for n in w.updates:
         _guarded(w, n.value)
     w.around = {terms: c for terms, c in w.around.items() if terms or c < 0}
-    if () in w.around or len(w.around) > MOST_CONDITIONS or (w.inside == (None, None) and not w.around):
+    if (
+        () in w.around
+        or len(w.around) > FITTED.bordered_most_conditions
+        or (w.inside == (None, None) and not w.around)
+    ):
         return None
     return w
 
@@ -112,7 +114,7 @@ def _is_small(w: BorderedWindow, span: range) -> bool:
     terms = len(span)
     for other in w.spans.values():
         terms *= len(other)
-    return 0 < terms <= MOST_TERMS
+    return 0 < terms <= FITTED.jammed_windows_most_terms
 
 
 def _bounded(w: BorderedWindow) -> bool:

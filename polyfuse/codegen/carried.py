@@ -21,6 +21,7 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import certain_reads
 from polyfuse.codegen.touched import read_in
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear
@@ -40,8 +41,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 
-# So many steps back at most.
-FARTHEST = 4
 # How the scalars' names begin.
 CARRIED = "%step"
 
@@ -93,7 +92,9 @@ def _distance(loop: For, store: Store, r: Read) -> int:
     """How many steps ago the element that is read was stored; 0 for another one."""
     if r.tensor != store.buffer or not _plain(r.indices):
         return 0
-    return next((d for d in range(1, FARTHEST + 1) if _same(r.indices, _at(store, loop.var, d))), 0)
+    return next(
+        (d for d in range(1, FITTED.carried_farthest + 1) if _same(r.indices, _at(store, loop.var, d))), 0
+    )
 
 
 def _at(store: Store, var: str, ago: int) -> tuple[IndexExpr, ...]:

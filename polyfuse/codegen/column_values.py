@@ -24,6 +24,7 @@ from polyfuse.codegen.hoist import Moved, aliases, costly, written
 from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
@@ -31,16 +32,15 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Cast, Expr, Read, depends_on
 
-# Fewer rows do not make up for what is stored before them; rows that are shared out are in many chunks.
-FEWEST, FEWEST_SHARED = 4, 256
-
 
 def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
     """See the module docstring. `numbers` numbers the arrays, which are made for a core."""
     result: list[Node] = []
     for node in block:
         match node:
-            case For() if node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FEWEST:
+            case For() if (
+                node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FITTED.column_values_fewest
+            ):
                 rows = _Rows(kernel, written((node,), aliases(kernel)), numbers, kept_room(core))
                 body = rows.block(node.body)
                 result += [*rows.before, replace(node, body=column_values(kernel, body, numbers, core))]
@@ -56,7 +56,11 @@ def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int], c
 
 def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count[int], core: Core) -> Task:
     """The same for rows that are handed out."""
-    if task.together or not task.loops or math.prod(trip_of(x) or 0 for x in task.loops) < FEWEST_SHARED:
+    if (
+        task.together
+        or not task.loops
+        or math.prod(trip_of(x) or 0 for x in task.loops) < FITTED.column_values_fewest_shared
+    ):
         return task
     changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
     rows = _Rows(kernel, changed, numbers, kept_room(core))

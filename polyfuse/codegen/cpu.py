@@ -33,13 +33,14 @@ from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.plan_buffers import plan_buffers
 from polyfuse.codegen.register_tiles import reads_windows
-from polyfuse.codegen.store_order import IN_ORDER, LARGE, STREAMS, stores_several, two_orders
+from polyfuse.codegen.store_order import IN_ORDER, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import Series, round_text, series_of, time_parts
 from polyfuse.codegen.told import Made, in_names_of
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, lane_room, near_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IVar, as_index, evaluate
@@ -323,7 +324,13 @@ class _Emitter:
         every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
         many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
         large = self._large(places)
-        order = "PF_SUMS " if many else "PF_IN_ORDER " if streams and len(large) >= STREAMS else ""
+        order = (
+            "PF_SUMS "
+            if many
+            else "PF_IN_ORDER "
+            if streams and len(large) >= FITTED.store_order_streams
+            else ""
+        )
         head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
         several = any(stores_several(n, large.keys()) for n in every)
         backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
@@ -337,7 +344,11 @@ class _Emitter:
     def _large(self, places: Addresses) -> dict[str, str]:
         """Large arrays outside, and the parameters that point to them."""
         arguments = [b for b in places.kernel.arguments if not sizes_of(b.elements)]
-        large = [b.tensor for b in arguments if evaluate(b.elements, {}) * b.dtype.bytes >= LARGE]
+        large = [
+            b.tensor
+            for b in arguments
+            if evaluate(b.elements, {}) * b.dtype.bytes >= FITTED.store_order_large
+        ]
         return {name: places.pointer(name) for name in large}
 
     def _soon(self, places: Addresses, task: Task) -> frozenset[str]:

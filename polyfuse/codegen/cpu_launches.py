@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from polyfuse.codegen.lower import LoweredKernel
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.time_parts import iteration_count
-from polyfuse.codegen.widened import FEWEST_ROWS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
@@ -34,7 +34,11 @@ def launch_of(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     together = tuple(x.rows for x in task.ways)
     # Arrays that a chunk fills for all of its iterations (`codegen.widened`, `codegen.column_values`).
     filled = any(isinstance(n, Declare) and n.count for n in task.before)
-    count, parallel, least = iteration_count(task), bool(task.loops), FEWEST_ROWS if filled else 1
+    count, parallel, least = (
+        iteration_count(task),
+        bool(task.loops),
+        FITTED.widened_fewest_rows if filled else 1,
+    )
     return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
 
 

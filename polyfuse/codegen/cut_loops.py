@@ -24,17 +24,13 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import decided
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, evaluate, sizes, variables
 from polyfuse.ir.linear import Linear, linear, simplify
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, map_values
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Select
-
-# So many loops come of one, at most: where it would be more, the longest between what is beside it.  None
-# come of a loop with fewer iterations.
-MOST_PIECES = 5
-FEWEST_TRIPS = 16
 
 
 def cut_loops(block: Block) -> Block:
@@ -48,12 +44,12 @@ def _changed(loop: For) -> Node | Block:
         return loop
     if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
         return loop
-    if _trips(loop) < FEWEST_TRIPS:
+    if _trips(loop) < FITTED.cut_loops_fewest_trips:
         return loop
     made = _ends_apart(loop) or _pieces(loop, not loop.lanes) or _longest(loop)
-    if made == [loop] or max(map(_trips, made)) < FEWEST_TRIPS:
+    if made == [loop] or max(map(_trips, made)) < FITTED.cut_loops_fewest_trips:
         return loop
-    return tuple(x if _trips(x) >= FEWEST_TRIPS else _one_by_one(x) for x in made)
+    return tuple(x if _trips(x) >= FITTED.cut_loops_fewest_trips else _one_by_one(x) for x in made)
 
 
 def _one_by_one(loop: For) -> For:
@@ -74,12 +70,12 @@ def _ends_apart(loop: For) -> list[For] | None:
     """The pieces of a loop whose lanes are added up, if one alone is long: lanes are added up once, and the
     few iterations beside it go one by one.  What goes on elsewhere is read there (`codegen.sums_in_one`)."""
     made = _pieces(loop, arms=True) if loop.lanes else None
-    return made if made and sum(_trips(x) >= FEWEST_TRIPS for x in made) == 1 else None
+    return made if made and sum(_trips(x) >= FITTED.cut_loops_fewest_trips for x in made) == 1 else None
 
 
 def _pieces(loop: For, arms: bool) -> list[For] | None:
     """Loops without a guarded load, and with `arms` without an arm, that only some of their iterations take,
-    together the loop; None where these are more than MOST_PIECES."""
+    together the loop; None where these are more than FITTED.cut_loops_most_pieces."""
     made, left = [], [loop]
     while left:
         part = _resolved(left.pop())
@@ -88,7 +84,7 @@ def _pieces(loop: For, arms: bool) -> list[For] | None:
             made.append(part)
         else:
             left += replace(part, lower=IConst(cut)), replace(part, upper=IConst(cut))
-        if len(made) + len(left) > MOST_PIECES:
+        if len(made) + len(left) > FITTED.cut_loops_most_pieces:
             return None
     return made
 
@@ -192,7 +188,7 @@ def cuts(e: IndexExpr, var: str, low: int, high: int) -> Iterator[int]:
             yield from _turns(linear(left - right), var)
         case IBin("//" | "%", top, IConst(size)) if size > 0 and {*variables(top), *sizes(top)} == {var}:
             first, last = sorted(evaluate(top, {var: v}) // size for v in (low, high - 1))
-            for quotient in range(first + 1, min(last, first + MOST_PIECES) + 1):
+            for quotient in range(first + 1, min(last, first + FITTED.cut_loops_most_pieces) + 1):
                 yield from _turns(linear(top - quotient * size), var)
 
 

@@ -38,6 +38,7 @@ from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import decided
 from polyfuse.codegen.rows_together import renamed
 from polyfuse.codegen.trips import most_trips
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
@@ -59,16 +60,10 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Expr, Read, depends_on, reads, walk
 
-# From so many iterations on a window is a loop, with vectors along it; a shorter one is that many copies.
-LEAST_WINDOW = 8
 # So many 16-bit floats are converted at once: in shorter windows, one by one.
 LEAST_HALVES = 16
-# From so many on it pays for the lanes of a sum to be joined in each window.
-LEAST_SUM = 32
 # Compilers unroll loops that run so often: then digits are constants.
 UNROLLED = 16
-# Copies have so many statements together, at most.
-MOST_STATEMENTS = 32
 _SIMPLE = (Declare, Store, Update, Comment)
 _PLAIN = (If, *_SIMPLE)
 _LANE = IVar("%lane")  # the place in a window, while an index is simplified
@@ -100,7 +95,7 @@ def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
     totals = [n for n in nodes_of(loop.body) if isinstance(n, Update) and n.buffer.startswith("%")]
     if totals and _along(loop, max(found)):
         fewer = _in_steps(loop, totals)
-        if fewer is not None or max(found) < LEAST_SUM:
+        if fewer is not None or max(found) < FITTED.digits_least_sum:
             return fewer or loop
     if not {u.buffer for u in totals} <= set(loop.lanes):
         return loop
@@ -112,7 +107,7 @@ def _in_turns(loop: For) -> bool:
     """Does a loop update elements by a short digit of its variable?  Copies of its body keep their order."""
     updated = [i for n in nodes_of(loop.body) if isinstance(n, Update) for i in n.indices]
     digits = any(any(_digits_in(i, loop.var)) for i in updated if not isinstance(i, EXPR_TYPES))
-    return digits and not _along(loop, max(periods(loop) or {LEAST_WINDOW + 1}))
+    return digits and not _along(loop, max(periods(loop) or {FITTED.digits_least_window + 1}))
 
 
 def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:
@@ -132,7 +127,7 @@ def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:
 def _along(loop: For, length: int) -> bool:
     """Are there vectors along a window?  Of elements shorter than f32 there are more in one."""
     short = any(e.dtype.bytes < F32.bytes for v in _values(loop) for e in (v, *reads(v)))
-    return length > LEAST_WINDOW or (length == LEAST_WINDOW and not short)
+    return length > FITTED.digits_least_window or (length == FITTED.digits_least_window and not short)
 
 
 def _converts(loop: For) -> bool:
@@ -249,7 +244,9 @@ def _windows(loop: For, length: int, base: IndexExpr, numbers: itertools.count[i
     which = IVar(f"{loop.var}_d{length}")
     inner = _part(loop, _start(which, length, base), length)
     inner = replace(inner, upper=linear(inner.lower + length).expr(), window=True)
-    if length in (periods(inner) or ()) or (LEAST_WINDOW < length < LEAST_HALVES and _converts(inner)):
+    if length in (periods(inner) or ()) or (
+        FITTED.digits_least_window < length < LEAST_HALVES and _converts(inner)
+    ):
         return None
     made = _split(inner, numbers)
     if made is None:
@@ -294,7 +291,7 @@ def _runs(loop: For) -> bool:
 
 def _copies(loop: For, length: int, numbers: itertools.count[int]) -> list[Node] | None:
     """A loop over windows with a copy of the body for each iteration of one, and what is left as it was."""
-    if length * sum(1 for _ in nodes_of(loop.body)) > MOST_STATEMENTS:
+    if length * sum(1 for _ in nodes_of(loop.body)) > FITTED.digits_most_statements:
         return None
     count = simplify(binary("//", _from(loop.upper, loop.lower), length), {})
     window = linear(binary("+", loop.lower, binary("*", IVar(loop.var), length)))
@@ -374,7 +371,7 @@ def _by_digits(r: Read, var: str) -> bool:
 def _in_steps(loop: For, totals: list[Update]) -> For | None:
     """The loop with so few lanes that digits are the same for all of a step; None if there are no such."""
     widest = max(u.value.dtype.bytes for u in totals)
-    lanes = LEAST_WINDOW
+    lanes = FITTED.digits_least_window
     if not loop.lanes or by_steps(loop, lanes, IVar(loop.var)) is loop:
         return None
     while lanes < 1 << 10 and by_steps(loop, 2 * lanes, IVar(loop.var)) is not loop:

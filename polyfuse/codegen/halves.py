@@ -25,6 +25,7 @@ from polyfuse.codegen.normal_values import is_normal, normal_names
 from polyfuse.codegen.row_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.scaled_functions import moved, scaled, scaled_name
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BF16, F16, F32, HALVES, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.linear import linear
@@ -44,12 +45,8 @@ from polyfuse.ir.tensor_graph import (
 
 Element = tuple[str, tuple[Index, ...]]
 Half = tuple[str, tuple[Index, ...], DType]
-# Lanes that are converted together where a loop does not say how many it has; a multiple of 16.
-LANES = 64
 # So many are converted at once.
 STEP = 16
-# Loops that run less often are not worth a step of lanes.
-FEWEST = 8
 
 
 def conversions() -> dict[str, str]:
@@ -120,14 +117,14 @@ class HalfPrinter(Printer):
         what is further on.  Through a pointer: beside stores to an array gcc 12 leaves lanes in memory."""
         assert node.value is None, node
         self.roomy.add(node.name)
-        name, kind, count = scalar_name(node.name), node.dtype.c_name, node.count - 1 + LANES
+        name, kind, count = scalar_name(node.name), node.dtype.c_name, node.count - 1 + FITTED.halves_lanes
         return [
             f"{indent}__attribute__((aligned(64))) {kind} {name}_m[{count}];",
             f"{indent}{kind}* __restrict const {name} = ({kind}*)__builtin_assume_aligned({name}_m, 64);",
         ]
 
     def loop(self, loop: For, indent: str) -> list[str]:
-        if loop.window and (trip_of(loop) or LANES + 1) <= LANES:
+        if loop.window and (trip_of(loop) or FITTED.halves_lanes + 1) <= FITTED.halves_lanes:
             return self._window(loop, indent)
         if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
             return Printer.loop(self, loop, indent)
@@ -154,11 +151,11 @@ class HalfPrinter(Printer):
         """The iterations from the loop's start, a variable, to the end, so many if that is known."""
         i1, start = indent + "  ", f"{loop.var}_s"
         whole = [
-            f"{indent}for (; {start} + {LANES} <= {end}; {start} += {LANES}) {{",
-            *self.lanes_of(loop, start, LANES, i1),
+            f"{indent}for (; {start} + {FITTED.halves_lanes} <= {end}; {start} += {FITTED.halves_lanes}) {{",
+            *self.lanes_of(loop, start, FITTED.halves_lanes, i1),
             f"{indent}}}",
         ]
-        rest = LANES - 1 if trip is None else trip % LANES
+        rest = FITTED.halves_lanes - 1 if trip is None else trip % FITTED.halves_lanes
         plain = [
             f"{indent}PF_IVDEP",
             f"{indent}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
@@ -167,7 +164,7 @@ class HalfPrinter(Printer):
             f"{indent}}}",
         ]
         return [
-            *(whole if trip is None or trip >= LANES else []),
+            *(whole if trip is None or trip >= FITTED.halves_lanes else []),
             *(self._remainder(loop, end, rest, trip is not None, plain, indent) if rest else []),
         ]
 
@@ -196,7 +193,11 @@ class HalfPrinter(Printer):
     ) -> list[str]:
         """The iterations from the loop's start to the end as one step of lanes, of which there are enough, or
         as several; `plain`, where that can't be.  `totals` are those of the lanes, {name: bytes}."""
-        tail = None if self.lazy else tail_of(loop, self.along, self.roomy if lanes <= LANES else ())
+        tail = (
+            None
+            if self.lazy
+            else tail_of(loop, self.along, self.roomy if lanes <= FITTED.halves_lanes else ())
+        )
         if tail is None:
             return plain
         i1, start = indent + "  ", f"{loop.var}_s"
@@ -305,13 +306,13 @@ class HalfPrinter(Printer):
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
         trip = trip_of(loop)
-        if self.in_rows and trip and trip % LANES and not self.lazy:
+        if self.in_rows and trip and trip % FITTED.halves_lanes and not self.lazy:
             return True
         if any(self.halves(loop)):
-            return trip is None or trip >= FEWEST
+            return trip is None or trip >= FITTED.halves_fewest
         if self.lazy or not self._calls(loop):
             return False
-        if trip is None or trip >= LANES:
+        if trip is None or trip >= FITTED.halves_lanes:
             return True
         return trip > STEP // 2 and trip % STEP > 0 and self._masked_end(loop)
 

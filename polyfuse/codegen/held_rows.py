@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.c_family import Printer
 from polyfuse.codegen.row_pieces import WIDTHS, pieces
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.loop_ir import Declare, For, OwnedLoop, Update
 from polyfuse.ir.tensor_graph import Index
@@ -27,8 +28,6 @@ from polyfuse.ir.tensor_graph import Index
 # Lanes are elements of a row. gcc 12 would have iterations of a run side by side, with gathers: two to six
 # times as slow where runs are long.
 NOT_VECTORISED = '__asm__ volatile("");'
-# Iterations for each change of the key where short rows are not held: between these, in quarters.
-LEAST_GUESSED, MOST_GUESSED = 5, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,12 @@ def held_text(printer: Printer, held: HeldRow, indent: str) -> list[str]:
     if (trip_of(inner) or 0) * held.size > WIDTHS[0]:
         return in_registers
     e, i1 = held.node.loop.var, indent + "  "
+    least, most = FITTED.held_rows_least_guessed, FITTED.held_rows_most_guessed
     return [
         f"{indent}int {e}_changes = 1;",
         f"{indent}for (int l = 1; l < {e}_n; ++l) {e}_changes += {e}_keys[l] != {e}_keys[l - 1];",
         f"{indent}const int {e}_each = 4 * {e}_n / {e}_changes;",
-        f"{indent}if ({e}_each >= {LEAST_GUESSED} && {e}_each < {MOST_GUESSED}) {{",
+        f"{indent}if ({e}_each >= {least} && {e}_each < {most}) {{",
         *_in_memory(printer, held, i1),
         f"{indent}}} else {{",
         *(f"  {line}" for line in in_registers),

@@ -23,9 +23,10 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyfuse.codegen.jam import adds
-from polyfuse.codegen.jammed_windows import MOST_TERMS, nest
+from polyfuse.codegen.jammed_windows import nest
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
@@ -33,10 +34,6 @@ from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Index, Read, plain_variables, reads
-
-# Vector registers for totals; others hold what is added. With more, gcc leaves the loop over them rolled, and
-# totals in memory.
-REGISTERS = 12
 
 
 def with_held_totals(kernel: Kernel, task: Task, core: Core) -> Task:
@@ -99,7 +96,7 @@ def window_of(around: list[For], inner: For) -> list[For]:
         if not (adding and trip_of(x) and any(overlap(i, x.var) for i in indices)):
             break
         found.insert(0, x)
-    return found if 1 < prod(trip_of(x) or 0 for x in found) <= MOST_TERMS else []
+    return found if 1 < prod(trip_of(x) or 0 for x in found) <= FITTED.jammed_windows_most_terms else []
 
 
 def is_row(loop: For, dtypes: dict[str, DType]) -> bool:
@@ -125,7 +122,7 @@ def overlap(i: Index, var: str) -> bool:
 
 
 def _strips(window: list[For], inner: For, first: Const | None, core: Core) -> Block:
-    vectors = max(1, REGISTERS // len(inner.body))
+    vectors = max(1, FITTED.held_totals_registers // len(inner.body))
     return in_strips(inner, vectors, core, lambda start, length: _strip(window, inner, first, start, length))
 
 

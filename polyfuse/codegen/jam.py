@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.trips import most_trips, trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
 from polyfuse.ir.kernel import Kernel
@@ -37,13 +38,6 @@ from polyfuse.ir.tensor_graph import (
     reads,
 )
 
-TOGETHER = 4
-# Totals of a longer row have been stored when their turn comes again; extremes, which care for NaN in two
-# instructions more each, do not wait for memory in rows of a few vectors.
-LONGEST, LONGEST_EXTREMES = 128, 24
-# Rows of so many bytes, of a tensor of so many: measured, one core reads eight of these at a time from memory
-# up to twice as fast as one after the other, and shorter ones no faster.
-FAR_ROW, FAR_BYTES, FAR_TOGETHER = 8 << 10, 6 << 20, 8
 EXTREMES = {"max": "max", "min": "min"}
 _COMBINED = {op: COMBINES[op] for op in ("sum", "prod", *EXTREMES)}
 
@@ -54,12 +48,12 @@ def jam(kernel: Kernel, block: Block, core: Core) -> Block:
     for node in block:
         match node:
             case For() if _fits(node) or _one_row(node):
-                result += in_steps(node, in_one(node, TOGETHER), TOGETHER)
+                result += in_steps(node, in_one(node, FITTED.jam_together), FITTED.jam_together)
             case For() if (turns := _turns(node, core)) is not None:
-                rows = replace(turns, body=in_one(replace(node, body=turns.body), TOGETHER))
-                result += in_steps(node, (rows,), TOGETHER)
+                rows = replace(turns, body=in_one(replace(node, body=turns.body), FITTED.jam_together))
+                result += in_steps(node, (rows,), FITTED.jam_together)
             case For() if _far(kernel, node):
-                result += in_steps(node, in_one(node, FAR_TOGETHER), FAR_TOGETHER)
+                result += in_steps(node, in_one(node, FITTED.jam_far_together), FITTED.jam_far_together)
             case For():
                 result.append(replace(node, body=jam(kernel, node.body, core)))
             case If():
@@ -72,19 +66,19 @@ def jam(kernel: Kernel, block: Block, core: Core) -> Block:
 
 def _fits(loop: For) -> bool:
     """A loop over nothing but scalars and one vector loop of sums in a short row?"""
-    if (most_trips(loop) or 0) < 2 * TOGETHER:
+    if (most_trips(loop) or 0) < 2 * FITTED.jam_together:
         return False
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
     extremes = inner is not None and any(isinstance(n, Update) and n.op in EXTREMES for n in inner.body)
-    return trip is not None and trip <= (LONGEST_EXTREMES if extremes else LONGEST)
+    return trip is not None and trip <= (FITTED.jam_longest_extremes if extremes else FITTED.jam_longest)
 
 
 def _one_row(loop: For) -> bool:
     """The same where all terms read one row, and numbers besides?  What is loaded of it serves several, and
     brings nothing into caches."""
     inner = _sums(loop)
-    if inner is None or (most_trips(loop) or 0) < 2 * TOGETHER:
+    if inner is None or (most_trips(loop) or 0) < 2 * FITTED.jam_together:
         return False
     every = [depends_on(r) for n in inner.body if isinstance(n, Update) for r in reads(n.value)]
     along = [names for names in every if inner.var in names]
@@ -95,14 +89,18 @@ def _far(kernel: Kernel, loop: For) -> bool:
     """The same with sums in a long row of which each term reads one row of a large tensor?"""
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
-    if inner is None or trip is None or trip <= LONGEST or len(inner.body) != 1:
+    if inner is None or trip is None or trip <= FITTED.jam_longest or len(inner.body) != 1:
         return False
     (update,) = inner.body
     assert isinstance(update, Update)
     along = [r for r in reads(update.value) if inner.var in depends_on(r)]
-    if len(along) != 1 or loop.var not in depends_on(along[0]) or trip * along[0].dtype.bytes < FAR_ROW:
+    if (
+        len(along) != 1
+        or loop.var not in depends_on(along[0])
+        or trip * along[0].dtype.bytes < FITTED.jam_far_row
+    ):
         return False
-    return _bytes(kernel, along[0]) >= FAR_BYTES
+    return _bytes(kernel, along[0]) >= FITTED.jam_far_bytes
 
 
 def _turns(loop: For, core: Core) -> For | None:
@@ -110,7 +108,10 @@ def _turns(loop: For, core: Core) -> For | None:
     (rows, *more) = loop.body or (None,)
     if not isinstance(rows, For) or more or rows.coordinate is not Coordinate.SEQ or rows.step != 1:
         return None
-    if loop.var in variables(rows.lower) + variables(rows.upper) or (most_trips(loop) or 0) < 2 * TOGETHER:
+    if (
+        loop.var in variables(rows.lower) + variables(rows.upper)
+        or (most_trips(loop) or 0) < 2 * FITTED.jam_together
+    ):
         return None
     inner = _sums(replace(loop, body=rows.body))
     counts = (trip_of(rows), None if inner is None else trip_of(inner))

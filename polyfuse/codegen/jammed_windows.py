@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.jam import EXTREMES, adds, combined
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.linear import linear
@@ -25,14 +26,8 @@ from polyfuse.ir.loop_ir import Block, For, Update, map_outermost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, map_expr, plain_variables, reads
 
-# So many terms at once at most, and of so many rows: more are more streams than the hardware follows.
-MOST_TERMS, MOST_ROWS = 32, 8
-# Extremes care for NaN in two instructions more for each.  One by one those of a window take less time (3 x 3
-# a fifth) while registers hold the totals of the row, and up to twice as long where they do not, or where the
-# row leaves a rest: so they go all at once or one by one.
-MOST_EXTREMES = 8
-# Vectors of such totals; half a vector is one as well.
-HELD, EVEN_BYTES = 12, 32
+# Totals that fill half a vector fill one.
+EVEN_BYTES = 32
 
 
 def jammed_windows(block: Block, core: Core) -> Block:
@@ -83,7 +78,11 @@ def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: C
     """The innermost of the loops that make few terms, of few rows, some of which lie side by side along the
     vector loop; the outermost first."""
     one_by_one = _held(updates, inner, core) and not _in_groups(loops, updates, inner)
-    most = MOST_EXTREMES if _extremes(updates) and one_by_one else MOST_TERMS
+    most = (
+        FITTED.jammed_windows_most_extremes
+        if _extremes(updates) and one_by_one
+        else FITTED.jammed_windows_most_terms
+    )
     along = beside(updates, inner)
     found: list[For] = []
     terms = rows = 1
@@ -92,7 +91,7 @@ def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: C
         if not trip:
             continue
         more = rows if x.var in along else rows * trip
-        if terms * trip > most or more > MOST_ROWS:
+        if terms * trip > most or more > FITTED.jammed_windows_most_rows:
             break
         terms, rows = terms * trip, more
         found.insert(0, x)
@@ -111,7 +110,11 @@ def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
     if any(isinstance(i, EXPR_TYPES) or linear(i).factor(lane) not in (0, 1) for i in last):
         return True
     size = max(n.value.dtype.bytes for n in updates)
-    if trip is None or not isinstance(at, IConst) or trip * size > HELD * core.vector_bytes:
+    if (
+        trip is None
+        or not isinstance(at, IConst)
+        or trip * size > FITTED.jammed_windows_held * core.vector_bytes
+    ):
         return False
     return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
 

@@ -27,6 +27,7 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.touched import accesses
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_folds import DTYPES
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
@@ -47,8 +48,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Index, Read, depends_on
 
-# Bytes of such sums on the stack.
-MOST_SUMS = 8 << 10
 _PLAIN = (For, If, Declare, Store, Update, Comment)
 # How a place of an array is found: its indices in terms of a loop over them, and the bounds of that.
 _Place = tuple[tuple[IndexExpr, ...], IndexExpr, IndexExpr]
@@ -138,7 +137,7 @@ class _Sums:
         if last != IVar(loop.var) or loop.var in depends_on(*outer) or self.row in depends_on(*outer):
             return n
         dtype = n.value.dtype
-        if dtype not in DTYPES or trip * dtype.bytes > MOST_SUMS:
+        if dtype not in DTYPES or trip * dtype.bytes > FITTED.joint_loops_most_sums:
             return n
         name = f"%sums{next(self.numbers)}"
         place = (binary("-", IVar(loop.var), loop.lower),)

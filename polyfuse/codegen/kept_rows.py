@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
-from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BF16, F16, F32
 from polyfuse.ir.index_expr import IConst, IVar
@@ -26,8 +26,6 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, walk
 
-# Conversions that a kept value saves each loop, at least.
-FEWEST = 2
 _PLAIN = (Declare, Store, Update)
 
 
@@ -77,7 +75,7 @@ def _possible(loop: For) -> bool:
         and loop.step == 1
         and loop.lower == IConst(0)
         and trip is not None
-        and trip >= LANES // 2
+        and trip >= FITTED.halves_lanes // 2
         and all(isinstance(n, _PLAIN) for n in loop.body)
         and not guarded_load(loop.body)
     )
@@ -117,7 +115,9 @@ def _constant(e: Expr, var: str, unchanged: frozenset[str]) -> bool:
     every = list(walk(e))
     halves = {x for x in every if isinstance(x, Cast) and x.dtype == F32 and x.arg.dtype in (F16, BF16)}
     rows = [x for x in halves if isinstance(x.arg, Read) and x.arg.indices and x.arg.indices[-1] == IVar(var)]
-    return len(rows) >= FEWEST and all(x.tensor in unchanged for x in every if isinstance(x, Read))
+    return len(rows) >= FITTED.kept_rows_fewest and all(
+        x.tensor in unchanged for x in every if isinstance(x, Read)
+    )
 
 
 def _values(body: Block) -> Iterator[Expr]:

@@ -30,18 +30,12 @@ from polyfuse.codegen.tile_text import tile_text
 from polyfuse.codegen.trips import most_trips, trip_of
 from polyfuse.codegen.vector_folds import fold_name, offered
 from polyfuse.codegen.vector_joins import joins
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.loop_ir import Block, Declare, For, If, OwnedLoop, RegisterTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, reads
-
-# Of an array of lanes, at least.
-LEAST_BYTES = 64
-# A vector loop shall run so many times, or it has fewer lanes; gcc takes loops of 16 and fewer apart.
-FEWEST_ROUNDS = 4
-# Lanes of so many sums are combined at once.
-MANY_SUMS = 6
 
 
 @dataclass(slots=True)
@@ -176,9 +170,9 @@ class LanePrinter(HalfPrinter):
         trip = trip_of(loop)
         if self.in_rows:
             return _count_in_rows(trip, lanes)
-        while lanes > LEAST_BYTES // widest and lanes * widest * arrays > self.lane_room:
+        while lanes > FITTED.lanes_least_bytes // widest and lanes * widest * arrays > self.lane_room:
             lanes //= 2
-        while trip is not None and lanes > FEWEST_LANES and lanes * FEWEST_ROUNDS > trip:
+        while trip is not None and lanes > FEWEST_LANES and lanes * FITTED.lanes_fewest_rounds > trip:
             lanes //= 2
         return lanes
 
@@ -227,7 +221,7 @@ def many_sums(loop: For) -> bool:
     """Are there many sums of one type, whose lanes are combined in steps of all of them?"""
     kinds = {(u.op, u.value.dtype) for u in _updates(loop.body) if u.buffer in loop.lanes}
     one = len(kinds) == 1 and all(op == "sum" and joins(op, dtype) for op, dtype in kinds)
-    return one and len(loop.lanes) >= MANY_SUMS
+    return one and len(loop.lanes) >= FITTED.lanes_many_sums
 
 
 def _is_extreme(u: Update) -> bool:
@@ -263,7 +257,7 @@ def _count_in_rows(trip: int | None, lanes: int) -> int:
     """Lanes of one of the rows that are computed at once: a short one may be a single vector."""
     lanes = max(16, lanes)
     fewest = 16 if trip is not None and trip <= 16 else FEWEST_LANES
-    while trip is not None and lanes > fewest and lanes * FEWEST_ROUNDS > trip:
+    while trip is not None and lanes > fewest and lanes * FITTED.lanes_fewest_rounds > trip:
         lanes //= 2
     return lanes
 

@@ -24,13 +24,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from polyfuse.codegen.cut_loops import cuts
-from polyfuse.codegen.held_totals import REGISTERS, first_of, held, in_strips, is_row, overlap, window_of
+from polyfuse.codegen.held_totals import first_of, held, in_strips, is_row, overlap, window_of
 from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.jammed_windows import at_place, nest
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
@@ -52,9 +53,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, Read, reads
 
-# Rows at most: more load less, but in shorter strips, which shall be long where memory brings new rows of the
-# window for each of them, or where rows share few sets of L1.
-MOST_ROWS, MOST_FAR = 4, 2
 _HELD = "%held"
 # Narrower elements are converted, loop by loop.
 NARROWEST = 4
@@ -125,7 +123,7 @@ class _Window:
 
     def rows(self, rows: Sequence[int], core: Core) -> Block:
         """All of them, in strips: as many totals as one row would have are in registers."""
-        vectors = max(1, REGISTERS // (len(rows) * len(self.inner.body)))
+        vectors = max(1, FITTED.held_totals_registers // (len(rows) * len(self.inner.body)))
         return in_strips(self.inner, vectors, core, lambda start, length: self._strip(rows, start, length))
 
     def _strip(self, rows: Sequence[int], start: IndexExpr, length: int) -> Block:
@@ -256,7 +254,7 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
     lanes = core.vector_bytes // max(n.value.dtype.bytes for n in updates)
     if not trip or not shared or (trip_of(window.inner) or 0) < lanes:
         return 1
-    if any(n.op in EXTREMES for n in updates) and core.registers <= REGISTERS + 4:
+    if any(n.op in EXTREMES for n in updates) and core.registers <= FITTED.held_totals_registers + 4:
         return 1  # what cares for NaN needs the registers that are left
     every = (r for n in updates for r in reads(n.value))
     steps = [strides_of(kernel, r, window.row, window.shared.var) for r in every]
@@ -264,7 +262,7 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
         return 1  # windows that lie apart have little in common
     far = len(window.window) > 1 and any(b.soon for b in kernel.buffers)
     crowded = any(row and row * updates[0].value.dtype.bytes % L1_WAY == 0 for row, _ in steps)
-    most = (MOST_FAR if far or crowded else MOST_ROWS) // len(updates)
+    most = (FITTED.neighbours_most_far if far or crowded else FITTED.neighbours_most_rows) // len(updates)
 
     def loads(count: int) -> int:
         together, left = divmod(trip, count)

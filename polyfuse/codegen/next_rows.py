@@ -20,20 +20,13 @@ from typing import TypeAlias
 
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Prefetch, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
-
-# Of L1: shorter rows are asked for by `layers.prefetch`, where it pays.
-LEAST_OF_L1 = 1 / 2
-# Of L2, what a row may take: lines that the last pass has read are needed no more, and the next row's take
-# their room.
-MOST_OF_L2 = 0.8
-# Chunks of fewer rows ask for those of other workers.
-LEAST_ROWS = 8
 
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
 
@@ -46,11 +39,11 @@ def next_rows(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tuple[Task
 
 def _asking(task: Task, soon: list[Buffer], core: Core) -> Task:
     alone = task.together is None and task.skew is None and task.jammed == 1 and task.time is None
-    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < LEAST_ROWS:
+    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.next_rows_least_rows:
         return task
     found = [(b, p) for b in soon if (p := _second_pass(task, b)) is not None]
     row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
-    if not core.l1 * LEAST_OF_L1 < row <= core.l2 * MOST_OF_L2:
+    if not core.l1 * FITTED.next_rows_least_of_l1 < row <= core.l2 * FITTED.next_rows_most_of_l2:
         return task
     body = list(task.body)
     for b, (number, path, read) in found:

@@ -21,21 +21,15 @@ from polyfuse.codegen.jam import EXTREMES
 from polyfuse.codegen.merged_rows import has_window, is_row
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, values_of
 from polyfuse.ir.tensor_graph import Apply, Read, reads, walk
 
-# Steps that a rest of sums takes, from which on a vector is shorter.  Extremes care for NaN, and take so long
-# one by one that it always is.
-FEWEST_STEPS = 4
 # Numbers of 16 bits have rests of their own (`codegen.masked_tails`).
 LEAST_BYTES = 4
-# In longer rows that are stored past the caches, what lies before the first whole line counts for more.
-LONGEST_PAST = 512
-# Bytes of the arrays, which are on the stack and shall stay in L1.
-MOST_KEPT = 16 << 10
 
 
 def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
@@ -69,7 +63,7 @@ def _is_worth(kernel: Kernel, row: For, core: Core, totals: bool) -> bool:
         return False
     if not has_window(row) and (totals or not takes_long(row)):
         return False
-    if trip > LONGEST_PAST and _goes_past(kernel, row):
+    if trip > FITTED.overlapping_ends_longest_past and _goes_past(kernel, row):
         return False
     return _is_long(row, trip % lanes, lanes)
 
@@ -90,7 +84,7 @@ def _sums_apart(kernel: Kernel, row: For, numbers: itertools.count[int]) -> tupl
     touched |= {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, Store)}
     apart = len(changed) == len(sums) > 0 and not changed & touched and takes_long(row)
     kept_bytes = (trip_of(row) or 0) * sum(n.value.dtype.bytes for n in sums)
-    if not apart or row.lower != IConst(0) or kept_bytes > MOST_KEPT:
+    if not apart or row.lower != IConst(0) or kept_bytes > FITTED.overlapping_ends_most_kept:
         return (), row, ()
     place, names = (IVar(row.var),), {n.buffer: f"%kept{next(numbers)}" for n in sums}
     kept = (Store(names[n.buffer], place, n.value) if isinstance(n, Update) else n for n in row.body)
@@ -106,7 +100,7 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
         return rest % half > 0
     if takes_long(row):
         return rest % half > 0 and rest > 1
-    return rest // half + rest % half // quarter + rest % quarter >= FEWEST_STEPS
+    return rest // half + rest % half // quarter + rest % quarter >= FITTED.overlapping_ends_fewest_steps
 
 
 def _goes_past(kernel: Kernel, row: For) -> bool:

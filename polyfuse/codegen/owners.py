@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
 from polyfuse.ir.kernel import Kernel, Owners
@@ -29,8 +30,6 @@ from polyfuse.ir.tensor_graph import (
 )
 
 OWN = "own"
-# Smaller tensors are in L2 whatever is asked for.
-LEAST_AHEAD_BYTES = 256 * 1024
 
 
 def owned(kernel: Kernel, owners: Owners, block: Block) -> Block:
@@ -120,7 +119,9 @@ class _Shares:
             return False
         b = self.kernel.buffer(r.tensor)
         elements = product(b.shape)
-        return not sizes(elements) and evaluate(elements, {}) * b.dtype.bytes >= LEAST_AHEAD_BYTES
+        return (
+            not sizes(elements) and evaluate(elements, {}) * b.dtype.bytes >= FITTED.owners_least_ahead_bytes
+        )
 
 
 def _loop_variables(node: Node) -> set[str]:

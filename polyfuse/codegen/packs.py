@@ -14,13 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IndexExpr, as_index, evaluate, sizes
 from polyfuse.ir.launch_plan import Launch
-
-# Tasks of a pack, about: enough for balance on many workers, few enough that each is worth a claim.
-TASKS = 64
-# Instances of a task at least.
-LEAST_INSTANCES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,11 @@ def pack_text(name: str, kernel: str, tasks: Sequence[PackedTask]) -> tuple[str,
 
 def _shares(task: PackedTask, total: int) -> int:
     """Into how many tasks a kernel is cut: by its share of all work."""
-    wanted = min(task.count, TASKS * task.instances // max(1, total), task.instances // LEAST_INSTANCES)
+    wanted = min(
+        task.count,
+        FITTED.packs_tasks * task.instances // max(1, total),
+        task.instances // FITTED.packs_least_instances,
+    )
     return max(1, wanted)
 
 

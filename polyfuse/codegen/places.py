@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.trips import most_trips
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import I32, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.intervals import of_dtype
@@ -51,9 +52,6 @@ from polyfuse.ir.tensor_graph import (
     reads,
 )
 
-# Iterations whose places are computed together: two arrays of so many stay in L1 beside all else.
-STRIP = 64
-
 
 def placed(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers the arrays."""
@@ -73,7 +71,9 @@ def _fits(loop: For, memory: dict[str, str]) -> bool:
     updates = [n for n in loop.body if isinstance(n, Update)]
     if not updates or not all(isinstance(n, (Update, Declare)) and not _is_array(n) for n in loop.body):
         return False
-    if (most_trips(loop) or 2 * STRIP) < 2 * STRIP or any(n.atomic for n in updates):
+    if (most_trips(loop) or 2 * FITTED.places_strip) < 2 * FITTED.places_strip or any(
+        n.atomic for n in updates
+    ):
         return False
     if not all(_varies(n, loop.var) for n in updates):
         return False
@@ -94,9 +94,9 @@ def _varies(n: Update, var: str) -> bool:
 
 def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Block:
     """Whole strips, then what is left one by one."""
-    count = binary("//", binary("-", loop.upper, loop.lower), STRIP)
+    count = binary("//", binary("-", loop.upper, loop.lower), FITTED.places_strip)
     strip, lane = f"{loop.var}_t", f"{loop.var}_l"
-    first = binary("+", loop.lower, binary("*", IVar(strip), IConst(STRIP)))
+    first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.places_strip)))
     there = {loop.var: binary("+", first, IVar(lane))}
     arrays: dict[tuple[str, Expr], Read] = {}
 
@@ -118,13 +118,13 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
     fill = tuple(Store(r.tensor, r.indices, _as(e, r.dtype)) for (_, e), r in arrays.items())
     if all(_plain(n.value) for n in fill):
         return (loop,)  # nothing is computed
-    lanes = For(lane, IConst(0), IConst(STRIP), 1, (*declared, *fill), Coordinate.VECTOR)
+    lanes = For(lane, IConst(0), IConst(FITTED.places_strip), 1, (*declared, *fill), Coordinate.VECTOR)
     body = (
-        *(Declare(r.tensor, r.dtype, None, STRIP) for r in arrays.values()),
+        *(Declare(r.tensor, r.dtype, None, FITTED.places_strip) for r in arrays.values()),
         *substituted((lanes,), there),
-        *substituted((For(lane, IConst(0), IConst(STRIP), 1, updates),), there),
+        *substituted((For(lane, IConst(0), IConst(FITTED.places_strip), 1, updates),), there),
     )
-    whole = binary("+", loop.lower, binary("*", count, IConst(STRIP)))
+    whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.places_strip)))
     return For(strip, IConst(0), count, 1, body), replace(loop, lower=whole)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
@@ -31,9 +32,6 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, 
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, reads
 
 LINE_BYTES = Core().line
-# A quarter of a row is asked for at once, of short and of long rows this much.
-AS_ONE_BYTES = 1024
-PIECE_BYTES = 2048
 START = IConst(0)
 WHOLE = 128  # a strip has whole vectors for every accumulator
 
@@ -58,7 +56,7 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
         return rows
     last = rows.body[phases[-1]]
     assert isinstance(last, For)
-    if sum(_row_bytes(b) for b, _ in found) <= AS_ONE_BYTES:
+    if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
         fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
     elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
         fetched = (_in_pieces(rows, last, last.upper.value, found),)
@@ -92,7 +90,7 @@ def _requests(nodes: Block) -> dict[str, For]:
 def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:
     """The last loop in strips, each after a piece of every row that is its share of the loop."""
     row = sum(_row_bytes(b) for b, _ in found)
-    pieces = -(-row // min(PIECE_BYTES, max(AS_ONE_BYTES, row // 4)))
+    pieces = -(-row // min(FITTED.prefetch_piece_bytes, max(FITTED.prefetch_as_one_bytes, row // 4)))
     strip, p = -(-extent // (pieces * WHOLE)) * WHOLE, IVar(f"{last.var}_p")
     strips = -(-extent // strip)
     lines = []

@@ -29,6 +29,7 @@ from math import frexp
 
 from polyfuse.codegen.hoist import Moved, aliases, runs_of, written
 from polyfuse.codegen.short_functions import RELATIVE
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BOOL, F32, F64, HALVES, DType
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, map_nodes, values_of
@@ -38,9 +39,8 @@ from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, wal
 QUOTIENT = "quotient"
 # Beyond these powers of two, and below one over them, divisors are scaled, by as much.
 SCALES = {F32: 2.0**64, F64: 2.0**512}
-# Operations of a lane that the dividing unit computes, and how many a loop needs to wait for it.
+# Operations of a lane that the dividing unit computes.
 _DIVIDERS = {"div": 1, "sqrt": 1, "rsqrt": 2}
-FEWEST = 2
 
 
 def quotients(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
@@ -50,7 +50,9 @@ def quotients(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bl
     def change(node: Node) -> Node | Block:
         if not isinstance(node, For) or node.coordinate is not Coordinate.VECTOR:
             return node
-        made = _Quotients(written((node,), alias), alias, numbers, exact=_divisions(node) >= FEWEST)
+        made = _Quotients(
+            written((node,), alias), alias, numbers, exact=_divisions(node) >= FITTED.quotients_fewest
+        )
         body = made.block(node.body, runs_of(node))
         return (*made.before, replace(node, body=body))
 

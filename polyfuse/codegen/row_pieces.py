@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.merged_rows import is_row
-from polyfuse.codegen.overlapping_ends import FEWEST_STEPS, LEAST_BYTES, repeats, takes_long
+from polyfuse.codegen.overlapping_ends import LEAST_BYTES, repeats, takes_long
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_nodes, values_of
@@ -48,7 +49,7 @@ def _cut(kernel: Kernel, row: For) -> Block:
     if not rest:
         return (first,) if _joins_little(row) else (row,)
     steps = 1 + sum(1 if p.vector else trip_of(p) or 0 for p in rest)
-    if steps < FEWEST_STEPS or not first.vector or not repeats(kernel, row):
+    if steps < FITTED.overlapping_ends_fewest_steps or not first.vector or not repeats(kernel, row):
         return (first, *rest)
     last = row.lower.value + trip
     return first, replace(first, lower=IConst(last - (trip_of(first) or 0)), upper=IConst(last))

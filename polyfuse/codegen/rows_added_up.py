@@ -19,6 +19,7 @@ from polyfuse.codegen.rows_jammed import in_steps
 from polyfuse.codegen.strides_of_reads import strides_of
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import most_trips, trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import L1_WAY
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
@@ -26,17 +27,13 @@ from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
 
-ROWS = 4
-# In longer rows it does not matter how often lanes are added up.
-LONGEST = 256
-
 
 def rows_added_up(kernel: Kernel, task: Task) -> Task:
     """See the module docstring."""
 
     def together(node: Node) -> Node | Block:
         if isinstance(node, For) and _fits(kernel, node):
-            return tuple(in_steps(node, in_one(node, ROWS), ROWS))
+            return tuple(in_steps(node, in_one(node, FITTED.rows_added_up_rows), FITTED.rows_added_up_rows))
         return node
 
     return replace(task, body=map_nodes(task.body, together))
@@ -49,9 +46,17 @@ def _fits(kernel: Kernel, rows: For) -> bool:
             trip = trip_of(inner)
         case _:
             return False
-    if inner.joint or inner.coordinate is not Coordinate.VECTOR or (most_trips(rows) or 0) < 2 * ROWS:
+    if (
+        inner.joint
+        or inner.coordinate is not Coordinate.VECTOR
+        or (most_trips(rows) or 0) < 2 * FITTED.rows_added_up_rows
+    ):
         return False
-    if trip is None or trip > LONGEST or rows.var in variables(inner.lower) + variables(inner.upper):
+    if (
+        trip is None
+        or trip > FITTED.rows_added_up_longest
+        or rows.var in variables(inner.lower) + variables(inner.upper)
+    ):
         return False
     changed = {n.buffer for n in inner.body if isinstance(n, Update)}
     sums = all(isinstance(n, Update) and _adds(n, changed) for n in inner.body)

@@ -33,11 +33,12 @@ from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.rows_jammed import in_common, in_steps
 from polyfuse.codegen.rows_jointly import ROW, first_row, for_all_rows, of_all
 from polyfuse.codegen.rows_together import possible, touched_bytes
-from polyfuse.codegen.strip_tiles import STEPS, Run, StripTile, line_shift, run_of, strips_of
+from polyfuse.codegen.strip_tiles import Run, StripTile, line_shift, run_of, strips_of
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import accesses
 from polyfuse.codegen.transposed import plain
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, evaluate, sizes, variables
@@ -63,10 +64,8 @@ from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, Select, reads, wa
 
 # Rows fill a line of memory.
 _LINE_BYTES = 64
-# Fewer steps are no squares.
-FEWEST_STEPS = 8
 # Steps back at most that what is stored may be read: so many are turned around again for each strip.
-FARTHEST = STEPS
+FARTHEST = FITTED.strip_tiles_steps
 # Elements that need not be converted.
 _SIZES = (4, 8)
 # Of integers, without instructions for vectors.
@@ -150,7 +149,7 @@ def _count(row: For) -> int:
     """How many rows are lanes; 0 where a row is no recurrence of plain steps."""
     loops = [n for n in row.body if isinstance(n, For)]
     plain_nodes = all(_is_plain(n, row.var) for n in row.body)
-    long = [n for n in loops if (trip := trip_of(n)) is None or trip >= FEWEST_STEPS]
+    long = [n for n in loops if (trip := trip_of(n)) is None or trip >= FITTED.rows_in_lanes_fewest_steps]
     if not plain_nodes or not any(are_steps(n, {row.var}) for n in long):
         return 0
     values = [*values_of(row.body), *(v for n in loops for v in values_of(n.body))]

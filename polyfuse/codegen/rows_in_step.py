@@ -28,6 +28,7 @@ from polyfuse.codegen.rows_jammed import in_common
 from polyfuse.codegen.rows_together import LONG, body_of_row, loops_of_row, possible
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel, Scope
@@ -35,12 +36,6 @@ from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, nodes_of, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read, depends_on, reads
-
-ROWS = 4
-# Columns at most whose sums are computed together: each is a stream that memory has to follow.
-MOST_COLUMNS = 6
-# Vector loops of a step that take longer hide what they wait for.
-SHORT_BYTES = 128
 
 
 def rows_in_step(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
@@ -51,7 +46,7 @@ def rows_in_step(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tupl
 def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs) -> Task:
     rows = {x.var for x in task.loops}
     steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
-    count = knobs.rows or ROWS
+    count = knobs.rows or FITTED.rows_in_step_rows
     own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
     if count < 2 or not any(_worth(n, rows, own) for n in steps) or not possible(kernel, task, tasks):
         return task
@@ -92,7 +87,7 @@ def _worth(steps: For, rows: Set[str], own: Set[str]) -> bool:
     if any(multiplies(n, rows, columns, own) for n in loops):
         return True
     plain = all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops)
-    return plain and sum(map(_bytes, loops)) <= SHORT_BYTES
+    return plain and sum(map(_bytes, loops)) <= FITTED.rows_in_step_short_bytes
 
 
 def _bytes(loop: For) -> int:
@@ -116,7 +111,11 @@ def _columns(kernel: Kernel, body: Block, rows: Set[str], own: Set[str], count: 
             return None
         (update,) = sums[0].body
         assert isinstance(update, Update)
-        fits = [c for c in range(1, MOST_COLUMNS + 1) if c == 1 or sums_fit(count, c, update, core)]
+        fits = [
+            c
+            for c in range(1, FITTED.rows_in_step_most_columns + 1)
+            if c == 1 or sums_fit(count, c, update, core)
+        ]
         loop = replace(loop, body=map_nodes(loop.body, lambda n: few_lanes(n, core)))
         return jammed(loop, min(fits[-1], trip_of(loop) or 1))
 

@@ -29,6 +29,7 @@ from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import at_most, strip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IVar, binary, variables
@@ -53,10 +54,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, walk
 
-# Sums beyond this share of L1 come from L2 again for each row; below it rows together gain nothing.
-SHARE_OF_L1 = 2
-# So many rows at most, and so many bytes of one element in all of them: with more, registers are spilled.
-MOST_ROWS, MOST_BYTES = 4, 16
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
@@ -170,12 +167,15 @@ def _sums(loop: For, common: frozenset[str]) -> list[Update]:
 def _worth(merged: Sequence[For], common: frozenset[str], core: Core) -> int:
     """How many rows at a time pay: those whose sums are long, with little to compute for each term."""
     found = {u.buffer: (trip_of(n) or 0) * u.value.dtype.bytes for n in merged for u in _sums(n, common)}
-    if sum(found.values()) * SHARE_OF_L1 <= core.l1 or not all(_light(n) for n in merged):
+    if sum(found.values()) * FITTED.rows_jammed_share_of_l1 <= core.l1 or not all(_light(n) for n in merged):
         return 1
     stored = [x for n in merged for x in n.body if isinstance(x, (Store, Update))]
     if any(isinstance(x, Store) and x.indices and x.value.dtype.bits == 16 for x in stored):
         return 1  # halves that one loop stores to two places are converted one by one
-    return min(MOST_ROWS, MOST_BYTES // max(x.value.dtype.bytes for x in stored))
+    return min(
+        FITTED.rows_jammed_most_rows,
+        FITTED.rows_jammed_most_bytes // max(x.value.dtype.bytes for x in stored),
+    )
 
 
 def _light(loop: For) -> bool:

@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.c_family import scalar_name
-from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.rows_together import LONG, possible, takes_long, touched_bytes, waits
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.vector_joins import joins
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import joint_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import HALVES
@@ -57,21 +57,6 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 ROW = "row"
 # Totals of all rows fill a vector of the widest machine.
 _VECTOR_BYTES = 64
-# Arrays of all rows on the stack are small.
-MOST_STACK = 64 << 10
-# Rows of so many bytes pay, where all that a kernel touches fits L2, and else: there memory has nothing to do
-# while the later phases of sixteen rows are computed.
-LONGEST = (256, 192)
-# Rows in which one reduction waits for another.
-LONGEST_THAT_WAIT = (1024, 192)
-# With functions of elements that take long, of rows that wait once, and more often: longer ones take turns.
-LONGEST_OF_FUNCTIONS = ((256, 256), (128, 128))
-# The same of rows that can't take turns, as those of sequential loops.
-LONGEST_WITHOUT_TURNS = (3072, 1024)
-# Functions of totals that take long are computed for all rows at once.
-LONGEST_OF_TOTALS = (2048, 1024)
-# Rows of 16 bits, counted as the f32 that they become: memory is faster than their conversions.
-LONGEST_OFHALVES = (1024, 1024)
 
 
 def of_all(scalar: str) -> str:
@@ -134,12 +119,16 @@ def _longest(body: Block, turns: bool) -> tuple[int, int]:
     nodes = list(nodes_of(body))
     single = [n for n in body if not isinstance(n, For)]
     if any(r.dtype in HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
-        return LONGEST_OFHALVES
+        return FITTED.rows_jointly_longest_of_halves
     if takes_long(single):
-        return LONGEST_OF_TOTALS
+        return FITTED.rows_jointly_longest_of_totals
     if takes_long(nodes):
-        return LONGEST_OF_FUNCTIONS[waits(body) > 1] if turns else LONGEST_WITHOUT_TURNS
-    return LONGEST_THAT_WAIT if waits(body) > 1 else LONGEST
+        return (
+            FITTED.rows_jointly_longest_of_functions[waits(body) > 1]
+            if turns
+            else FITTED.rows_jointly_longest_without_turns
+        )
+    return FITTED.rows_jointly_longest_that_wait if waits(body) > 1 else FITTED.rows_jointly_longest
 
 
 def _widest(loop: For) -> int:
@@ -182,7 +171,7 @@ def at_once(
     mine = [b for b in kernel.buffers if b.tensor in touched & own]
     arrays = [n for n in row if isinstance(n, Declare) and n.count]
     on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
-    if any(sizes(b.elements) for b in mine) or rows * on_stack > MOST_STACK:
+    if any(sizes(b.elements) for b in mine) or rows * on_stack > FITTED.rows_jointly_most_stack:
         return None
     if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > joint_room(knobs.on):
         return None
@@ -218,7 +207,7 @@ def joint_totals(loop: For) -> list[Update]:
 
 def row_places(n: Declare) -> int:
     """Elements of a row of an array: the last step of lanes may go beyond what is used of them."""
-    return -(-n.count // LANES) * LANES
+    return -(-n.count // FITTED.halves_lanes) * FITTED.halves_lanes
 
 
 def placed(block: Block, arrays: Set[str], flat: Mapping[str, int], row: IndexExpr) -> Block:

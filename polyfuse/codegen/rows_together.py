@@ -24,6 +24,7 @@ from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.touched import read_in
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import HALVES
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes
@@ -48,19 +49,6 @@ from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Read, walk
 
-# What rows that take turns have together at most, by their number: where loops wait for nothing, once, and
-# more often.  With 2 kB memory has nothing to do for so long, while they are computed, that rows which do not
-# come from L2 take up to twice their time.
-MOST_BYTES: tuple[dict[int, int], ...] = ({}, {4: 512}, {4: 1536, 2: 1664})
-MOST_BYTES_IN_L2: tuple[dict[int, int], ...] = ({}, {4: 1024}, {4: 2048, 2: 1664})
-# With functions of elements that take long, in L2 and else.
-MOST_BYTES_OF_FUNCTIONS: tuple[tuple[dict[int, int], ...], ...] = (
-    ({}, {4: 4096, 2: 4800}, {4: 1664, 2: 4096}),
-    ({}, {4: 4096}, MOST_BYTES[2]),
-)
-# Rows of 16 bits have half of the bytes in memory and more to compute: only where lines are asked for, as
-# memory is far, do they stay one by one.
-MOST_BYTES_OF_HALVES: tuple[dict[int, int], ...] = ({}, MOST_BYTES_IN_L2[1], {4: 2048, 2: 6144})
 LONG = 1 << 40
 _ROOTS = of_cost(Cost.DIVIDER)
 _PLAIN = (For, If, Declare, Store, Update, TurnedTile, Comment)
@@ -100,11 +88,11 @@ def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int,
     """What rows that take turns have together at most, by how often they wait."""
     wide = [b for b in kernel.arguments if b.dtype.is_float and len(b.shape) > 1]
     if wide and all(b.dtype in HALVES and not b.soon for b in wide):
-        return MOST_BYTES_OF_HALVES
+        return FITTED.rows_together_most_bytes_of_halves
     far = touched_bytes(kernel) > knobs.on.l2
     if takes_long(list(nodes_of(body))):
-        return MOST_BYTES_OF_FUNCTIONS[far]
-    return MOST_BYTES if far else MOST_BYTES_IN_L2
+        return FITTED.rows_together_most_bytes_of_functions[far]
+    return FITTED.rows_together_most_bytes if far else FITTED.rows_together_most_bytes_in_l2
 
 
 def takes_long(nodes: Sequence[Node]) -> bool:

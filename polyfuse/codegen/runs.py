@@ -26,23 +26,13 @@ from dataclasses import replace
 
 from polyfuse.codegen.c_family import Printer, bare
 from polyfuse.codegen.held_rows import NOT_VECTORISED, HeldRow, held_text
-from polyfuse.codegen.owners import LEAST_AHEAD_BYTES
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
 
-STRETCH = 1024
-# Rows of so many bytes are held in registers from one iteration to the next (`codegen.held_rows`).
-HELD_BYTES = 256
-# Lanes of a run fill so many bytes of registers.
-LANE_BYTES = 256
-# Rows are asked for so many iterations ahead, or so many bytes if that is less; long rows, whose end the
-# hardware finds, by their first lines.
-AHEAD = 12
-AHEAD_BYTES = 8 * 1024
-ROW_LINES = 16
 LINE = Core().line
 
 
@@ -52,12 +42,12 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
     low, high = (bare(printer.index(b)) for b in node.share)
     key = bare(printer.data_index(node.key, node.extent))
     i1, i2 = indent + "  ", indent + "    "
-    place = f"const pf_i64 {e} = {e}_s + l, {e}_key = {key};"
+    place, stretch = f"const pf_i64 {e} = {e}_s + l, {e}_key = {key};", FITTED.runs_stretch
     return [
         f"{indent}{{",
         f"{i1}const pf_i64 {e}_e = {printer.index(node.loop.upper)}, {e}_low = {low}, {e}_high = {high};",
-        f"{i1}for (pf_i64 {e}_s = {printer.index(node.loop.lower)}; {e}_s < {e}_e; {e}_s += {STRETCH}) {{",
-        f"{i2}const int {e}_n = {e}_e - {e}_s < {STRETCH} ? (int)({e}_e - {e}_s) : {STRETCH};",
+        f"{i1}for (pf_i64 {e}_s = {printer.index(node.loop.lower)}; {e}_s < {e}_e; {e}_s += {stretch}) {{",
+        f"{i2}const int {e}_n = {e}_e - {e}_s < {stretch} ? (int)({e}_e - {e}_s) : {stretch};",
         f"{i2}pf_i64 {e}_least = {e}_high, {e}_most = -1;",
         f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
         f"{i2}  {place}",
@@ -65,8 +55,8 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}  {e}_most = {e}_key > {e}_most ? {e}_key : {e}_most;",
         f"{i2}}}",
         f"{i2}if ({e}_most < {e}_low || {e}_least >= {e}_high) continue;",
-        f"{i2}pf_i64 {e}_keys[{STRETCH}];",
-        f"{i2}int {e}_own[{STRETCH}], {e}_list[{STRETCH}];",
+        f"{i2}pf_i64 {e}_keys[{FITTED.runs_stretch}];",
+        f"{i2}int {e}_own[{FITTED.runs_stretch}], {e}_list[{FITTED.runs_stretch}];",
         f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
         f"{i2}  {place}",
         f"{i2}  {e}_keys[l] = {e}_key;",
@@ -91,7 +81,7 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
             f"{indent}}}",
         ]
     _, inner, update = row
-    if _length(inner) * update.value.dtype.bytes <= HELD_BYTES:
+    if _length(inner) * update.value.dtype.bytes <= FITTED.runs_held_bytes:
         asked = [line for r in node.ahead for line in _asked(printer, node, inner, r, "q", "")]
         return [*_until(node, inner, indent), *held_text(printer, HeldRow(node, row, asked), indent)]
     i1, i2 = indent + "  ", indent + "    "
@@ -103,7 +93,7 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}if ({e}_keys[{e}_list[{e}_next]] != {e}_key) break;",
         *_before_run(printer, node, inner, i1),
     ]
-    lanes = LANE_BYTES // update.value.dtype.bytes
+    lanes = FITTED.runs_lane_bytes // update.value.dtype.bytes
     assert isinstance(inner.lower, IConst)  # `_row` asked
     low, length = inner.lower.value, _length(inner)
     whole = length // lanes
@@ -196,7 +186,7 @@ def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
         lines.append(f"{indent}const int {e}_gaps = {e}_count < {e}_n ? {e}_count : 0;")
     if "far" in kinds:
         (own,) = {r for r in node.ahead if r.tensor == node.update}
-        rows = LEAST_AHEAD_BYTES // (_length(inner) * own.dtype.bytes)
+        rows = FITTED.owners_least_ahead_bytes // (_length(inner) * own.dtype.bytes)
         lines.append(f"{indent}const int {e}_far = {e}_most - {e}_least > {rows} ? {e}_count : 0;")
     return lines
 
@@ -241,8 +231,8 @@ def _asked(
     assert isinstance(inner.lower, IConst)  # `_row` asked
     low, high = inner.lower.value, inner.lower.value + _length(inner)
     each = LINE // r.dtype.bytes
-    rows = max(1, min(AHEAD, AHEAD_BYTES // max(1, (high - low) * r.dtype.bytes)))
-    end = min(high, low + ROW_LINES * each)
+    rows = max(1, min(FITTED.runs_ahead, FITTED.runs_ahead_bytes // max(1, (high - low) * r.dtype.bytes)))
+    end = min(high, low + FITTED.runs_row_lines * each)
     what = printer.element(printer, r.tensor, r.indices)
     printer.made.add(("prefetch lines", r.tensor))
     return [

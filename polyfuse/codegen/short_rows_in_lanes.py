@@ -34,6 +34,7 @@ from polyfuse.codegen.rows_together import possible
 from polyfuse.codegen.straight_rows import COMPARED, SIZES, StraightRows
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F16, HALVES
@@ -58,19 +59,6 @@ from polyfuse.ir.ops import Cost, of_cost
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Read, Select, walk
 
-# Elements of a row: fewer are statements of their own (`layers.short_dims`), more fill a vector well enough,
-# and still more where functions of them take long.
-SHORTEST, LONGEST, LONGEST_OF_FUNCTIONS = 5, 8, 12
-# To turn around more (with vectors of 32 bytes, as many), or longer ones, takes as long as to add or multiply
-# them as they lie.
-FEW = 6
-# So many elements of 16 bits, and more, go under masks (`codegen.masked_tails`), if it is not much that is
-# made of several of them; fewer one by one, each with a conversion, of which f16 takes long.
-FEWEST_HALVES, SHORTEST_F16, SHORTEST_BF16 = 8, 2, 4
-# What is left of a row goes in halves and quarters of vectors, and what is left of these one by one.
-QUARTER = 4
-# Operations of all elements together: with more, compilers take long.
-MOST_OPERATIONS = 400
 # Rows fill a line of memory; elements of other sizes are converted.
 _LINE_BYTES = 64
 # Of integers, without instructions for vectors.
@@ -149,7 +137,9 @@ class _Change:
         length, width = _length(self.kernel, row), _width(row.body)
         rows, trip = _LINE_BYTES // (width or 1), trip_of(row)
         wide = self.core.vector_bytes >= _LINE_BYTES
-        few = width == min(SIZES) and length <= (FEW if wide else FEW - 1)
+        few = width == min(SIZES) and length <= (
+            FITTED.short_rows_in_lanes_few if wide else FITTED.short_rows_in_lanes_few - 1
+        )
         if not width or not 1 < length < rows or not _is_worth(row.body, length, few, wide):
             return None
         if trip is not None and trip < rows:
@@ -217,23 +207,35 @@ def _is_worth(body: Block, length: int, few: bool, wide: bool) -> bool:
     joined = any(n.lanes for n in loops) or any(isinstance(r.indices[-1], IConst) for r in read)
     takes_long = any(isinstance(n, Update) and n.op in COMPARED for n in nodes_of(body))
     takes_long |= any(isinstance(e, Apply) and (e.op in COMPARED or not computes_little(e)) for e in every)
-    if sum((trip_of(n) or 0) * _operations(n.body) for n in loops) + _operations(body) > MOST_OPERATIONS:
+    if (
+        sum((trip_of(n) or 0) * _operations(n.body) for n in loops) + _operations(body)
+        > FITTED.short_rows_in_lanes_most_operations
+    ):
         return False
     halves = {r.dtype for r in read if r.dtype in HALVES}
     if halves and (F16 in halves or joined):
-        least = SHORTEST_F16 if F16 in halves else SHORTEST_BF16
+        least = (
+            FITTED.short_rows_in_lanes_shortest_f16
+            if F16 in halves
+            else FITTED.short_rows_in_lanes_shortest_bf16
+        )
         shortest = min((trip_of(n) or 0 for n in loops), default=length)
         return length >= least and (
-            shortest < FEWEST_HALVES or (wide and joined and takes_long and length == FEWEST_HALVES)
+            shortest < FITTED.short_rows_in_lanes_fewest_halves
+            or (wide and joined and takes_long and length == FITTED.short_rows_in_lanes_fewest_halves)
         )
-    if length < SHORTEST or (halves and length >= FEWEST_HALVES):
+    if length < FITTED.short_rows_in_lanes_shortest or (
+        halves and length >= FITTED.short_rows_in_lanes_fewest_halves
+    ):
         return False
     if not joined:
-        return functions and length % QUARTER > 0
+        return functions and length % FITTED.short_rows_in_lanes_quarter > 0
     if not functions:
-        return (takes_long or few) and length <= LONGEST
+        return (takes_long or few) and length <= FITTED.short_rows_in_lanes_longest
     of_functions = [trip_of(n) or 0 for n in loops if any(map(has_function, values_of(n.body)))]
-    return (takes_long or few) and max(of_functions, default=length) <= LONGEST_OF_FUNCTIONS
+    return (takes_long or few) and max(
+        of_functions, default=length
+    ) <= FITTED.short_rows_in_lanes_longest_of_functions
 
 
 def _operations(block: Block) -> int:

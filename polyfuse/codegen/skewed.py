@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyfuse.codegen.c_family import guarded_load, scalar_name
-from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.hoist import computes_little
 from polyfuse.codegen.prefetch import taken_out
 from polyfuse.codegen.rows_jointly import row_places
@@ -31,7 +30,8 @@ from polyfuse.codegen.rows_together import LONG, called, renamed, row_variable
 from polyfuse.codegen.tasks import Skew, Task
 from polyfuse.codegen.touched import read_names
 from polyfuse.codegen.trips import trip_of
-from polyfuse.ir.cpu_core import KIB, overlap_room, skew_room
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.cpu_core import overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -55,8 +55,6 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depen
 
 # The variable of the iterations that are handed out (`codegen.iterations`).
 ITERATION = "it"
-# Bytes that are read of a row, at most: of more, rows come from as many places as memory takes long to find.
-MOST_ROW = 8 * KIB
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
@@ -76,7 +74,7 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
         row = sum(_row_bytes(t.body).values())
-        fits = row <= MOST_ROW and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
+        fits = row <= FITTED.skewed_most_row and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
         if wanted or (fits and not _long(t.body)):
             if row <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
@@ -209,7 +207,9 @@ def _reduces(loop: For) -> bool:
         return False
     if not all(isinstance(n, (Declare, Update, Store)) for n in loop.body) or guarded_load(loop.body):
         return False
-    return trip >= LANES and {n.buffer for n in loop.body if isinstance(n, Update)} <= set(loop.lanes)
+    return trip >= FITTED.halves_lanes and {n.buffer for n in loop.body if isinstance(n, Update)} <= set(
+        loop.lanes
+    )
 
 
 def _along(r: Read, var: str) -> bool:

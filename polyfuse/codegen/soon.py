@@ -19,19 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.streaming import LINE, StreamPrinter, along
 from polyfuse.codegen.transposed import is_short, turned_text
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Prefetch, Store, TurnedTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
-
-# How long before its use a line is asked for: 64 to 256 bytes are alike, 384 and more were slower.
-AHEAD = 2 * LINE
-# So many rows of a tensor in one loop are as many streams, which the hardware follows.
-STREAMS = 8
 
 _Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row is
 
@@ -109,14 +104,14 @@ class SoonPrinter(StreamPrinter):
 
     def _worth(self, loop: For) -> bool:
         trip = trip_of(loop)
-        long = trip is None or trip >= LANES
+        long = trip is None or trip >= FITTED.halves_lanes
         return StreamPrinter._worth(self, loop) or (long and bool(self.asked or self._fetched(loop)))
 
     def _fetch(self, r: Read, var: str, start: str, lanes: int, indent: str) -> list[str]:
         size = r.dtype.bytes
         step = LINE // size
         place = self.element(self, r.tensor, r.indices)
-        here = f"const pf_i64 {var} = {start} + l + {AHEAD // size};"
+        here = f"const pf_i64 {var} = {start} + l + {FITTED.soon_ahead // size};"
         each = f"for (int l = 0; l < {lanes}; l += {step})"
         self.made.add(("prefetch lines", r.tensor))
         return [f"{indent}{each} {{ {here} __builtin_prefetch(&{place}, 0, 2); }}"]
@@ -139,7 +134,7 @@ class SoonPrinter(StreamPrinter):
             if memory and row not in self.near:
                 rows.setdefault(row, r)
         many = Counter(name for name, _ in rows)
-        return [r for r in rows.values() if many[r.tensor] < STREAMS]
+        return [r for r in rows.values() if many[r.tensor] < FITTED.soon_streams]
 
 
 def _read_whole(loop: For, room: int) -> frozenset[_Row]:

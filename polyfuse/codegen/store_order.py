@@ -18,10 +18,6 @@ from polyfuse.ir.schedule_tree import Coordinate
 
 # Bytes of an element that is not converted.
 LEAST_BYTES = 4
-# Bytes of a large array.
-LARGE = 64 << 10
-# Of so many of them, where some are stored past the caches, order is better in any case.
-STREAMS = 4
 IN_ORDER = """#if defined(__x86_64__) && !defined(__clang__)
 #define PF_IN_ORDER __attribute__((optimize("no-schedule-insns", "no-schedule-insns2")))
 #else

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import Printer, guarded_load
-from polyfuse.codegen.halves import LANES
 from polyfuse.codegen.lanes import LanePrinter
 from polyfuse.codegen.trips import most_trips
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update
@@ -30,10 +30,6 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
 
 LINE = Core().line
-# Bytes that are stored together: single lines lose.
-TOGETHER = 4 * LINE
-# Shorter loops would mostly be beginnings and rests.
-LEAST_BYTES = 4 * TOGETHER
 
 STREAM = """\
 // Whole lines go past the caches, if they begin where a line begins.
@@ -92,7 +88,7 @@ class StreamPrinter(LanePrinter):
         return self._streaming(loop, found, indent)
 
     def _streaming(self, loop: For, found: list[Store], indent: str) -> list[str]:
-        lanes = TOGETHER // min(s.value.dtype.bytes for s in found)
+        lanes = FITTED.streaming_together // min(s.value.dtype.bytes for s in found)
         plain = replace(self, streamed=frozenset())
         i1 = indent + "  "
         at, end, border = f"{loop.var}_s", f"{loop.var}_e", f"{loop.var}_b"
@@ -132,7 +128,7 @@ class StreamPrinter(LanePrinter):
     def _together(self, loop: For, found: list[Store], lanes: int, indent: str) -> list[str]:
         """As many iterations as there are whole steps of so many lanes, from a border of lines on."""
         arrays = {s.buffer: f"{s.buffer}_q" for s in found}
-        part = "p + " if lanes > LANES else ""
+        part = "p + " if lanes > FITTED.halves_lanes else ""
         inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
         i1, at = indent + "  ", f"{loop.var}_s"
         lines = [f"{indent}for (; {at} + {lanes} <= {loop.var}_e; {at} += {lanes}) {{"]
@@ -168,8 +164,8 @@ def to_border(place: str, size: int, var: str, at: str) -> str:
 def _by_parts(printer: StreamPrinter, loop: For, at: str, lanes: int, indent: str) -> list[str]:
     """Many lanes, some at a time: what is in between stays in registers."""
     return [
-        f"{indent}for (int p = 0; p < {lanes}; p += {LANES}) {{",
-        *printer.lanes_of(loop, f"({at} + p)", LANES, indent + "  "),
+        f"{indent}for (int p = 0; p < {lanes}; p += {FITTED.halves_lanes}) {{",
+        *printer.lanes_of(loop, f"({at} + p)", FITTED.halves_lanes, indent + "  "),
         f"{indent}}}",
     ]
 
@@ -185,7 +181,7 @@ def _fits(loop: For, found: list[Store]) -> bool:
     most = most_trips(loop)
     if loop.window and together(loop, found):
         return True
-    return most is None or most * min(s.value.dtype.bytes for s in found) >= LEAST_BYTES
+    return most is None or most * min(s.value.dtype.bytes for s in found) >= FITTED.streaming_least_bytes
 
 
 def _is_plain(node: Node, var: str) -> bool:
@@ -204,7 +200,7 @@ def _is_plain(node: Node, var: str) -> bool:
 def together(loop: For, found: list[Store]) -> int:
     """So many bytes of a window are stored together; 0 if its shortest elements are no pairs of lines."""
     size = (most_trips(loop) or 0) * min(s.value.dtype.bytes for s in found)
-    return next((n for n in (TOGETHER, 2 * LINE) if size and size % n == 0), 0)
+    return next((n for n in (FITTED.streaming_together, 2 * LINE) if size and size % n == 0), 0)
 
 
 def along(s: Store | Update, var: str) -> bool:

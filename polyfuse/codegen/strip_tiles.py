@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from polyfuse.codegen.rows_jointly import ROW
 from polyfuse.codegen.transposed import plain
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Buffer
@@ -20,8 +21,6 @@ from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.loop_ir import For, TurnedTile
 from polyfuse.ir.tensor_graph import Index
 
-# Steps of a strip.
-STEPS = 32
 _PLACE = "place"
 
 
@@ -63,7 +62,7 @@ def run_of(
 def line_shift(run: Run, number: int) -> int:
     """Where strips begin, but for a multiple of their length, so that what these accesses to a run touch are
     whole lines."""
-    return (-number if run.sign > 0 else number + 1) % STEPS
+    return (-number if run.sign > 0 else number + 1) % FITTED.strip_tiles_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,16 @@ class Strip:
 
 def strips_of(loop: For, start: str, shift: int) -> tuple[For, Strip]:
     """The loop over strips, without a body, and a strip of steps."""
-    first = binary("+", binary("*", binary("//", loop.lower - shift, STEPS), STEPS), shift)
-    strips = For(start, first, loop.upper, STEPS, ())
+    first = binary(
+        "+",
+        binary("*", binary("//", loop.lower - shift, FITTED.strip_tiles_steps), FITTED.strip_tiles_steps),
+        shift,
+    )
+    strips = For(start, first, loop.upper, FITTED.strip_tiles_steps, ())
     at = IVar(start)
-    return strips, Strip(at, binary("max", loop.lower, at), binary("min", loop.upper, at + STEPS))
+    return strips, Strip(
+        at, binary("max", loop.lower, at), binary("min", loop.upper, at + FITTED.strip_tiles_steps)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +102,13 @@ class StripTile:
     @staticmethod
     def length(numbers: Sequence[int]) -> int:
         """Elements of a row."""
-        return STEPS + max(numbers) - min(numbers)
+        return FITTED.strip_tiles_steps + max(numbers) - min(numbers)
 
     @property
     def _base(self) -> IndexExpr:
         """The least last index that a whole strip touches."""
         start = self.strip.start
-        return self.run.last(start if self.run.sign > 0 else start + (STEPS - 1), self.low)
+        return self.run.last(start if self.run.sign > 0 else start + (FITTED.strip_tiles_steps - 1), self.low)
 
     def of(self, step: IndexExpr, number: int) -> tuple[str, tuple[Index, ...]]:
         """Where an element of a step is in the array."""
@@ -126,13 +131,25 @@ class StripTile:
     def _turned(self, rows: int, along: For) -> TurnedTile:
         to = self.array.tensor, self._array
         dtype, memory = self.run.dtype, self._memory
-        return TurnedTile("%tile", dtype, self.run.tensor, memory, along, STEPS, _all(rows), rows, to)
+        return TurnedTile(
+            "%tile", dtype, self.run.tensor, memory, along, FITTED.strip_tiles_steps, _all(rows), rows, to
+        )
 
     def stored(self, rows: int, number: int) -> TurnedTile:
         """What accesses with this number stored in the array, turned around into memory."""
         to = self.run.tensor, self._memory
         dtype, along = self.run.dtype, self._along(number, number)
-        return TurnedTile("%tile", dtype, self.array.tensor, self._array, _all(rows), rows, along, STEPS, to)
+        return TurnedTile(
+            "%tile",
+            dtype,
+            self.array.tensor,
+            self._array,
+            _all(rows),
+            rows,
+            along,
+            FITTED.strip_tiles_steps,
+            to,
+        )
 
     @property
     def _memory(self) -> tuple[IndexExpr, ...]:

@@ -17,16 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.index_expr import IConst, IVar, binary
 from polyfuse.ir.loop_ir import Block, For, Node, Update, map_nodes, substituted, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, depends_on, reads
-
-# Terms that a lane adds at most, and steps of lanes after which to add them up is no matter.
-MOST_TERMS, MOST_STEPS = 256, 16
-# Lanes of a step at least.
-FEWEST_LANES = 16
 
 
 def sums_in_one(block: Block, core: Core) -> Block:
@@ -45,14 +41,14 @@ def _changed(outer: For, core: Core) -> Node:
     rows, length = trip_of(outer) or 0, trip_of(inner) or 0
     widest = max(n.value.dtype.bytes for n in inner.body if isinstance(n, Update))
     lanes = min(length & -length, LANE_VECTORS * core.vector_bytes // widest)
-    if lanes < FEWEST_LANES or rows < 2 or length // lanes > MOST_STEPS:
+    if lanes < FITTED.sums_in_one_fewest_lanes or rows < 2 or length // lanes > FITTED.sums_in_one_most_steps:
         return outer
     if not all(_along(r, inner.var) for e in values_of(inner.body) for r in reads(e)):
         return outer  # tiles that are turned around need both loops
     v = IVar(inner.var)
     digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
     body = substituted(inner.body, digits)
-    together = _together(rows, MOST_TERMS * lanes // length)
+    together = _together(rows, FITTED.sums_in_one_most_terms * lanes // length)
     if together == rows:
         return replace(inner, upper=IConst(rows * length), body=body)
     part = IVar(f"{outer.var}_p")

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.c_family import guarded_load, guards_index
 from polyfuse.codegen.hoist import computes_little
-from polyfuse.codegen.places import STRIP
 from polyfuse.codegen.rows_in_step import are_steps
 from polyfuse.codegen.tasks import Task, Together
 from polyfuse.codegen.trips import most_trips, trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import F32, F64, I32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.kernel import Kernel
@@ -34,8 +34,6 @@ from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, map_no
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, map_expr, reads, walk
 
-# Fewer steps are no vector.
-FEWEST = 16
 # Cheap operations that are choices, as selections are.
 _EXTREMES = ("min", "max")
 # What is chosen by masks.
@@ -72,7 +70,7 @@ def _fits(loop: For) -> bool:
     if any(isinstance(n, Declare) and n.count for n in loop.body):
         return False
     most = most_trips(loop)
-    return (most is None or most >= FEWEST) and are_steps(loop, frozenset())
+    return (most is None or most >= FITTED.terms_first_fewest) and are_steps(loop, frozenset())
 
 
 @dataclass(slots=True)
@@ -118,13 +116,13 @@ class _Moved:
         """Whole strips, and one of what is left if that is worth it."""
         loop, strip = self.loop, f"{self.loop.var}_t"
         trip, length = trip_of(loop), binary("-", loop.upper, loop.lower)
-        count = binary("//", length, STRIP)
-        first = binary("+", loop.lower, binary("*", IVar(strip), IConst(STRIP)))
-        strips = For(strip, IConst(0), count, 1, self._strip(steps, first, IConst(STRIP)))
-        made: Block = (strips,) if trip is None or trip >= STRIP else ()
-        whole = binary("+", loop.lower, binary("*", count, IConst(STRIP)))
-        if trip is not None and trip % STRIP < FEWEST:
-            return (*made, replace(loop, lower=whole)) if trip % STRIP else made
+        count = binary("//", length, FITTED.places_strip)
+        first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.places_strip)))
+        strips = For(strip, IConst(0), count, 1, self._strip(steps, first, IConst(FITTED.places_strip)))
+        made: Block = (strips,) if trip is None or trip >= FITTED.places_strip else ()
+        whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.places_strip)))
+        if trip is not None and trip % FITTED.places_strip < FITTED.terms_first_fewest:
+            return (*made, replace(loop, lower=whole)) if trip % FITTED.places_strip else made
         return (*made, *self._strip(steps, whole, binary("-", loop.upper, whole)))
 
     def _strip(self, steps: Block, first: IndexExpr, length: IndexExpr) -> Block:
@@ -133,7 +131,7 @@ class _Moved:
         lanes = For(self.lane, IConst(0), length, 1, fill, Coordinate.VECTOR)
         each = For(self.lane, IConst(0), length, 1, steps)
         there = {self.loop.var: binary("+", first, IVar(self.lane))}
-        declared = (Declare(r.tensor, r.dtype, None, STRIP) for r in self.arrays.values())
+        declared = (Declare(r.tensor, r.dtype, None, FITTED.places_strip) for r in self.arrays.values())
         return (*declared, *substituted((lanes, each), there))
 
     def _value(self, e: Expr) -> Expr:

@@ -18,14 +18,13 @@ from typing import assert_never
 
 from polyfuse.codegen.c_family import Printer, bare, scalar_name
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import RegisterTile
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
 
 _UNROLL = '_Pragma("GCC unroll 32")'
-# Steps that are written out at most: of a tile of 6 rows and 2 vectors, they take a kilobyte and a half.
-MOST_STEPS = 16
 # Bytes of a vector at most; the prelude says how many the machine has.
 WIDEST = 64
 
@@ -79,8 +78,8 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
 
 def _short(node: RegisterTile) -> int:
     """How many of the innermost loops over what is summed are written out."""
-    trips = [trip_of(x) or MOST_STEPS + 1 for x in node.loops[node.parts :]]
-    return sum(prod(trips[k:]) <= MOST_STEPS for k in range(len(trips)))
+    trips = [trip_of(x) or FITTED.tile_text_most_steps + 1 for x in node.loops[node.parts :]]
+    return sum(prod(trips[k:]) <= FITTED.tile_text_most_steps for k in range(len(trips)))
 
 
 def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:

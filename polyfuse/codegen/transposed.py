@@ -24,6 +24,7 @@ from polyfuse.codegen.headers import read
 from polyfuse.codegen.streaming import along
 from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import strip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.kernel import Kernel
@@ -32,13 +33,7 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, TurnedTile
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, map_expr
 
-# The arrays of a loop together: they are on the stack, and stay in L2.
-MOST_BYTES = 80 * 1024
 LINE = Core().line
-# Rows so many bytes apart are in few sets of a cache: squares that are stored to them throw each other out.
-CROWDED = 2048
-# Elements of rows that are turned around without squares where they lie one behind the other.
-SHORT = 7
 # What tiles are called that are stored from an array of the worker.
 BACK = "%back"
 TURNS = read("turned_tiles.h")
@@ -71,7 +66,7 @@ def _copied(kernel: Kernel, row: For, turned: _Turned) -> list[Node]:
             if len(places) < len(indices) or not along(store, lane.var) or row.var in variables(places[-1]):
                 return []
             room = flat(places, extents).factor(IVar(row.var)) * tile.dtype.bytes
-            return [replace(tile, to=(buffer, places))] if room % CROWDED else []
+            return [replace(tile, to=(buffer, places))] if room % FITTED.transposed_crowded else []
         case _:
             return []
 
@@ -134,7 +129,7 @@ class _Turned:
         key = r.tensor, indices, lane.lower, lane.upper
         if key not in self.tiles:
             room = _room(lanes * r.dtype.bytes) // r.dtype.bytes
-            if self.room + rows * room * r.dtype.bytes > MOST_BYTES:
+            if self.room + rows * room * r.dtype.bytes > FITTED.transposed_most_bytes:
                 return None
             self.room += rows * room * r.dtype.bytes
             bare_row, bare_lane = replace(row, body=()), replace(lane, body=(), lanes=())
@@ -151,7 +146,7 @@ class _Turned:
 def _room(length: int) -> int:
     """Bytes from row to row of an array: whole lines, that do not crowd."""
     room = -(-length // LINE) * LINE
-    return room + LINE if room % CROWDED == 0 else room
+    return room + LINE if room % FITTED.transposed_crowded == 0 else room
 
 
 def plain(indices: tuple[Index, ...]) -> tuple[IndexExpr, ...]:
@@ -197,7 +192,7 @@ def _reads(e: Expr) -> Iterator[Read]:
 def is_short(tile: TurnedTile) -> bool:
     """Are its elements exchanged without squares, and without requests?"""
     whole = (trip_of(tile.row), trip_of(tile.lane)) == (tile.rows, tile.lanes)
-    return whole and min(tile.rows, tile.lanes) <= SHORT
+    return whole and min(tile.rows, tile.lanes) <= FITTED.transposed_short
 
 
 def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = False) -> list[str]:

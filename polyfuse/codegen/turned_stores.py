@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.transposed import BACK, LINE, plain
 from polyfuse.codegen.windows import strip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
@@ -40,10 +41,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Index, Read
 
-# Shorter loops have no lines to keep.
-LEAST = 4
-# What arrays have together at most: those of long rows are in the last cache.
-MOST_BYTES = 16 << 20
 # What a lane is called where loops have variables of their own.
 _LANE = "%lane"
 # The loop over all of them after the row.
@@ -77,7 +74,7 @@ class _Stored:
 
 def turn_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
     """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
-    made = _Tiles(kernel, MOST_BYTES)
+    made = _Tiles(kernel, FITTED.turned_stores_most_bytes)
     block = made.block(block)
     return replace(kernel, buffers=(*kernel.buffers, *made.arrays)) if made.arrays else kernel, block
 
@@ -106,7 +103,12 @@ class _Tiles:
     def _row(self, row: For) -> tuple[For, list[Node]]:
         """A loop over rows that stores tiles in arrays, and how these are turned around after it."""
         strip = strip_of(row)
-        if row.coordinate is not Coordinate.SEQ or row.step != 1 or strip is None or strip.length < LEAST:
+        if (
+            row.coordinate is not Coordinate.SEQ
+            or row.step != 1
+            or strip is None
+            or strip.length < FITTED.turned_stores_least
+        ):
             return row, []
         tiles: list[Node] = []
         for s in _stored(row):
@@ -186,7 +188,11 @@ def _stored(row: For) -> list[_Stored]:
     made = []
     for (buffer, form), loops in found.items():
         low, high, length = _bounds(row, [*loops.values()])
-        made += [_Stored(buffer, form, max(loops), low, high, length)] if length >= LEAST else []
+        made += (
+            [_Stored(buffer, form, max(loops), low, high, length)]
+            if length >= FITTED.turned_stores_least
+            else []
+        )
     return made
 
 

@@ -17,14 +17,12 @@ from dataclasses import replace
 from polyfuse.codegen.c_family import guarded_load
 from polyfuse.codegen.decided import Loops
 from polyfuse.codegen.shared_loads import with_shared_loads
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, If, Node, Store, Update, map_values
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Select, walk
-
-# Each condition doubles the code of its loop.
-MOST_CONDITIONS = 2
 
 
 def unswitch(kernel: Kernel, block: Block) -> Block:
@@ -40,7 +38,7 @@ def unswitch(kernel: Kernel, block: Block) -> Block:
     def change(node: Node, around: Loops) -> Node:
         match node:
             case For(coordinate=Coordinate.VECTOR):
-                return branches(node, MOST_CONDITIONS, around)
+                return branches(node, FITTED.unswitch_most_conditions, around)
             case For():
                 return replace(node, body=tuple(change(n, (*around, node)) for n in node.body))
             case If():

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.halves import converted
 from polyfuse.codegen.tasks import Task
 from polyfuse.codegen.trips import trip_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, wide_room
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
@@ -39,9 +40,6 @@ from polyfuse.ir.tensor_graph import (
     Read,
     depends_on,
 )
-
-# Fewer iterations than this do not make up for the conversions before them.
-FEWEST_ROWS = 16
 
 _Row = tuple[str, tuple[Index, ...]]  # a tensor, and its leading indices
 
@@ -76,7 +74,9 @@ def widened(kernel: Kernel, task: Task, core: Core) -> Task:
 
 def _shared(loops: tuple[For, ...]) -> tuple[For, ...]:
     """The outer loops of a parallel nest: as long as they stay where they are many iterations follow."""
-    inner = next((k for k in range(1, len(loops)) if _times(loops[-k:]) >= FEWEST_ROWS), len(loops))
+    inner = next(
+        (k for k in range(1, len(loops)) if _times(loops[-k:]) >= FITTED.widened_fewest_rows), len(loops)
+    )
     return loops[: len(loops) - inner]
 
 
@@ -108,7 +108,7 @@ class _Search:
         for n in block:
             match n:
                 case For() if n.coordinate is Coordinate.VECTOR:
-                    if times >= FEWEST_ROWS:
+                    if times >= FITTED.widened_fewest_rows:
                         self._loop(n)
                 case For():
                     self.block(n.body, times * _times([n]))

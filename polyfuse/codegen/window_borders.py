@@ -27,6 +27,7 @@ from polyfuse.codegen.jam import combined
 from polyfuse.codegen.jammed_windows import at_place
 from polyfuse.codegen.merged_rows import is_row, own_elements
 from polyfuse.codegen.unswitch import unswitch
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.conditions import conjuncts
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
@@ -46,10 +47,6 @@ from polyfuse.ir.tensor_graph import (
     map_expr,
 )
 
-# Inner parts of fewer elements are not worth it.
-FEWEST_INSIDE = 2
-# So many places beside it are written out.
-MOST_BESIDE = 8
 Ranges: TypeAlias = dict[str, Range]
 
 
@@ -107,7 +104,7 @@ def _parts(w: BorderedWindow, ranges: Ranges) -> _Parts | None:
     if end is not None:
         last = _extreme("max", [first, _extreme("min", [high, IConst(end)], ranges)], ranges)
     length = binary("-", last, first)
-    few = isinstance(length, IConst) and length.value < FEWEST_INSIDE
+    few = isinstance(length, IConst) and length.value < FITTED.window_borders_fewest_inside
     return None if few else _Parts(low, first, last, high)
 
 
@@ -162,7 +159,7 @@ def _apart(
 
     one, other = _numbers(low, first), _numbers(last, high)
     places = [] if one is None or other is None else [*one, *other]
-    if places and len(places) <= MOST_BESIDE:
+    if places and len(places) <= FITTED.window_borders_most_beside:
         ends = [
             n
             for k in places

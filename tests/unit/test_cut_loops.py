@@ -13,7 +13,8 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen import cut_loops as module
-from polyfuse.codegen.cut_loops import FEWEST_TRIPS, MOST_PIECES, cut_loops, cuts
+from polyfuse.codegen.cut_loops import cut_loops, cuts
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
@@ -123,7 +124,7 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
         for i in range(evaluate(loop.lower, {}), evaluate(loop.upper, {})):
             assert evaluate(indices(loop), {"i": i}) == evaluate(at, {"i": i})
             seen.append(i)
-    assert seen == [*range(low, low + 50)] and len(made) <= MOST_PIECES
+    assert seen == [*range(low, low + 50)] and len(made) <= FITTED.cut_loops_most_pieces
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
     [
         copied(extreme("max", C, T), as_index(0), as_index(99)),
         copied(extreme("max", C, as_index(5)), T, T + 99),
-        copied(extreme("max", C, as_index(5)), as_index(0), as_index(FEWEST_TRIPS - 1)),
+        copied(extreme("max", C, as_index(5)), as_index(0), as_index(FITTED.cut_loops_fewest_trips - 1)),
         copied(extreme("max", C, as_index(5)), as_index(0), as_index(99), Coordinate.SEQ),
         copied(extreme("max", T, T + 1), as_index(0), as_index(99)),
         copied(C + 1, as_index(0), as_index(99)),

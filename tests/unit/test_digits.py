@@ -15,7 +15,8 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.cpu import CpuCode
-from polyfuse.codegen.digits import MOST_STATEMENTS, by_steps, periods, split_digits
+from polyfuse.codegen.digits import by_steps, periods, split_digits
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_core import Core, kept_room
@@ -104,7 +105,9 @@ def test_loops_of_other_kinds_stay() -> None:
     loop = copying(C // 2)
     scalar = For("c", loop.lower, loop.upper, 1, loop.body)
     several = copying(C // 7)
-    long = For("c", as_index(0), N, 1, several.body * (MOST_STATEMENTS // 7 + 1), Coordinate.VECTOR)
+    long = For(
+        "c", as_index(0), N, 1, several.body * (FITTED.digits_most_statements // 7 + 1), Coordinate.VECTOR
+    )
     order = For(
         "c", as_index(0), N, 1, (Update("%m", (), "max", Read("x", (C // 9,), F32)),), Coordinate.VECTOR
     )

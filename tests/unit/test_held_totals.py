@@ -8,8 +8,8 @@ from equivalence import assert_right, fixed_graph_of, run_kernels, seeded_inputs
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.held_totals import REGISTERS
 from polyfuse.codegen.lower import lower
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Declare, Store, nodes_of
@@ -63,7 +63,7 @@ def check(text: str, **sizes: int) -> None:
 
 def test_a_row_is_cut_into_strips_of_registers() -> None:
     lanes = Core().vector_bytes // 4
-    most = REGISTERS * lanes
+    most = FITTED.held_totals_registers * lanes
     for channels in (40, most, most + 1, 3 * most, 1024):
         counts = held(FILTERS.format("f32", 3, 3), N=8, H=30, W=30, C=channels)
         assert 1 <= len(counts) <= 2 and max(counts) <= most
@@ -113,7 +113,9 @@ def test_windows_along_time_are_right(text: str, channels: int) -> None:
 
 
 def test_two_sums_share_the_registers() -> None:
-    assert all(n <= REGISTERS // 2 * Core().vector_bytes // 4 for n in held(TWO, T=20, C=500))
+    assert all(
+        n <= FITTED.held_totals_registers // 2 * Core().vector_bytes // 4 for n in held(TWO, T=20, C=500)
+    )
 
 
 def test_what_is_no_number_stays_in_its_lane() -> None:

@@ -13,6 +13,7 @@ from thinned import thinned
 
 from polyfuse.codegen import joint_loops
 from polyfuse.codegen.lower import LoweredKernel, lower
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.loop_ir import Declare, For, Node, nodes_of
 from polyfuse.layers import cpu_mapping
@@ -74,7 +75,7 @@ def test_what_rows_add_to_gets_an_array_around_them() -> None:
     assert joint_rows(low)
     names = [n.name for t in low.tasks for n in t.body if isinstance(n, Declare) and n.count]
     assert names == ["%sums0", "%sums1"]
-    long = lowered(BACKWARD.format("f32"), ONCE, T=4000, H=joint_loops.MOST_SUMS // 4 + 1)
+    long = lowered(BACKWARD.format("f32"), ONCE, T=4000, H=FITTED.joint_loops_most_sums // 4 + 1)
     assert not any(isinstance(n, Declare) and n.count for t in long.tasks for n in t.body)
 
 

@@ -10,7 +10,7 @@ from equivalence import fixed_graph_of
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.places import STRIP
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.loop_ir import PLACES, Declare, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -40,14 +40,24 @@ ARRAYS = {
     "rows": (ROWS, (0, 0)),
     "no scatter": (PLAIN, (0, 0)),
 }
-LENGTHS = (0, 1, STRIP - 1, STRIP, 2 * STRIP - 1, 2 * STRIP, 2 * STRIP + 1, 1000, 100_003)
+LENGTHS = (
+    0,
+    1,
+    FITTED.places_strip - 1,
+    FITTED.places_strip,
+    2 * FITTED.places_strip - 1,
+    2 * FITTED.places_strip,
+    2 * FITTED.places_strip + 1,
+    1000,
+    100_003,
+)
 
 
 def arrays(text: str, checked: bool = False, **sizes: int) -> set[str]:
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0].kernels
     nodes = [n for k in kernels for t in lower(k, None, checked).tasks for n in nodes_of(t.body)]
-    return {n.name for n in nodes if isinstance(n, Declare) and n.count == STRIP}
+    return {n.name for n in nodes if isinstance(n, Declare) and n.count == FITTED.places_strip}
 
 
 @pytest.mark.parametrize("case", ARRAYS)
@@ -58,7 +68,7 @@ def test_what_is_computed_before(case: str) -> None:
 
 
 def test_short_loops_and_checked_ones_stay_as_they_are() -> None:
-    assert not arrays(EXPS, N=2 * STRIP - 1) and arrays(EXPS, N=2 * STRIP)
+    assert not arrays(EXPS, N=2 * FITTED.places_strip - 1) and arrays(EXPS, N=2 * FITTED.places_strip)
     assert not arrays(EXPS, checked=True, N=4096)
 
 

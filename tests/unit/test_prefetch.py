@@ -6,6 +6,7 @@ import pytest
 from equivalence import assert_computes, fixed_graph_of
 
 from polyfuse.codegen.lower import lower
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst, evaluate
@@ -182,8 +183,8 @@ def test_only_rows_of_the_innermost_loop_over_rows() -> None:
 def test_results_stay_the_same(
     text: str, sizes: tuple[int, int, int], as_one: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyfuse.codegen.prefetch.AS_ONE_BYTES", as_one)
-    monkeypatch.setattr("polyfuse.codegen.prefetch.PIECE_BYTES", 512)
+    monkeypatch.setattr(FITTED, "prefetch_as_one_bytes", as_one)
+    monkeypatch.setattr(FITTED, "prefetch_piece_bytes", 512)
     monkeypatch.setattr(prefetch, "LEAST_ROW_BYTES", 1)
     monkeypatch.setattr(prefetch, "tensor_bytes", lambda graph, tensor: 2**30)
     monkeypatch.setattr("polyfuse.layers.cpu_mapping.SMALLEST_PARALLEL", 1)

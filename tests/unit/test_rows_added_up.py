@@ -10,7 +10,7 @@ from equivalence import assert_computes, cpu_source, fixed_graph_of
 
 import polyfuse as pf
 from polyfuse.codegen.lower import lower
-from polyfuse.codegen.rows_added_up import ROWS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.loop_ir import For, nodes_of
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -42,12 +42,12 @@ def steps(text: str, **sizes: int) -> set[int]:
 @pytest.mark.parametrize(
     ("text", "n", "c", "k", "expected"),
     [
-        (SQUARES, 64, 1000, 49, {ROWS}),
-        (SQUARES, 66, 1000, 49, {ROWS, 1}),  # and two that are left
+        (SQUARES, 64, 1000, 49, {FITTED.rows_added_up_rows}),
+        (SQUARES, 66, 1000, 49, {FITTED.rows_added_up_rows, 1}),  # and two that are left
         (SQUARES, 7, 1000, 49, {1}),  # few rows
         (SQUARES, 64, 1000, 257, {1}),  # long rows
         (SQUARES, 64, 1024, 49, {1}),  # rows 49 pages apart
-        (TWO, 64, 1000, 49, {ROWS}),
+        (TWO, 64, 1000, 49, {FITTED.rows_added_up_rows}),
         (HIGHEST, 64, 1000, 49, {1}),
     ],
 )

@@ -13,7 +13,7 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_in_lanes import _Arrays
 from polyfuse.codegen.rows_jointly import ROW
-from polyfuse.codegen.strip_tiles import STEPS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst
@@ -129,7 +129,11 @@ def test_rows_are_lanes_and_what_is_left_goes_in_step(case: str) -> None:
     low = lowered(CASES[case], B=128, T=512)
     wide = case in ("f64", "i64", "wider")
     assert [tuple(x.rows for x in t.ways) for t in low.tasks] == [(8 if wide else 16, 4)]
-    (steps, *_) = (n for n in nodes_of(low.tasks[0].together.body) if isinstance(n, For) and n.step == STEPS)
+    (steps, *_) = (
+        n
+        for n in nodes_of(low.tasks[0].together.body)
+        if isinstance(n, For) and n.step == FITTED.strip_tiles_steps
+    )
     inner = [n for n in nodes_of(steps.body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
     assert inner and {n.var for n in inner} == {ROW}
 
@@ -146,8 +150,8 @@ def test_one_tile_has_all_that_steps_read_of_a_run() -> None:
     loaded, stored = tiles(low)
     assert (loaded.buffer, stored.to and stored.to[0]) == ("x", "y")
     arrays = {b.tensor: b for b in low.kernel.buffers}
-    assert [str(e) for e in arrays[loaded.to[0]].extents] == [str(STEPS + 2), "16"]
-    assert [str(e) for e in arrays[stored.buffer].extents] == [str(STEPS), "16"]
+    assert [str(e) for e in arrays[loaded.to[0]].extents] == [str(FITTED.strip_tiles_steps + 2), "16"]
+    assert [str(e) for e in arrays[stored.buffer].extents] == [str(FITTED.strip_tiles_steps), "16"]
 
 
 def test_few_rows_few_steps_and_knobs_leave_it() -> None:
@@ -171,8 +175,8 @@ def test_arrays_of_the_worker_stay_in_l2() -> None:
 
 def test_loops_of_other_numbers_of_rows_have_arrays_of_their_own() -> None:
     arrays = _Arrays(made(FILTER, B=64, T=64).kernels[0], 1 << 20)
-    sixteen, eight = (arrays.array("x", F32, (IConst(STEPS),), rows) for rows in (16, 8))
-    assert sixteen is arrays.array("x", F32, (IConst(STEPS),), 16)
+    sixteen, eight = (arrays.array("x", F32, (IConst(FITTED.strip_tiles_steps),), rows) for rows in (16, 8))
+    assert sixteen is arrays.array("x", F32, (IConst(FITTED.strip_tiles_steps),), 16)
     assert [str(b.extents[-1]) for b in (sixteen, eight)] == ["16", "8"]
     assert sixteen.tensor != eight.tensor
 
@@ -244,7 +248,7 @@ def test_rows_whose_readers_come_after_all_of_them(rows: str, read: str, h: int,
 @pytest.mark.parametrize("back", [30, 32, 33])
 def test_steps_back_into_the_strip_before_and_farther(back: int, parallel: None) -> None:
     text = FAR.format(back)
-    assert bool(tiles(lowered(text, B=128, T=512))) == (back <= STEPS)
+    assert bool(tiles(lowered(text, B=128, T=512))) == (back <= FITTED.strip_tiles_steps)
     kernels = made(text, B=33, T=140)
     inputs = seeded_inputs(kernels.graph)
     (code,) = emit_together([Request(kernels)])

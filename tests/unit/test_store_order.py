@@ -9,7 +9,7 @@ import pytest
 from equivalence import cpu_source
 
 import polyfuse as pf
-from polyfuse.codegen.store_order import LARGE
+from polyfuse.cost.cpu_tables import FITTED
 
 STEP = """op f(inout p: f32[N], g: f32[N], inout m: f32[N]) {
   n[i] = 0.9 * m[i] + g[i]
@@ -26,10 +26,10 @@ FUNCTIONS = """op f(x: f32[N], g: f32[N]) -> (y: f32[N], z: f32[N]) {
 @pytest.mark.parametrize(
     ("text", "n", "expected"),
     [
-        (STEP, LARGE // 4, True),
-        (STEP, LARGE // 4 - 1, False),  # not large
-        (ONE, LARGE, False),
-        (FUNCTIONS, LARGE // 4, False),
+        (STEP, FITTED.store_order_large // 4, True),
+        (STEP, FITTED.store_order_large // 4 - 1, False),  # not large
+        (ONE, FITTED.store_order_large, False),
+        (FUNCTIONS, FITTED.store_order_large // 4, False),
     ],
 )
 def test_which_loops_have_two_orders(text: str, n: int, expected: bool) -> None:

@@ -9,7 +9,8 @@ from targets import Call, check_everywhere
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.unswitch import MOST_CONDITIONS, unswitch
+from polyfuse.codegen.unswitch import unswitch
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.dtypes import BOOL, F32, I64
@@ -60,13 +61,13 @@ def test_what_depends_on_lanes_or_data_or_guards_no_load_stays() -> None:
 
 def test_few_conditions_are_unswitched() -> None:
     value: Expr = ZERO
-    for k in range(MOST_CONDITIONS + 1):
+    for k in range(FITTED.unswitch_most_conditions + 1):
         value = guarded(at_least(T, k), value)
 
     def depth(block: tuple[object, ...]) -> int:
         return max((1 + max(depth(n.then), depth(n.other)) for n in block if isinstance(n, If)), default=0)
 
-    assert depth(unswitch(KERNEL, (lanes(value),))) == MOST_CONDITIONS
+    assert depth(unswitch(KERNEL, (lanes(value),))) == FITTED.unswitch_most_conditions
 
 
 @pytest.mark.parametrize(("b", "t", "c", "k"), [(2, 9, 70, 4), (1, 2, 5, 3), (1, 1, 1, 1), (0, 3, 8, 2)])

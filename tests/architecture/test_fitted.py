@@ -1,0 +1,101 @@
+"""Numbers that were fitted to machines are in `polyfuse.cost.cpu_tables`, with where they are from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import date
+
+import pytest
+from package_sources import Module, modules
+
+from polyfuse.cost.cpu_tables import AVX2, AVX512, FITTED, UNKNOWN, ZEN4, origins
+
+# Numbers of code generation that are no thresholds: widths of vectors, what compilers and GPUs can do, limits
+# of numbers, precision of sums.
+STRUCTURAL = {
+    "c_family": {"UNROLLED"},
+    "cuda": {"MOST_UNROLLED", "MOST_CALLED", "MOST_DECLARED"},
+    "decided": {"MOST_BOUNDS"},
+    "device_launches": {"SHARED_ALIGNMENT", "SHARED_PER_SM"},
+    "device_packs": {"MOST_PASSED", "MOST_COMMON"},
+    "digits": {"LEAST_HALVES", "UNROLLED"},
+    "halves": {"STEP"},
+    "index_width": {"LIMIT"},
+    "jammed_windows": {"EVEN_BYTES"},
+    "long_sums": {"FEWEST_ROWS", "LONG", "CHAIN"},
+    "long_totals": {"MOST_ELEMENTS"},
+    "masked_tails": {"FEWEST_LANES", "_BYTES"},
+    "neighbours": {"NARROWEST"},
+    "overlapping_ends": {"LEAST_BYTES"},
+    "prefetch": {"WHOLE"},
+    "quotients": {"SCALES", "_DIVIDERS"},
+    "register_tiles": {"MOST_BYTES", "VECTOR_BYTES", "LEAST_BYTES"},
+    "row_pieces": {"WIDTHS"},
+    "rows_in_lanes": {"_LINE_BYTES", "_SIZES"},
+    "rows_jointly": {"_VECTOR_BYTES"},
+    "rows_together": {"LONG"},
+    "scaled_functions": {"SMALLEST", "LARGEST"},
+    "short_functions": {"UNIT", "MOST"},
+    "short_rows_in_lanes": {"_LINE_BYTES"},
+    "spmd": {"WARP"},
+    "store_order": {"LEAST_BYTES"},
+    "straight_rows": {"SIZES"},
+    "thread_tiles": {"MOST_ROWS"},
+    "tile_text": {"WIDEST"},
+    "vector_access": {"VECTOR_BYTES"},
+    "vector_folds": {"FEWEST_BYTES"},
+    "vector_joins": {"_WIDTHS", "_PIECE"},
+    "vector_math": {"_FLOAT_ULP"},
+}
+CODEGEN = [m for m in modules() if m.name.startswith("polyfuse.codegen.")]
+
+
+def _is_number(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) and _is_number(right)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand)
+        case ast.Tuple(elts=elts):
+            return bool(elts) and all(map(_is_number, elts))
+        case ast.Dict(values=values):
+            return bool(values) and all(map(_is_number, values))
+        case _:
+            return False
+
+
+def numbers(module: Module) -> set[str]:
+    """The constants of a module that are numbers."""
+    found = set()
+    for node in module.tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+            found |= {n for n in names if re.fullmatch("[A-Z0-9_]+", n) and _is_number(node.value)}
+    return found
+
+
+@pytest.mark.parametrize("module", CODEGEN, ids=lambda m: m.name)
+def test_thresholds_of_code_generation_are_in_the_table(module: Module) -> None:
+    assert numbers(module) == STRUCTURAL.get(module.name.rpartition(".")[2], set())
+
+
+def test_every_number_has_an_origin() -> None:
+    for name, origin in origins().items():
+        assert origin.unit and origin.weighs and origin.machine in (AVX512, AVX2, ZEN4, UNKNOWN), name
+        assert date.fromisoformat(origin.date).year >= 2026, name
+
+
+def test_every_number_is_used() -> None:
+    text = "\n".join(m.text for m in modules() if m.name != "polyfuse.cost.cpu_tables")
+    assert set(re.findall(r"\bFITTED\.(\w+)", text)) == set(origins())
+
+
+def test_a_test_may_set_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FITTED, "jam_together", 5)
+    assert FITTED.jam_together == 5
+    with pytest.raises(AttributeError):
+        FITTED.no_such_number = 1  # type: ignore[attr-defined]
