@@ -37,7 +37,7 @@ from polyfuse.codegen import (
 )
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import cpu_mapping, online, rfactor, scatters
+from polyfuse.layers import cpu_mapping, online, rfactor
 from polyfuse.runtime import cpu as run_cpu
 from polyfuse.runtime import toolchain
 from polyfuse.targets import knobs_for
@@ -248,7 +248,7 @@ CHOICES = (
             Case("gnn_segsum", {"N": 50_000, "E": 50_000, "F": 7}),
             Case("gnn_segsum", {"N": 500_000, "E": 2_000_000, "F": 4}),
         ),
-        ((scatters, "FEWEST_OWNED", 16),),
+        ((FITTED, "scatters_fewest_owned", 16),),
     ),
     Choice(
         "rows in registers until the key changes",

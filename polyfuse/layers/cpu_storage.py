@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -27,9 +28,6 @@ from polyfuse.poly.footprint import Window, private_to_blocks, window
 from polyfuse.poly.legality import Illegal, check_turns
 
 Extents: TypeAlias = tuple[IndexExpr, ...]
-
-# A contracted array of one worker larger than this would not stay in its L2: it is global then.
-LARGEST_LOCAL_BYTES = 256 * 1024
 
 
 def crossing(model: PolyModel, nests: list[Nest], decisions: list[Decision]) -> dict[str, Extents]:
@@ -105,7 +103,11 @@ class CpuStorage:
         elements = product(found.extents)
         if not sizes(elements):
             count = evaluate(elements, {}) * tensor.dtype.bytes
-            most = LARGEST_LOCAL_BYTES if self.knobs.local_bytes is None else self.knobs.local_bytes
+            most = (
+                FITTED.cpu_storage_largest_local_bytes
+                if self.knobs.local_bytes is None
+                else self.knobs.local_bytes
+            )
             if count <= most:
                 reason = f"{format_bytes(count)} live in an iteration of {loops}" if loops else "small"
                 self.decisions.append(Decision("contract", name, True, f"to a worker's array: {reason}"))

@@ -18,6 +18,7 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.extents import extents, instances
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.cpu_core import Core, overlap_room
@@ -38,17 +39,6 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.nest import has_band
 from polyfuse.layers.rematerialise import tensor_bytes
 
-# Shorter rows arrive before they are needed without it: the hardware runs ahead by about so much.
-LEAST_ROW_BYTES = 1024
-# Of L2, what both the row and the next one may take each.
-SHARE_OF_L2 = 1 / 4
-# Of L1, what a row may take if its last phase computes little: longer ones come as fast by themselves.
-SHARE_OF_L1 = 1 / 2
-# Of L3, what rows in order may take that come from there; results need the rest.
-SHARE_IN_L3 = 0.8
-# Of L3, what all rows take at least and at most where they overlap and it pays to ask for some that the last
-# phase reads no more.
-SHARES_OF_L3 = (1 / 2, 2)
 REASON = "the next row is prefetched"
 
 
@@ -97,12 +87,12 @@ def _refusal(
     last = _last(graph, nest)
     overlap = row <= overlap_room(core) and _overlap(graph, nest, rows)
     kept = [t for t in found if t not in _reads(graph, last)]
-    if row > l2.capacity * SHARE_OF_L2:
+    if row > l2.capacity * FITTED.prefetch_share_of_l2:
         return f"two rows of {format_bytes(row)} do not fit in L2 with what else is there"
-    near, far = (l3.capacity * share for share in SHARES_OF_L3)
+    near, far = (l3.capacity * share for share in FITTED.prefetch_shares_of_l3)
     if kept and not (overlap and near < whole <= far):
         return f"the last phase reads {', '.join(kept)} no more"
-    if row < LEAST_ROW_BYTES:
+    if row < FITTED.prefetch_least_row_bytes:
         return f"rows of {format_bytes(row)} are too short"
     if whole <= l2.capacity:
         return f"{format_bytes(whole)} in all stay in L2 from call to call"
@@ -110,9 +100,9 @@ def _refusal(
         return None
     if _heads(graph, _phases(graph, nest)):
         return "one pass makes all sums of a row, and waits for memory itself"
-    if row > l1.capacity * SHARE_OF_L1:
+    if row > l1.capacity * FITTED.prefetch_share_of_l1:
         return f"rows of {format_bytes(row)} do not stay in L1, and the last phase waits for memory itself"
-    if whole <= l3.capacity * SHARE_IN_L3 and not _are_parallel(rows):
+    if whole <= l3.capacity * FITTED.prefetch_share_in_l3 and not _are_parallel(rows):
         return f"{format_bytes(whole)} in all stay in L3, and rows in order follow one another fast enough"
     return None
 

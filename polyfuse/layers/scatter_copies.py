@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -24,12 +25,6 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, IterDim, Read, Statement
 from polyfuse.layers.fresh import fresh_name
 from polyfuse.layers.nest import volume
 from polyfuse.layers.rematerialise import tensor_bytes
-
-# Updates for each element of the copies, at least.
-FEWEST_UPDATES = 4
-# Copies of a part, which its updates take in turn, where each has so many bytes at most.
-TURNS = 4
-MOST_BYTES = 64 * 1024
 
 
 def worth_copying(graph: TensorGraph, scatters: Sequence[str], threads: int, core: Core) -> bool:
@@ -41,7 +36,7 @@ def worth_copying(graph: TensorGraph, scatters: Sequence[str], threads: int, cor
         target = graph.tensor(graph.statement(n).target)
         nbytes = tensor_bytes(graph, target.name)
         largest = max(largest, nbytes)
-        if FEWEST_UPDATES * threads * nbytes > volume(graph, (n,)) * target.dtype.bytes:
+        if FITTED.scatter_copies_fewest_updates * threads * nbytes > volume(graph, (n,)) * target.dtype.bytes:
             return False
     return largest <= core.l2
 
@@ -49,8 +44,12 @@ def worth_copying(graph: TensorGraph, scatters: Sequence[str], threads: int, cor
 def turns_of(graph: TensorGraph, s: Statement) -> int:
     """How many copies of a scatter's result a part has."""
     target = graph.tensor(s.target)
-    small = tensor_bytes(graph, target.name) <= MOST_BYTES
-    return TURNS if s.accumulate and target.dtype.is_float and found_by_data(s) and small else 1
+    small = tensor_bytes(graph, target.name) <= FITTED.scatter_copies_most_bytes
+    return (
+        FITTED.scatter_copies_turns
+        if s.accumulate and target.dtype.is_float and found_by_data(s) and small
+        else 1
+    )
 
 
 def in_turns(part: Statement, tensor: Tensor, turns: int, count: IndexExpr) -> tuple[Statement, Tensor]:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -45,17 +46,6 @@ from polyfuse.layers.cpu_mapping import SMALLEST_PARALLEL, factored, map_phase, 
 from polyfuse.layers.depending import depending
 from polyfuse.layers.nest import Nest, span_of, volume
 from polyfuse.layers.scatter_copies import worth_copying
-
-# Rows of fewer elements have copies where the result is small, rather than owners.
-FEWEST_TOGETHER = 16
-# Single elements do not pay for the indices that owners look through.
-FEWEST_OWNED = 2
-# Parts for each worker where rows have so many bytes, so that the slowest has not twice the work.  Many
-# workers have one each, because every part looks through all indices; so do few where rows are shorter,
-# because the hardware fetches what lies between the rows of a part.
-LONG_ROW = 1024
-PARTS_PER_THREAD = 2
-MOST_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +145,7 @@ def scatter_of(
     wide = next(_trip(d) for d in s.dims if d.name == loops[0]) >= threads
     copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)
     owners = _owners(graph, s, free, threads if parallel else 1)
-    short = prod(_trip(d) for d in s.dims if d.name in free) < FEWEST_TOGETHER
+    short = prod(_trip(d) for d in s.dims if d.name in free) < FITTED.scatters_fewest_together
     if short and (copies or not parallel):
         owners = None
     if owners is None and not (copies and short):
@@ -172,13 +162,22 @@ def _owners(graph: TensorGraph, s: Statement, free: tuple[str, ...], threads: in
     extent = graph.tensor(s.target).shape[places[0]]
     together = prod(_trip(d) for d in s.dims if d.name in free)
     rows = len(places) == 1 and places[0] < len(s.write) - 1 and len(free) == len(s.write) - 1
-    if not rows or not isinstance(extent, IConst) or together < FEWEST_OWNED or free[-1] != _last(s):
+    if (
+        not rows
+        or not isinstance(extent, IConst)
+        or together < FITTED.scatters_fewest_owned
+        or free[-1] != _last(s)
+    ):
         return None
     (key,) = (s.write[k] for k in places)
     if depends_on(key) & set(free):
         return None
-    long = together * s.expr.dtype.bytes >= LONG_ROW
-    parts = max(threads, min(PARTS_PER_THREAD * threads, MOST_PARTS)) if long and threads > 1 else threads
+    long = together * s.expr.dtype.bytes >= FITTED.scatters_long_row
+    parts = (
+        max(threads, min(FITTED.scatters_parts_per_thread * threads, FITTED.scatters_most_parts))
+        if long and threads > 1
+        else threads
+    )
     return Owners(s.target, places[0], max(1, min(extent.value, parts)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import binary
@@ -19,8 +20,6 @@ from polyfuse.layers.loop_order import best_of, better, held
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, push, racing, trip_of
 from polyfuse.layers.windows import window_rows
 
-# Iterations of a strip: totals of its elements stay in L1.
-SUNK_STRIP = 256
 # Strips that are shared out evenly have a few lines of the narrowest type, and whole ones, or lines of wider
 # types where threads would have more than so much to do beyond their share.
 SHORTEST_STRIP, WHOLE, UNEVEN = 128, (64, 32, 16), 1.1
@@ -76,11 +75,11 @@ def _may_sink(graph: TensorGraph, m: Member, phase: Band) -> bool:
 def sunk_strip(trip: int | None, threads: int) -> int:
     """The length of strips that all threads have equally many of, where each has one at least."""
     if trip is None or trip < threads * SHORTEST_STRIP:
-        return SUNK_STRIP
-    strips = -(-trip // SUNK_STRIP)
+        return FITTED.sinking_sunk_strip
+    strips = -(-trip // FITTED.sinking_sunk_strip)
     each = -(-trip // (-(-strips // threads) * threads))
     lengths = [-(-each // whole) * whole for whole in WHOLE]
-    return min(SUNK_STRIP, next((n for n in lengths if n <= UNEVEN * each), lengths[-1]))
+    return min(FITTED.sinking_sunk_strip, next((n for n in lengths if n <= UNEVEN * each), lengths[-1]))
 
 
 def strips(m: Member, size: int) -> Member:

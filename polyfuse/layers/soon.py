@@ -13,13 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.kernel import Kernel, KernelGraph
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.streams import touched
-
-# Of L3: other data and other programs have the rest.
-SHARE_OF_L3 = 1 / 2
 
 
 def fetched_soon(
@@ -29,7 +27,7 @@ def fetched_soon(
     if wanted is False or (kernels.graph.sizes and not wanted):
         return kernels
     levels, total = table_cpu(threads).levels, 0 if wanted else touched(kernels)
-    if not wanted and total <= levels[-2].capacity * SHARE_OF_L3:
+    if not wanted and total <= levels[-2].capacity * FITTED.soon_share_of_l3:
         return kernels
     least = -1.0 if wanted else levels[1].capacity
     found = {k.name: _inputs(k, least) for k in kernels.kernels if k.library is None}

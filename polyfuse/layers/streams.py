@@ -12,16 +12,12 @@ from dataclasses import replace
 from math import prod
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision, format_bytes
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, depends_on, statement_reads
 from polyfuse.layers.product_measures import extents_of
-
-# Results smaller than this are worth no second thought.
-LEAST_BYTES = 1 << 20
-# So many times the last cache, which others use as well.
-BEYOND = 1.0
 
 
 def stores_past_caches(
@@ -30,11 +26,11 @@ def stores_past_caches(
     """The kernels with `Buffer.past` set: where it pays (None), wherever it can be done, or nowhere."""
     if kernels.graph.sizes or wanted is False:
         return kernels
-    found = [n for n in _results(kernels) if wanted or _bytes(kernels, n) >= LEAST_BYTES]
+    found = [n for n in _results(kernels) if wanted or _bytes(kernels, n) >= FITTED.streams_least_bytes]
     if not found:
         return kernels
     total, capacity = touched(kernels), table_cpu(threads).levels[-2].capacity
-    pays = total > BEYOND * capacity
+    pays = total > FITTED.streams_beyond * capacity
     names = ", ".join(found)
     if not (wanted or pays):
         if total > capacity / 4:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IVar, binary
@@ -28,7 +29,6 @@ from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, heavy, innermost, is_free, iterations, trip_of
 from polyfuse.layers.rematerialise import tensor_bytes
 from polyfuse.layers.row_phases import functions_first, last_phases_along
-from polyfuse.layers.soon import SHARE_OF_L3
 
 # Bytes of a tile along memory and in the lanes: longer tiles do not stay in L1. Where lines come from memory,
 # wider ones meet fewer lines twice, at their borders.
@@ -218,7 +218,7 @@ def _heights(graph: TensorGraph, stored: list[Statement], longest: int, threads:
     Arrays may come from L3: fewer rows, with shorter runs of lines, take longer."""
     types = _types(graph, stored)
     size, each = max((t.bytes for t in types), default=1), longest * sum(t.bytes for t in types)
-    most = table_cpu(threads).levels[-2].capacity * SHARE_OF_L3 / threads
+    most = table_cpu(threads).levels[-2].capacity * FITTED.soon_share_of_l3 / threads
     numbers = (FAR_BYTES // size >> k for k in range(FAR_BYTES.bit_length()))
     return [n for n in numbers if n >= ROWS[-1] and n * each <= most]
 
@@ -245,7 +245,7 @@ def _from_memory(graph: TensorGraph, names: tuple[str, ...], threads: int) -> bo
     """Is what statements touch far from all in L3?"""
     touched = {t for n in names for t in _touched(graph, n)}
     total = sum(tensor_bytes(graph, t) for t in touched)
-    return total > table_cpu(threads).levels[-2].capacity * SHARE_OF_L3
+    return total > table_cpu(threads).levels[-2].capacity * FITTED.soon_share_of_l3
 
 
 def _touched(graph: TensorGraph, name: str) -> set[str]:

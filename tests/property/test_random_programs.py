@@ -14,9 +14,10 @@ from programs import random_program
 from targets import Call, check_everywhere
 from thinned import thinned
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping, products, sinking
+from polyfuse.layers import cpu_mapping, products
 from polyfuse.pipeline import fixed_graph
 from polyfuse.runtime import cpu
 
@@ -52,7 +53,7 @@ def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pyte
     """Blocks, strips and partial sums of a few iterations each, run by several workers."""
     for name, value in (("SMALLEST_PARALLEL", 4), ("FEWEST_FACTORED", 3), ("STRIP", 3)):
         monkeypatch.setattr(cpu_mapping, name, value)
-    monkeypatch.setattr(sinking, "SUNK_STRIP", 2)
+    monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
     monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     check_group(group)
 

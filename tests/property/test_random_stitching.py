@@ -18,9 +18,10 @@ from thinned import thinned
 from ways import check
 
 from polyfuse.codegen.cpu import Request
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping, sinking
+from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -106,7 +107,7 @@ def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
             ("STRIP", 3),
         ):
             monkeypatch.setattr(cpu_mapping, name, value)
-        monkeypatch.setattr(sinking, "SUNK_STRIP", 2)
+        monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
         monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from equivalence import assert_computes, assert_right, fixed_graph_of, run_kernels, seeded_inputs
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph, tree
@@ -372,7 +373,7 @@ def test_everything_spread_as_far_as_possible(
     """Limits of size put out of force, so that small tensors show every mapping."""
     for name, value in {"SMALLEST_PARALLEL": 1, "STRIP": 4}.items():
         monkeypatch.setattr(cpu_mapping, name, value)
-    monkeypatch.setattr(sinking, "SUNK_STRIP", 4)
+    monkeypatch.setattr(FITTED, "sinking_sunk_strip", 4)
     for sizes in ({"T": 33, "H": 37}, {"T": 1, "H": 9}, {"T": 17, "H": 17}):
         if "H >= T" in text and sizes["H"] < sizes["T"]:
             continue
@@ -418,7 +419,7 @@ def test_strips_of_columns_are_shared_out_evenly() -> None:
         (n, t): sinking.sunk_strip(n, t) for n, t in ((768, 2), (3072, 2), (768, 1), (300, 2), (1000, 3))
     }
     assert found == {(768, 2): 192, (3072, 2): 256, (768, 1): 256, (300, 2): 160, (1000, 3): 176}
-    assert sinking.sunk_strip(255, 2) == sinking.sunk_strip(None, 8) == sinking.SUNK_STRIP
+    assert sinking.sunk_strip(255, 2) == sinking.sunk_strip(None, 8) == FITTED.sinking_sunk_strip
 
 
 # The mean of each column, then a sum over all that reads it: they agree on j, along which memory lies.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pace import in_time
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.diagnostics import ArgumentError, InternalError
 from polyfuse.frontend_dsl.bind import bind_sizes
 from polyfuse.frontend_dsl.build_graph import instantiate
@@ -19,7 +20,7 @@ from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers import cpu_mapping, sinking
+from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
@@ -469,7 +470,7 @@ def mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "parallel":
         monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 8)
         monkeypatch.setattr(cpu_mapping, "STRIP", 4)
-        monkeypatch.setattr(sinking, "SUNK_STRIP", 4)
+        monkeypatch.setattr(FITTED, "sinking_sunk_strip", 4)
     return str(request.param)
 
 

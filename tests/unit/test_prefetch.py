@@ -101,7 +101,7 @@ def test_rows_of_a_loop_inside_chunks() -> None:
 
 @pytest.mark.parametrize("width", [4096, 4097, 5000, 12345])
 def test_pieces_cover_a_row(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "SHARE_OF_L1", 9)
+    monkeypatch.setattr(FITTED, "prefetch_share_of_l1", 9)
     kernels, _ = made(HALVES, T=512, H=width)
     (task,) = lower(kernels.kernels[0]).tasks
     loop = task.body[-1]
@@ -185,7 +185,7 @@ def test_results_stay_the_same(
 ) -> None:
     monkeypatch.setattr(FITTED, "prefetch_as_one_bytes", as_one)
     monkeypatch.setattr(FITTED, "prefetch_piece_bytes", 512)
-    monkeypatch.setattr(prefetch, "LEAST_ROW_BYTES", 1)
+    monkeypatch.setattr(FITTED, "prefetch_least_row_bytes", 1)
     monkeypatch.setattr(prefetch, "tensor_bytes", lambda graph, tensor: 2**30)
     monkeypatch.setattr("polyfuse.layers.cpu_mapping.SMALLEST_PARALLEL", 1)
     known = {n: v for n, v in zip("BTH", sizes, strict=True) if f"{n}," in text or f"{n}]" in text}

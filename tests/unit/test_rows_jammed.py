@@ -15,6 +15,7 @@ from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_jammed import in_common, rows_jammed
 from polyfuse.codegen.tasks import Task, tasks_of
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.dtypes import F32, I64
@@ -35,7 +36,6 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
-from polyfuse.layers import prefetch
 from polyfuse.runtime.cpu import CpuExecutable
 
 LN = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{
@@ -125,8 +125,8 @@ def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
     parallel: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """67 rows in shares of eight: the last one has three."""
-    monkeypatch.setattr(prefetch, "SHARE_OF_L1", 99)
-    monkeypatch.setattr(prefetch, "SHARE_IN_L3", 0)
+    monkeypatch.setattr(FITTED, "prefetch_share_of_l1", 99)
+    monkeypatch.setattr(FITTED, "prefetch_share_in_l3", 0)
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)

@@ -11,11 +11,12 @@ from targets import Call, check_everywhere
 from thinned import thinned
 
 import polyfuse as pf
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.layers import cpu_mapping, scatter_copies, scatters
+from polyfuse.layers import cpu_mapping, scatters
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.runtime import cpu
@@ -169,7 +170,7 @@ def test_every_form_against_the_reference(
     for module in (cpu_mapping, scatters):
         monkeypatch.setattr(module, "SMALLEST_PARALLEL", 4)
     monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
-    monkeypatch.setattr(scatter_copies, "FEWEST_UPDATES", 0)
+    monkeypatch.setattr(FITTED, "scatter_copies_fewest_updates", 0)
     rng = np.random.default_rng(threads)
     calls = []
     for n, m in shapes:
