@@ -37,7 +37,7 @@ from polyfuse.codegen import (
 )
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import cpu_mapping, online, rfactor
+from polyfuse.layers import online, rfactor
 from polyfuse.runtime import cpu as run_cpu
 from polyfuse.runtime import toolchain
 from polyfuse.targets import knobs_for
@@ -358,7 +358,7 @@ CHOICES = (
             Case("ln_fwd", {"T": 26, "H": 768}),
             Case("astitch_768", {"T": 26, "H": 768}),
         ),
-        ((cpu_mapping, "SMALLEST_ROWS", 1 << 40), (run_cpu, "PARALLEL_WORK", 1 << 40)),
+        ((FITTED, "cpu_mapping_smallest_rows", 1 << 40), (run_cpu, "PARALLEL_WORK", 1 << 40)),
     ),
     Choice(
         "small kernels shared out by their work",
@@ -367,7 +367,7 @@ CHOICES = (
             Case("bias_gelu", {"T": 100, "H": 256}),
             Case("lstm_cell", {"B": 100, "H": 64}),
         ),
-        ((cpu_mapping, "SMALLEST_ROWS", 1 << 40), (cpu_mapping, "SMALLEST_PARALLEL", 1 << 40)),
+        ((FITTED, "cpu_mapping_smallest_rows", 1 << 40), (FITTED, "cpu_mapping_smallest_parallel", 1 << 40)),
     ),
     Choice(
         "plain stores of smaller operators",

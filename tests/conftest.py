@@ -24,7 +24,7 @@ _changed = pytest.StashKey[list[str]]()
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr("polyfuse.layers.cpu_mapping.SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr("polyfuse.cost.cpu_tables.FITTED.cpu_mapping_smallest_parallel", 1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

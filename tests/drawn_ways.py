@@ -34,13 +34,11 @@ from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.target import GpuTarget, Target
 from polyfuse.layers import (
-    cpu_mapping,
     library_calls,
     loop_order,
     online,
     products,
     row_dims,
-    scatters,
     tile_shapes,
 )
 from polyfuse.layers.clusters import Clustering
@@ -198,18 +196,17 @@ def drawn_thresholds(seed: int) -> Iterator[None]:
 
 
 THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
-    (cpu_mapping, "SMALLEST_PARALLEL", (4, 4, 64)),
-    (cpu_mapping, "FEWEST_FACTORED", (2, 3, 16)),
-    (cpu_mapping, "STRIP", (3, 8, 16)),
+    (FITTED, "cpu_mapping_smallest_parallel", (4, 4, 64)),
+    (FITTED, "cpu_mapping_fewest_factored", (2, 3, 16)),
+    (FITTED, "cpu_mapping_strip", (3, 8, 16)),
     (FITTED, "sinking_sunk_strip", (2, 5, 16)),
     (loop_order, "FEWEST_LANES", (2, 4, 16)),
-    (cpu_mapping, "LONGEST_SUNK", (4, 16, 2048)),
+    (FITTED, "cpu_mapping_longest_sunk", (4, 16, 2048)),
     (row_dims, "LEAD", (0, 1000)),
     *((products, f"FEWEST_{what}", (1,)) for what in ("PRODUCTS", "ROWS", "COLUMNS", "OVER")),
     (library_calls, "FEWEST_PRODUCTS", (1, 100, 32 * 1024)),
     (FITTED, "scatters_fewest_together", (1, 2, 16)),
     (FITTED, "scatters_fewest_owned", (1, 2, 16)),
-    (scatters, "SMALLEST_PARALLEL", (4,)),
     (FITTED, "cpu_storage_largest_local_bytes", (64, 1024, 256 * 1024)),
     (FITTED, "prefetch_least_row_bytes", (1, 1024)),
     (FITTED, "lanes_fewest_rounds", (1, 2, 4)),

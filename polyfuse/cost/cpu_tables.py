@@ -358,6 +358,53 @@ class CpuTable:
     streams_beyond: float = _fitted(
         1.0, "times L3", "results that pass the caches; others use the cache as well", _DAY_21
     )
+    cpu_mapping_smallest_parallel: int = _fitted(
+        32 * 1024, "work", "less is faster on one core than spread over several", _DAY_21
+    )
+    cpu_mapping_smallest_rows: int = _fitted(
+        8 * 1024, "work", "from here on rows in which loops follow one another take turns", _DAY_26
+    )
+    cpu_mapping_fewest_factored: int = _fitted(
+        16,
+        "iterations",
+        "shorter reductions are not worth partial results, unless each is worth a worker",
+        _DAY_21,
+    )
+    cpu_mapping_strip: int = _fitted(
+        2048,
+        "iterations",
+        "a strip-mined loop: long enough for vectors, short enough for balance and L1",
+        _DAY_21,
+    )
+    cpu_mapping_small_matrix: int = _fitted(
+        64, "elements", "what an iteration of a worker computes whole", _DAY_24
+    )
+    cpu_mapping_longest_sunk: int = _fitted(
+        2048,
+        "iterations",
+        "longer loops inside of a row that runs across a reduction are cut into strips",
+        _DAY_21,
+    )
+    cpu_mapping_chunks_per_thread: int = _fitted(
+        4, "chunks", "parts of a long reduction for each thread", _DAY_21
+    )
+    cpu_mapping_fewest_parts: int = _fitted(
+        32, "parts", "a sum in fewer is as inexact as many numbers one by one", _DAY_21
+    )
+    cpu_mapping_fewest_rows: int = _fitted(
+        32,
+        "rows",
+        "what a part sums, whose partial result is a whole row; 8, 16, 32 and 64 were tried",
+        _DAY_21,
+    )
+    totals_first_most_totals: int = _fitted(
+        2048, "elements", "totals that lie in L1 beside what they are computed from", _DAY_23
+    )
+    row_pairs_rows_of_a_worker: int = _fitted(
+        16, "rows", "for each worker at least, so that all have about as much to do", _DAY_23
+    )
+    row_pairs_fewest_others: int = _fitted(64, "rows", "others for each row, at least", _DAY_23)
+    outer_order_longest: int = _fitted(1024, "bytes", "a piece, at most", _DAY_24)
 
 
 FITTED = CpuTable()

@@ -17,6 +17,7 @@ from itertools import groupby, takewhile
 from math import prod
 
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.shared_steps import Gain, part_seconds
 from polyfuse.cost.stitching_gain import microseconds
 from polyfuse.decisions import Decision, counted
@@ -58,35 +59,19 @@ from polyfuse.layers.time_steps import is_spread, steps_of
 from polyfuse.layers.totals_first import totals_first
 from polyfuse.layers.transposed import rows_of_results, transposed_tiles
 
-# Below this much work (`ir.work`) a kernel is faster on one core than spread over several.
-SMALLEST_PARALLEL = 32 * 1024
-# From here on rows in which loops follow one another take turns (`codegen.rows_together`).
-SMALLEST_ROWS = 8 * 1024
-# A reduction over fewer iterations is not worth partial results, unless each is worth a worker.
-FEWEST_FACTORED = 16
-# Iterations of a strip-mined loop: long enough for vectors, short enough for balance and L1.
-STRIP = 2048
-SMALL_MATRIX = 64  # elements, which an iteration of a worker computes whole
-# A longer loop inside of a row that runs across a reduction is cut into strips, whose totals stay in L1.
-LONGEST_SUNK = 2048
-CHUNKS_PER_THREAD = 4
-# A sum in few parts is a sum of many numbers one by one, and as inexact as that.
-FEWEST_PARTS = 32
-# A part whose partial result is a whole row sums this many rows: each row of partial results is cleared, kept
-# in a cache beside the rows, and read once more at the end, by one thread.  Measured with 8, 16, 32 and 64.
-FEWEST_ROWS = 32
-
 
 def parts_of(threads: int) -> int:
     """Into how many parts a long reduction is cut."""
-    return max(FEWEST_PARTS, threads * CHUNKS_PER_THREAD)
+    return max(FITTED.cpu_mapping_fewest_parts, threads * FITTED.cpu_mapping_chunks_per_thread)
 
 
 def worth_factoring(instances: int, trip: int) -> bool:
     """Is a reduction with so many instances, over so many iterations of its outermost loop, worth partial
     results? A batch of few samples is, where each sample is long."""
-    long = trip >= FEWEST_FACTORED or (trip > 1 and instances >= trip * SMALLEST_PARALLEL)
-    return long and instances >= SMALLEST_PARALLEL
+    long = trip >= FITTED.cpu_mapping_fewest_factored or (
+        trip > 1 and instances >= trip * FITTED.cpu_mapping_smallest_parallel
+    )
+    return long and instances >= FITTED.cpu_mapping_smallest_parallel
 
 
 def map_phase(
@@ -130,7 +115,7 @@ def _spreads(graph: TensorGraph, part: Tree, threads: int, knobs: CpuKnobs) -> b
     if not isinstance(part, Band):
         return False
     if part.members[0].coincident:
-        return volume(graph, statements(part)) >= SMALLEST_PARALLEL
+        return volume(graph, statements(part)) >= FITTED.cpu_mapping_smallest_parallel
     return _map_steps(graph, part, threads, [], knobs) is not None
 
 
@@ -197,18 +182,18 @@ def _map_parallel(
     smallest: int | None = None,
 ) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
-    not too small: `SMALLEST_PARALLEL`, or as much as `smallest` says."""
-    smallest = SMALLEST_PARALLEL if smallest is None else smallest
+    not too small: `FITTED.cpu_mapping_smallest_parallel`, or as much as `smallest` says."""
+    smallest = FITTED.cpu_mapping_smallest_parallel if smallest is None else smallest
     rows = tiled = rows_of_results(graph, phase, threads, decisions)
     if tiled is None:
         sunk = sink(graph, phase, threads, decisions, knobs)
         if not isinstance(sunk, Band):
             return vectorise(graph, sunk, threads, decisions, knobs)
-        phase = _strip_mine(graph, sunk, knobs.strip or STRIP, smallest)
+        phase = _strip_mine(graph, sunk, knobs.strip or FITTED.cpu_mapping_strip, smallest)
         tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
-    least = min(smallest, SMALLEST_ROWS) if has_band(phase.child) else smallest
+    least = min(smallest, FITTED.cpu_mapping_smallest_rows) if has_band(phase.child) else smallest
     if work(graph, statements(phase)) < least:
         free = 0
     elif of_pairs(graph, phase, free, threads):
@@ -271,7 +256,11 @@ def factored(
 
 def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """A nest that combines partial results: those of scatters may be many for each of a few parts."""
-    end = rows_first(graph, end) if volume(graph, statements(end)) >= SMALLEST_PARALLEL else end
+    end = (
+        rows_first(graph, end)
+        if volume(graph, statements(end)) >= FITTED.cpu_mapping_smallest_parallel
+        else end
+    )
     if isinstance(end, Band) and is_free(graph, end.members[0], statements(end)):
         return _map_parallel(graph, end, threads, decisions, knobs)
     return vectorise(graph, end, threads, decisions, knobs)
@@ -282,7 +271,7 @@ def _fewest_rows(graph: TensorGraph, split: tuple[str, ...], trip: int) -> int:
     an iteration has for the terms it adds."""
     targets = [(graph.tensor(s.target), turns_of(graph, s)) for s in map(graph.statement, split)]
     kept = max(copies * tensor_bytes(graph, t.name) // t.dtype.bytes for t, copies in targets)
-    return max(1, -(-FEWEST_ROWS * kept * trip // max(1, volume(graph, split))))
+    return max(1, -(-FITTED.cpu_mapping_fewest_rows * kept * trip // max(1, volume(graph, split))))
 
 
 def _cannot_factor(
@@ -313,8 +302,11 @@ def _free_members(graph: TensorGraph, phase: Band) -> int:
     count = sum(1 for _ in takewhile(lambda m: is_free(graph, m, names), phase.members))
     if has_band(phase.child):
         return count
-    trips = [trip_of(graph, m) or SMALL_MATRIX for m in phase.members]
-    return next((k for k in range(1, count) if prod(trips[k:]) <= SMALL_MATRIX), min(count, len(trips) - 1))
+    trips = [trip_of(graph, m) or FITTED.cpu_mapping_small_matrix for m in phase.members]
+    return next(
+        (k for k in range(1, count) if prod(trips[k:]) <= FITTED.cpu_mapping_small_matrix),
+        min(count, len(trips) - 1),
+    )
 
 
 def _as_one_band(graph: TensorGraph, phase: Tree) -> Tree:
@@ -401,6 +393,6 @@ def _along_memory(
     trip = trip_of(graph, best)
     if trip is None or not better(graph, best, (last,), names, passed):
         return members
-    kept = trip > LONGEST_SUNK and not is_free(graph, last, names)
+    kept = trip > FITTED.cpu_mapping_longest_sunk and not is_free(graph, last, names)
     strip = (strips(best, sinking.sunk_strip(trip, threads)),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

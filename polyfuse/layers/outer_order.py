@@ -15,14 +15,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, statements
 from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
 from polyfuse.layers.nest import has_band, is_free, trip_of
 from polyfuse.layers.strides import address, stride
-
-# Bytes of a piece at most.
-LONGEST = 1024
 
 
 def along_writes(graph: TensorGraph, phase: Band) -> Band:
@@ -33,7 +31,7 @@ def along_writes(graph: TensorGraph, phase: Band) -> Band:
     if len(outer) < 2 or not (phase.permutable and plain) or has_band(phase.child):
         return phase
     size = max(graph.tensor(graph.statement(n).target).dtype.bytes for n in names)
-    if (trip_of(graph, last) or LONGEST) * size > LONGEST:
+    if (trip_of(graph, last) or FITTED.outer_order_longest) * size > FITTED.outer_order_longest:
         return phase
     found = [*_strides(graph, outer, names)]
     if any(graph.statement(n).reduction for n in names) or any(s is None for _, s in found):

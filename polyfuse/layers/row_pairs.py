@@ -8,14 +8,11 @@ the number of a pair apart, and has a loop that vectors may run along (`layers.t
 
 from __future__ import annotations
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.schedule_tree import Band, Member, statements
 from polyfuse.ir.tensor_graph import TensorGraph, depends_on, reads
 from polyfuse.layers.nest import has_band, trip_of
-
-# Rows at least that each worker has, so that all have about as much to do, and others for each row.
-ROWS_OF_A_WORKER = 16
-FEWEST_OTHERS = 64
 
 
 def of_pairs(graph: TensorGraph, phase: Band, free: int, threads: int) -> bool:
@@ -25,7 +22,7 @@ def of_pairs(graph: TensorGraph, phase: Band, free: int, threads: int) -> bool:
         return False
     one, other = phase.members[free - 2 : free]
     trips = [trip_of(graph, m) or 0 for m in (one, other)]
-    if trips[0] < ROWS_OF_A_WORKER * threads or trips[1] < FEWEST_OTHERS:
+    if trips[0] < FITTED.row_pairs_rows_of_a_worker * threads or trips[1] < FITTED.row_pairs_fewest_others:
         return False
     found: set[tuple[bool, bool]] = set()
     for n in statements(phase):

@@ -42,7 +42,7 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     statement_reads,
 )
-from polyfuse.layers.cpu_mapping import SMALLEST_PARALLEL, factored, map_phase, vectorise
+from polyfuse.layers.cpu_mapping import factored, map_phase, vectorise
 from polyfuse.layers.depending import depending
 from polyfuse.layers.nest import Nest, span_of, volume
 from polyfuse.layers.scatter_copies import worth_copying
@@ -140,7 +140,7 @@ def scatter_of(
     rest = [d.name for d in s.dims if d.name not in free]
     if not s.accumulate or not _fixed(s.dims) or not free or not found & set(rest):
         return None
-    parallel = threads > 1 and volume(graph, (s.name,)) >= SMALLEST_PARALLEL
+    parallel = threads > 1 and volume(graph, (s.name,)) >= FITTED.cpu_mapping_smallest_parallel
     loops = (*(d for d in rest if d in found), *(d for d in rest if d not in found), *free)
     wide = next(_trip(d) for d in s.dims if d.name == loops[0]) >= threads
     copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)

@@ -11,6 +11,7 @@ from functools import singledispatch
 from math import prod
 from typing import Protocol
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.extents import Extents
 from polyfuse.cost.operations import operations
 from polyfuse.ir.schedule_tree import Band, Member
@@ -74,7 +75,7 @@ class CpuFigures:
         self, graph: TensorGraph, group: Group, free: tuple[Member, ...], reducing: tuple[Member, ...]
     ) -> tuple[int, int]:
         instances = volume(graph, group.names)
-        if instances < cpu_mapping.SMALLEST_PARALLEL:
+        if instances < FITTED.cpu_mapping_smallest_parallel:
             return 1, 1
         first = group.rows[0] if group.rows else None
         if first in reducing and (not free or (trip_of(graph, first) or 0) >= 64):
@@ -86,13 +87,13 @@ class CpuFigures:
 
     def of_pattern(self, rows: PatternRows) -> tuple[int, int]:
         """The innermost loop of plain points is left to the lanes."""
-        if rows.size < cpu_mapping.SMALLEST_PARALLEL:
+        if rows.size < FITTED.cpu_mapping_smallest_parallel:
             return 1, 1
         if rows.inner is not None:
             outer = rows.free / max(1.0, rows.inner)
-            return max(1, int(outer if outer > 1 else rows.inner // cpu_mapping.STRIP)), 1
+            return max(1, int(outer if outer > 1 else rows.inner // FITTED.cpu_mapping_strip)), 1
         longest = rows.split or 0.0
-        if rows.free >= self.threads or longest < cpu_mapping.FEWEST_FACTORED:
+        if rows.free >= self.threads or longest < FITTED.cpu_mapping_fewest_factored:
             return max(1, int(rows.free)), 1
         return int(min(longest, cpu_mapping.parts_of(self.threads))), 2
 
@@ -133,7 +134,7 @@ def _chunks(graph: TensorGraph, group: Group, free: tuple[Member, ...]) -> int:
     outer = tuple(m for m in free if m is not tree.members[-1])
     count = prod(trips(graph, outer))
     if count == 1 and tree.members[-1] in free:
-        return max(1, trips(graph, tree.members[-1:])[0] // cpu_mapping.STRIP)
+        return max(1, trips(graph, tree.members[-1:])[0] // FITTED.cpu_mapping_strip)
     return count
 
 

@@ -9,14 +9,12 @@ as many numbers as iterations, which lie in L1.
 
 from __future__ import annotations
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.schedule_tree import Band, Coordinate, Sequence, Tree, sequence, statements
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.loop_order import FEWEST_LANES
 from polyfuse.layers.nest import has_band, trip_of
-
-# Totals that lie in L1 beside what they are computed from.
-MOST_TOTALS = 2048
 
 
 def totals_first(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> Tree:
@@ -32,7 +30,7 @@ def totals_first(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> T
     alone = [sequence([*parts[:nests]]), sequence([*parts[nests:]])]
     loops = [loop.restricted(frozenset(statements(part))) for part in alone]
     trips = [trip_of(graph, m) or 0 for m in loops]
-    if not all(FEWEST_LANES <= t <= MOST_TOTALS for t in trips):
+    if not all(FEWEST_LANES <= t <= FITTED.totals_first_most_totals for t in trips):
         return tree
     names = ", ".join(statements(alone[1]))
     decisions.append(Decision("fission", names, True, "in lanes, after all of the totals that they need"))

@@ -15,10 +15,10 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.target import GpuTarget
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -53,8 +53,8 @@ def requests(call: Call, taken: Counter[tuple[str, bool]]) -> list[Request]:
 
 @pytest.mark.parametrize("group", thinned(GROUPS, 4))
 def test_decisions_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 4)
-    monkeypatch.setattr(cpu_mapping, "FEWEST_FACTORED", 3)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 4)
+    monkeypatch.setattr(FITTED, "cpu_mapping_fewest_factored", 3)
     taken: Counter[tuple[str, bool]] = Counter()
     calls = [call_of(s) for s in range(1000 + group * TOGETHER, 1000 + (group + 1) * TOGETHER)]
     both = [requests(call, taken) for call in calls]

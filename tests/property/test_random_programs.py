@@ -17,7 +17,7 @@ from thinned import thinned
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping, products
+from polyfuse.layers import products
 from polyfuse.pipeline import fixed_graph
 from polyfuse.runtime import cpu
 
@@ -51,8 +51,8 @@ LARGE = (10020, 10021, 10022, 10023, 10040, 10041)
 @pytest.mark.parametrize("group", thinned(LARGE, 6))
 def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, strips and partial sums of a few iterations each, run by several workers."""
-    for name, value in (("SMALLEST_PARALLEL", 4), ("FEWEST_FACTORED", 3), ("STRIP", 3)):
-        monkeypatch.setattr(cpu_mapping, name, value)
+    for name, value in (("smallest_parallel", 4), ("fewest_factored", 3), ("strip", 3)):
+        monkeypatch.setattr(FITTED, f"cpu_mapping_{name}", value)
     monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
     monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     check_group(group)

@@ -12,7 +12,7 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu import emit
 from polyfuse.cost import shared_steps
-from polyfuse.layers import cpu_mapping
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.runtime.cpu import CpuExecutable
@@ -62,7 +62,7 @@ def test_recurrences_agree(group: int) -> None:
 def test_workers_share_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step on all workers, in short strips, again and again."""
     monkeypatch.setattr(shared_steps, "LEAST_PART", -1e30)
-    monkeypatch.setattr(cpu_mapping, "STRIP", 8)
+    monkeypatch.setattr(FITTED, "cpu_mapping_strip", 8)
     call = call_of(seed)
     kernels, _ = form_kernels(LoopFusion().schedule(call.graph), 2)
     machine = CpuExecutable(emit(kernels), {})

@@ -9,9 +9,9 @@ from equivalence import assert_right, fixed_graph_of, run_on, seeded_inputs
 from thinned import thinned
 
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import AVX2
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -66,7 +66,7 @@ def test_rows_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     text = program(rng)
     sizes = {"B": rng.choice([1, 15, 16, 17, 40, 67]), "T": rng.choice([9, 10, 32, 33, 40, 64, 99])}
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", rng.choice([1, 1 << 40]))
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", rng.choice([1, 1 << 40]))
     graph = fixed_graph_of(text, **sizes)
     kernels, *_ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))
     inputs = seeded_inputs(graph)

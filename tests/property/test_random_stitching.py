@@ -21,7 +21,6 @@ from polyfuse.codegen.cpu import Request
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -102,12 +101,12 @@ def test_programs_are_varied() -> None:
 def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if group % 2:  # blocks, strips and partial sums of a few iterations each, as large programs have
         for name, value in (
-            ("SMALLEST_PARALLEL", 4),
-            ("FEWEST_FACTORED", 3),
-            ("STRIP", 3),
+            ("cpu_mapping_smallest_parallel", 4),
+            ("cpu_mapping_fewest_factored", 3),
+            ("cpu_mapping_strip", 3),
+            ("sinking_sunk_strip", 2),
         ):
-            monkeypatch.setattr(cpu_mapping, name, value)
-        monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
+            monkeypatch.setattr(FITTED, name, value)
         monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])

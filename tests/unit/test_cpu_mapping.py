@@ -10,7 +10,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, format_tree, path
-from polyfuse.layers import cpu_mapping, sinking
+from polyfuse.layers import sinking
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -120,7 +120,7 @@ def test_one_row_runs_in_lanes_and_a_long_one_on_all_cores(known: dict[str, int]
     loops = [m for k in kernels.kernels for m in _loops(tree(k)) if m.coordinate is not Coordinate.SEQ]
     lanes = sum(m.coordinate is Coordinate.VECTOR for m in loops)
     assert lanes >= 3, "of the largest element, of the sum and of the quotients"
-    assert (len(loops) > lanes) == (known["H"] > cpu_mapping.SMALLEST_PARALLEL)
+    assert (len(loops) > lanes) == (known["H"] > FITTED.cpu_mapping_smallest_parallel)
     assert_computes(graph, kernels, target="cpu")
 
 
@@ -371,9 +371,12 @@ def test_everything_spread_as_far_as_possible(
     text: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits of size put out of force, so that small tensors show every mapping."""
-    for name, value in {"SMALLEST_PARALLEL": 1, "STRIP": 4}.items():
-        monkeypatch.setattr(cpu_mapping, name, value)
-    monkeypatch.setattr(FITTED, "sinking_sunk_strip", 4)
+    for name, value in (
+        ("cpu_mapping_smallest_parallel", 1),
+        ("cpu_mapping_strip", 4),
+        ("sinking_sunk_strip", 4),
+    ):
+        monkeypatch.setattr(FITTED, name, value)
     for sizes in ({"T": 33, "H": 37}, {"T": 1, "H": 9}, {"T": 17, "H": 17}):
         if "H >= T" in text and sizes["H"] < sizes["T"]:
             continue

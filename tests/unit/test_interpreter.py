@@ -20,7 +20,6 @@ from polyfuse.ir.index_expr import IConst, evaluate
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.scheduled import ScheduledGraph
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
@@ -468,8 +467,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 def mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As small operators are mapped, and with blocks and strips that large ones get."""
     if request.param == "parallel":
-        monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 8)
-        monkeypatch.setattr(cpu_mapping, "STRIP", 4)
+        monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 8)
+        monkeypatch.setattr(FITTED, "cpu_mapping_strip", 4)
         monkeypatch.setattr(FITTED, "sinking_sunk_strip", 4)
     return str(request.param)
 
@@ -659,7 +658,7 @@ def test_private_storage_read_in_another_kernel_is_poisoned(single: bool) -> Non
 
 def test_blocks_start_with_poisoned_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sum whose start is made in the first block only."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 8)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 8)
     graph, given, kernels = prepared("layer_norm")
     arrays = outputs(graph, given)
     first = kernels.kernels[0]

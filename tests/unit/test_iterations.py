@@ -8,8 +8,8 @@ from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded
 from thinned import thinned
 
 from polyfuse.codegen.cpu import BACKWARDS, Request, emit_together
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -68,7 +68,7 @@ def test_results_are_right(
     text: str, sizes: dict[str, int], chunks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks begin and end anywhere in a row, or have several."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0]
     inputs = {n: np.where(x > 1.5, np.nan, x).astype(x.dtype) for n, x in seeded_inputs(graph).items()}

@@ -16,7 +16,6 @@ from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.loop_ir import Declare, For, Node, nodes_of
-from polyfuse.layers import cpu_mapping
 
 BACKWARD = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{
   s[t] = sum[h](dy[t, h] * g[h]); p[t] = sum[h](dy[t, h] * x[t, h])
@@ -52,7 +51,7 @@ def joint_rows(low: LoweredKernel) -> list[For]:
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of small kernels are not shared out, and take no turns."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_ROWS", 1 << 40)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_rows", 1 << 40)
 
 
 def test_rows_of_a_serial_kernel_go_at_once(serial: None) -> None:
@@ -120,7 +119,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int) ->
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
 
 
 @pytest.mark.thin(2)

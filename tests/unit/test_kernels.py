@@ -13,12 +13,12 @@ from equivalence import assert_computes, fixed_graph_of
 
 from polyfuse.codegen.cpu import emit
 from polyfuse.codegen.lower import lower
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.kernel import KernelGraph, Scope, tree
 from polyfuse.ir.loop_ir import For, format_block
 from polyfuse.ir.schedule_tree import Band, Leaf, Member, Sequence, shape
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import cut_phases, form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion, identity_schedule
@@ -119,7 +119,7 @@ def test_the_first_element_of_a_parallel_loop(size: int) -> None:
 
 def test_loops_inside_a_single_block_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start and sum of one row have loops of equal bounds, and no loop over blocks around them."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
     text = "op f(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[i, j] = sum[k](a[i, k] * b[k, j]) * 0.5 }"
     graph = fixed_graph_of(text, M=1, K=7, N=7)
     for scheduled in (identity_schedule(graph), LoopFusion().schedule(graph)):

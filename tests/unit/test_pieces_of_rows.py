@@ -9,10 +9,10 @@ import pytest
 from equivalence import assert_right, cpu_source, fixed_graph_of, run_on, seeded_inputs
 
 from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.target import GpuTarget, Target
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -137,7 +137,7 @@ def test_rows_of_pieces_are_not_asked_for_ahead() -> None:
 def test_results_are_right(
     text: str, sizes: dict[str, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
     kernels, _ = made(text, **sizes)
     graph = fixed_graph_of(text, **sizes)
     inputs = {n: np.where(x > 1.2, np.nan, x).astype(x.dtype) for n, x in seeded_inputs(graph).items()}

@@ -20,7 +20,6 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.loop_ir import For, TurnedTile, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers import cpu_mapping
 from polyfuse.runtime.cpu import CpuExecutable
 
 SUMS = """op f(x: {0}[B, T]) -> (y: {0}[B, T]) where T >= 1 {{
@@ -216,7 +215,7 @@ def test_results_are_right(
     case: str, count: int, steps: int, spread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strips that are whole and those that are not, in nests that are handed out and in loops."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1 if spread else 1 << 40)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1 if spread else 1 << 40)
     count += case == "rows below"
     text = (CASES | ALONE)[case]
     kernels, graph = made(text, B=count, T=steps), fixed_graph_of(text, B=count, T=steps)

@@ -13,13 +13,13 @@ from thinned import thinned
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.rows_jointly import of_all
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, joint_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Declare, For, format_block
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers import cpu_mapping
 from polyfuse.runtime.cpu import CpuExecutable
 
 SUM = "op f(x: {0}[T, H]) -> (s: {0}[T]) {{ s[t] = sum[h](x[t, h]) }}"
@@ -53,7 +53,7 @@ ONCE = CpuKnobs(jointly=True)
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
 
 
 def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKernel:

@@ -16,7 +16,6 @@ from polyfuse.diagnostics import PolyfuseError
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.layers import cpu_mapping, scatters
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.runtime import cpu
@@ -167,8 +166,7 @@ def test_turns_are_copies_of_the_loop_body() -> None:
 def test_every_form_against_the_reference(
     threads: int, shapes: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (cpu_mapping, scatters):
-        monkeypatch.setattr(module, "SMALLEST_PARALLEL", 4)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 4)
     monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
     monkeypatch.setattr(FITTED, "scatter_copies_fewest_updates", 0)
     rng = np.random.default_rng(threads)

@@ -9,11 +9,11 @@ from equivalence import Array, fixed_graph_of, results_of, run_on, seeded_inputs
 from polyfuse.codegen.cpu import Request, emit_together
 from polyfuse.codegen.lower import LoweredKernel, lower
 from polyfuse.codegen.tasks import Skew
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, overlap_room, skew_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
 from polyfuse.ir.loop_ir import Block, Prefetch, nodes_of
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -104,7 +104,7 @@ def results(
 )
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_same_bits(name: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_mapping, "SMALLEST_PARALLEL", 1)
+    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
     kernels = made(TEXTS[name], **sizes_of(TEXTS[name], rows, columns))
     inputs = seeded_inputs(kernels.graph, 7)
     if "x" in inputs and rows > 2:

@@ -15,13 +15,13 @@ import polyfuse as pf
 from polyfuse.codegen.cpu import emit
 from polyfuse.cost import shared_steps
 from polyfuse.cost.cpu_device import table_cpu
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph, Scope, in_steps, tree
 from polyfuse.ir.schedule_tree import Coordinate, map_members, members_of
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers import cpu_mapping
 from polyfuse.layers.in_place import entry_copies
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
@@ -107,7 +107,7 @@ SIZES: list[tuple[str, dict[str, int]]] = [
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be shared is, in short strips."""
     monkeypatch.setattr(shared_steps, "LEAST_PART", -1e30)
-    monkeypatch.setattr(cpu_mapping, "STRIP", 8)
+    monkeypatch.setattr(FITTED, "cpu_mapping_strip", 8)
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from equivalence import assert_right, fixed_graph_of, run_kernels, seeded_inputs
 
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import KernelGraph, tree
 from polyfuse.ir.schedule_tree import Member, path
-from polyfuse.layers import row_pairs, totals_first
+from polyfuse.layers import totals_first
 from polyfuse.layers.kernels import form_kernels
 from polyfuse.layers.loop_fusion import LoopFusion
 from polyfuse.layers.stitching import Stitching
@@ -59,7 +60,7 @@ def test_what_is_behind_may_reduce() -> None:
     ("text", "sizes"),
     [
         (PAIRS, {"N": 256, "M": totals_first.FEWEST_LANES - 1, "K": 80}),
-        (PAIRS, {"N": 256, "M": totals_first.MOST_TOTALS + 1, "K": 80}),
+        (PAIRS, {"N": 256, "M": FITTED.totals_first_most_totals + 1, "K": 80}),
         (BETWEEN, {"N": 256, "M": 100, "K": 80}),
         ("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = exp(sum[h](x[t, h])) }", {"T": 512, "H": 512}),
     ],
@@ -75,8 +76,8 @@ def test_workers_share_one_loop_of_pairs() -> None:
     sums = "op f(x: f32[N, M, K]) -> (y: f32[N, M]) { y[i, j] = sum[k](x[i, j, k]) }"
     for text, sizes, shared in (
         (distances, (300, 100, 80), ["i@blk", "j@seq", "k@vec"]),
-        (distances, (2 * row_pairs.ROWS_OF_A_WORKER - 1, 400, 80), ["i@blk", "j@blk", "k@vec"]),
-        (distances, (300, row_pairs.FEWEST_OTHERS - 1, 80), ["i@blk", "j@blk", "k@vec"]),
+        (distances, (2 * FITTED.row_pairs_rows_of_a_worker - 1, 400, 80), ["i@blk", "j@blk", "k@vec"]),
+        (distances, (300, FITTED.row_pairs_fewest_others - 1, 80), ["i@blk", "j@blk", "k@vec"]),
         (sums, (300, 100, 80), ["i_j@blk", "k@vec"]),
     ):
         kernels, _ = mapped(text, **dict(zip("NMK", sizes, strict=True)))
