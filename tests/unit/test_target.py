@@ -9,11 +9,18 @@ import pytest
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.device import Device
 from polyfuse.cost.machines import machine_of
+from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target, as_target
+from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.library_calls import library_product
+from polyfuse.layers.prepared import prepared
 from polyfuse.layers.target_figures import CpuFigures, GpuFigures, figures_on
 from polyfuse.layers.target_mapping import CpuMapping, GpuMapping, mapping_of
 from polyfuse.options import Options
+from polyfuse.pipeline import fixed_graph
 from polyfuse.targets import ON_GPU, TARGETS, mapped_for
 
 PROPERTIES = sorted(name for name in vars(Target) if not name.startswith("_"))
@@ -74,3 +81,38 @@ def test_what_is_no_target_is_refused() -> None:
     for choose in (machine_of, figures_on, lambda x: mapping_of(x, CpuKnobs())):
         with pytest.raises(NotImplementedError):
             choose("cpu")  # type: ignore[operator]
+
+
+# --- what hangs on a property -----------------------------------------------------------------------------
+
+TARGETS_OF_BOTH = (CpuTarget(2), GpuTarget(library=True))
+
+
+def graph_of(text: str, **sizes: int) -> TensorGraph:
+    return fixed_graph(instantiate(parse_text(text), "f"), sizes)
+
+
+def test_what_follows_a_contraction_is_in_its_cluster_where_tiles_compute_it() -> None:
+    text = """op f(x: f32[T, H], w: f32[H, K]) -> (y: f32[T, K]) {
+      m[t, k] = sum[h](x[t, h] * w[h, k])
+      y[t, k] = tanh(m[t, k])
+    }"""
+    cut, graph = Clustering(whole=0, library="never"), graph_of(text, T=512, H=512, K=512)
+    found = [cut.clusters(graph, [], target) for target in TARGETS_OF_BOTH]
+    assert found == [[("m", "y")], [("m",), ("y",)]]
+
+
+def test_a_number_is_waited_for_where_that_is_cheap() -> None:
+    text = "op f(x: f32[N], b: f32) -> (y: f32[N]) { c = rsqrt(b + 1.0); y[i] = x[i] * c }"
+    graph = graph_of(text, N=1000)
+    made = [prepared(graph, [], target, checked=False) for target in TARGETS_OF_BOTH]
+    assert [[s.name for s in g.statements] for g in made] == [["c", "y"], ["y"]]
+
+
+def test_a_library_takes_matrices_as_they_lie_or_copies_them() -> None:
+    text = """op f(a: f32[M, K, B], b: f32[K, N, B]) -> (c: f32[M, N, B]) {
+      c[m, n, q] = sum[k](a[m, k, q] * b[k, n, q])
+    }"""
+    graph = graph_of(text, M=64, K=64, N=64, B=8)
+    found = [library_product(graph, graph.statements[0], target) for target in TARGETS_OF_BOTH]
+    assert [x is not None for x in found] == [True, False]
