@@ -125,7 +125,7 @@ class CpuTable:
         4, "steps", "from here on a rest of sums is a vector", _DAY_25
     )
     overlapping_ends_longest_past: int = _fitted(
-        512, "elements", "longer rows that pass the caches keep their first whole line", _DAY_25
+        512, "elements", "longer rows with non-temporal stores keep their first whole line", _DAY_25
     )
     overlapping_ends_most_kept: int = _fitted(
         16 << 10, "bytes", "arrays of such rests: on the stack, and in L1", _DAY_26
@@ -232,7 +232,7 @@ class CpuTable:
         12, "elements", "the same where functions of them take long", _DAY_25
     )
     short_rows_in_lanes_few: int = _fitted(
-        6, "elements", "to turn around more takes as long as to add them as they lie", _DAY_25
+        6, "elements", "to transpose more takes as long as to add them as they lie", _DAY_25
     )
     short_rows_in_lanes_fewest_halves: int = _fitted(
         8, "elements", "so many of 16 bits go under masks", _DAY_26
@@ -265,15 +265,15 @@ class CpuTable:
         64 << 10, "bytes", "arrays for which the order of stores counts", _DAY_26
     )
     store_order_streams: int = _fitted(
-        4, "streams", "with so many, some past the caches, order is better in any case", _DAY_26
+        4, "streams", "with so many, some with non-temporal stores, order is better in any case", _DAY_26
     )
     streaming_together: int = _fitted(
-        256, "bytes", "what is stored together past the caches: single lines lose", _DAY_21
+        256, "bytes", "non-temporal stores in a row: single lines lose", _DAY_21
     )
     streaming_least_bytes: int = _fitted(
         1024, "bytes", "shorter loops would mostly be beginnings and rests", _DAY_21
     )
-    strip_tiles_steps: int = _fitted(32, "steps", "a strip of tiles that are turned around", _DAY_23)
+    strip_tiles_steps: int = _fitted(32, "steps", "a strip of tiles that are transposed", _DAY_23)
     sums_in_one_most_terms: int = _fitted(256, "terms", "what a lane adds up, at most", _DAY_24)
     sums_in_one_most_steps: int = _fitted(
         16, "steps", "of lanes, after which to add them up is no matter", _DAY_24
@@ -285,7 +285,7 @@ class CpuTable:
         80 * 1024, "bytes", "arrays of a loop together: on the stack, and in L2", _DAY_21
     )
     transposed_crowded: int = _fitted(2048, "bytes", "rows so far apart are in few sets of a cache", _DAY_21)
-    transposed_short: int = _fitted(7, "elements", "rows that are turned around without squares", _DAY_25)
+    transposed_short: int = _fitted(7, "elements", "rows that are transposed without squares", _DAY_25)
     turned_stores_least: int = _fitted(4, "iterations", "shorter loops have no lines to keep", _DAY_27)
     turned_stores_most_bytes: int = _fitted(
         16 << 20, "bytes", "arrays together: those of longer rows are in the last cache", _DAY_27
@@ -356,7 +356,7 @@ class CpuTable:
         1 << 20, "bytes", "smaller results are worth no second thought", _DAY_21
     )
     streams_beyond: float = _fitted(
-        1.0, "times L3", "results that pass the caches; others use the cache as well", _DAY_21
+        1.0, "times L3", "results with non-temporal stores; others use the cache as well", _DAY_21
     )
     cpu_mapping_smallest_parallel: int = _fitted(
         32 * 1024, "work", "less is faster on one core than spread over several", _DAY_21
