@@ -25,7 +25,7 @@ from benchmarks.half_precision import DTYPES
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, at_line, load
-from polyfuse import lowering, pipeline
+from polyfuse import pipeline
 from polyfuse.codegen import (
     cpu,
     halves,
@@ -37,7 +37,7 @@ from polyfuse.codegen import (
 )
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import online, rfactor
+from polyfuse.layers import online, rfactor, target_mapping
 from polyfuse.runtime import cpu as run_cpu
 from polyfuse.runtime import toolchain
 from polyfuse.targets import knobs_for
@@ -292,7 +292,7 @@ CHOICES = (
     Choice(
         "prefetch of lines shortly before use",
         (Case("residual_chain"), Case("softmax"), Case("ln_fwd"), Case("bn_train_relu")),
-        ((lowering, "fetched_soon", lambda kernels, *_: kernels),),
+        ((target_mapping, "fetched_soon", lambda kernels, *_: kernels),),
     ),
     Choice(
         "strips in place that begin at cache lines",
