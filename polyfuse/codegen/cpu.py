@@ -33,6 +33,7 @@ from polyfuse.codegen.neighbours import adds_to_rows
 from polyfuse.codegen.packs import PackedTask, pack_text
 from polyfuse.codegen.plan_buffers import plan_buffers
 from polyfuse.codegen.register_tiles import reads_windows
+from polyfuse.codegen.steps_hidden import STEPS, steps_text, with_hidden_steps
 from polyfuse.codegen.store_order import IN_ORDER, stores_several, two_orders
 from polyfuse.codegen.streaming import STREAM
 from polyfuse.codegen.tasks import Task
@@ -136,8 +137,9 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     turns = TURNS if any("pf_turn" in text for text in functions) else ""
     bounds = bounds_text(functions)
     order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
+    steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
-    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + steps
     source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
 
@@ -291,6 +293,7 @@ class _Emitter:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only. What of
         decisions it has goes into `made`."""
         strided = frozenset(n for n, b in self.buffers.items() if b.strided)
+        task = with_hidden_steps(places.kernel, task, self.knobs.on, strided, made)
         printer = BorderPrinter(
             places.element,
             self.functions,
@@ -314,6 +317,7 @@ class _Emitter:
             body += iterations(task, printer)
         else:
             body += printer.block(task.body, "  ")
+        body = [*steps_text(body, "  "), *body]
         streams = any(kind == "stream" for kind, _ in printer.made)
         made |= printer.made
         if streams:

@@ -9,6 +9,10 @@ it.
     transpose        tiles of a tensor are transposed        where the arrays would be too large
     tile             a contraction's sums stay in registers  where its loops have become others
 
+One is of the code alone:
+
+    lanes      a tensor is loaded lane by lane          (`codegen.steps_hidden`)
+
 The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
 """
 
@@ -23,6 +27,10 @@ from polyfuse.ir.kernel import Kernel
 # What was made of what: the kind of a decision, and a tensor or statement.
 Made = frozenset[tuple[str, str]]
 
+# Tensors that vector loops load lane by lane (`codegen.steps_hidden`), and how.
+LANES = "lanes"
+_LOADED = "loaded one by one for vectors, by a step that the compiler does not know: of a power of two gcc makes none"
+
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "prefetch lines": "no vector loop goes along lines that are not near yet",
@@ -33,8 +41,11 @@ _WITHOUT = {
 
 
 def as_printed(decisions: Sequence[Decision], made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
-    """The decisions, those that the code has only a part of divided into what it has and what it has not."""
-    return tuple(told for d in decisions for told in _divided(d, made))
+    """The decisions, those that the code has only a part of divided into what it has and what it has not; and
+    what was decided of the code alone."""
+    lanes = ", ".join(sorted(n for kind, n in made if kind == LANES))
+    own = (Decision(LANES, lanes, True, _LOADED),) if lanes else ()
+    return (*(told for d in decisions for told in _divided(d, made)), *own)
 
 
 def _divided(d: Decision, made: Set[tuple[str, str]]) -> list[Decision]:
