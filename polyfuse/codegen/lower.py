@@ -35,6 +35,7 @@ widened       rows of 16 bits that all iterations read become f32 before them
 skewed        the first phase of the next row runs before the last one of a row
 long totals   of columns, or of scalars, are added up in pieces, in double
 terms first   what steps of a recurrence need not wait for is computed in lanes before them
+short folds   of rows that fill no vector are apart from what they fold, strip by strip
 kept loops    that read elements far apart: compilers leave their rests as they are
 """
 
@@ -82,6 +83,7 @@ from polyfuse.codegen.rows_in_step import rows_in_step
 from polyfuse.codegen.rows_jammed import rows_jammed
 from polyfuse.codegen.rows_jointly import rows_jointly
 from polyfuse.codegen.rows_together import rows_together, with_arrays
+from polyfuse.codegen.short_folds import short_folds
 from polyfuse.codegen.short_functions import with_short_functions
 from polyfuse.codegen.short_rows_in_lanes import short_rows_in_lanes
 from polyfuse.codegen.skewed import skewed
@@ -149,7 +151,7 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
     tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
     tasks = tuple(_with_long_totals(kernel, t, numbers) for t in tasks)
-    tasks = tasks if checked else tuple(terms_first(kernel, t, numbers) for t in tasks)
+    tasks = tasks if checked else tuple(short_folds(kernel, terms_first(kernel, t, numbers)) for t in tasks)
     low = LoweredKernel(kernel, tuple(with_kept_loops(kernel, t) for t in tasks))
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
