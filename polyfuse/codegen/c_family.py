@@ -178,6 +178,8 @@ class Printer:
         """
         if loop.coordinate is not Coordinate.VECTOR:
             return []
+        if loop.written:
+            return [f"{indent}PF_IVDEP PF_WRITTEN"]
         return [f"{indent}PF_IVDEP{' PF_ROLLED' * _stays_rolled(loop)}"]
 
     def fence(self, body: Block, indent: str) -> list[str]:

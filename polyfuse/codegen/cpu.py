@@ -41,6 +41,7 @@ from polyfuse.codegen.time_parts import Series, round_text, series_of, time_part
 from polyfuse.codegen.told import Made, in_names_of
 from polyfuse.codegen.transposed import TURNS
 from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.written_out import WRITTEN
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, lane_room, near_room
 from polyfuse.ir.cpu_knobs import CpuKnobs
@@ -137,9 +138,10 @@ def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
     turns = TURNS if any("pf_turn" in text for text in functions) else ""
     bounds = bounds_text(functions)
     order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
+    written = WRITTEN if any("PF_WRITTEN" in text for text in functions) else ""
     steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
     own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
-    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + steps
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + steps + written
     source = before + _HEAD + "\n" + "\n".join(functions)
     return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
 

@@ -37,6 +37,7 @@ long totals   of columns, or of scalars, are added up in pieces, in double
 terms first   what steps of a recurrence need not wait for is computed in lanes before them
 short folds   of rows that fill no vector are apart from what they fold, strip by strip
 kept loops    that read elements far apart: compilers leave their rests as they are
+written out   short loops with functions are, so that compilers find vectors in the loop around
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ from polyfuse.codegen.unswitch import unswitch
 from polyfuse.codegen.widened import widened
 from polyfuse.codegen.window_borders import window_borders
 from polyfuse.codegen.windows import simplify_windows
+from polyfuse.codegen.written_out import with_loops_written_out
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block
@@ -152,7 +154,8 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
     tasks = tuple(_with_long_totals(kernel, t, numbers) for t in tasks)
     tasks = tasks if checked else tuple(short_folds(kernel, terms_first(kernel, t, numbers)) for t in tasks)
-    low = LoweredKernel(kernel, tuple(with_kept_loops(kernel, t) for t in tasks))
+    tasks = tuple(with_loops_written_out(with_kept_loops(kernel, t)) for t in tasks)
+    low = LoweredKernel(kernel, tasks)
     kernel = with_arrays(kernel, low.rows)
     return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
 

@@ -38,12 +38,11 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_outermost,
     map_values,
-    nodes_of,
     substituted,
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Read, depends_on, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, depends_on, reads
 
 # Elements of a row: more fill vectors of their own.
 SHORTEST, LONGEST = 2, 8
@@ -59,7 +58,13 @@ def short_folds(kernel: Kernel, task: Task) -> Task:
     if task.together or task.skew or task.jammed > 1 or task.along:
         return task
     numbers = itertools.count()
-    used = Counter(r.tensor for n in nodes_of(task.body) for v in values_of((n,)) for r in reads(v))
+    used: Counter[str] = Counter()
+
+    def count(e: Expr) -> Expr:
+        used.update([e.tensor] if isinstance(e, Read) else [])
+        return e
+
+    map_values(task.body, count, lambda i: i)
     body = map_outermost(task.body, lambda loop: _apart(kernel, loop, used, numbers))
     return replace(task, body=body)
 
@@ -121,13 +126,16 @@ class _Rows:
     def _is_own(self, name: str, place: int, read: list[tuple[int, str]], used: Counter[str]) -> bool:
         """Is it an array of a row that one loop stores, and only later ones read?"""
         b = next((b for b in self.kernel.buffers if b.tensor == name), None)
-        if b is None or b.scope is not Scope.LOCAL or b.extents != (IConst(self.length),):
+        if b is None or b.scope is not Scope.LOCAL:
             return False
+        *around, length = b.extents
+        nodes = [(x, n) for x in self.rows for n in x.body]
+        stores = [(x, n) for x, n in nodes if isinstance(n, Store) and n.buffer == name]
+        whole = len(stores) == 1 and _place_in_row(stores[0][1].indices) == IVar(stores[0][0].var)
         mine = [k for k, n in read if n == name]
-        places = [i for x in self.rows for v in values_of(x.body) for r in reads(v) if r.tensor == name for i in r.indices]
-        stores = [(x, n) for x in self.rows for n in x.body if isinstance(n, Store) and n.buffer == name]
-        whole = len(stores) == 1 and stores[0][1].indices == (IVar(stores[0][0].var),)
-        known = not any(isinstance(i, EXPR_TYPES) for i in places)
+        found = [r.indices for _, n in nodes for v in values_of((n,)) for r in reads(v) if r.tensor == name]
+        known = length == IConst(self.length) and all(e == IConst(1) for e in around)
+        known = known and all(_place_in_row(i) is not None for i in found)
         return whole and known and min(mine) > place and len(mine) == used[name]
 
     def _meets(self, stored: set[str]) -> bool:
@@ -141,7 +149,9 @@ class _Rows:
         computed: list[Node] = []
         folded: list[Node] = []
         after: list[Node] = []
-        arrays = {b.tensor: (f"{_KEPT}{next(numbers)}", b.dtype) for b in self.kernel.buffers if b.tensor in kept}
+        arrays = {
+            b.tensor: (f"{_KEPT}{next(numbers)}", b.dtype) for b in self.kernel.buffers if b.tensor in kept
+        }
         own = [Declare(name, dtype, None, self._size) for name, dtype in arrays.values()]
         for x in self.rows:
             body: list[Node] = []
@@ -159,7 +169,9 @@ class _Rows:
                     self._along((replace(n, buffer=fold, indices=_ALONG, value=Read(part, _ALONG, dtype)),))
                 )
                 after.append(self._each(x, (replace(n, value=Read(fold, (self._place(x.var),), dtype)),)))
-            computed.append(self._each(x, self._in_strip(tuple(body), {k: name for k, (name, _) in arrays.items()})))
+            computed.append(
+                self._each(x, self._in_strip(tuple(body), {k: name for k, (name, _) in arrays.items()}))
+            )
         main, *left = in_steps(self.loop, (*own, *computed, *folded), ROWS)
         return (*before, main, *after, *left)
 
@@ -177,7 +189,7 @@ class _Rows:
 
     def _each(self, row: For, body: Block) -> For:
         """A loop over the rows of a strip, and one along a row in it."""
-        return For(_ROW, IConst(0), IConst(ROWS), 1, (replace(row, body=body),))
+        return For(_ROW, IConst(0), IConst(ROWS), 1, (replace(row, body=body, written=True),))
 
     def _in_strip(self, body: Block, arrays: Mapping[str, str]) -> Block:
         """What a loop along a row computes, of the row of the strip: its own arrays are those of the strip."""
@@ -187,15 +199,21 @@ class _Rows:
         def own(e: Expr) -> Expr:
             if not isinstance(e, Read) or e.tensor not in arrays:
                 return e
-            (place,) = e.indices
-            assert not isinstance(place, EXPR_TYPES)
+            place = _place_in_row(e.indices)
+            assert place is not None
             return replace(e, tensor=arrays[e.tensor], indices=(binary("+", first, place),))
 
         def stored(n: Node) -> Node:
             if not isinstance(n, Store) or n.buffer not in arrays:
                 return n
-            (place,) = n.indices
-            assert not isinstance(place, EXPR_TYPES)
+            place = _place_in_row(n.indices)
+            assert place is not None
             return replace(n, buffer=arrays[n.buffer], indices=(binary("+", first, place),))
 
         return tuple(map(stored, map_values(body, own, lambda i: i)))
+
+
+def _place_in_row(indices: tuple[Index, ...]) -> IndexExpr | None:
+    """Which element of an array of one row that is; None if data say which."""
+    *around, last = indices
+    return None if isinstance(last, EXPR_TYPES) or any(i != IConst(0) for i in around) else last

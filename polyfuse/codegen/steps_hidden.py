@@ -109,9 +109,15 @@ class _Steps:
         return (*leading, binary("+", last, binary("*", IVar(self.loop.var), IVar(f"{_NAME}{step}"))))
 
     def _step(self, tensor: str, indices: tuple[Index, ...]) -> int:
-        """Elements from lane to lane, where the compiler sees them and they are more than a vector; else 0."""
+        """Elements from lane to lane, where the compiler sees them and they are more than a vector, or 0."""
         b = next((b for b in self.kernel.buffers if b.tensor == tensor), None)
-        if b is None or tensor in self.strided or len(indices) != len(b.extents) or not indices or isinstance(indices[-1], EXPR_TYPES):
+        if (
+            b is None
+            or tensor in self.strided
+            or len(indices) != len(b.extents)
+            or not indices
+            or isinstance(indices[-1], EXPR_TYPES)
+        ):
             return 0
         if any(isinstance(i, EXPR_TYPES) and self.loop.var in depends_on(i) for i in indices):
             return 0

@@ -29,7 +29,7 @@ Made = frozenset[tuple[str, str]]
 
 # Tensors that vector loops load lane by lane (`codegen.steps_hidden`), and how.
 LANES = "lanes"
-_LOADED = "loaded one by one for vectors, by a step that the compiler does not know: of a power of two gcc makes none"
+_LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes none of a power of two"
 
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",

@@ -57,7 +57,8 @@ class For:
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
     the loop in its body accumulates (`codegen.rows_jointly`).  Compilers shall see how often a `window`
     (`codegen.digits`) runs, and take no loop apart that is one `vector` (`codegen.row_pieces`).  Lanes of one
-    that is `long` join their totals every so many iterations (`codegen.long_sums`).
+    that is `long` join their totals every so many iterations (`codegen.long_sums`).  One that is `written` is
+    to be written out, iteration by iteration (`codegen.written_out`).
     """
 
     var: str
@@ -72,6 +73,7 @@ class For:
     window: bool = False
     vector: bool = False
     long: bool = False
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
