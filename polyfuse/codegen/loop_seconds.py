@@ -7,6 +7,7 @@ from math import ceil
 from polyfuse.codegen.lower import lower
 from polyfuse.codegen.tasks import Task, begin_of, end_of
 from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.far_lanes import Around
 from polyfuse.cost.loop_time import LoopTime, Values, middle, trips
 from polyfuse.ir.cpu_knobs import CpuKnobs
 from polyfuse.ir.index_expr import evaluate
@@ -16,7 +17,7 @@ from polyfuse.ir.kernel import Kernel
 def loop_seconds(kernel: Kernel, machine: CpuDevice, knobs: CpuKnobs) -> float:
     """Seconds of all loops of a kernel on all threads."""
     low = lower(kernel, knobs)
-    time = LoopTime(low.kernel, machine.core)
+    time = LoopTime(low.kernel, machine)
     return sum(_task(time, t, machine.threads) for t in low.tasks) * machine.cycle_s
 
 
@@ -27,15 +28,17 @@ def _task(time: LoopTime, task: Task, threads: int) -> float:
         last = loops.pop()
     known: Values = {}
     count = 1
+    around: tuple[Around, ...] = ()
     for x in loops:
-        count, known = count * trips(x, known), middle(x, known)
+        around = (*around, Around(x, trips(x, known)))
+        count, known = count * around[-1].trips, middle(x, known)
     if task.along:
         ends = {begin_of(last): evaluate(last.lower, known), end_of(last): evaluate(last.upper, known)}
-        each = time.block(task.along, {**known, **ends})
+        each = time.block(task.along, {**known, **ends}, None, around)
     elif task.together is not None and count >= task.together.rows:
-        each = time.block(task.together.body, known) / task.together.rows
+        each = time.block(task.together.body, known, None, around) / task.together.rows
     else:
-        each = time.block(task.body, known)
+        each = time.block(task.body, known, None, around)
     busy = min(threads, max(1, count)) if task.loops else 1
     rounds = ceil(count / busy) if task.loops else count
     return each * rounds + time.block(task.before, {})

@@ -64,9 +64,10 @@ class CpuTime:
         lanes = sum(self._lanes(n) for n in found)
         names = [x.name for x in m.levels]
         nbytes = (*moved.by_level, *[0.0] * len(names))
-        pieces = sum(lines.seconds(n, since, m) / share for n in found)
-        # Whoever looks at loops has weighed pieces of rows before (`polyfuse.doubts`).
-        pieces += 0.0 if self.core_s else sum(self._pieces(n, since) for n in found)
+        # Whoever looks at loops has seen lines there, and weighed pieces of rows before (`polyfuse.doubts`).
+        pieces = 0.0
+        if not self.core_s:
+            pieces = sum(lines.seconds(n, since, m) / share + self._pieces(n, since) for n in found)
         spent = terms(
             memory=times[-1],
             cache=max(times[:-1], default=0.0),

@@ -1,4 +1,4 @@
-"""Cycles of a core for the loops that are printed, with all data in L1.
+"""Cycles of a core for the loops that are printed, with all data in L1 but what lanes jump over.
 
     vector loop     ceil(trip / lanes) times its body, and what it takes to begin
     other loop      trip times its body, each number of which is computed alone
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.far_lanes import Around, lane_cycles
 from polyfuse.cost.operations import weight_of
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, variables
@@ -64,21 +66,30 @@ class LoopTime:
     """Cycles of blocks of one kernel on one core; variables of loops around have known values."""
 
     kernel: Kernel
-    core: Core
+    machine: CpuDevice
 
-    def block(self, nodes: Block, known: Values, lane: str | None = None) -> float:
-        """Cycles of nodes; with `lane`, of as many iterations of its loop as a vector has lanes."""
+    @property
+    def core(self) -> Core:
+        return self.machine.core
+
+    def block(
+        self, nodes: Block, known: Values, lane: str | None = None, around: tuple[Around, ...] = ()
+    ) -> float:
+        """Cycles of nodes in loops; with `lane`, of as many iterations of its loop as a vector has lanes."""
         seen: set[Expr] = set()
-        return sum(self._node(n, known, lane, seen) for n in nodes)
+        return sum(self._node(n, known, lane, seen, around) for n in nodes)
 
-    def _node(self, n: Node, known: Values, lane: str | None, seen: set[Expr]) -> float:
+    def _node(
+        self, n: Node, known: Values, lane: str | None, seen: set[Expr], around: tuple[Around, ...]
+    ) -> float:
         match n:
             case For():
-                return self._loop(n, known)
+                return self._loop(n, known, around)
             case OwnedLoop():
-                return self._loop(n.loop, known)
+                return self._loop(n.loop, known, around)
             case If():
-                return max(self.block(n.then, known, lane), self.block(n.other, known, lane))
+                arms = (self.block(arm, known, lane, around) for arm in (n.then, n.other))
+                return max(arms)
             case Declare():
                 return 0.0 if n.value is None else self._value(n.value, lane, seen)
             case Store():
@@ -96,18 +107,36 @@ class LoopTime:
             case _:
                 return 0.0
 
-    def _loop(self, x: For, known: Values) -> float:
+    def _loop(self, x: For, known: Values, around: tuple[Around, ...]) -> float:
         trip, inside = trips(x, known), middle(x, known)
+        around = (*around, Around(x, trip))
         if x.coordinate is Coordinate.VECTOR and _is_straight(x.body):
             lanes = self._lanes(_widest(x.body))
             body = self.block(x.body, inside, x.var)
             if trip <= WRITTEN_OUT and not x.lanes:
                 return body * trip / lanes * SPREAD_OUT
             alone = self._after_gaps(x, inside, ceil(trip / (LANE_VECTORS * lanes)) if x.lanes else 1)
-            return ceil(trip / lanes) * body + alone + BEGUN + JOINED * len(x.lanes)
-        body = self.block(x.body, inside)
+            far = trip * self._far(x.body, around)
+            return ceil(trip / lanes) * body + alone + far + BEGUN + JOINED * len(x.lanes)
+        body = self.block(x.body, inside, None, around)
         steps = not any(isinstance(n, (For, If)) for n in x.body)
         return trip * (max(body, STEP if steps else 0.0) + ITERATION)
+
+    def _far(self, body: Block, around: tuple[Around, ...]) -> float:
+        """Cycles of a lane whose lines are not in L1 any more when they are met again."""
+        found: set[tuple[str, tuple[Index, ...], bool]] = set()
+        for n in body:
+            if isinstance(n, (Store, Update)):
+                found.add((n.buffer, n.indices, True))
+            if isinstance(n, (Declare, Store, Update)) and n.value is not None:
+                found.update((r.tensor, r.indices, False) for r in reads(n.value))
+        stored = {(name, at) for name, at, written in found if written}
+        buffers = {b.tensor: b for b in self.kernel.buffers}
+        return sum(
+            lane_cycles(buffers[name], at, around, written, self.machine)
+            for name, at, written in found
+            if name in buffers and at and (written or (name, at) not in stored)
+        )
 
     def _after_gaps(self, x: For, inside: Values, strips: int) -> float:
         """Cycles of iterations that are made one by one behind the vectors of each strip, where a read leaves

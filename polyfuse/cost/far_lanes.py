@@ -1,0 +1,69 @@
+"""Lanes that jump from line to line in the loops of a kernel, and the level of memory that has these lines.
+
+    for i in 0..512:                            a store touches a line for each of 256 lanes, and meets it again
+      for k in 0..256 @vec:  y[k, i] = ...      for its neighbour only after all of them
+
+As in `cost.lines`, for loops as they are printed: tiles that are turned around are no such accesses any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.lines import LINE, STORED, fitting
+from polyfuse.ir.index_expr import IConst, IVar, evaluate, variables
+from polyfuse.ir.kernel import Buffer
+from polyfuse.ir.linear import Linear, flat
+from polyfuse.ir.loop_ir import For
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index
+
+# How many times as long as in a stream a line takes that comes for one element.
+ALONE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A loop around an access, and how often it runs."""
+
+    loop: For
+    trips: int
+
+
+def lane_cycles(
+    buffer: Buffer, indices: tuple[Index, ...], around: Sequence[Around], written: bool, machine: CpuDevice
+) -> float:
+    """Cycles of a lane of an access beyond those of one in L1, of the innermost of the loops around it."""
+    if len(indices) != len(buffer.extents) or any(not isinstance(e, IConst) for e in buffer.extents):
+        return 0.0
+    at = flat(tuple(IConst(0) if isinstance(i, EXPR_TYPES) else i for i in indices), buffer.extents)
+    size = buffer.dtype.bytes
+    stride = abs(at.factor(IVar(around[-1].loop.var))) * size
+    if stride < LINE:
+        return 0.0
+    level = machine.level(evaluate(buffer.elements, {}) * size / machine.threads)
+    lines = _between(at, around, size)
+    if lines is not None:
+        held = (k for k, x in enumerate(machine.levels[:level]) if lines <= fitting(x, stride))
+        level = next(held, level)
+    if level == 0:
+        return 0.0
+    bandwidth = machine.levels[level].bandwidth / machine.threads
+    return LINE * (STORED if written else 1.0) * ALONE / bandwidth / machine.cycle_s
+
+
+def _between(at: Linear, around: Sequence[Around], size: int) -> float | None:
+    """Lines touched from one iteration of the loop along memory to the next; None if there is no such loop."""
+    steps = [abs(at.factor(IVar(x.loop.var))) * size for x in around]
+    near = [k for k, step in enumerate(steps) if 0 < step < LINE]
+    if not near:
+        return None
+    touched = 1.0
+    moving: set[str] = set()
+    for x, step in reversed([*zip(around, steps, strict=True)][near[-1] + 1 :]):
+        if step or x.loop.var in moving:
+            touched *= x.trips
+            moving |= {*variables(x.loop.lower)}
+    return touched
