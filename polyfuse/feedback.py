@@ -34,6 +34,7 @@ from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
 from polyfuse.judges import Candidate, Judge, judge_of, pays
 from polyfuse.layers.aggregation import bound_together
 from polyfuse.layers.clusters import cut_off
+from polyfuse.layers.collapse import collapse
 from polyfuse.layers.joining import Piece, join
 from polyfuse.lowering import Made, Passes, Single, lower_piece
 from polyfuse.poly.scheduler import ScheduleTimeout
@@ -173,11 +174,18 @@ def settle(
 def _settled(
     graph: TensorGraph, passes: Passes, lessons: Lessons, made: tuple[Piece, tuple[Decision, ...]]
 ) -> Made:
-    """A cluster's kernels as one piece, or in parts where it is doubtful and they are faster."""
-    piece = made[0]
+    """A cluster's kernels as one piece, in parts where it is doubtful and they are faster, or by fewer layers."""
+    best = _in_parts(graph, passes, lessons, made)
+    rival = less_fused(made[0], _candidate(graph, best), passes, lessons)
+    return best if rival is None else rival.made
+
+
+def _in_parts(graph: TensorGraph, passes: Passes, lessons: Lessons, made: Single, deep: bool = True) -> Made:
+    """A cluster's kernels as one piece, or in parts where it is doubtful and they are faster; `deep`: which
+    may be in parts, or by fewer layers, themselves."""
     # Parts that collapse dims each in their own way do not agree on what goes between them.
     one_way = passes.fusion is None or not passes.fusion.collapse
-    trial = trial_of(piece, passes, lessons) if one_way else None
+    trial = trial_of(made[0], passes, lessons) if one_way else None
     parts: Made | None = None
     if trial is not None:
         with suppress(ScheduleError):
@@ -185,16 +193,29 @@ def _settled(
     best: Made = [made]
     if trial is not None and parts is not None:
         better, note = settle(graph, trial, _candidate(graph, best), _candidate(graph, parts), lessons)
-        best = [m for p in parts for m in _settled(p[0].graph, passes, lessons, p)] if better else best
+        if better:
+            best = [m for p in parts for m in _settled(p[0].graph, passes, lessons, p)] if deep else parts
         best = [(best[0][0], (note, *best[0][1])), *best[1:]]
-    rival = less_fused(piece, _candidate(graph, best), passes, lessons)
-    return best if rival is None else [rival]
+    return best
 
 
 # --- less fusion ------------------------------------------------------------------------------------------
 
 
-def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) -> Single | None:
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """Kernels of a cluster by fewer layers, which may be in parts; `graph` is what these have together."""
+
+    graph: TensorGraph
+    made: Made
+
+    def told(self, why: str) -> Fewer:
+        """With a note before their decisions."""
+        (first, decisions), *others = self.made
+        return replace(self, made=[(first, (_decision(self.graph, why), *decisions)), *others])
+
+
+def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) -> Fewer | None:
     """A cluster's kernels by fewer layers, where the judge finds these faster than the best that fusion gave;
     `piece` is how all layers make it."""
     judge = judge_of(passes)
@@ -206,24 +227,39 @@ def less_fused(piece: Piece, best: Candidate, passes: Passes, lessons: Lessons) 
     if known == KEPT:
         return None
     if known is not None and known in rivals:
-        found, decisions = lower_piece(graph, rivals[known])
-        return found, (_decision(graph, f"{known} was faster before"), *decisions)
+        return _by_fewer(graph, rivals[known], lessons).told(f"{known} was faster before")
     fused = least = judge.closely(graph, best)
-    name, made = KEPT, None
+    name, found = KEPT, None
     for each, by in rivals.items():
         try:
-            other = lower_piece(graph, by)
+            other = _by_fewer(graph, by, lessons)
         except ScheduleError:
             continue
-        seconds = judge.closely(graph, _candidate(graph, [other]))
+        seconds = judge.closely(other.graph, _candidate(other.graph, other.made))
         if pays(seconds, fused) and seconds < least:
-            least, name, made = seconds, each, other
+            least, name, found = seconds, each, other
     lessons.keep(key, name)
-    if made is None:
+    if found is None:
         return None
     lessons.keep(_key(graph, passes), KEPT)  # whatever was found out about its parts
     note = f"{name} is faster: {microseconds(least)}, fused {microseconds(fused)}"
-    return made[0], (_decision(graph, note), *made[1])
+    return found.told(note)
+
+
+def _by_fewer(graph: TensorGraph, passes: Passes, lessons: Lessons) -> Fewer:
+    """A cluster's kernels by fewer layers, in parts where that is faster."""
+    fusion, found = passes.fusion, list[Decision]()
+    if fusion is not None and fusion.collapse:  # parts must agree on the shapes of what goes between them
+        graph = collapse(graph, found, frozenset(fusion.strided))
+        passes = replace(passes, fusion=replace(fusion, collapse=False))
+    lesson = lessons.recall(_key(graph, passes))
+    if lesson is not None and lesson.startswith(APART):
+        simple = replace(passes, clustering=replace(passes.clustering, feedback="failures"))
+        made = _parts(graph, _cut(graph, lesson), simple, lessons)
+    else:
+        made = _in_parts(graph, passes, lessons, lower_piece(graph, passes), deep=False)
+    (first, decisions), *others = made
+    return Fewer(graph, [(first, (*found, *decisions)), *others])
 
 
 def _candidate(graph: TensorGraph, made: Made) -> Candidate:

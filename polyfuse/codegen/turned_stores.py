@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.touched import memory_of
 from polyfuse.codegen.transposed import BACK, LINE, plain
+from polyfuse.codegen.trips import trip_of
 from polyfuse.codegen.windows import strip_of
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
@@ -109,12 +110,14 @@ class _Tiles:
             or strip is None
             or strip.length < FITTED.turned_stores_least
         ):
+        rows = strip.length if strip is not None else trip_of(row) or 0  # steps of a recurrence begin at 1
+        if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < LEAST:
             return row, []
         tiles: list[Node] = []
         for s in _stored(row):
             if not self._shares_lines(row, s) or not self._is_alone(row, s):
                 continue
-            array = self._array(s, strip.length)
+            array = self._array(s, rows)
             if array is not None:
                 tiles.append(_turned_back(row, s, array))
                 row = _redirected(row, s, array.tensor)
