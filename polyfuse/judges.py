@@ -33,8 +33,9 @@ LESS = 1.2
 # Seconds beyond the least that are worth a second look, and that fewer layers must save: the model knows
 # short calls less well.
 WORTH_S, SAVED_S = 20e-6, 5e-6
-# Statements of a cluster that is tried: the second look takes as long as the first, for each way.
-MOST_TRIED = 16
+# Statements of a cluster that is tried: the second look takes as long as the first, for each way. Without
+# fusion it takes little, so that larger ones are tried so.
+MOST_TRIED, MOST_UNFUSED = 16, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +141,16 @@ def least_s(graph: TensorGraph, machine: CpuDevice) -> float:
 
 
 def fewer_layers(piece: Piece, passes: Passes) -> dict[str, Passes]:
-    """The same without layer II, without layer I, and without both."""
-    if piece.graph.sizes or not 2 <= len(piece.graph.statements) <= MOST_TRIED:
+    """The same without layer II, without layer I, and without both; large clusters without both alone."""
+    count = len(piece.graph.statements)
+    if piece.graph.sizes or not 2 <= count <= MOST_UNFUSED:
         return {}
     ways = {
         "layer I alone": replace(passes, stitching=None),
         "layer II alone": replace(passes, fusion=None),
         "no fusion": replace(passes, fusion=None, stitching=None),
     }
+    ways = ways if count <= MOST_TRIED else {"no fusion": ways["no fusion"]}
     return {name: by for name, by in ways.items() if by != passes}
 
 

@@ -8,13 +8,13 @@ As in `cost.lines`, for loops as they are printed: tiles that are turned around 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.lines import LINE, STORED, fitting
-from polyfuse.ir.index_expr import IConst, IVar, evaluate, variables
+from polyfuse.ir.index_expr import IConst, IVar, evaluate, sizes, variables
 from polyfuse.ir.kernel import Buffer
 from polyfuse.ir.linear import Linear, flat
 from polyfuse.ir.loop_ir import For
@@ -32,21 +32,37 @@ class Around:
     trips: int
 
 
-def lane_cycles(
-    buffer: Buffer, indices: tuple[Index, ...], around: Sequence[Around], written: bool, machine: CpuDevice
-) -> float:
-    """Cycles of a lane of an access beyond those of one in L1, of the innermost of the loops around it."""
-    if len(indices) != len(buffer.extents) or any(not isinstance(e, IConst) for e in buffer.extents):
-        return 0.0
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """An access whose lanes are so many bytes apart, a line or more: the level of all of its buffer, and lines
+    that it touches before it comes back to the first of them (None: it does not)."""
+
+    stride: int
+    level: int
+    lines: float | None
+
+
+def jump_of(
+    buffer: Buffer, indices: tuple[Index, ...], around: Sequence[Around], machine: CpuDevice
+) -> Jump | None:
+    """An access in loops, the innermost of which is that of the lanes; None if it has none of its own lines."""
+    if not around or len(indices) != len(buffer.extents) or sizes(buffer.elements):
+        return None
     at = flat(tuple(IConst(0) if isinstance(i, EXPR_TYPES) else i for i in indices), buffer.extents)
     size = buffer.dtype.bytes
     stride = abs(at.factor(IVar(around[-1].loop.var))) * size
     if stride < LINE:
-        return 0.0
+        return None
     level = machine.level(evaluate(buffer.elements, {}) * size / machine.threads)
-    lines = _between(at, around, size)
-    if lines is not None:
-        held = (k for k, x in enumerate(machine.levels[:level]) if lines <= fitting(x, stride))
+    return Jump(stride, level, _between(at, around, size))
+
+
+def lane_cycles(jump: Jump, count: int, written: bool, machine: CpuDevice) -> float:
+    """Cycles of a lane beyond those of one in L1, beside so many accesses of its kind."""
+    level = jump.level
+    if jump.lines is not None:
+        lines = jump.lines * (count if jump.stride % LINE else 1)  # sets of a cache have room beside
+        held = (k for k, x in enumerate(machine.levels[:level]) if lines <= fitting(x, jump.stride))
         level = next(held, level)
     if level == 0:
         return 0.0

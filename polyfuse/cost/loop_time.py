@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.far_lanes import Around, lane_cycles
+from polyfuse.cost.far_lanes import Around, jump_of, lane_cycles
 from polyfuse.cost.operations import weight_of
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core
+from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
@@ -34,19 +35,23 @@ from polyfuse.ir.loop_ir import (
     Store,
     TurnedTile,
     Update,
+    values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, IndexValue, Read, reads, walk
 
-# Cycles of an access of a vector, or of a number; of a lane that is loaded or stored alone.
+# Cycles of an access of a vector, or of a number; of a lane that is loaded or stored alone, or found by an index
+# of its own.
 LOAD, STORE = 0.5, 1.0
-LANE_LOADED, LANE_STORED = 0.6, 1.5
+LANE_LOADED, LANE_STORED, LANE_FOUND = 0.6, 1.5, 2.0
 # Of the beginning and the end of a vector loop; of lanes that become one number; of an element of a tile that
 # is turned around; of an iteration; of a step that waits for the one before it.
 BEGUN, JOINED, TURNED, ITERATION, STEP = 8.0, 16.0, 0.4, 1.0, 8.0
 # Compilers write loops of so few iterations out, and find vectors in the loop around; that takes so much more
 # than whole vectors.
 WRITTEN_OUT, SPREAD_OUT = 8, 2.0
+# Lanes of the shortest vectors.
+QUARTER = 4
 # Lanes that lie so many elements apart at most are loaded as whole vectors, and chosen from.
 INTERLEAVED = 4
 # A vector may not read behind the last of such elements: so many iterations go one by one, behind half a
@@ -114,13 +119,23 @@ class LoopTime:
             lanes = self._lanes(_widest(x.body))
             body = self.block(x.body, inside, x.var)
             if trip <= WRITTEN_OUT and not x.lanes:
-                return body * trip / lanes * SPREAD_OUT
+                return self._short(x, inside, body, trip) + self._far(x.body, around[:-1])
             alone = self._after_gaps(x, inside, ceil(trip / (LANE_VECTORS * lanes)) if x.lanes else 1)
             far = trip * self._far(x.body, around)
             return ceil(trip / lanes) * body + alone + far + BEGUN + JOINED * len(x.lanes)
         body = self.block(x.body, inside, None, around)
         steps = not any(isinstance(n, (For, If)) for n in x.body)
         return trip * (max(body, STEP if steps else 0.0) + ITERATION)
+
+    def _short(self, x: For, inside: Values, body: float, trip: int) -> float:
+        """Cycles of a vector loop of so few iterations, each vector of which takes `body`."""
+        functions = any(has_function(v) for v in values_of(x.body))
+        if x.vector or (functions and QUARTER < trip < WRITTEN_OUT):  # as it is, with short vectors
+            whole, left = divmod(trip, QUARTER)
+            return whole * body + left * self.block(x.body, inside)
+        if functions and trip <= QUARTER and not x.written:
+            return trip * self.block(x.body, inside)  # its iterations meet in memory
+        return body * trip / self._lanes(_widest(x.body)) * SPREAD_OUT
 
     def _far(self, body: Block, around: tuple[Around, ...]) -> float:
         """Cycles of a lane whose lines are not in L1 any more when they are met again."""
@@ -132,11 +147,13 @@ class LoopTime:
                 found.update((r.tensor, r.indices, False) for r in reads(n.value))
         stored = {(name, at) for name, at, written in found if written}
         buffers = {b.tensor: b for b in self.kernel.buffers}
-        return sum(
-            lane_cycles(buffers[name], at, around, written, self.machine)
+        lines = [
+            (jump, written)
             for name, at, written in found
             if name in buffers and at and (written or (name, at) not in stored)
-        )
+            if (jump := jump_of(buffers[name], at, around, self.machine)) is not None
+        ]
+        return sum(lane_cycles(jump, len(lines), written, self.machine) for jump, written in lines)
 
     def _after_gaps(self, x: For, inside: Values, strips: int) -> float:
         """Cycles of iterations that are made one by one behind the vectors of each strip, where a read leaves
@@ -179,7 +196,8 @@ class LoopTime:
         by_data = any(_varies(i, lane) for i in indices if isinstance(i, EXPR_TYPES))
         apart = inf if by_data else self._apart(buffer, plain, lane)
         if apart > INTERLEAVED:
-            return (LANE_STORED if whole == STORE else LANE_LOADED) * self._lanes(4)
+            loaded = LANE_FOUND if apart == inf else LANE_LOADED
+            return (LANE_STORED if whole == STORE else loaded) * self._lanes(4)
         return whole * (1 if apart <= 1 else 2 * apart)
 
     def _apart(self, buffer: str, plain: list[IndexExpr], lane: str) -> float:
