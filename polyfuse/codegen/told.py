@@ -31,6 +31,9 @@ Made = frozenset[tuple[str, str]]
 LANES = "lanes"
 _LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes none of a power of two"
 
+# What is said of results that no layer made tiles of, but loops store by rows and lanes all the same.
+_TURNED = "columns of it are turned around together, after their loops"
+
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "prefetch lines": "no vector loop goes along lines that are not near yet",
@@ -49,9 +52,11 @@ def as_printed(decisions: Sequence[Decision], made: Set[tuple[str, str]]) -> tup
 
 
 def _divided(d: Decision, made: Set[tuple[str, str]]) -> list[Decision]:
+    names = d.subject.split(", ")
+    if d.kind == "transpose" and all((d.kind, n) in made for n in names):
+        return [d if d.taken else replace(d, taken=True, reason=_TURNED)]
     if not d.taken or d.kind not in _WITHOUT:
         return [d]
-    names = d.subject.split(", ")
     done = [n for n in names if (d.kind, n) in made]
     left = [n for n in names if n not in done]
     found = [replace(d, subject=", ".join(done))] if done else []

@@ -50,8 +50,8 @@ BEGUN, JOINED, TURNED, ITERATION, STEP = 8.0, 16.0, 0.4, 1.0, 8.0
 # Compilers write loops of so few iterations out, and find vectors in the loop around; that takes so much more
 # than whole vectors.
 WRITTEN_OUT, SPREAD_OUT = 8, 2.0
-# Lanes of the shortest vectors.
-QUARTER = 4
+# Lanes of the shortest vectors; times as long as one of them take iterations that meet in memory.
+QUARTER, MEETING = 4, 2.0
 # Lanes that lie so many elements apart at most are loaded as whole vectors, and chosen from.
 INTERLEAVED = 4
 # A vector may not read behind the last of such elements: so many iterations go one by one, behind half a
@@ -134,7 +134,7 @@ class LoopTime:
             whole, left = divmod(trip, QUARTER)
             return whole * body + left * self.block(x.body, inside)
         if functions and trip <= QUARTER and not x.written:
-            return trip * self.block(x.body, inside)  # its iterations meet in memory
+            return MEETING * body
         return body * trip / self._lanes(_widest(x.body)) * SPREAD_OUT
 
     def _far(self, body: Block, around: tuple[Around, ...]) -> float:
