@@ -50,10 +50,8 @@ def test_steps_of_strided_arguments_are_known_at_run_time_only() -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86")
 @pytest.mark.skipif(find_compiler().kind != "gcc", reason="what gcc makes of loops")
 @pytest.mark.machine("zen5")
-@pytest.mark.parametrize("shape", [(1000, 512), (256, 64, 64)], ids=["column", "updated"])
-def test_gcc_makes_vectors_of_them(shape: tuple[int, ...], tmp_path: Path) -> None:
-    text = COLUMN if len(shape) == 2 else UPDATED
-    source = pf.compile(text, target="cpu", threads=2).built(np.zeros(shape, np.float32)).code.source
+def test_gcc_makes_vectors_of_them(tmp_path: Path) -> None:
+    source = cpu_source(COLUMN, T=1000, H=512)
     (tmp_path / "k.cpp").write_text(source)
     own = [f for f in flags_for(source, find_compiler()) if not f.startswith("-march")]
     run = ["g++", *own, "-march=x86-64-v4", "-fopt-info-vec-optimized", "k.cpp", "-o", "k.so"]
