@@ -174,7 +174,8 @@ def settle(
 def _settled(
     graph: TensorGraph, passes: Passes, lessons: Lessons, made: tuple[Piece, tuple[Decision, ...]]
 ) -> Made:
-    """A cluster's kernels as one piece, in parts where it is doubtful and they are faster, or by fewer layers."""
+    """A cluster's kernels as one piece, in parts where it is doubtful and they are faster, or by fewer
+    layers."""
     best = _in_parts(graph, passes, lessons, made)
     rival = less_fused(made[0], _candidate(graph, best), passes, lessons)
     return best if rival is None else rival.made
@@ -208,6 +209,11 @@ class Fewer:
 
     graph: TensorGraph
     made: Made
+
+    def joined(self) -> tuple[Piece, list[Decision]]:
+        """As one piece, and what was decided."""
+        pieces, why = [p for p, _ in self.made], [d for _, decisions in self.made for d in decisions]
+        return pieces[0] if len(pieces) == 1 else join(self.graph, pieces), why
 
     def told(self, why: str) -> Fewer:
         """With a note before their decisions."""

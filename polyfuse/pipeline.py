@@ -36,7 +36,7 @@ from polyfuse.judges import Candidate
 from polyfuse.layers.axis_order import in_memory_order
 from polyfuse.layers.clusters import Clustering
 from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.joining import Piece, join
+from polyfuse.layers.joining import Piece
 from polyfuse.layers.loop_fusion import LoopFusion, require_legal
 from polyfuse.layers.packing import Packing
 from polyfuse.layers.prepared import prepared
@@ -233,8 +233,7 @@ class Compilation:
         rival = step("rivals", lambda: feedback.less_fused(piece, best, passes, lessons))
         if rival is None:
             return low
-        pieces, why = [p for p, _ in rival.made], [d for _, decisions in rival.made for d in decisions]
-        found = pieces[0] if len(pieces) == 1 else join(rival.graph, pieces)
+        found, why = rival.joined()
         kernels, packs = step("launches", lambda: launches(found.kernels, passes))
         return Lowered(found.scheduled, kernels, found.copied, (*why, *packs))
 

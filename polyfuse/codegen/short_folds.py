@@ -7,9 +7,9 @@
                                                      for r in 0..32:
                                                        for c in 0..4 @vec:  y[c] max= fold[4*r + c]
 
-A row of 4 fills no vector.  Compilers write such a row out and find vectors in the loop around, unless its
-iterations meet in memory: then all that is folded is computed number by number, functions too.  Here the rows
-of a strip store what they compute one behind the other, and lanes fold whole vectors of it.  What an iteration
+A row of 4 fills no vector.  Compilers write such a row out and find vectors in the loop around, unless
+its iterations meet in memory: then all that is folded is computed number by number, functions too.  Here the
+rows of a strip store what they compute one behind the other, and lanes fold whole vectors of it.  What an iteration
 keeps in an array of the worker, and nothing else reads, is an array of the strip as well.
 
 It is done where functions are computed: others take less time than the strip.
@@ -192,7 +192,7 @@ class _Rows:
         return For(_ROW, IConst(0), IConst(ROWS), 1, (replace(row, body=body, written=True),))
 
     def _in_strip(self, body: Block, arrays: Mapping[str, str]) -> Block:
-        """What a loop along a row computes, of the row of the strip: its own arrays are those of the strip."""
+        """What a loop along a row computes, of a row of the strip; its own arrays are the strip's."""
         body = substituted(body, {self.loop.var: binary("+", IVar(self.loop.var), IVar(_ROW))})
         first = binary("*", IVar(_ROW), self.length)
 

@@ -1,12 +1,12 @@
 """Steps of lanes that the compiler is not to know.
 
-    for i in 0..256 @vec: t[i] = tanh(x[i, j])                  x[i*512 + j]: lanes 512 elements apart
+    for i in 0..256 @vec: t[i] = tanh(x[i, j])              x[i*512 + j]: lanes 512 elements apart
 
-gcc 12 vectorises such a loop where it does not know the step: it loads lane by lane.  Of a step that is a power
-of two and longer than a vector it says "not falling back to elementwise accesses", and the whole loop, with
-all functions in it, stays scalar.  So such steps are variables, which `PF_STEP` hides:
+gcc 12 vectorises such a loop where it does not know the step: it loads lane by lane.  Of a step that is a
+power of two and longer than a vector it says "not falling back to elementwise accesses", and the whole loop,
+with all functions in it, stays scalar.  So such steps are variables, which `PF_STEP` hides:
 
-    const pf_i64 step512 = PF_STEP(512);                        x[i*step512 + j]
+    const pf_i64 step512 = PF_STEP(512);                    x[i*step512 + j]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FURTHEST = 4096
 _NAME = "step"
 _USED = re.compile(rf"\b{_NAME}(\d+)\b")
 STEPS = """\
-// gcc 12 does not vectorise loops whose lanes load a constant power of two apart: such steps are hidden from it.
+// gcc 12 does not vectorise loops whose lanes load a constant power of two apart: such steps are hidden.
 #if defined(__clang__)
 #define PF_STEP(n) (n)
 #else

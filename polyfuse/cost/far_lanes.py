@@ -1,7 +1,7 @@
 """Lanes that jump from line to line in the loops of a kernel, and the level of memory that has these lines.
 
-    for i in 0..512:                            a store touches a line for each of 256 lanes, and meets it again
-      for k in 0..256 @vec:  y[k, i] = ...      for its neighbour only after all of them
+    for i in 0..512:                            a store touches a line for each of 256 lanes, and meets it
+      for k in 0..256 @vec:  y[k, i] = ...      again for its neighbour only after all of them
 
 As in `cost.lines`, for loops as they are printed: tiles that are turned around are no such accesses any more.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.lines import LINE, STORED, fitting
@@ -34,8 +33,8 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """An access whose lanes are so many bytes apart, a line or more: the level of all of its buffer, and lines
-    that it touches before it comes back to the first of them (None: it does not)."""
+    """An access whose lanes are so many bytes apart, a line or more: the level of all of its buffer, and
+    lines that it touches before it comes back to the first of them (None: it does not)."""
 
     stride: int
     level: int
@@ -45,7 +44,7 @@ class Jump:
 def jump_of(
     buffer: Buffer, indices: tuple[Index, ...], around: Sequence[Around], machine: CpuDevice
 ) -> Jump | None:
-    """An access in loops, the innermost of which is that of the lanes; None if it has none of its own lines."""
+    """An access in loops, the innermost of which is that of the lanes; None if these share lines."""
     if not around or len(indices) != len(buffer.extents) or sizes(buffer.elements):
         return None
     at = flat(tuple(IConst(0) if isinstance(i, EXPR_TYPES) else i for i in indices), buffer.extents)
@@ -71,7 +70,7 @@ def lane_cycles(jump: Jump, count: int, written: bool, machine: CpuDevice) -> fl
 
 
 def _between(at: Linear, around: Sequence[Around], size: int) -> float | None:
-    """Lines touched from one iteration of the loop along memory to the next; None if there is no such loop."""
+    """Lines touched from one iteration of the loop along memory to the next; None without such a loop."""
     steps = [abs(at.factor(IVar(x.loop.var))) * size for x in around]
     near = [k for k, step in enumerate(steps) if 0 < step < LINE]
     if not near:

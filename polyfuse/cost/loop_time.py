@@ -40,8 +40,8 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, IndexValue, Read, reads, walk
 
-# Cycles of an access of a vector, or of a number; of a lane that is loaded or stored alone, or found by an index
-# of its own.
+# Cycles of an access of a vector, or of a number; of a lane that is loaded or stored alone, or found by an
+# index of its own.
 LOAD, STORE = 0.5, 1.0
 LANE_LOADED, LANE_STORED, LANE_FOUND = 0.6, 1.5, 2.0
 # Of the beginning and the end of a vector loop; of lanes that become one number; of an element of a tile that
