@@ -35,7 +35,7 @@ from polyfuse.judges import Candidate, Judge, judge_of, pays
 from polyfuse.layers.aggregation import bound_together
 from polyfuse.layers.clusters import cut_off
 from polyfuse.layers.collapse import collapse
-from polyfuse.layers.joining import Piece, join
+from polyfuse.layers.joining import Joined, Piece, join
 from polyfuse.lowering import Made, Passes, Single, lower_piece
 from polyfuse.poly.scheduler import ScheduleTimeout
 
@@ -210,7 +210,7 @@ class Fewer:
     graph: TensorGraph
     made: Made
 
-    def joined(self) -> tuple[Piece, list[Decision]]:
+    def joined(self) -> tuple[Piece | Joined, list[Decision]]:
         """As one piece, and what was decided."""
         pieces, why = [p for p, _ in self.made], [d for _, decisions in self.made for d in decisions]
         return pieces[0] if len(pieces) == 1 else join(self.graph, pieces), why
