@@ -258,12 +258,19 @@ def _by_fewer(graph: TensorGraph, passes: Passes, lessons: Lessons) -> Fewer:
     if fusion is not None and fusion.collapse:  # parts must agree on the shapes of what goes between them
         graph = collapse(graph, found, frozenset(fusion.strided))
         passes = replace(passes, fusion=replace(fusion, collapse=False))
-    lesson = lessons.recall(_key(graph, passes))
+    key, judge = _key(graph, passes), judge_of(passes)
+    lesson = lessons.recall(key)
     if lesson is not None and lesson.startswith(APART):
         simple = replace(passes, clustering=replace(passes.clustering, feedback="failures"))
         made = _parts(graph, _cut(graph, lesson), simple, lessons)
     else:
-        made = _in_parts(graph, passes, lessons, lower_piece(graph, passes), deep=False)
+        whole = lower_piece(graph, passes)
+        made = _in_parts(graph, passes, lessons, whole, deep=False)
+        if judge and len(made) > 1:  # doubts do not look at loops as closely
+            seconds, cut = (judge.closely(graph, _candidate(graph, m)) for m in ([whole], made))
+            if not pays(cut, seconds):
+                lessons.keep(key, KEPT)
+                made = [whole]
     (first, decisions), *others = made
     return Fewer(graph, [(first, (*found, *decisions)), *others])
 

@@ -9,8 +9,8 @@
 
 A row of 4 fills no vector.  Compilers write such a row out and find vectors in the loop around, unless
 its iterations meet in memory: then all that is folded is computed number by number, functions too.  Here
-the rows of a strip store what they compute one behind the other, and lanes fold whole vectors of it.  What an iteration
-keeps in an array of the worker, and nothing else reads, is an array of the strip as well.
+the rows of a strip store what they compute one behind the other, and lanes fold whole vectors of it.  What an
+iteration keeps in an array of the worker, and nothing else reads, is an array of the strip as well.
 
 It is done where functions are computed: others take less time than the strip.
 """

@@ -11,6 +11,7 @@ import polyfuse as pf
 from polyfuse import judges
 from polyfuse.codegen.loop_seconds import loop_seconds
 from polyfuse.cost.cpu_device import CpuDevice, Level
+from polyfuse.cost.far_lanes import Around, jump_of, lane_cycles
 from polyfuse.cost.lines import fitting, jumps
 from polyfuse.cost.machines import machine_of
 from polyfuse.cost.nests import nests
@@ -18,7 +19,10 @@ from polyfuse.feedback import NoLessons, less_fused, pieces_of
 from polyfuse.frontend_dsl.build_graph import instantiate
 from polyfuse.frontend_dsl.parse import parse_text
 from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.dtypes import F32
+from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.kernel import Buffer, KernelGraph, Scope
+from polyfuse.ir.loop_ir import For
 from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.judges import Candidate, fewer_layers, pays, seconds_of
@@ -105,6 +109,42 @@ def test_what_data_finds_is_loaded_lane_by_lane() -> None:
     found = "op f(x: f32[N], k: i64[N]) -> (y: f32[N]) { y[i] = x[k[i]] }"
     plain = "op f(x: f32[N], k: i64[N]) -> (y: f32[N]) { y[i] = x[i] + f32(k[i]) }"
     assert loops_s(found, N=1 << 18) > 2 * loops_s(plain, N=1 << 18)
+
+
+def test_lanes_whose_lines_have_left_l1_wait_for_them() -> None:
+    """Columns of rows a power of two apart are in a few sets of L1; 64 rows of 65 lines are all there."""
+    along, jumps = (Around(For(v, IConst(0), IConst(n), 1, ()), n) for v, n in (("j", 64), ("i", 512)))
+    machine = machine_of(2)
+    assert isinstance(machine, CpuDevice)
+
+    def cycles(width: int, rows: int, written: bool = False) -> float:
+        extents = IConst(rows), IConst(width)
+        buffer = Buffer("x", F32, Scope.ARGUMENT, extents, extents, "")
+        loops = along, replace(jumps, trips=rows)
+        jump = jump_of(buffer, (IVar("i"), IVar("j")), loops, machine)
+        assert jump is not None
+        return lane_cycles(jump, 1, written, machine)
+
+    assert cycles(1024, 512) > 0
+    assert cycles(1024, 512, written=True) == 2 * cycles(1024, 512)
+    assert cycles(1024 + 16, 64) == 0
+    assert cycles(1 << 16, 2048) > cycles(1024, 512)  # they are in L3
+
+
+def test_lanes_along_memory_share_lines() -> None:
+    extents = IConst(64), IConst(64)
+    buffer = Buffer("x", F32, Scope.ARGUMENT, extents, extents, "")
+    loops = tuple(Around(For(v, IConst(0), IConst(64), 1, ()), 64) for v in "ij")
+    machine = machine_of(2)
+    assert isinstance(machine, CpuDevice)
+    assert jump_of(buffer, (IVar("i"), IVar("j")), loops, machine) is None
+
+
+def test_large_clusters_are_tried_without_fusion() -> None:
+    steps = "".join(f"  t{k + 1}[i] = tanh(t{k}[i] + x[i])\n" for k in range(20))
+    text = f"op f(x: f32[N]) -> (y: f32[N]) {{\n  t0[i] = exp(x[i])\n{steps}  y[i] = t20[i] + 1.0\n}}"
+    piece = lower_piece(graph_of(text, N=1 << 12), PLAIN)[0]
+    assert list(fewer_layers(piece, PASSES)) == ["no fusion"]
 
 
 def test_strips_of_elements_that_are_left_out_end_one_by_one() -> None:
