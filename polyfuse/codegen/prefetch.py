@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.codegen.turned_stores import steps_across
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
@@ -57,10 +57,9 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
         return rows
     last = rows.body[phases[-1]]
     assert isinstance(last, For)
-    if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
     if any(isinstance(n, Store) and steps_across(n.indices, rows.var, last.var) for n in last.body):
         return rows  # tiles that are turned around (`codegen.turned_stores`) are of whole rows
-    if sum(_row_bytes(b) for b, _ in found) <= AS_ONE_BYTES:
+    if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
         fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
     elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
         fetched = (_in_pieces(rows, last, last.upper.value, found),)

@@ -104,14 +104,8 @@ class _Tiles:
     def _row(self, row: For) -> tuple[For, list[Node]]:
         """A loop over rows that stores tiles in arrays, and how these are turned around after it."""
         strip = strip_of(row)
-        if (
-            row.coordinate is not Coordinate.SEQ
-            or row.step != 1
-            or strip is None
-            or strip.length < FITTED.turned_stores_least
-        ):
         rows = strip.length if strip is not None else trip_of(row) or 0  # steps of a recurrence begin at 1
-        if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < LEAST:
+        if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < FITTED.turned_stores_least:
             return row, []
         tiles: list[Node] = []
         for s in _stored(row):
