@@ -46,7 +46,6 @@ STRUCTURAL = {
     "vector_access": {"VECTOR_BYTES"},
     "vector_folds": {"FEWEST_BYTES"},
     "vector_joins": {"_WIDTHS", "_PIECE"},
-    "vector_math": {"_FLOAT_ULP"},
 }
 CODEGEN = [m for m in modules() if m.name.startswith("polyfuse.codegen.")]
 
