@@ -43,7 +43,7 @@ tests: $(VENV)/dev.stamp
 all-tests: $(VENV)/dev.stamp
 	$(PYTEST) -m ''
 
-# Kinds of tests/machines.py.
+# Kinds of tests/helpers/machines.py.
 MACHINES ?= haswell zen3 skylake icelake zen4 zen5
 machines: $(VENV)/dev.stamp ## tests of decisions, as on machines of other kinds (MACHINES="zen3 zen4")
 	@status=0; for kind in $(MACHINES); do \
@@ -87,14 +87,14 @@ gpu: ## there: test, compare, benchmark on the GPU (ARGS="--part bench"); withou
 
 SANITIZED := tests/property/test_random_kinds.py tests/property/test_random_programs.py \
     tests/property/test_random_row_recurrences.py tests/property/test_random_recurrences.py \
-    tests/unit/test_masked_tails.py tests/unit/test_vector_masks.py tests/unit/test_rows_in_lanes.py \
-    tests/unit/test_convolutions.py tests/unit/test_integer_products.py tests/unit/test_scatters.py \
-    tests/unit/test_turned_tiles.py tests/unit/test_streaming.py tests/unit/test_borders.py tests/unit/test_halves.py \
-    tests/unit/test_few_rows.py tests/unit/test_rows_jointly.py tests/unit/test_contraction_tiles.py \
-    tests/unit/test_neighbours.py
+    tests/unit/codegen/test_vectorize_predicated_tails.py tests/unit/codegen/test_vector_masks.py tests/unit/codegen/test_outer_vectorize_recurrences.py \
+    tests/unit/layers/test_convolutions.py tests/unit/layers/test_integer_products.py tests/unit/layers/test_scatters.py \
+    tests/unit/codegen/test_turned_tiles.py tests/unit/codegen/test_cpu_memory_ops.py tests/unit/codegen/test_borders.py tests/unit/codegen/test_vectorize_half_precision.py \
+    tests/unit/layers/test_few_rows.py tests/unit/codegen/test_unroll_and_jam_batched_rows.py tests/unit/layers/test_contraction_tiles.py \
+    tests/unit/codegen/test_unroll_and_jam_overlapping_windows.py
 
 sanitize: $(VENV)/dev.stamp ## kernels of many tests with sanitizers, which takes long (ARGS are for pytest)
-	$(RUN) -m polyfuse.runtime.sanitized -m pytest -n $(WORKERS) --dist worksteal --timeout=1200 $(SANITIZED) $(ARGS)
+	$(RUN) -m polyfuse.runtime.toolchain.run_sanitized -m pytest -n $(WORKERS) --dist worksteal --timeout=1200 $(SANITIZED) $(ARGS)
 
 golden-update: $(VENV)/dev.stamp ## write the golden files anew; read the diff before you commit it
 	$(PYTEST) --golden-update

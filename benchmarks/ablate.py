@@ -21,12 +21,12 @@ import numpy as np
 
 import polyfuse as pf
 from benchmarks.quiet import Meter, quiet_rounds
-from polyfuse.frontend_dsl.signature import Signature
+from polyfuse.driver.stages import Specialized
+from polyfuse.frontend_dsl.semantics.signature import Signature
 from polyfuse.ir.index_expr import evaluate
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import Evaluated
-from polyfuse.runtime.reference import evaluate as evaluate_graph
-from polyfuse.stages import Specialized
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import Evaluated
+from polyfuse.runtime.reference.evaluate import evaluate as evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "ablation.md"

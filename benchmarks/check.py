@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.floor import compulsory
 from benchmarks.workload import Workload
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import Evaluated, evaluate
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
 
 LARGEST = 200_000_000
 """Up to so many operations the reference evaluator is used: seconds, and some GB."""

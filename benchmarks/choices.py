@@ -25,22 +25,19 @@ from benchmarks.half_precision import DTYPES
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, at_line, load
-from polyfuse import pipeline
-from polyfuse.codegen import (
-    cpu,
-    halves,
-    lower,
-    masked_tails,
-    quotients,
-    skewed,
-    vector_math,
-)
+from polyfuse.codegen.cpu import emit
+from polyfuse.codegen.cpu import pipeline as lower
+from polyfuse.codegen.cpu.vectorize import half_precision, predicated_tails
+from polyfuse.codegen.math import prelude
+from polyfuse.codegen.transforms import software_pipelining, strength_reduction
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers import online, rfactor, target_mapping
-from polyfuse.runtime import cpu as run_cpu
-from polyfuse.runtime import toolchain
-from polyfuse.targets import knobs_for
+from polyfuse.driver import pipeline
+from polyfuse.driver.targets import knobs_for
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.graph.one_pass import online
+from polyfuse.layers.mapping import reductions, targets
+from polyfuse.runtime.cpu import executable as run_cpu
+from polyfuse.runtime.toolchain import compiler as toolchain
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "choices.md"
 SERIES, SECONDS = 9, 6.0
@@ -132,22 +129,22 @@ CHOICES = (
     Choice(
         "what is left of a row in lanes under masks",
         tuple(map(rows, (36, 100, 127, 129, 1000))),
-        ((masked_tails, "FEWEST_LANES", 1 << 30),),
+        ((predicated_tails, "FEWEST_LANES", 1 << 30),),
     ),
     Choice(
         "functions of all lanes at once",
         (Case("softmax"), Case("lstm_cell"), Case("rms_swiglu"), Case("xent_fwd")),
-        ((halves, "calls_rows", lambda body, lane="": False),),
+        ((half_precision, "calls_rows", lambda body, lane="": False),),
     ),
     Choice(
         "neighbouring vectors interleaved",
         (Case("bias_gelu"), Case("lstm_cell"), Case("softmax"), Case("msoftmax"), Case("rms_swiglu")),
-        ((vector_math, "TAKES_TURNS", ()),),
+        ((prelude, "TAKES_TURNS", ()),),
     ),
     Choice(
         "constants in the coefficients of erf",
         (Case("bias_gelu"), Case("gelu_bwd_dbias")),
-        ((halves, "moved", lambda e: e), (halves, "scaled", lambda e: None)),
+        ((half_precision, "moved", lambda e: e), (half_precision, "scaled", lambda e: None)),
     ),
     Choice(
         "no search for NaN where its absence cannot be seen",
@@ -171,7 +168,7 @@ CHOICES = (
             for h in (32, 64, 128, 256)
             for d in ("f16", "bf16")
         ),
-        ((quotients, "HALVES", ()),),
+        ((strength_reduction, "HALVES", ()),),
     ),
     Choice(
         "rests of 16 bits in sixteens, not in pairs of them",
@@ -181,7 +178,7 @@ CHOICES = (
             Case("bias_gelu", {"T": 300, "H": 10}, "bf16"),
             Case("gelu_bwd_dbias", {"T": 20_000, "H": 100}, "bf16"),
         ),
-        ((halves, "STEP", 32),),
+        ((half_precision, "STEP", 32),),
     ),
     Choice(
         "two rows of 16 bits in turns",
@@ -219,7 +216,7 @@ CHOICES = (
     Choice(
         "software pipelining with prefetch in a loop that waits for none",
         (Case("ln_fwd"), Case("res_ln", {"T": 4096, "H": 768}), Case("astitch_768")),
-        ((skewed, "_asking", lambda parts, rows: parts),),
+        ((software_pipelining, "_asking", lambda parts, rows: parts),),
     ),
     Choice(
         "sixteen short rows at once",
@@ -277,7 +274,7 @@ CHOICES = (
     Choice(
         "partial sums that begin at lines",
         (Case("ln_bwd", {"T": 300, "H": 1023}),),
-        ((rfactor, "_to_lines", lambda target: target.shape),),
+        ((reductions, "_to_lines", lambda target: target.shape),),
     ),
     Choice(
         "no unroll-and-jam",
@@ -292,12 +289,12 @@ CHOICES = (
     Choice(
         "prefetch of lines shortly before use",
         (Case("residual_chain"), Case("softmax"), Case("ln_fwd"), Case("bn_train_relu")),
-        ((target_mapping, "fetched_soon", lambda kernels, *_: kernels),),
+        ((targets, "fetched_soon", lambda kernels, *_: kernels),),
     ),
     Choice(
         "strips in place that begin at cache lines",
         (Case("adamw"),),
-        ((cpu, "strip_of", lambda task: None),),
+        ((emit, "strip_of", lambda task: None),),
     ),
     Choice(
         "non-temporal stores of results",
@@ -318,7 +315,7 @@ CHOICES = (
             Case("rms_swiglu", {"T": 200, "H": 300}),
             Case("rms_swiglu", {"T": 5000, "H": 300}),
         ),
-        ((halves, "has_masked_end", lambda body, lane="": False),),
+        ((half_precision, "has_masked_end", lambda body, lane="": False),),
     ),
     Choice(
         "unroll-and-jam of longer rows of functions",

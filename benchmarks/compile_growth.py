@@ -52,11 +52,11 @@ def compiled(name: str, n: int) -> dict[str, Any]:
     """One compilation in this process: seconds of the processor by part, and how long the source is."""
     import polyfuse as pf
     from polyfuse.diagnostics import DslError
-    from polyfuse.layers.loop_fusion import LoopFusion
-    from polyfuse.layers.packing import Packing
-    from polyfuse.layers.stitching import Stitching
-    from polyfuse.pipeline import Compilation, Watch, emitted
-    from polyfuse.targets import load
+    from polyfuse.driver.pipeline import Compilation, Watch, emitted
+    from polyfuse.driver.targets import load
+    from polyfuse.layers.fusion.loop_fusion import LoopFusion
+    from polyfuse.layers.packing.packing import Packing
+    from polyfuse.layers.stitching.stitching import Stitching
 
     family = FAMILIES.get(name)
     text = transformer(n) if family is None else family.text(n)
@@ -160,7 +160,7 @@ def failures(rows: Sequence[dict[str, Any]], layers: float | None) -> list[str]:
 def machine() -> str:
     """Where and when."""
     from benchmarks.surroundings import load_average, surroundings
-    from polyfuse.runtime.toolchain import find_compiler
+    from polyfuse.runtime.toolchain.compiler import find_compiler
 
     about = surroundings()
     return (

@@ -75,13 +75,13 @@ def random_text(statements: int, seed: int = 1, far: float = 0.0) -> str:
 def measured(kind: str, statements: int) -> dict[str, Any]:
     """One compilation in this process: seconds to the source and of the C++ compiler, and memory."""
     import polyfuse as pf
-    from polyfuse.frontend_dsl.build_graph import instantiate
-    from polyfuse.frontend_dsl.parse import parse_text
-    from polyfuse.layers.loop_fusion import LoopFusion
-    from polyfuse.layers.packing import Packing
-    from polyfuse.layers.stitching import Stitching
-    from polyfuse.lowering_pool import peak_bytes
-    from polyfuse.pipeline import Compilation, Watch, emitted
+    from polyfuse.driver.parallel import peak_bytes
+    from polyfuse.driver.pipeline import Compilation, Watch, emitted
+    from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+    from polyfuse.frontend_dsl.syntax.parse import parse_text
+    from polyfuse.layers.fusion.loop_fusion import LoopFusion
+    from polyfuse.layers.packing.packing import Packing
+    from polyfuse.layers.stitching.stitching import Stitching
 
     text = layers_text(statements) if kind == "layers" else random_text(statements)
     graph = instantiate(parse_text(text), "f")
@@ -101,10 +101,9 @@ def measured(kind: str, statements: int) -> dict[str, Any]:
 
 def compiler_seconds(source: str) -> float:
     """Of the part of a source that takes the compiler longest, and of the linker."""
-    from polyfuse.children import jobs
-    from polyfuse.codegen.units import units_of
-    from polyfuse.runtime.builds import build_shared
-    from polyfuse.runtime.toolchain import UNIT_CHARS, find_compiler
+    from polyfuse.codegen.cpu.units import units_of
+    from polyfuse.runtime.toolchain.compiler import UNIT_CHARS, build_shared, find_compiler
+    from polyfuse.support.processes import jobs
 
     compiler, units = find_compiler(), units_of(source, min(jobs(), len(source) // UNIT_CHARS))
 
@@ -183,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(measured(chosen.child[0], int(chosen.child[1]))))
         return 0
     from benchmarks.surroundings import load_average, surroundings
-    from polyfuse.runtime.toolchain import find_compiler
+    from polyfuse.runtime.toolchain.compiler import find_compiler
 
     before, about = load_average(), surroundings()
     rows = measure(GRAPHS, chosen.jobs, chosen.repeat)

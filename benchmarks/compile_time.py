@@ -33,7 +33,7 @@ def measured(name: str) -> Times:
     """Seconds of each step of one operator in this process, from its text to loaded kernels."""
     import polyfuse as pf
     from benchmarks.stdlib_sizes import arguments, table
-    from polyfuse.runtime import toolchain
+    from polyfuse.runtime.toolchain import compiler as toolchain
 
     operator = pf.stdlib.op(name)
     text = re.sub(r"\bop \w+", "op timed", operator.op.span.text, count=1)
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     from benchmarks.stdlib_sizes import table
     from benchmarks.surroundings import load_average, surroundings
-    from polyfuse.runtime.toolchain import find_compiler
+    from polyfuse.runtime.toolchain.compiler import find_compiler
 
     before = load_average()
     found = measure(chosen.only or list(table()), chosen.repeat)

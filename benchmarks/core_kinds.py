@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
-from polyfuse import estimates, targets
 from polyfuse.cost.cpu_device import KIB, MIB
-from polyfuse.runtime.machine import CacheSizes
+from polyfuse.driver import targets
+from polyfuse.driver import targets as estimates
+from polyfuse.runtime.machine.probe import CacheSizes
 
 AVX2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polyfuse.driver.pipeline import Compilation, Watch
+from polyfuse.driver.targets import ON_GPU
 from polyfuse.ir.kernel import Kernel, tree
 from polyfuse.ir.schedule_tree import Band, Sequence, Tree
 from polyfuse.ir.tensor_graph import Const, TensorGraph
-from polyfuse.layers.clusters import Clustering, is_contraction
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.clustering.clusters import Clustering, is_contraction
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch
-from polyfuse.targets import ON_GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from benchmarks.array_libraries import library
 from benchmarks.generated_kernels import count_inductor, count_xla
 from benchmarks.model_cases import STEP, ModelCase
 from polyfuse.ir.index_expr import evaluate as evaluate_index
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.reference.evaluate import evaluate
 
 # In float64, of the largest of 1 and what is wanted: constants and scalars of models are f32 numbers.
 TOLERANCE = 2e-6

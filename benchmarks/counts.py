@@ -15,15 +15,14 @@ from typing import Any
 
 from benchmarks.hot_loops import MARCHES, Counts, compiler_key, disassembled, hot_loops, missing, total
 from benchmarks.workload import Workload, select
-from polyfuse.ir.cpu_core import AVX2, Core
-from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.driver.pipeline import Compilation, Watch, emitted
+from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, emitted
-from polyfuse.runtime.toolchain import find_compiler
+from polyfuse.runtime.toolchain.compiler import find_compiler
 
 BASELINE = Path(__file__).parent / "baseline" / "hot_loops.json"
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "hot_loops.md"

@@ -1,6 +1,7 @@
 """The floor of a workload: no kernel can be faster than its compulsory traffic, or its arithmetic.
 
-Compulsory are each input once and each result once. Bandwidth is what kernels of `polyfuse.runtime.machine`
+Compulsory are each input once and each result once. Bandwidth is what kernels of
+`polyfuse.runtime.machine.probe`
 reach in the same process and the same minute for that working set, in the best mix: reads and fills on their
 own, or as many copies as there are pairs.
 """
@@ -13,16 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyfuse.ir.index_expr import evaluate, product
-from polyfuse.ir.tensor_graph import (
-    Apply,
-    Const,
-    Role,
-    Statement,
-    Tensor,
-    TensorGraph,
-    depends_on,
-    walk,
-)
+from polyfuse.ir.tensor_graph import Apply, Const, Role, Statement, Tensor, TensorGraph, depends_on, walk
 
 # Operations (a fused multiply and add is one) of the shortest polynomials that are accurate enough.
 _COSTS = {"exp": 9, "log": 11, "tanh": 13, "sigmoid": 11, "erf": 14, "pow": 20, "sin": 12, "cos": 12}

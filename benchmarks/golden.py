@@ -27,12 +27,12 @@ from benchmarks.core_kinds import THREADS, decided_for
 from benchmarks.golden_programs import programs
 from benchmarks.normal_text import normal
 from polyfuse.diagnostics import PolyfuseError
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.driver.pipeline import Compilation, Watch, emitted
+from polyfuse.driver.targets import knobs_for
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, emitted
-from polyfuse.targets import knobs_for
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "golden" / "codegen.txt"

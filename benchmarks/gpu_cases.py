@@ -18,7 +18,7 @@ import numpy as np
 import polyfuse as pf
 from benchmarks.gpu_arrays import Pool
 from benchmarks.workload import Workload, load
-from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.tensor_graph import TensorGraph
 

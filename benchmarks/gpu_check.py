@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.gpu_cases import GpuCase
 from benchmarks.gpu_contenders import Inputs, outcomes
 from polyfuse.ir.dtypes import BY_NAME
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 ROUNDINGS = 2.0
 """Units of the type that results may be off: one for the result, one for what is rounded before it."""

@@ -20,7 +20,7 @@ import numpy as np
 import polyfuse as pf
 from benchmarks.gpu_arrays import to_device
 from benchmarks.gpu_cases import GpuCase
-from polyfuse.runtime.cuda_compile import compile_cuda
+from polyfuse.runtime.cuda.compiler import compile_cuda
 
 Call = Callable[[], object]
 OURS = "polyfuse"

@@ -21,8 +21,8 @@ import polyfuse as pf
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, at_line, load
-from polyfuse.runtime.machine import cache_sizes
-from polyfuse.runtime.pool import Pool
+from polyfuse.runtime.cpu.pool import Pool
+from polyfuse.runtime.machine.probe import cache_sizes
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "half_precision.md"
 ROWS: tuple[Mapping[str, int], ...] = ({"T": 64, "H": 768}, {"T": 1024, "H": 64}, {"T": 20_000, "H": 100})

@@ -22,9 +22,9 @@ import numpy as np
 import polyfuse as pf
 from benchmarks.surroundings import cpu_name, load_average
 from benchmarks.workload import load
-from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.pool import Pool, PreparedCall, Step, StepArray
-from polyfuse.runtime.toolchain import load_shared
+from polyfuse.runtime.cpu.memory import Arena
+from polyfuse.runtime.cpu.pool import Pool, PreparedCall, Step, StepArray
+from polyfuse.runtime.toolchain.compiler import load_shared
 
 CHUNKS, TURNS = 32, 40
 Shape = tuple[int, int]

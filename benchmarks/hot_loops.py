@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from polyfuse.runtime.toolchain import Compiler, find_compiler, flags_for
+from polyfuse.runtime.toolchain.compiler import Compiler, find_compiler, flags_for
 
 MARCHES = ("x86-64-v3", "x86-64-v4")
 

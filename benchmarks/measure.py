@@ -24,7 +24,7 @@ from benchmarks.quiet import Meter, quiet_rounds
 from benchmarks.surroundings import load_average
 from benchmarks.turns import ContenderError
 from benchmarks.workload import Workload
-from polyfuse.runtime.machine import RATES
+from polyfuse.runtime.machine.probe import RATES
 
 OURS = "polyfuse"
 TURN_S = 0.010

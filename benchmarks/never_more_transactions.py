@@ -23,11 +23,11 @@ import polyfuse as pf
 from benchmarks.never_slower import BOUND, OTHERS, PAGE, PLANS, geomean, parser_of
 from benchmarks.pages import write_measured
 from benchmarks.random_programs import TRANSPOSED, Drawn, draw
-from polyfuse.codegen.cuda import CudaCode
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.emulator_report import Sectors
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.emulator.report import Sectors
 
 COUNT = 40
 LEAST_ELEMENTS, MOST_ELEMENTS = 2**13, 2**17

@@ -16,16 +16,15 @@ from tempfile import TemporaryDirectory
 
 import polyfuse as pf
 from polyfuse.cost.speed_of_light import estimate
-from polyfuse.estimates import this_cpu
+from polyfuse.driver.partitions import passes_of
+from polyfuse.driver.pipeline import Compilation, Watch
+from polyfuse.driver.targets import ON_GPU, chip, this_cpu
 from polyfuse.ir.layouts import Layouts
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.partitions import passes_of
-from polyfuse.pipeline import Compilation, Watch
 from polyfuse.runtime.inputs import default_sizes
-from polyfuse.targets import ON_GPU, chip
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 NAMES = ("connect", "search")

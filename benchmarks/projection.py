@@ -1,9 +1,10 @@
 """Projected against measured time of variants: `python -m benchmarks.projection [--only NAME ...] [--write]`.
 
-Every workload is compiled in all the variants that `polyfuse.tuning` would propose for it; each is projected
-(`polyfuse.cost.projection`, with rates measured on this machine first) and timed in a child process, all in
-turns, the shortest time of each.  Told are, for each workload and for all: Spearman's rank correlation of
-both times, the mean absolute error of the projected ones, and what the projected choice would lose.
+Every workload is compiled in all the variants that `polyfuse.tuning.tuner` would propose for it; each is
+projected (`polyfuse.cost.projection`, with rates measured on this machine first) and timed in a child
+process, all in turns, the shortest time of each.  Told are, for each workload and for all: Spearman's rank
+correlation of both times, the mean absolute error of the projected ones, and what the projected choice would
+lose.
 
 A run of all workloads takes the place of the last one in `benchmarks/results`, in the folder of this kind of
 machine; one of some is written only to the folder that `--out` names.
@@ -25,19 +26,19 @@ from typing import Any
 import polyfuse as pf
 from benchmarks.surroundings import RESULTS, load_average, machine_kind, surroundings, write_json
 from benchmarks.workload import Workload, select
-from polyfuse import tuning_code, tuning_turns
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.projection import Rates
-from polyfuse.estimates import projected_cpu
+from polyfuse.driver.pipeline import Compilation
+from polyfuse.driver.targets import projected_cpu
 from polyfuse.ir.layouts import Layouts
-from polyfuse.layers.clusters import Clustering
+from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation
-from polyfuse.runtime.machine import level_sets, measure
-from polyfuse.runtime.op_rates import op_rates
-from polyfuse.runtime.pool import Pool, default_threads
-from polyfuse.runtime.toolchain import compile_shared
-from polyfuse.trials import ChildTimer
+from polyfuse.runtime.cpu.pool import Pool, default_threads
+from polyfuse.runtime.machine.op_rates import op_rates
+from polyfuse.runtime.machine.probe import level_sets, measure
+from polyfuse.runtime.toolchain.compiler import compile_shared
+from polyfuse.tuning import candidates, tuner
+from polyfuse.tuning.trials import ChildTimer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "projection.md"
@@ -81,7 +82,7 @@ def measured_machine(threads: int) -> tuple[CpuDevice, Rates]:
     return replace(machines[0], levels=levels, operations=best), Rates(seconds, True)
 
 
-def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point]:
+def points(workload: Workload, case: str, make: candidates.Maker) -> list[Point]:
     """All variants of a case."""
     options = Options(threads=make.machine.threads, verify=False, dump=None)
     sizes = workload.sizes(case)
@@ -89,14 +90,14 @@ def points(workload: Workload, case: str, make: tuning_code.Maker) -> list[Point
     base = Compilation(
         workload.graph, sizes, layers[0], options, Layouts(), "cpu", layers[1], layers[2], Clustering()
     )
-    found = tuning_code.proposed(base, make, time.monotonic() + LOWER_S).candidates
+    found = candidates.proposed(base, make, time.monotonic() + LOWER_S).candidates
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda c: compile_shared(c.code.source), found))
-    times: list[tuning_turns.Times] = []
+    times: list[tuner.Times] = []
     for _ in range(REPEATS):
         with ChildTimer(base) as timer:
             keys = [c.key for c in found]
-            times.append(tuning_turns.in_turns(keys, timer, {}, time.monotonic() + TIME_S, far=inf))
+            times.append(tuner.in_turns(keys, timer, {}, time.monotonic() + TIME_S, far=inf))
     complete = [c for c in found if all(each.get(c.key) for each in times)]
     return [
         Point(case, str(c.variant), c.predicted, tuple(min(each[c.key]) for each in times)) for c in complete
@@ -270,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the figures into the documentation")
     chosen = parser.parse_args(arguments)
     before = load_average()
-    make = tuning_code.Maker(*measured_machine(chosen.threads))
+    make = candidates.Maker(*measured_machine(chosen.threads))
     found: dict[str, list[Point]] = {}
     for workload, case in select(chosen.only, chosen.others):
         found[case] = points(workload, case, make)

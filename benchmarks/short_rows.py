@@ -19,16 +19,16 @@ from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import at_line, load
 from polyfuse import parse
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.driver.pipeline import Compilation, run
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, run
-from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.cpu.executable import CpuExecutable
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "short_rows.md"
 LOG_SOFTMAX = """op log_softmax(x: f32[T, H]) -> (y: f32[T, H]) {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.frontend_dsl.signature import Signature
+from polyfuse.frontend_dsl.semantics.signature import Signature
 
 # Operators, then their sizes; axes of a splat are joined by x.
 _TABLE = """\

@@ -21,7 +21,7 @@ from rich.table import Table
 import polyfuse as pf
 from benchmarks.floor import compulsory
 from benchmarks.stdlib_sizes import arguments, table
-from polyfuse.runtime.machine import measure
+from polyfuse.runtime.machine.probe import measure
 
 SECONDS = 0.3
 FEWEST_CALLS = 5

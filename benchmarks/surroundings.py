@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from polyfuse.runtime.machine import cache_sizes
-from polyfuse.runtime.pool import available_cores
+from polyfuse.runtime.cpu.pool import available_cores
+from polyfuse.runtime.machine.probe import cache_sizes
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -49,7 +49,7 @@ def prepared(library: str, threads: int) -> Call:
     x, b = rng.standard_normal((1024, 3072), "f4"), rng.standard_normal(3072, "f4")
     if library == "polyfuse":
         import polyfuse as pf
-        from polyfuse.runtime.pool import Pool
+        from polyfuse.runtime.cpu.pool import Pool
 
         Pool.get().set_threads(threads)
         call: Call = pf.compile(pf.parse(TEXT)).bind(x, b)

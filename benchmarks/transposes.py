@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 import polyfuse as pf
-import polyfuse.compiled as compiled_functions
+import polyfuse.driver.compiled as compiled_functions
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import at_line
-from polyfuse.layers import cpu_mapping
+from polyfuse.layers.mapping import cpu
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "transposes.md"
 Call = Callable[[], Any]
@@ -179,8 +179,8 @@ def calls_of(case: Case, shapes: tuple[Shape, ...], threads: int, compiled: bool
     tensors = [torch.from_numpy(a) for a in arguments]
     found = {"tiles": ours(case.text, arguments, threads)}
     with (
-        mock.patch.object(cpu_mapping, "transposed_tiles", lambda *_: None),
-        mock.patch.object(cpu_mapping, "rows_of_results", lambda *_: None),
+        mock.patch.object(cpu, "transposed_tiles", lambda *_: None),
+        mock.patch.object(cpu, "rows_of_results", lambda *_: None),
         mock.patch.object(compiled_functions, "memory_order", lambda *_: None),
     ):
         found["without"] = ours(case.text, arguments, threads)

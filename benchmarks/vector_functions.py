@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.hot_loops import Instruction, disassembled, hot_loops
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
-from polyfuse.codegen.row_calls import ROWS, row_name
-from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.math.conversions import ROWS, row_name
+from polyfuse.codegen.math.prelude import prelude
 from polyfuse.ir.dtypes import F32, F64, DType
-from polyfuse.runtime.machine import cache_sizes
-from polyfuse.runtime.toolchain import load_shared
+from polyfuse.runtime.machine.probe import cache_sizes
+from polyfuse.runtime.toolchain.compiler import load_shared
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "vector_math.md"
 # A function of one argument, or C with x for it.

@@ -73,7 +73,7 @@ def _turn(prepared: Prepared, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rate(command: dict[str, Any]) -> dict[str, Any]:
-    from polyfuse.runtime.machine import rate_now
+    from polyfuse.runtime.machine.probe import rate_now
 
     return {"rate": rate_now(command["name"], command["nbytes"], runs=command["runs"])}
 

@@ -31,7 +31,7 @@ import numpy as np
 
 import polyfuse as pf
 from benchmarks.other_shapes import OTHERS, case_name, named_sizes
-from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 
 FOLDER = Path(__file__).parent / "workloads"

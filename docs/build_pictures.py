@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
 
 import polyfuse as pf  # noqa: E402
 from benchmarks.speed_chart import DARK, LIGHT, RUN, chart  # noqa: E402
-from polyfuse.plan_pictures import layers_svg  # noqa: E402
+from polyfuse.visualize.launches import layers_svg  # noqa: E402
 
 FOLDER = ROOT / "docs" / "pictures"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from page import publish
 
-from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.frontend_dsl.signature import Signature, signature
+from polyfuse.frontend_dsl.semantics.signature import Signature, signature
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.library import read, source_files
 
 TARGET = Path(__file__).parent / "reference" / "stdlib.md"

@@ -34,8 +34,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import polyfuse as pf
 from polyfuse.decisions import format_bytes
-from polyfuse.pictures import before_after_svg
-from polyfuse.runtime.machine import working_set_class
+from polyfuse.runtime.machine.probe import working_set_class
+from polyfuse.visualize.schedule import before_after_svg
 
 
 def run_all(cases: list[Case], quick: bool, folder: Path, console: Console) -> list[Row]:

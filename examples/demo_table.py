@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 import polyfuse as pf
-from polyfuse.runtime.machine import BandwidthReport
+from polyfuse.runtime.machine.probe import BandwidthReport
 
 HEADS = ("error", "ms", "unfused ms", "NumPy ms", "x NumPy", "kernels", "share", "nests", "compile s")
 LEGEND = """\

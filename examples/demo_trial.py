@@ -14,12 +14,12 @@ from demo_cases import Case, Maker
 from demo_numpy import Arrays
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.bind import bind_sizes
-from polyfuse.pictures import count_nests
-from polyfuse.pipeline import Built
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.machine import BandwidthReport, measure, working_set_class
-from polyfuse.runtime.reference import evaluate
+from polyfuse.driver.pipeline import Built
+from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.runtime.machine.probe import BandwidthReport, measure, working_set_class
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
+from polyfuse.visualize.schedule import count_nests
 
 HERE = Path(__file__).resolve().parent
 

@@ -89,13 +89,13 @@ def _pycuda() -> str:
 
 
 def _way() -> str:
-    from polyfuse.runtime.cuda_open import open_driver
+    from polyfuse.runtime.cuda.open import open_driver
 
     return str(open_driver().describe())
 
 
 def _compiler() -> str:
-    from polyfuse.runtime.cuda_find import find_cuda_compiler
+    from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 
     found = find_cuda_compiler()
     return f"{found.kind} ({found.path})"

@@ -29,11 +29,11 @@ _WHERE = {
     "Kernels": "polyfuse.api",
     "Executable": "polyfuse.api",
     "PolyfuseWarning": "polyfuse.api",
-    "Compiled": "polyfuse.compiled",
-    "LoopFusion": "polyfuse.layers.loop_fusion",
-    "Stitching": "polyfuse.layers.stitching",
-    "Packing": "polyfuse.layers.packing",
-    "Clustering": "polyfuse.layers.clusters",
+    "Compiled": "polyfuse.driver.compiled",
+    "LoopFusion": "polyfuse.layers.fusion.loop_fusion",
+    "Stitching": "polyfuse.layers.stitching.stitching",
+    "Packing": "polyfuse.layers.packing.packing",
+    "Clustering": "polyfuse.layers.clustering.clusters",
     "Options": "polyfuse.options",
     "Decision": "polyfuse.decisions",
     "PolyfuseError": "polyfuse.diagnostics",
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
         parse,
     )
     from polyfuse.builder import ProgramBuilder
-    from polyfuse.compiled import Compiled
     from polyfuse.decisions import Decision
     from polyfuse.diagnostics import (
         ArgumentError,
@@ -105,10 +104,11 @@ if TYPE_CHECKING:
         ScheduleError,
         ToolchainError,
     )
-    from polyfuse.layers.clusters import Clustering
-    from polyfuse.layers.loop_fusion import LoopFusion
-    from polyfuse.layers.packing import Packing
-    from polyfuse.layers.stitching import Stitching
+    from polyfuse.driver.compiled import Compiled
+    from polyfuse.layers.clustering.clusters import Clustering
+    from polyfuse.layers.fusion.loop_fusion import LoopFusion
+    from polyfuse.layers.packing.packing import Packing
+    from polyfuse.layers.stitching.stitching import Stitching
     from polyfuse.options import Options
 
     stdlib: Program

@@ -16,33 +16,32 @@ from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from polyfuse.compiled import Compiled
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
-from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.ast_walk import statement_exprs, walk
-from polyfuse.frontend_dsl.bind import check_constraints
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.check import check_program
-from polyfuse.frontend_dsl.formatter import format_program
-from polyfuse.frontend_dsl.imports import load, load_text
-from polyfuse.frontend_dsl.names import did_you_mean, is_builtin, representative
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.frontend_dsl.signature import Signature, signature
+from polyfuse.driver.compiled import Compiled
+from polyfuse.driver.kernel_stages import Executable, Kernels, compare, later_stage
+from polyfuse.driver.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.driver.stages import Scheduled, Specialized
+from polyfuse.driver.targets import TARGETS, TargetName, require_target
+from polyfuse.frontend_dsl.semantics.bind import check_constraints
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.semantics.signature import Signature, signature
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.ast_walk import statement_exprs, walk
+from polyfuse.frontend_dsl.syntax.formatter import format_program
+from polyfuse.frontend_dsl.syntax.imports import load, load_text
+from polyfuse.frontend_dsl.syntax.names import did_you_mean, is_builtin, representative
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.kernel_stages import Executable, Kernels, compare
-from polyfuse.later_stage import later_stage
-from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.library import read, source_files
 from polyfuse.options import TUNE, Options
-from polyfuse.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
-from polyfuse.pipeline import fixed_graph
-from polyfuse.poly.ranges import prove_ranges
-from polyfuse.stages import Scheduled, Specialized
-from polyfuse.targets import TARGETS, TargetName, require_target
+from polyfuse.poly.legality.ranges import prove_ranges
 
 __all__ = [
     "LAYERS",

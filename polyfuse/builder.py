@@ -17,20 +17,11 @@ No text is made on the way: `tree()` is the syntax tree, `program()` what `parse
 from __future__ import annotations
 
 from polyfuse.api import Program, checked, standard_programs
-from polyfuse.frontend_dsl import ast
-from polyfuse.frontend_dsl.builder_ops import OpBuilder, Tensor
-from polyfuse.frontend_dsl.builder_values import (
-    Expression,
-    Index,
-    Value,
-    fn,
-    literal,
-    refuse,
-    total,
-    when,
-)
-from polyfuse.frontend_dsl.formatter import format_program
-from polyfuse.frontend_dsl.names import did_you_mean
+from polyfuse.frontend_dsl.builder.ops import OpBuilder, Tensor
+from polyfuse.frontend_dsl.builder.values import Expression, Index, Value, fn, literal, refuse, total, when
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.formatter import format_program
+from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.source import SourceText
 
 __all__ = [

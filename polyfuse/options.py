@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from polyfuse.diagnostics import ArgumentError, ToolchainError
-from polyfuse.progress import Report
+from polyfuse.support.progress import Report
 
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
@@ -87,7 +87,7 @@ ENVIRONMENT = (
     Variable(
         "POLYFUSE_SANITIZE",
         "`1` compiles for the CPU with sanitizers of gcc, in a process that has their runtime: "
-        "`python -m polyfuse.runtime.sanitized` starts one.",
+        "`python -m polyfuse.runtime.toolchain.run_sanitized` starts one.",
         "without",
     ),
     Variable(
@@ -142,7 +142,7 @@ class Options:
 
     progress: None shows how far a long compilation is, after a second, where somebody looks at standard
     error: a terminal or a notebook; True shows it anywhere, False nowhere. A function is called with a
-    `polyfuse.progress.Progress` whenever a step begins or a piece of one is done.
+    `polyfuse.support.progress.Progress` whenever a step begins or a piece of one is done.
 
     Raises ArgumentError PF490 for a value that an option cannot have.
 

@@ -1,4 +1,4 @@
-"""Shared by all tests: golden files, and the helpers of this folder (`graphs`, `brute_force`)."""
+"""Shared by all tests: golden files, and the helpers (`helpers/graphs.py`, `helpers/brute_force.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ os.environ.setdefault("POLYFUSE_VERIFY", "1")
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
-sys.path.insert(0, str(TESTS))
+# Helpers, and what tests of one folder take from those of another one.
+sys.path[:0] = [
+    str(TESTS),
+    str(TESTS / "helpers"),
+    *(str(f) for f in sorted((TESTS / "unit").iterdir()) if f.is_dir()),
+]
 
 _changed = pytest.StashKey[list[str]]()
 
@@ -31,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"
     )
-    parser.addoption("--machine", metavar="KIND", help="run as on a machine of this kind (tests/machines.py)")
+    parser.addoption(
+        "--machine", metavar="KIND", help="run as on a machine of this kind (tests/helpers/machines.py)"
+    )
     parser.addoption("--decisions", action="store_true", help="only tests of decisions that name no machine")
 
 

@@ -11,12 +11,12 @@ import islpy as isl
 import polyfuse as pf
 from polyfuse.ir.loop_ir import format_block
 from polyfuse.ir.schedule_tree import Band, Leaf, Sequence, path
-from polyfuse.pictures import before_after_svg, count_nests
 from polyfuse.poly.ast_build import loops_of
-from polyfuse.poly.dependences import flow
-from polyfuse.poly.domains import build_model
-from polyfuse.poly.legality import races
-from polyfuse.poly.tree_convert import schedule_map, to_isl
+from polyfuse.poly.legality.schedules import races
+from polyfuse.poly.model.dependences import flow
+from polyfuse.poly.model.domains import build_model
+from polyfuse.poly.scheduling.tree_convert import schedule_map, to_isl
+from polyfuse.visualize.schedule import before_after_svg, count_nests
 
 program = pf.parse("""
 op softmax(x: f32[T, H]) -> (y: f32[T, H]) {

@@ -12,14 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 import polyfuse as pf
-from polyfuse.ir.schedule_tree import format_tree, restrict, shape
-from polyfuse.ir.scheduled import ScheduledGraph
-from polyfuse.layers.rewrites import cache_read, inline
-from polyfuse.poly import tree_edit
-from polyfuse.poly.domains import build_model
-from polyfuse.poly.legality import mark_coincident, races
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import evaluate
+from polyfuse.ir.schedule_tree import ScheduledGraph, format_tree, restrict, shape
+from polyfuse.layers.graph.inline import cache_read, inline
+from polyfuse.poly.legality.schedules import mark_coincident, races
+from polyfuse.poly.model.domains import build_model
+from polyfuse.poly.scheduling import tree_edit
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 T, H = 1024, 256
 program = pf.parse("""

@@ -12,11 +12,11 @@ import polyfuse as pf
 from polyfuse.ir.index_expr import ISize, IVar
 from polyfuse.ir.loop_ir import format_block
 from polyfuse.ir.schedule_tree import Tree, format_tree
-from polyfuse.poly import tree_edit
 from polyfuse.poly.ast_build import loops_of
-from polyfuse.poly.legality import Illegal
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import evaluate
+from polyfuse.poly.legality.schedules import Illegal
+from polyfuse.poly.scheduling import tree_edit
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 softmax = pf.parse("""
 op softmax(x: f32[T, H]) -> (y: f32[T, H]) {

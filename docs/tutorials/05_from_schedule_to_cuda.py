@@ -15,24 +15,24 @@ from dataclasses import replace
 import numpy as np
 
 import polyfuse as pf
-from polyfuse.codegen.cpu import Request
-from polyfuse.codegen.cuda import CudaCode, emit_cuda
-from polyfuse.codegen.device_tasks import lower_device
+from polyfuse.codegen.cpu.emit import Request
+from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
+from polyfuse.codegen.cuda.functions import lower_device
 from polyfuse.cost.device import device, occupancy
 from polyfuse.ir.index_expr import binary, product
 from polyfuse.ir.kernel import placement
 from polyfuse.ir.loop_ir import Barrier, format_block, map_nodes
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.target import GpuTarget
-from polyfuse.layers.gpu_rows import row_shape
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.poly.barriers import check_barriers
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.cuda_find import find_cuda_compiler
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.mapping.gpu import row_shape
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.poly.barriers.proof import check_barriers
+from polyfuse.runtime.cuda.compiler import find_cuda_compiler
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 from polyfuse.runtime.report import kernel_figures
-from polyfuse.thread_pictures import thread_svg
+from polyfuse.visualize.threads import thread_svg
 
 try:
     find_cuda_compiler()

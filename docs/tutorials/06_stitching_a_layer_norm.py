@@ -16,15 +16,15 @@ import time
 import numpy as np
 
 import polyfuse as pf
-from polyfuse.codegen.cuda import CudaCode
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.kernel import Scope
 from polyfuse.ir.schedule_tree import Member
-from polyfuse.poly.domains import build_model
-from polyfuse.poly.placement import Links
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.poly.model.domains import build_model
+from polyfuse.poly.scheduling.placement import Links
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 program = pf.parse("""
 op layer_norm(x: f32[T, H], gamma: f32[H], beta: f32[H], eps: f32 = 1e-5) -> (y: f32[T, H]) {

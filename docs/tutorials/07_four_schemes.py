@@ -24,11 +24,11 @@ import polyfuse as pf
 from polyfuse.ir.kernel import Kernel, Scope, placement
 from polyfuse.ir.schedule_tree import Coordinate, Member
 from polyfuse.ir.target import GpuTarget
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.stitching import Stitching
-from polyfuse.placement_pictures import needed, placement_svg
-from polyfuse.poly.domains import build_model
-from polyfuse.poly.placement import Links
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.poly.model.domains import build_model
+from polyfuse.poly.scheduling.placement import Links
+from polyfuse.visualize.threads import needed, placement_svg
 
 tiny = GpuTarget(sms=2, threads=16, row_threads=4, vector=1, parallel=64, least=16, launch_s=0.0)
 

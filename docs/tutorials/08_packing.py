@@ -12,7 +12,7 @@ import numpy as np
 
 import polyfuse as pf
 from polyfuse.ir.kernel import touched_memory
-from polyfuse.layers.packing import levels
+from polyfuse.layers.packing.packing import levels
 
 branches = pf.parse("""
 op branches(a: f32[N, M], b: f32[N, M], c: f32[K, M], d: f32[K, M])

@@ -21,13 +21,13 @@ import numpy as np
 import polyfuse as pf
 from polyfuse.cost.projection import project
 from polyfuse.cost.speed_of_light import estimate
-from polyfuse.estimates import projected_cpu, this_cpu
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.clusters import Clustering
+from polyfuse.driver.pipeline import Compilation, run
+from polyfuse.driver.targets import projected_cpu, this_cpu
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, run
-from polyfuse.runtime.machine import level_sets, measure
-from polyfuse.runtime.op_rates import op_rates
+from polyfuse.runtime.machine.op_rates import op_rates
+from polyfuse.runtime.machine.probe import level_sets, measure
 
 # %% [markdown]
 # ## What the machine can do

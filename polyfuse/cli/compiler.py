@@ -34,8 +34,8 @@ from polyfuse.api import (
     stdlib,
 )
 from polyfuse.diagnostics import ToolchainError
-from polyfuse.runtime.cache import package_version
-from polyfuse.targets import ON_GPU, chip
+from polyfuse.driver.targets import ON_GPU, chip
+from polyfuse.runtime.cache.disk import package_version
 
 __all__ = [
     "LAYERS",

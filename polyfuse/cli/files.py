@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Diagnostics, Operator, Program
 
+
 LIBRARY = "stdlib:"
 STDIN = "<stdin>"
 

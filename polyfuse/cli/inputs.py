@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polyfuse.cli.compiler import Operator
     from polyfuse.runtime.distributions import Distribution
 
+
 Arrays = Annotated[
     str | None,
     typer.Option(

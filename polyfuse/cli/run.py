@@ -12,7 +12,7 @@ from polyfuse.cli import files, inputs, screen, settings, times
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Compiled, Operator, Options
-    from polyfuse.runtime.agreement import Agreement
+    from polyfuse.runtime.reference.agreement import Agreement
 
 
 def run(
@@ -88,7 +88,7 @@ def run(
 
 def _use_threads(threads: int | None, target: str) -> None:
     if threads is not None and target in ("auto", "cpu"):
-        from polyfuse.runtime.pool import Pool
+        from polyfuse.runtime.cpu.pool import Pool
 
         Pool.get().set_threads(threads)
 
@@ -136,7 +136,7 @@ def prepare(
 ) -> Case:
     """The operator's graph at the generics asked for, all its sizes, and inputs."""
     from polyfuse.runtime.inputs import default_sizes
-    from polyfuse.runtime.room import require_room, wanted_by
+    from polyfuse.runtime.machine.room import require_room, wanted_by
 
     asked = asked or inputs.Wanted()
     choice = inputs.choice_for(operator, choice, asked.arrays)
@@ -227,7 +227,7 @@ def compare_results(case: Case, results: Mapping[str, Any]) -> bool:
 
 def judgement(verdict: Agreement, unchecked: float) -> str:
     """What a comparison says, `unchecked` being the share of elements about which it says nothing."""
-    from polyfuse.runtime.agreement import MOST_UNDECIDED
+    from polyfuse.runtime.reference.agreement import MOST_UNDECIDED
 
     if verdict.mismatches or not (verdict or unchecked):
         return "differs"
@@ -238,8 +238,8 @@ def verdicts(case: Case, results: Mapping[str, Any]) -> list[tuple[str, Agreemen
     """(result, agreement, the share that cannot be checked) for each; an inout parameter has its own name."""
     import numpy as np
 
-    from polyfuse.runtime.agreement import agrees, unchecked
-    from polyfuse.runtime.reference import evaluate
+    from polyfuse.runtime.reference.agreement import agrees, unchecked
+    from polyfuse.runtime.reference.evaluate import evaluate
 
     with screen.working("computing the float64 reference"):
         expected = evaluate(case.graph, case.sizes, case.inputs, checked=False)

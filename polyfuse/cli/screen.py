@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+
 WIDE = 160
 
 
@@ -76,7 +77,7 @@ def table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """On a terminal, what is being done, with a bar where its pieces are known; nothing elsewhere."""
-    from polyfuse.progress import Progress, followed
+    from polyfuse.support.progress import Progress, followed
 
     console = err()
     if not console.is_terminal:

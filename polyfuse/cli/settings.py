@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Operator
 
+
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="A .pf file, - for standard input, or stdlib:OPERATOR.")
 ]

@@ -13,6 +13,7 @@ from polyfuse.cli import files, screen, settings
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Kernels, Operator, Options, Specialized
 
+
 STAGES = (
     "ast", "graph", "micro", "schedule", "kernels", "schemes", "plan", "loops", "cpp", "cuda", "ptx",
     "resources",

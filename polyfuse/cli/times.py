@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def show_cpu(case: Case, done: Done, repeat: int) -> None:
     """Kernels, one call, the machine, NumPy."""
     from polyfuse.decisions import format_bytes
-    from polyfuse.runtime import machine, report
+    from polyfuse.runtime import report
+    from polyfuse.runtime.machine import probe as machine
 
     executable = done.built.executable
     arrays = report.memory(executable, case.inputs)
@@ -96,7 +97,7 @@ def _table() -> Table:
 def _row(seconds: float, read: int, written: int, held: int) -> tuple[str, str, str, str]:
     """Time, bytes, rate, and its share of what the machine reaches on `held` bytes with this mix."""
     from polyfuse.decisions import format_bytes
-    from polyfuse.runtime.machine import measure
+    from polyfuse.runtime.machine.probe import measure
     from polyfuse.runtime.report import rate_for
 
     rate = (read + written) / seconds / 1e9 if seconds > 0 else 0.0

@@ -12,7 +12,8 @@ import typer
 from polyfuse.cli import screen
 
 if TYPE_CHECKING:
-    from polyfuse.runtime.doctor import Finding
+    from polyfuse.runtime.machine.doctor import Finding
+
 
 cache = typer.Typer(
     name="cache", help="The folder of compiled kernels: ls, clear, verify.", no_args_is_help=True
@@ -36,7 +37,7 @@ def doctor(
 
       polyfuse doctor --measure --json
     """
-    from polyfuse.runtime import doctor as examination
+    from polyfuse.runtime.machine import doctor as examination
 
     with screen.working("looking"):
         findings = examination.examine()
@@ -91,7 +92,7 @@ def _show_rates(rates: list[dict[str, float]]) -> None:
 def cache_ls() -> None:
     """List the entries, oldest first."""
     from polyfuse.decisions import format_bytes
-    from polyfuse.runtime.cache import Cache
+    from polyfuse.runtime.cache.disk import Cache
 
     opened = Cache.open_default()
     entries = opened.ls()
@@ -108,7 +109,7 @@ def cache_ls() -> None:
 @cache.command("clear")
 def cache_clear() -> None:
     """Remove all entries; they are made again when they are needed."""
-    from polyfuse.runtime.cache import Cache
+    from polyfuse.runtime.cache.disk import Cache
 
     opened = Cache.open_default()
     screen.show(f"removed {_entries(opened.clear())} from {opened.root}")
@@ -117,7 +118,7 @@ def cache_clear() -> None:
 @cache.command("verify")
 def cache_verify() -> None:
     """Check every entry against its digests and remove the damaged ones (exit code 1 if there were any)."""
-    from polyfuse.runtime.cache import Cache
+    from polyfuse.runtime.cache.disk import Cache
 
     opened = Cache.open_default()
     with screen.working("verifying"):

@@ -1,0 +1,1 @@
+"""Cost models: what kernels move, compute and take."""

@@ -9,18 +9,20 @@ whose innermost loop is not in vector lanes computes one element where a vector 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from polyfuse.cost import lines
 from polyfuse.cost.cpu_device import CpuDevice
+from polyfuse.cost.extents import extents, instances
 from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import OUTSIDE, Nest
 from polyfuse.cost.operations import Operations, operations
 from polyfuse.cost.traffic import Keeping, traffic
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Statement, statement_reads
 
 # What an access takes of the lanes: of one element in a vector, of one far from its neighbours.
 ACCESS, STRIDED = 0.5, 40.0
@@ -64,7 +66,8 @@ class CpuTime:
         lanes = sum(self._lanes(n) for n in found)
         names = [x.name for x in m.levels]
         nbytes = (*moved.by_level, *[0.0] * len(names))
-        # Whoever looks at loops has seen lines there, and weighed pieces of rows before (`polyfuse.doubts`).
+        # Whoever looks at loops has seen lines there, and weighed pieces of rows before
+        # (`polyfuse.driver.feedback`).
         pieces = 0.0
         if not self.core_s:
             pieces = sum(lines.seconds(n, since, m) / share + self._pieces(n, since) for n in found)
@@ -112,3 +115,44 @@ class CpuTime:
             return one * lanes + n.strided() * STRIDED
         full = ceil(trip / lanes) * lanes / max(1.0, trip)
         return one * full + n.lane_sums * COMBINED + n.strided() * STRIDED
+
+
+# Does it pay to share a part of a recurrence's step among the workers of a CPU?
+#
+#     gain  =  time of the part on one core * (1 - 1 / threads)  -  time of a barrier of the workers
+#
+# Each step waits for the one before, so that the gain must be found in every one of them, and it must be a
+# good
+# part of the time: others may need the cores.  What a step touches is near after the first steps, so
+# operations and accesses are what takes time.
+
+
+# Of the time alone, that must be saved.
+LEAST_PART = 0.2
+# What a worker's claims of two chunks take of the others' time; 0.03 us each were measured.
+CLAIMS_S = 0.07e-6
+
+
+def part_seconds(statements: Iterable[Statement], steps: int, machine: CpuDevice) -> float:
+    """Of statements in one of so many steps, on one core."""
+    timed = [(s, extents(s)) for s in statements]
+    lanes = operations(timed, "cpu").weighted
+    lanes += sum((1 + len(set(statement_reads(s)))) * ACCESS * instances(found) for s, found in timed)
+    return lanes / (machine.operations / machine.threads) / max(1, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Of sharing what takes so many seconds `alone`, on one core."""
+
+    alone: float
+    machine: CpuDevice
+
+    @property
+    def seconds(self) -> float:
+        m = self.machine
+        return self.alone * (1 - 1 / m.threads) - m.step_s - m.threads * CLAIMS_S
+
+    @property
+    def pays(self) -> bool:
+        return self.seconds > LEAST_PART * self.alone

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, product, variables
+from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Member
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, TensorGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +229,17 @@ def union(parts: Iterable[Touched]) -> float:
     found = Union()
     found.add(parts)
     return found.elements
+
+
+def tensor_bytes(graph: TensorGraph, tensor: str) -> int:
+    """Bytes of a tensor; a size that is not known counts as 1024."""
+    return graph.tensor(tensor).dtype.bytes * elements_of(graph, tensor)
+
+
+def elements_of(graph: TensorGraph, tensor: str) -> int:
+    return elements_at(product(graph.tensor(tensor).shape))
+
+
+def elements_at(size: IndexExpr) -> int:
+    """A number of elements, were all sizes that are not known 1024."""
+    return max(0, evaluate(size, dict.fromkeys(sizes_of(size), 1024)))

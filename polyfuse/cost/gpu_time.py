@@ -19,7 +19,7 @@ from polyfuse.cost.figures import KernelEstimate, by_level, terms
 from polyfuse.cost.nests import Nest
 from polyfuse.cost.operations import Operations, operations
 from polyfuse.cost.traffic import Holds, Keeping, traffic
-from polyfuse.ir import shared_memory
+from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.schedule_tree import Coordinate
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from polyfuse.cost.cpu_device import CpuDevice
-from polyfuse.cost.far_lanes import Around, jump_of, lane_cycles
+from polyfuse.cost.lines import Around, jump_of, lane_cycles
 from polyfuse.cost.operations import weight_of
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core
 from polyfuse.ir.functions import has_function

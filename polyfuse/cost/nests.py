@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import takewhile
 from math import ceil, prod
 
-from polyfuse.cost.core_tiles import Tiles
+from polyfuse.cost.cpu_device import Tiles
 from polyfuse.cost.extents import Extents, Touched, dims_of, extents, inside, instances, touched, trips, union
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel, Scope, tree
@@ -177,7 +177,7 @@ class Nest:
     @cached_property
     def tiles(self) -> Tiles | None:
         """The loops of a sum of products that stays in registers: over what is summed, rows and lanes, of
-        which each factor knows one (`layers.cpu_tiles` makes them)."""
+        which each factor knows one (`layers.contractions.cpu_tiles` makes them)."""
         if len(self.body) != 1 or len(self.loops) < 3:
             return None
         s, (*around, row, lane) = self.body[0], self.loops

@@ -2,7 +2,7 @@
 
 A weight of 1 is an addition, a multiplication or a fused pair in single precision.  On a GPU a special
 function takes one of the 16 units per multiprocessor that 128 lanes share, and a few operations around it;
-on a CPU it is a polynomial (`codegen.vector_math`), and a division takes its unit for so many cycles.
+on a CPU it is a polynomial (`codegen.math.prelude`), and a division takes its unit for so many cycles.
 What does not depend on a loop is counted outside of it, and equal expressions in a nest once.
 """
 

@@ -10,7 +10,7 @@
 this model also sees what code generation varies (`ir.cpu_knobs`): rows fetched ahead let the memory of one
 phase overlap the core of another, so that the kernel takes the longer of both sums, if the last phase reads
 them too; stores past the caches move once; more accumulators shorten chains and lengthen the totals; chunks
-balance threads and cost a claim each.  Contractions take the cycles of their tiles (`cost.core_tiles`).
+balance threads and cost a claim each.  Contractions take the cycles of their tiles (`cost.cpu_device`).
 Strips, partial results and what workers keep are in the kernels.  Lines that loops ask for shortly before
 (`Buffer.soon`) are taken to come as the others do.
 
@@ -31,12 +31,10 @@ from polyfuse.cost.figures import by_level
 from polyfuse.cost.nests import OUTSIDE, Nest, data_rows, nests
 from polyfuse.cost.operations import counts, cpu_weight
 from polyfuse.cost.traffic import Footprints, Keeping, distances, footprints, traffic
-from polyfuse.ir.cpu_core import LANE_VECTORS
-from polyfuse.ir.cpu_knobs import CpuKnobs
+from polyfuse.ir.cpu_core import LANE_VECTORS, CpuKnobs
 from polyfuse.ir.index_expr import as_index, evaluate
-from polyfuse.ir.kernel import Kernel, KernelGraph
+from polyfuse.ir.kernel import PARALLEL_WORK, Kernel, KernelGraph, work
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.work import PARALLEL_WORK, work
 
 # Of the shorter one of memory and core, what the longer one does not hide.
 SHARED = 0.2
@@ -279,7 +277,7 @@ class _Kernel:
         return max(one * full, sums * self._chain(trip)) + sums * self._combined(trip) + strided
 
     def _accumulators(self, trip: float) -> float:
-        """Lanes of one sum, as `codegen.lanes` has them."""
+        """Lanes of one sum, as `codegen.cpu.vectorize.reductions` has them."""
         lanes = self.knobs.lane_bytes / 4 if self.knobs.lane_bytes else LANE_VECTORS * self.machine.lanes
         while lanes > 32 and lanes * 4 > trip:
             lanes /= 2

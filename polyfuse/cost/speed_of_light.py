@@ -22,12 +22,11 @@ from math import prod
 
 from polyfuse.cost.cpu_time import CpuTime
 from polyfuse.cost.device import Device
-from polyfuse.cost.figures import Estimate, joined
-from polyfuse.cost.gpu_time import GpuTime
-from polyfuse.cost.joining import at_once
+from polyfuse.cost.figures import Estimate, KernelEstimate, by_level, joined
+from polyfuse.cost.gpu_time import L2_BYTES_PER_CLOCK, LANES, GpuTime
 from polyfuse.cost.machines import Machine
 from polyfuse.cost.nests import nests
-from polyfuse.cost.packing_gain import side_by_side
+from polyfuse.cost.packing_gain import at_once, side_by_side
 from polyfuse.cost.traffic import distances, footprints
 from polyfuse.ir.kernel import Kernel, KernelGraph
 
@@ -59,3 +58,18 @@ def _split(k: Kernel) -> list[tuple[Kernel, ...]]:
 def _in(whole: Kernel, part: Kernel) -> Kernel:
     """A part as it runs in a joined kernel: on a grid that is resident."""
     return replace(part, resident=whole.resident * at_once(part, prod(whole.threads)))
+
+
+# What a kernel would take if no part of the machine were ever idle: the same bytes and operations.
+
+
+def busy_s(kernel: KernelEstimate, machine: Machine) -> float:
+    """Seconds of a kernel's traffic or operations, whichever takes longer, by all of the machine."""
+    if isinstance(machine, Device):
+        bandwidths = [L2_BYTES_PER_CLOCK * machine.sms * machine.clock, machine.memory_bandwidth]
+        operations = LANES.get(machine.arch, 128) * machine.sms * machine.clock
+    else:
+        bandwidths = [level.bandwidth for level in machine.levels]
+        operations = machine.operations
+    moved = by_level([nbytes for _, nbytes in kernel.levels], bandwidths)
+    return max(*moved, kernel.work.weighted / operations)

@@ -1,0 +1,1 @@
+"""The tensor language: text or Python to tensor graphs."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError, PolyfuseError
 from polyfuse.interop.torch_tensors import is_torch, require_memory
-from polyfuse.runtime.cuda_arguments import on_device
+from polyfuse.ir.dtypes import I64, from_numpy
+from polyfuse.runtime.cuda.arguments import on_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ON_GPU = 'compile it with target="cuda", or '
@@ -102,3 +103,23 @@ def _to_torch(array: Array) -> object:
     if array.dtype == np.dtype(ml_dtypes.bfloat16):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+# Integer arrays of fewer than 64 bits where an operator takes i64: indices of most libraries are int32.
+
+
+_NARROW = ("int32", "int16", "int8", "uint8")
+
+
+def widened(value: Any) -> Any:
+    """The array as int64, made by its own library, if it holds narrower integers; else the value itself."""
+    if isinstance(value, np.ndarray):
+        dtype = from_numpy(value.dtype.newbyteorder("="))
+        return value.astype(np.int64) if dtype is not None and dtype.is_integer and dtype != I64 else value
+    if is_torch(value):
+        torch: Any = sys.modules["torch"]
+        return value.to(torch.int64) if str(value.dtype).removeprefix("torch.") in _NARROW else value
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is not None and isinstance(value, cupy.ndarray) and str(value.dtype) in _NARROW:
+        return value.astype(np.int64)
+    return value

@@ -1,7 +1,7 @@
 """Arrays of other libraries on a GPU: in without copies, on the stream that their library works on.
 
 torch says by its current stream what comes before and after; everything else says it through the array
-interface or DLPack (`runtime.cuda_arguments`).  Results are made by the library that the arguments are from.
+interface or DLPack (`runtime.cuda.arguments`).  Results are made by the library that the arguments are from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.interop.torch_tensors import is_torch, require_memory
-from polyfuse.runtime.cuda_arguments import DeviceView, device_view, on_device
+from polyfuse.runtime.cuda.arguments import DeviceView, device_view, on_device
 
 ResultKind = Literal["numpy", "torch", "cupy", "device"]
 

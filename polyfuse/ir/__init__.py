@@ -1,0 +1,1 @@
+"""The forms between passes: tensor graph, schedule tree, kernel, loops, launch plan."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 KIB = 1 << 10
-# Lanes of a sum at least (`codegen.lanes`), and of one of f16, which is converted so many at a time
-# (`codegen.halves`).
+# Lanes of a sum at least (`codegen.cpu.vectorize.reductions`), and of one of f16, which is converted so many
+# at a time (`codegen.cpu.vectorize.half_precision`).
 FEWEST_LANES, FEWEST_OF_F16 = 8, 16
 # Bytes after which the sets of L1 repeat.
 L1_WAY = 4096
@@ -61,7 +61,8 @@ def wide_room(core: Core) -> int:
 
 def skew_room(core: Core) -> int:
     """Bytes of rows that are in L1 at a time, at most, where rows overlap: those of two rows that are read
-    again, and of results (`codegen.skewed`). Lines that are asked for and what rows share need the rest."""
+    again, and of results (`codegen.transforms.software_pipelining`). Lines that are asked for and what rows
+    share need the rest."""
     return core.l1 // 2
 
 
@@ -96,3 +97,59 @@ def dots_fit(rows: int, columns: int, core: Core, itemsize: int, halves: bool) -
     """Do registers hold sums of so many rows and columns, and those factors that there are fewer of? The
     others are operands from memory."""
     return (rows * columns + min(rows, columns)) * vectors_of_sum(core, itemsize, halves) <= core.registers
+
+
+# What the CPU code of a schedule can be varied by: one field for each number or choice of code generation.
+#
+# None leaves a choice to the pass that makes it, with its own figures.  Every value gives the same results
+# but for the order of sums; which is fastest only a measurement can tell (`polyfuse.tuning.tuner`).
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKnobs:
+    """Code generation for a CPU.
+
+    lane_bytes   accumulators of a reduction loop fill so many bytes: independent chains of additions
+    strip        iterations of a block of one long parallel loop
+    sunk_strip   columns of a block where a loop along memory runs inside one across it
+    partials     partial results of a reduction over the outermost loop, for each thread
+    local_bytes  a temporary of one worker up to this size is an array of that worker; larger ones are global
+    ahead        a stitched kernel fetches the row so many ahead wherever it can (0: nowhere)
+    rows         so many short rows or recurrences of a parallel loop, or rows of a loop in it that add to the
+                 same sums, are computed at a time (1: one by one)
+    jointly      totals of sixteen short rows are combined at once wherever they can be
+    skew         the first phase of the next row runs before the last one of a row
+    stream       stores of results pass the caches by (non-temporal)
+    chunks       chunks of a parallel loop for each thread, which claim them one by one
+    threads      threads that take part at most
+    core         the core that tiles of contractions are made for
+    """
+
+    lane_bytes: int | None = None
+    strip: int | None = None
+    sunk_strip: int | None = None
+    partials: int | None = None
+    local_bytes: int | None = None
+    ahead: int | None = None
+    rows: int | None = None
+    jointly: bool | None = None
+    skew: bool | None = None
+    stream: bool | None = None
+    chunks: int | None = None
+    threads: int | None = None
+    core: Core | None = None
+
+    @property
+    def on(self) -> Core:
+        """The core that code is for."""
+        return self.core or Core()
+
+    @property
+    def of_kernels(self) -> CpuKnobs:
+        """Those that kernels depend on; the others change only how they are printed and run."""
+        return replace(self, lane_bytes=None, rows=None, jointly=None, skew=None, chunks=None, threads=None)
+
+    def __str__(self) -> str:
+        """``strip=512, chunks=2``; empty if all is as the passes have it."""
+        chosen = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "core"]
+        return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)

@@ -10,7 +10,7 @@ _FUNCTIONS = of_cost(Cost.FUNCTION)
 
 
 def is_function(e: Expr) -> bool:
-    """Does an expression end in a function, or a short one (`codegen.short_functions`)?"""
+    """Does an expression end in a function, or a short one (`codegen.transforms.precision`)?"""
     return isinstance(e, Apply) and e.op.removeprefix("short_") in _FUNCTIONS and exponent(e) is None
 
 

@@ -22,24 +22,16 @@ A kernel of layer I has one stage with one phase.  Its schedule tree is `tree(ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, binary, product, substitute
-from polyfuse.ir.schedule_tree import (
-    Coordinate,
-    Member,
-    Tree,
-    band,
-    format_tree,
-    path,
-    sequence,
-    statements,
-)
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Tensor, TensorGraph, statement_reads
+from polyfuse.ir.functions import is_function
+from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, substitute
+from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, band, format_tree, path, sequence, statements
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, Tensor, TensorGraph, statement_reads, walk
 
 
 class Scope(Enum):
@@ -120,7 +112,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Owners:
     """A CPU's kernel runs `parts` times, side by side: a part makes all stores and updates of `tensor` whose
-    index at `place` is in its share, and no others (`layers.scatters`)."""
+    index at `place` is in its share, and no others (`layers.mapping.scatters`)."""
 
     tensor: str
     place: int
@@ -238,3 +230,81 @@ class KernelGraph:
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.kernels))
+
+
+# How much a kernel computes, in instances of a plain statement: what it is worth in threads.
+
+
+# Of an instance of a statement: what it computes besides functions, each of these, and, once for all
+# statements of a kernel, what it moves.  So that kernels in L2 whose work is equal take about as long.
+PLAIN, FUNCTION, MOVED = 1, 16, 7
+WHOLE = PLAIN + MOVED
+# A launch of less work is not worth waking a worker.
+PARALLEL_WORK = 24 * 1024
+
+
+def work(found: Iterable[tuple[Statement, IndexExpr]]) -> IndexExpr:
+    """Of statements with so many instances."""
+    computed, most = as_index(0), as_index(0)
+    for s, count in found:
+        each = PLAIN + FUNCTION * sum(map(is_function, walk(s.expr)))
+        computed = binary("+", computed, binary("*", count, each))
+        most = binary("max", most, count)
+    return binary("//", binary("+", computed, binary("*", most, MOVED)), WHOLE)
+
+
+# Which arrays of a GPU kernel lie in the same memory, and where: those of a block and those of a thread.
+#
+# Arrays with the same `Buffer.place` are never needed at the same time: they begin at the same address, and
+# the largest of them is the *home* of all.  In shared memory they have elements of the same size; those of a
+# thread have the same type and extents, and lie in registers.
+
+
+# Every array begins at a multiple of so many bytes.
+ALIGNMENT = 16
+
+
+def nbytes(b: Buffer) -> int:
+    return evaluate(b.elements, {}) * b.dtype.bytes
+
+
+def aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def homes(buffers: Iterable[Buffer], scope: Scope = Scope.SHARED) -> dict[str, Buffer]:
+    """Array -> the one in whose memory it lies: itself, if it is alone there or the largest."""
+    together: dict[object, list[Buffer]] = {}
+    for b in buffers:
+        if b.scope is scope:
+            kind = b.dtype.bytes if scope is Scope.SHARED else (b.dtype, b.extents)
+            together.setdefault(b.tensor if b.place is None else (b.place, kind), []).append(b)
+    return {b.tensor: max(group, key=nbytes) for group in together.values() for b in group}
+
+
+def offsets(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
+    """Where each shared array begins, and the bytes of all."""
+    found = homes(buffers)
+    begins: dict[str, int] = {}
+    total = 0
+    for home in found.values():
+        if home.tensor not in begins:
+            begins[home.tensor] = aligned(total)
+            total = begins[home.tensor] + nbytes(home)
+    return {name: begins[home.tensor] for name, home in found.items()}, total
+
+
+def registers(buffers: Iterable[Buffer]) -> int:
+    """What a thread's arrays and scalars take, in registers of 4 bytes."""
+    known = tuple(buffers)
+    arrays = {h.tensor: h for h in homes(known, Scope.LOCAL).values()}.values()
+    return sum(words(b.dtype.bytes, evaluate(b.elements, {})) for b in (*arrays, *_scalars(known)))
+
+
+def words(element: int, count: int) -> int:
+    """Registers of 4 bytes for so many elements; those of a byte take two."""
+    return -(-max(2, element) * count // 4)
+
+
+def _scalars(buffers: Iterable[Buffer]) -> list[Buffer]:
+    return [b for b in buffers if b.scope is Scope.REGISTER]

@@ -55,10 +55,11 @@ class For:
     fill at most `lane_bytes` (0: as many as elsewhere).
 
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
-    the loop in its body accumulates (`codegen.rows_jointly`).  Compilers shall see how often a `window`
-    (`codegen.digits`) runs, and take no loop apart that is one `vector` (`codegen.row_pieces`).  Lanes of one
-    that is `long` join their totals every so many iterations (`codegen.long_sums`).  One that is `written` is
-    to be written out, iteration by iteration (`codegen.written_out`).
+    the loop in its body accumulates (`codegen.transforms.unroll_and_jam.batched_rows`).  Compilers shall see
+    how often a `window` (`codegen.transforms.index_set_splitting.div_mod`) runs, and take no loop apart that
+    is one `vector` (`codegen.transforms.remainders`).  Lanes of one that is `long` join their totals every so
+    many iterations (`codegen.transforms.wide_accumulators`).  One that is `written` is to be written out,
+    iteration by iteration (`codegen.cpu.workarounds`).
     """
 
     var: str

@@ -5,8 +5,8 @@
 
 With a row the language has a function, and graphs, costs, cleanup, analyses and printers know it.  What a
 table cannot hold are its kernels: text of C++ (`codegen/vector_math_*.h`), the reference with a bound of its
-error (`runtime/reference_ops.py`) and, where NumPy has no such function, one for the interpreter.
-docs/internals/adding_a_function.md goes through it; tests/unit/test_ops.py asks each row for its kernels.
+error (`runtime/reference/ops.py`) and, where NumPy has no such function, one for the interpreter.
+docs/internals/adding_a_function.md goes through it; tests/unit/ir/test_ops.py asks each row for its kernels.
 
 Code generation makes forms of operations, which are no rows: `short_exp` of `exp` (`Trait.SHORT`),
 `waiting_max` of `max`.  Nor are `quotient` and `choose`, which no graph has.
@@ -70,9 +70,9 @@ class Trait(Flag):
     RELATIVE = auto()  # the relative error of a result is at most the sum of those of the operands
     FOLDED = auto()  # of floats, all targets compute the same bits: the compiler may do it
     WHOLE = auto()  # gives integers, as floats
-    SHORT = auto()  # pf_short_<name>_f32, for results of 16 bits (`codegen.short_functions`)
-    SCALED = auto()  # pf_scaled_<name>_f32, c f(k x) for constants (`codegen.scaled_functions`)
-    ROWS = auto()  # pf_row_<name>_<dtype>, of many elements in place (`codegen.row_calls`)
+    SHORT = auto()  # pf_short_<name>_f32, for results of 16 bits (`codegen.transforms.precision`)
+    SCALED = auto()  # pf_scaled_<name>_f32, c f(k x) for constants (`codegen.transforms.strength_reduction`)
+    ROWS = auto()  # pf_row_<name>_<dtype>, of many elements in place (`codegen.cpu.vectorize.math_calls`)
 
 
 @dataclass(frozen=True, slots=True)

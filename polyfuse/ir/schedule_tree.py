@@ -8,10 +8,10 @@
 A statement's instances run in lexicographic order of the member values and sequence positions on its
 path from the root.  A member is *coincident* when no dependence between instances that agree on all
 outer members crosses it (reductions relaxed: they may be reassociated, so a reduction loop may be
-coincident; whether it may run in parallel is asked by `poly.legality.parallel`).
+coincident; whether it may run in parallel is asked by `poly.legality.schedules.parallel`).
 
 This is the isl schedule tree without domain, filter and mark nodes: the domain is the graph's, a
-filter is the set of leaves below.  `poly.tree_convert` goes to isl and back.
+filter is the set of leaves below.  `poly.scheduling.tree_convert` goes to isl and back.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, Union
 
+from polyfuse.decisions import Decision
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
 
 # A loop over less than one of so many of the elements of another one is short beside it, as one over the
-# first elements of a row is (`layers.moments`).
+# first elements of a row is (`layers.graph.one_pass.moments`).
 HEAD = 4
 
 
@@ -257,3 +258,23 @@ def shape(tree: Tree) -> str:
             flags = "".join("1" if m.coincident else "0" for m in members)
             inner = shape(child)
             return f"B{flags}({inner})"
+
+
+# A tensor graph with a schedule tree: what layer I takes and gives.
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledGraph:
+    """`tree` orders all statements of `graph`; `decisions` tells how it came about."""
+
+    graph: TensorGraph
+    tree: Tree
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """The tree on one line."""
+        return shape(self.tree)
+
+    def __str__(self) -> str:
+        return f"{self.graph.name}: {self.shape}\n{format_tree(self.tree, graph=self.graph)}"

@@ -2,7 +2,7 @@
 
 The layers never ask which class a target is of in order to choose a number or a rule: they ask for what they
 mean, as `vector_loops`.  Where whole algorithms differ, one function chooses by the class (`singledispatch`):
-`layers.target_mapping`, `layers.target_figures`, `cost.machines`.  docs/internals/adding_a_target.md.
+`layers.mapping.targets`, `layers.stitching.targets`, `cost.machines`.  docs/internals/adding_a_target.md.
 """
 
 from __future__ import annotations

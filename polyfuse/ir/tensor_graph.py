@@ -10,7 +10,7 @@ The frontend writes it, the reference evaluator defines its meaning, layer I sch
 Facts that hold in every graph (checked by `ir.verify_graph`):
 
 * A tensor is either an input or written by at least one statement; pieces of one tensor are
-  disjoint (proved by isl, `poly.ranges`), so each element is defined once, except that
+  disjoint (proved by isl, `poly.legality.ranges`), so each element is defined once, except that
   `accumulate` statements add to what the others define (or to the identity).
 * A reduction is the whole right side of its statement: the frontend splits ``sum[h](e) / H`` into
   a statement for the sum (its tensor is a generated TEMP) and one for the division.

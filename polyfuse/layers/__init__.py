@@ -1,0 +1,1 @@
+"""The layers: fusion of loops, stitching of kernels, packing of launches, and the mapping to a machine."""

@@ -1,0 +1,1 @@
+"""The polyhedral side: iteration domains, schedules and proofs, by isl."""

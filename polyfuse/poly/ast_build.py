@@ -18,9 +18,9 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variable
 from polyfuse.ir.loop_ir import Block, Exec, For, If, Node, nodes_of
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, path, sequence, statements
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, IterDim, Statement, TensorGraph
-from polyfuse.poly.domains import PolyModel, build_model
-from polyfuse.poly.isl_bridge import from_ast_expr, isl_lock, params_prefix, statement_id
-from polyfuse.poly.tree_convert import member_text, to_isl
+from polyfuse.poly.model.domains import PolyModel, build_model
+from polyfuse.poly.model.isl_bridge import from_ast_expr, isl_lock, params_prefix, statement_id
+from polyfuse.poly.scheduling.tree_convert import member_text, to_isl
 
 _COMPARE: dict[object, str] = {
     isl.ast_expr_op_type.le: "le",

@@ -1,0 +1,1 @@
+"""Running kernels: memory, calls, compilers, the reference."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.ir.tensor_graph import Tensor, TensorGraph
-from polyfuse.runtime.agreement import MOST_UNDECIDED, unchecked
 from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.inputs import default_sizes, fits, instances, make_inputs
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.reference.agreement import MOST_UNDECIDED, unchecked
+from polyfuse.runtime.reference.evaluate import evaluate
 
 TRIED = 1 << 18
 """Statement instances of a trial."""

@@ -30,7 +30,7 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 from polyfuse.runtime.arguments import Array
-from polyfuse.runtime.interpreter_ops import FLOAT
+from polyfuse.runtime.interpreter.ops import FLOAT
 
 
 class Unsupported(Exception):

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from polyfuse.codegen.device_tasks import lower_device
-from polyfuse.codegen.lower import lower
-from polyfuse.codegen.spmd import DeviceTask
-from polyfuse.codegen.tasks import Task
-from polyfuse.codegen.time_parts import time_parts
+from polyfuse.codegen.cpu.pipeline import lower
+from polyfuse.codegen.cuda.functions import lower_device
+from polyfuse.codegen.cuda.spmd import DeviceTask
+from polyfuse.codegen.function import Task
+from polyfuse.codegen.transforms.outline import time_parts
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
 from polyfuse.ir.launch_plan import Kind
 from polyfuse.ir.loop_ir import format_block
 from polyfuse.ir.tensor_graph import statement_reads
 from polyfuse.runtime.arguments import Array
-from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.inputs import dim_ranges
-from polyfuse.runtime.machine import BandwidthReport
+from polyfuse.runtime.machine.probe import BandwidthReport
 
 ENOUGH_S = 0.25
 MOSTLY = 0.9

@@ -8,20 +8,20 @@ import pytest
 from package_sources import Module, imports, modules
 
 # Modules that decide what is generated: these packages, and all at the top of the package but those below.
-DECIDE = ("ir", "frontend_dsl", "poly", "cost", "layers", "codegen")
+DECIDE = ("ir", "frontend_dsl", "poly", "cost", "layers", "codegen", "driver", "tuning")
 # Why a module may look at a clock or wait for so long.
 MAY_ASK = {
-    "polyfuse.pipeline": "tells how long each step took",
-    "polyfuse.progress": "tells how far it is",
-    "polyfuse.children": "ends helpers that hang",
-    "polyfuse.lowering_pool": "calls in helpers where they pay; they do what this process would do",
-    "polyfuse.lowering_helper": "ends itself if its caller is gone",
-    "polyfuse.poly.worker": "ends isl's helper where that hangs, and says so",
+    "polyfuse.driver.pipeline": "tells how long each step took",
+    "polyfuse.support.progress": "tells how far it is",
+    "polyfuse.support.processes": "ends helpers that hang",
+    "polyfuse.driver.parallel": "calls in helpers where they pay; they do what this process would do",
+    "polyfuse.driver.parallel_helper": "ends itself if its caller is gone",
+    "polyfuse.poly.scheduling.isl_worker": "ends isl's helper where that hangs, and says so",
     # Where the user asks for measurements (`tune`, `feedback="measure"`):
-    "polyfuse.trials": "measures",
-    "polyfuse.tuning": "measures",
-    "polyfuse.tuning_code": "measures",
-    "polyfuse.tuning_turns": "measures",
+    "polyfuse.tuning.trial": "measures",
+    "polyfuse.tuning.trials": "measures",
+    "polyfuse.tuning.tuner": "measures",
+    "polyfuse.tuning.candidates": "measures",
 }
 CLOCKS = ("time", "datetime", "sched", "timeit", "resource")
 # Words for waiting no longer than, and for limits on seconds.

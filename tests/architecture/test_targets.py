@@ -11,7 +11,7 @@ CLASSES = {"CpuTarget", "GpuTarget"}
 # Questions that are asked by class: each has its reason in a comment.
 MOST = 5
 # Functions that choose among whole algorithms by the class of a target.
-DISPATCH = ("cost.machines", "layers.target_figures", "layers.target_mapping")
+DISPATCH = ("cost.machines", "layers.mapping.targets", "layers.stitching.targets")
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -70,7 +70,12 @@ def test_targets_are_no_numbers() -> None:
     assert not unions
     assert doors <= {
         f"polyfuse/{name}.py"
-        for name in ("ir/target", "layers/clusters", "layers/kernels", "layers/stitching")
+        for name in (
+            "ir/target",
+            "layers/clustering/clusters",
+            "layers/mapping/kernels",
+            "layers/stitching/stitching",
+        )
     }
 
 

@@ -2,7 +2,7 @@
 
     load_shared(source, extra_flags=avx512_flags())       one source
     with avx512_machine(): pf.compile(...)                all that is compiled meanwhile, for such a core
-    pytest --avx512 bf16 tests/unit/test_halves.py        any tests
+    pytest --avx512 bf16 tests/unit/codegen/test_vectorize_half_precision.py        any tests
 
 `emulated.h` has the macros and the instructions.  What gcc makes of them is code for AVX2, so this finds what
 sources under `#if defined(__AVX512F__)` do wrong, and vectors of 64 bytes, not what compilers do with them.
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from polyfuse import estimates
-from polyfuse.runtime import toolchain
+from polyfuse.driver import targets
+from polyfuse.runtime.toolchain import compiler
 
 FOLDER = Path(__file__).parent
 # What the header is compiled for: on machines with AVX-512 as well.
@@ -33,7 +33,7 @@ BASE = "-march=x86-64-v3"
 def can_emulate() -> bool:
     """Is there gcc, and a processor with AVX2?"""
     here = sys.platform == "linux" and shutil.which("g++") is not None
-    return here and {"avx2", "f16c", "fma"} <= toolchain.cpu_features()
+    return here and {"avx2", "f16c", "fma"} <= compiler.cpu_features()
 
 
 def avx512_flags(bf16: bool = True) -> tuple[str, ...]:
@@ -62,12 +62,12 @@ def avx512_machine(bf16: bool = True) -> Iterator[None]:
     real = shutil.which("g++")
     assert real is not None
     _, *flags = avx512_flags(bf16)
-    features = toolchain.cpu_features() | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+    features = compiler.cpu_features() | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         program = Path(folder) / "g++"
         program.write_text(f'#!/bin/sh\nexec {shlex.join([real, *flags])} "$@"\n')
         program.chmod(0o755)
         patch.setenv("PATH", folder, prepend=os.pathsep)
         patch.delenv("CXX", raising=False)
-        patch.setattr(estimates, "cpu_features", lambda: features)
+        patch.setattr(targets, "cpu_features", lambda: features)
         yield

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polyfuse.frontend_dsl.check import check_program
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 ROPE = """op rope(x: f32[B, T, H, D], base: f32) -> (y: f32[B, T, H, D]) where D == 2*K {
   freq[k] = 1.0 / (base ** (2 * k / D))

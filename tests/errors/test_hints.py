@@ -8,8 +8,8 @@ import pytest
 
 from polyfuse.api import Program, standard_programs
 from polyfuse.diagnostics import Diagnostic
-from polyfuse.frontend_dsl.check import check_program
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 V = "op f(x: f32[T, H], u: f32[T, H], v: f32[T], k: i64[T], s: f32) -> (y: f32[T, H]) {{\n  {}\n}}"
 ROW = "op f(x: f32[N], g: f32[N], k: i32[N], b: bool[N]) -> (y: f32[N]) {{\n  {}\n}}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from polyfuse.diagnostics import Diagnostic, Diagnostics
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.poly.obligations import Obligation
-from polyfuse.poly.ranges import prove_ranges
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.poly.legality.obligations import Obligation
+from polyfuse.poly.legality.ranges import prove_ranges
 
 X = "op f(x: f32[N]) -> (y: f32[N])"
 XY = "op f(a: f32[N], b: f32[M]) -> (y: f32[N + M])"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from polyfuse.diagnostics import Diagnostic, DslError
-from polyfuse.frontend_dsl import calls
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.check import check_program
-from polyfuse.frontend_dsl.names import MAX_CALL_DEPTH
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics import calls
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.syntax.names import MAX_CALL_DEPTH
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import F16
 
 ROOT = Path(__file__).parents[2]
@@ -437,7 +437,11 @@ def test_extents_that_cannot_be_derived() -> None:
 # --- documentation -----------------------------------------------------------------------------------
 
 CODES = sorted(
-    {code for file in PACKAGE.glob("*.py") for code in re.findall(r'"(PF[23]\d\d)"', file.read_text("utf-8"))}
+    {
+        code
+        for file in PACKAGE.rglob("*.py")
+        for code in re.findall(r'"(PF[23]\d\d)"', file.read_text("utf-8"))
+    }
 )
 
 

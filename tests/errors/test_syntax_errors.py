@@ -9,9 +9,9 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.diagnostics import Diagnostic, DslError
-from polyfuse.frontend_dsl.build_ast import MAX_HEIGHT
-from polyfuse.frontend_dsl.lexical import MAX_BRACKETS, MAX_SOURCE_BYTES
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.syntax.build_ast import MAX_HEIGHT
+from polyfuse.frontend_dsl.syntax.lexical import MAX_BRACKETS, MAX_SOURCE_BYTES
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors.d"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polyfuse.runtime.cuda_open import cuda_available
+from polyfuse.runtime.cuda.open import cuda_available
 
 HERE = Path(__file__).parent
 

@@ -20,17 +20,17 @@ from programs import random_program
 from targets import DEVICES, Call
 
 import polyfuse as pf
-from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.diagnostics import DeviceError, PolyfuseError
-from polyfuse.frontend_dsl.build_graph import instantiate
+from polyfuse.driver.targets import mapped_for
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role
 from polyfuse.options import Options
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.cuda import load
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
-from polyfuse.targets import mapped_for
+from polyfuse.runtime.cuda.executable import load
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package

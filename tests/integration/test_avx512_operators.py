@@ -25,11 +25,10 @@ from stdlib_cases import CASES, StdlibCase
 from targets import Call
 from ways import check, first_failure
 
-from polyfuse.ir.cpu_core import Core
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.ir.cpu_core import Core, CpuKnobs
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -10,7 +10,7 @@ import pytest
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.layers.axis_order import memory_order
+from polyfuse.layers.graph.reindex.axis_order import memory_order
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyfuse import stdlib
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.reference.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.runtime.launcher import Launcher
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.cpu.launcher import Launcher
+from polyfuse.runtime.reference.evaluate import evaluate
 
 TEXT = """op f(x: bool[N], inout p: bool[N], b: bool) -> (same: bool[N], equal: bool[N],
     number: i32[N], truth: bool[N], as_b: bool[N], chosen: f32[N], count: i64, every: bool, some: bool) {

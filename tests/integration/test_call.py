@@ -14,8 +14,8 @@ from forked import held_by_another_thread, right_in_child
 
 import polyfuse as pf
 from polyfuse.ir.dtypes import ALL, FLOATS, DType
-from polyfuse.poly.isl_bridge import isl_lock
-from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.poly.model.isl_bridge import isl_lock
+from polyfuse.runtime.cpu.executable import CpuExecutable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from polyfuse.estimates import this_core
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.driver.pipeline import Compilation, Watch, emitted
+from polyfuse.driver.targets import this_core
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, emitted
-from polyfuse.runtime import toolchain
+from polyfuse.runtime.toolchain import compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package
@@ -39,7 +39,7 @@ def code(case: Case, knobs: CpuKnobs) -> tuple[str, tuple[str, ...]]:
     )
     chosen = Compilation(**{**vars(compilation), "knobs": knobs})
     source = emitted(Watch(options), chosen)[1].source
-    return source, toolchain.flags_for(source, toolchain.find_compiler())
+    return source, compiler.flags_for(source, compiler.find_compiler())
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name)

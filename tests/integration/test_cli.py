@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 
 import polyfuse
 from polyfuse.cli import app
-from polyfuse.codegen.cpu import CpuCode
+from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import evaluate
-from polyfuse.runtime.cuda_find import find_cuda_compiler
+from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 
 NORM = """\
 op add_norm(x: f32[T, H], r: f32[T, H], eps: f32 = 1e-5) -> (y: f32[T, H]) {
@@ -111,9 +111,9 @@ def test_run_standard_input() -> None:
 @pytest.fixture
 def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with an H200 whose kernels are emulated, and take 2 ms each."""
-    from polyfuse import pipeline
-    from polyfuse.runtime.cuda_recording import SMALL_DEVICE
-    from polyfuse.runtime.emulator import EmulatedKernels
+    from polyfuse.driver import pipeline
+    from polyfuse.runtime.cuda.driver_recording import SMALL_DEVICE
+    from polyfuse.runtime.emulator.emulator import EmulatedKernels
 
     class Gpu(EmulatedKernels):
         driver = SimpleNamespace(properties=replace(SMALL_DEVICE, name="NVIDIA H200"))
@@ -135,7 +135,7 @@ def test_run_in_the_emulator(norm: str) -> None:
 
 
 def test_what_the_emulator_finds_is_an_error(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyfuse import pipeline
+    from polyfuse.driver import pipeline
 
     right = pipeline.load
 
@@ -161,7 +161,7 @@ def test_a_gpu_is_needed(norm: str) -> None:
 
 
 def test_a_wrong_result_exits_with_1(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyfuse.compiled import Compiled
+    from polyfuse.driver.compiled import Compiled
 
     right = Compiled.__call__
     monkeypatch.setattr(Compiled, "__call__", lambda *a, **k: right(*a, **k) + 1.0)  # type: ignore[operator]
@@ -546,7 +546,7 @@ def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyfuse.runtime.cache import Cache, cache_key
+    from polyfuse.runtime.cache.disk import Cache, cache_key
 
     folder = tmp_path / "cache"
     monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(folder))

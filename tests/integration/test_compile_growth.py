@@ -15,19 +15,23 @@ from types import FrameType
 import pytest
 
 import polyfuse as pf
-from polyfuse import feedback
-from polyfuse.codegen.cpu import CpuCode
-from polyfuse.codegen.cuda import CudaCode
+from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.codegen.cuda.emit import CudaCode
+from polyfuse.driver import feedback
+from polyfuse.driver.lowering import Lowered, Passes, lower_piece
+from polyfuse.driver.pipeline import Compilation, Watch, emitted
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, lower_piece
-from polyfuse.pipeline import Compilation, Watch, emitted
-from polyfuse.poly import isl_bridge
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.poly.model import isl_bridge
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # neither is part of the package
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests"),
+    str(ROOT / "tests" / "helpers"),
+]  # neither is part of the package
 
 
 from benchmarks.compile_growth import BAR, exponent, failures  # noqa: E402

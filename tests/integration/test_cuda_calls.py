@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.cuda import CudaCode
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.interop.device_arrays import to_device
 from polyfuse.ir.launch_plan import Kind
-from polyfuse.runtime.cuda import CudaExecutable
-from polyfuse.runtime.cuda_driver import POINTER
-from polyfuse.runtime.cuda_memory import DeviceMemory
-from polyfuse.runtime.cuda_recording import LaunchRecord, RecordingDriver
-from polyfuse.runtime.cuda_results import DeviceArray
-from polyfuse.runtime.emulator_engine import Engine
-from polyfuse.runtime.emulator_engine import LaunchRecord as EmulatedLaunch
-from polyfuse.runtime.emulator_source import ENTRY, kernels
+from polyfuse.runtime.cuda.driver import POINTER
+from polyfuse.runtime.cuda.driver_recording import LaunchRecord, RecordingDriver
+from polyfuse.runtime.cuda.executable import CudaExecutable
+from polyfuse.runtime.cuda.memory import DeviceMemory
+from polyfuse.runtime.cuda.results import DeviceArray
+from polyfuse.runtime.emulator.engine import ENTRY, Engine, kernels
+from polyfuse.runtime.emulator.engine import LaunchRecord as EmulatedLaunch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from cuda_helpers import argument_table
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,15 +15,15 @@ import pytest
 from gpu_stand_ins import EmulatingDriver, Tensor, Torch, on_device, tensor, use
 
 import polyfuse as pf
-from polyfuse import targets
 from polyfuse.cost.device import DEFAULT
 from polyfuse.diagnostics import DeviceError, ToolchainError
+from polyfuse.driver import targets
 from polyfuse.ir.target import GpuTarget
 from polyfuse.options import Options
-from polyfuse.runtime import cuda_find, cuda_open
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.cuda_results import DeviceArray
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.cuda import compiler, open
+from polyfuse.runtime.cuda.results import DeviceArray
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -445,7 +445,7 @@ def test_auto_takes_the_gpu(driver: EmulatingDriver) -> None:
 
 
 def test_auto_without_a_gpu(driver: EmulatingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_open, "cuda_available", lambda: False)
+    monkeypatch.setattr(open, "cuda_available", lambda: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         f = pf.compile(DOUBLE)
@@ -463,7 +463,7 @@ def test_auto_with_a_gpu_that_cannot_be_used(
     def refuse(*_: object) -> Any:
         raise lacks
 
-    where, name = (cuda_find, "find_cuda_compiler") if lacks is NO_COMPILER else (cuda_open, "open_driver")
+    where, name = (compiler, "find_cuda_compiler") if lacks is NO_COMPILER else (open, "open_driver")
     monkeypatch.setattr(where, name, refuse)
     found = lacks.diagnostics[0]
     with pytest.warns(pf.PolyfuseWarning, match=f"CPU.*{found.message}.*{found.hint}"):

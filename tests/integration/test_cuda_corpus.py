@@ -17,20 +17,20 @@ from test_emulated import calls
 from test_stdlib_targets import chosen, groups, on_devices
 from thinned import thinned
 
-from polyfuse.codegen.cpu import Request
-from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.codegen.cpu.emit import Request
+from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.diagnostics import ToolchainError
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.driver.targets import mapped_for
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.target import GpuTarget
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.runtime.cuda_compile import compile_cuda
-from polyfuse.runtime.cuda_find import find_cuda_compiler
-from polyfuse.targets import mapped_for
+from polyfuse.runtime.cuda.compiler import compile_cuda, find_cuda_compiler
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # The oldest that all compilers of today know stands for the V100's.

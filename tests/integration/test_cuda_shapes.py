@@ -13,14 +13,14 @@ from targets import Array, Call, told_apart
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.diagnostics import EmulationError
-from polyfuse.frontend_dsl.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind import bind_sizes
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 PROGRAM = pf.parse("""
 op total[F: float](x: F[N, H]) -> (y: F[N]) { y[n] = sum[h](x[n, h]) }

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.cuda import CudaCode
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.driver.kernel_stages import Kernels
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import GridLaunch, Passing
-from polyfuse.kernel_stages import Kernels
-from polyfuse.runtime.cuda_compile import compile_cuda
-from polyfuse.runtime.cuda_find import find_cuda_compiler
-from polyfuse.runtime.emulator import EmulatedKernels
+from polyfuse.runtime.cuda.compiler import compile_cuda, find_cuda_compiler
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
 
 WORKLOADS = Path(__file__).parents[2] / "benchmarks" / "workloads"
 SIZES = {

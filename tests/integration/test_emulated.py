@@ -10,10 +10,10 @@ from test_stdlib_targets import groups, on_devices
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.online import online_forms
-from polyfuse.pipeline import fixed_graph
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.layers.graph.one_pass.online import online_forms
 
 
 def calls(cases: list[StdlibCase]) -> list[Call]:

@@ -11,12 +11,12 @@ import pytest
 from equivalence import cpu_source
 
 from polyfuse import stdlib
-from polyfuse.codegen.vector_math import FUNCTIONS, prelude
-from polyfuse.frontend_dsl.bind import bind_sizes
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.signature import infer_generics
+from polyfuse.codegen.math.prelude import FUNCTIONS, prelude
+from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.signature import infer_generics
 from polyfuse.ir import dtypes as dt
-from polyfuse.runtime.toolchain import find_compiler
+from polyfuse.runtime.toolchain.compiler import find_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the package

@@ -11,9 +11,9 @@ import pytest
 
 import polyfuse as pf
 from polyfuse.diagnostics import DslError
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.runtime.reference import evaluate
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.runtime.reference.evaluate import evaluate
 
 TARGETS: tuple[Any, ...] = ("cpu", "emulate", "interpret")
 Array = np.ndarray[Any, Any]

@@ -12,10 +12,10 @@ from models import FOLDER, MODELS, Model, script
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.formatter import format_program
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.syntax.formatter import format_program
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.runtime.reference import evaluate
+from polyfuse.runtime.reference.evaluate import evaluate
 
 FILES = sorted(FOLDER.glob("*.pf"))
 SCRIPTS = sorted(FOLDER.glob("*.py"))

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks a
 from benchmarks.never_more_transactions import Row, measure, profile, report
 from benchmarks.never_slower import PLANS
 from benchmarks.random_programs import Drawn, Parameter, draw
-from polyfuse.runtime.emulator_report import Sectors
+from polyfuse.runtime.emulator.report import Sectors
 
 
 def test_other_limits_draw_the_same_statements_over_fewer_elements() -> None:

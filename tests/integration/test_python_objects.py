@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.kernel_stages import Kernels
+from polyfuse.driver.kernel_stages import Kernels
 
 X = np.arange(4, dtype=np.float32)
 TEXT = "op f(x: f32[N], a: f32 = 2.0) -> (y: f32[N]) { y[i] = a * x[i] }"

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.runtime import quick
-from polyfuse.runtime.arena import Arena
-from polyfuse.runtime.launcher import Launcher
+from polyfuse.runtime.cpu import fast_path
+from polyfuse.runtime.cpu.launcher import Launcher
+from polyfuse.runtime.cpu.memory import Arena
 
 TEXT = """op f(inout p: f32[N], x: f32[N], a: f32, k: i32 = 2) -> (y: f32[N]) {
   y[i] = a * x[i] + f32(k)
@@ -73,7 +73,7 @@ def test_results_are_new_each_time_and_have_the_operators_shape() -> None:
     assert all((y == 1).all() for y in (made[0], *made[2:]))
 
 
-@pytest.mark.parametrize("n", [0, 1, 7, 300, quick.SHARED // 4 + 1, 300_000])
+@pytest.mark.parametrize("n", [0, 1, 7, 300, fast_path.SHARED // 4 + 1, 300_000])
 def test_results_of_all_sizes(n: int) -> None:
     """Small ones share memory with others of their call, never with another call; all outlive it."""
     text = """op f(x: f32[N]) -> (y: f32[N], t: f32, z: i32[N], h: f32[N, 40]) {
@@ -206,7 +206,7 @@ def test_library_steps_and_what_they_raise(monkeypatch: pytest.MonkeyPatch) -> N
         raise MemoryError("in the library")
 
     with monkeypatch.context() as m:
-        m.setattr("polyfuse.runtime.library.matrices", fails)
+        m.setattr("polyfuse.runtime.cpu.blas.matrices", fails)
         with pytest.raises(MemoryError, match="in the library"):
             short(f, a, b)
     np.testing.assert_array_equal(f(a, b), first)
@@ -353,7 +353,7 @@ def test_checked_builds_have_no_short_way() -> None:
 
 
 def test_many_shapes_are_learnt_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "MOST_LAYOUTS", 3)
+    monkeypatch.setattr(fast_path, "MOST_LAYOUTS", 3)
     f = pf.compile(SCALE)
     for n in (5, 6, 7, 8, 9):
         x = np.arange(n, dtype=np.float32)
@@ -424,7 +424,7 @@ def test_an_arena_that_keeps_nothing(way: str) -> None:
     """With each result memory comes and goes, whoever made the call."""
     program = f"""
 import numpy as np, polyfuse as pf
-from polyfuse.runtime.arena import Arena
+from polyfuse.runtime.cpu.memory import Arena
 f = pf.compile({SCALE!r})
 x = np.ones({LARGE_RESULT}, np.float32)
 for k in range(5):

@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.cpu import Request
-from polyfuse.codegen.cuda import emit_cuda
+from polyfuse.codegen.cpu.emit import Request
+from polyfuse.codegen.cuda.emit import emit_cuda
 from polyfuse.decisions import Decision
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.target import GpuTarget, Target
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 SOFTMAX = """
 op f(x: f32[T, H]) -> (y: f32[T, H]) {

@@ -16,23 +16,24 @@ from targets import Array
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.cpu import Request, emit
-from polyfuse.codegen.cuda import emit_cuda
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.codegen.cpu.emit import Request, emit
+from polyfuse.codegen.cuda.emit import emit_cuda
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.launch_plan import GridLaunch
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 LAYER_NORM = """
 op f(x: f32[T, H], gamma: f32[H], beta: f32[H], eps: f32 = 1e-5) -> (y: f32[T, H]) {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sanitized_processes import in_sanitized
 
-SCRIPT = Path(__file__).resolve().parents[1] / "sanitized_corpus.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "helpers" / "sanitized_corpus.py"
 PARTS = 16
 CORPORA = ("stdlib", "models", "operators")
 

@@ -17,20 +17,24 @@ from pathlib import Path
 
 import pytest
 
-from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.codegen.cpu.emit import Request, emit_together
+from polyfuse.driver.parallel import peak_bytes
+from polyfuse.driver.pipeline import Compilation, Watch, fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering_pool import peak_bytes
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import Compilation, Watch, fixed_graph
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # neither is part of the package
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests"),
+    str(ROOT / "tests" / "helpers"),
+]  # neither is part of the package
 
 from pace import pace  # noqa: E402
 from thinned import thinned  # noqa: E402

@@ -15,15 +15,15 @@ from stdlib_cases import CASES, PROGRAMS, StdlibCase, programs, programs_for
 
 import polyfuse as pf
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.frontend_dsl.ast import Program
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.check import check_program
-from polyfuse.frontend_dsl.formatter import format_program
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.check import check_program
+from polyfuse.frontend_dsl.syntax.ast import Program
+from polyfuse.frontend_dsl.syntax.formatter import format_program
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import read, source_files
-from polyfuse.poly.ranges import prove_ranges
-from polyfuse.runtime.reference import evaluate
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.runtime.reference.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
 FILES = source_files()

@@ -16,26 +16,25 @@ import pytest
 from targets import Array, Call, check_emulated, check_everywhere
 from thinned import thinned
 
-from polyfuse.codegen.cpu import Request
-from polyfuse.codegen.cuda import emit_cuda
+from polyfuse.codegen.cpu.emit import Request
+from polyfuse.codegen.cuda.emit import emit_cuda
 from polyfuse.cost.device import device
 from polyfuse.diagnostics import ToolchainError
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.driver.resources import resource_table
+from polyfuse.driver.targets import mapped_for
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir import dtypes as dt
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import entry_copies, form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.resources import resource_table
-from polyfuse.runtime.cuda_compile import compile_cuda
-from polyfuse.runtime.cuda_find import find_cuda_compiler
-from polyfuse.targets import mapped_for
+from polyfuse.runtime.cuda.compiler import compile_cuda, find_cuda_compiler
 
 CPU, GPU = 2, GpuTarget()
 # The columns of `Case.counts`.

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.hot_loops import disassembled, hot_loops, missing
 from benchmarks.vector_functions import FUNCTIONS, kinds, loop_of, table
-from polyfuse.codegen.vector_math import prelude
+from polyfuse.codegen.math.prelude import prelude
 from polyfuse.ir.dtypes import F32, F64
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None or bool(missing()), reason="no g++ or objdump")

@@ -22,9 +22,9 @@ import importlib.resources, json, pathlib, sys
 target = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(target))
 import polyfuse
-from polyfuse.cli import pages
-from polyfuse.frontend_dsl import grammar_file
-from polyfuse.frontend_dsl.parse import parse_file, parse_text
+from polyfuse.cli import explain as pages
+from polyfuse.frontend_dsl.syntax import grammar_file
+from polyfuse.frontend_dsl.syntax.parse import parse_file, parse_text
 program = parse_text("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = 2 * x[i] }")
 library = importlib.resources.files("polyfuse") / "stdlib"
 names = sorted(p.name for p in library.iterdir() if p.name.endswith(".pf"))

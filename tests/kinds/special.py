@@ -9,8 +9,8 @@ from programs import random_program
 from targets import Array, Call
 
 from kinds.writer import SPECIAL
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 
 def special(seed: int) -> Call:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from targets import Array, Call
 
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME
 
 HALVES = ("f16", "bf16")

@@ -22,16 +22,16 @@ from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
 from thinned import thinned
 
-from polyfuse.codegen import device_tasks
-from polyfuse.codegen.cuda import CudaCode, emit_cuda_together
+from polyfuse.codegen.cuda import functions as device_tasks
+from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda_together
 from polyfuse.diagnostics import EmulationError
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Barrier, Block, For, If, Node
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Select, reads, walk
-from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
-from polyfuse.runtime.emulator import EmulatedKernels
+from polyfuse.poly.barriers.proof import Unsafe, check_barriers, unneeded_barriers
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from test_cuda_shapes import FLOATS, PLAIN

@@ -6,23 +6,21 @@ import pytest
 from targets import compare_results
 from test_random_programs import call_of
 
-from polyfuse import feedback
-from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.doubts import Doubt, any_cut
-from polyfuse.feedback import NoLessons, pieces_of
+from polyfuse.codegen.cpu.emit import Request, emit_together
+from polyfuse.driver import feedback
+from polyfuse.driver.feedback import Candidate, Doubt, NoLessons, any_cut, pieces_of
+from polyfuse.driver.lowering import Passes, lower_clusters
+from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.ir.target import CpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_kernel import verify_kernels
-from polyfuse.judges import Candidate
-from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.joining import Piece
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Passes, lower_clusters
-from polyfuse.pipeline import fixed_graph
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.clustering.join import Piece
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.reference.evaluate import evaluate
 
 
 class Eager:

@@ -20,13 +20,13 @@ from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst, IVar, binary, substitute
 from polyfuse.ir.schedule_tree import Member, Sequence, Tree, map_members, statements
 from polyfuse.ir.tensor_graph import Const, Expr, Read, TensorGraph, map_expr
-from polyfuse.poly import tree_edit
-from polyfuse.poly.axis_planner import plan
-from polyfuse.poly.dependences import ordering, reduction_self
-from polyfuse.poly.domains import PolyModel, build_model, specialize
-from polyfuse.poly.legality import Illegal, Verdict, Witness, check_schedule, earlier_than, parallel
-from polyfuse.poly.scheduler import schedule
-from polyfuse.poly.tree_edit import loops
+from polyfuse.poly.legality.schedules import Illegal, Verdict, Witness, check_schedule, earlier_than, parallel
+from polyfuse.poly.model.dependences import ordering, reduction_self
+from polyfuse.poly.model.domains import PolyModel, build_model, specialize
+from polyfuse.poly.scheduling import tree_edit
+from polyfuse.poly.scheduling.axis_planner import plan
+from polyfuse.poly.scheduling.isl_scheduler import schedule
+from polyfuse.poly.scheduling.tree_edit import loops
 
 MUTANTS_PER_GRAPH = 30
 PAIRS_PER_GRAPH = 16

@@ -15,8 +15,8 @@ from thinned import thinned
 from ways import first_failure
 
 from polyfuse.ir.tensor_graph import Role
-from polyfuse.layers.axis_order import in_memory_order
-from polyfuse.runtime.reference import Evaluated, evaluate
+from polyfuse.layers.graph.reindex.axis_order import in_memory_order
+from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
 
 TOGETHER = 8
 

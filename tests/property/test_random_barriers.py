@@ -35,10 +35,9 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, IndexValue, Read, TensorGraph
-from polyfuse.poly.barrier_insertion import insert_barriers
-from polyfuse.poly.barrier_witness import Conflict, Touch
-from polyfuse.poly.barriers import Unsafe, check_barriers, unneeded_barriers
-from polyfuse.poly.index_digits import Side, determined, of_place
+from polyfuse.poly.barriers.index_digits import Side, determined, of_place
+from polyfuse.poly.barriers.insertion import insert_barriers
+from polyfuse.poly.barriers.proof import Conflict, Touch, Unsafe, check_barriers, unneeded_barriers
 
 PROGRAMS = 60
 SEEDS = range(8)

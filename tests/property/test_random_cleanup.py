@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from test_random_programs import call_of
 
+from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.ops import OPS
@@ -35,11 +36,10 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.ir.verify_graph import verify_graph
-from polyfuse.layers.cleanup.identities import NEGATIVE_ZERO, RULES, Pattern, Rule
-from polyfuse.layers.cleanup.run import cleaned
-from polyfuse.pipeline import fixed_graph
-from polyfuse.runtime.interpreter_ops import apply_op, cast, constant
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.graph.cleanup.identities import NEGATIVE_ZERO, RULES, Pattern, Rule
+from polyfuse.layers.graph.cleanup.run import cleaned
+from polyfuse.runtime.interpreter.ops import apply_op, cast, constant
+from polyfuse.runtime.reference.evaluate import evaluate
 
 Env = Mapping[str, Any]
 

@@ -13,20 +13,20 @@ from stitching_programs import stitching_program
 from targets import Call, compare_results
 from thinned import thinned
 
-from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.codegen.cuda import emit_cuda_together
+from polyfuse.codegen.cpu.emit import Request, emit_together
+from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.target import GpuTarget
-from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import entry_copies, form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.evaluate import evaluate
 
 SMALL = GpuTarget(sms=64, threads=32, longest=64, parallel=64, least=16)
 SLOW_MEMORY = replace(SMALL, launch_s=0.0, bandwidth=1e6, l2_bytes=0)

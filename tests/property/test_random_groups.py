@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import moments
-from polyfuse.pipeline import fixed_graph
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import evaluate
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.layers.graph.one_pass import moments
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 TERMS = ("{x}", "{x} * {x}", "abs({x})", "{x} * {w}", "{x} * {z}", "exp({x} * 0.1)")
 RESULTS = (

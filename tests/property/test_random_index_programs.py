@@ -21,9 +21,9 @@ from random_indices import random_index, wrapping_value
 import polyfuse as pf
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.poly.index_room import has_room, spans_of
-from polyfuse.poly.isl_bridge import NotAffine
-from polyfuse.poly.isl_text import IslText
+from polyfuse.poly.legality.index_room import has_room, spans_of
+from polyfuse.poly.model.isl_bridge import NotAffine
+from polyfuse.poly.model.isl_text import IslText
 
 FEW = range(6)
 MANY = [range(k, k + 25) for k in range(100, 1100, 25)]

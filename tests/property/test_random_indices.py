@@ -18,22 +18,22 @@ import numpy as np
 import pytest
 from random_indices import RandomIndex, random_index, wrapping_value
 
-from polyfuse.codegen.c_family import Printer
-from polyfuse.codegen.cuda import CudaPrinter
-from polyfuse.codegen.digits import _period
-from polyfuse.codegen.vector_math import prelude
-from polyfuse.frontend_dsl import size_algebra
+from polyfuse.codegen.analysis.periodicity import period_of as _period
+from polyfuse.codegen.c_printer import Printer
+from polyfuse.codegen.cuda.emit import CudaPrinter
+from polyfuse.codegen.math.prelude import prelude
+from polyfuse.frontend_dsl.semantics import size_algebra
 from polyfuse.ir.dtypes import I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, substitute
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.tensor_graph import Expr, IndexValue, TensorGraph, map_expr
-from polyfuse.poly.index_room import arithmetic, has_room, span, spans_of
-from polyfuse.poly.isl_bridge import NotAffine, from_ast_expr, index_text, isl_lock
-from polyfuse.poly.isl_text import IslText
-from polyfuse.runtime.toolchain import load_shared
+from polyfuse.poly.legality.index_room import arithmetic, has_room, span, spans_of
+from polyfuse.poly.model.isl_bridge import NotAffine, from_ast_expr, index_text, isl_lock
+from polyfuse.poly.model.isl_text import IslText
+from polyfuse.runtime.toolchain.compiler import load_shared
 
-SHIM = Path(__file__).parents[1] / "unit" / "cuda_shim.h"
+SHIM = Path(__file__).parents[1] / "helpers" / "cuda_shim.h"
 GRAPH = TensorGraph("f", ("N",), (), (), (), (), ())
 NAMES = {"i": "v0", "j": "v1"}
 

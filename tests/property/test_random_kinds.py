@@ -21,14 +21,14 @@ from targets import DEVICES, Call
 from thinned import thinned
 from ways import Failure, Pair, first_failure
 
-from polyfuse.codegen.cpu import Request
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.clusters import Clustering
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.stitching import Stitching
+from polyfuse.codegen.cpu.emit import Request
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
 
 TOGETHER = 4
 GROUPS = range(3)

@@ -9,15 +9,15 @@ import islpy as isl
 import pytest
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, evaluate
 from polyfuse.ir.tensor_graph import Const, IterDim, Role, Statement, Tensor, TensorGraph
-from polyfuse.poly import pieces as proofs
-from polyfuse.poly.isl_text import IslText
-from polyfuse.poly.ranges import prove_ranges
-from polyfuse.poly.separate import may_meet
+from polyfuse.poly.legality import pieces as proofs
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.poly.legality.separate import may_meet
+from polyfuse.poly.model.isl_text import IslText
 
 SIZES = ("M", "N")
 

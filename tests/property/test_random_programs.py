@@ -15,11 +15,11 @@ from targets import Call, check_everywhere
 from thinned import thinned
 
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers import products
-from polyfuse.pipeline import fixed_graph
-from polyfuse.runtime import cpu
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.layers.contractions import contraction
+from polyfuse.runtime.cpu import executable
 
 TOGETHER = 10
 GROUPS = range(10)
@@ -54,7 +54,7 @@ def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pyte
     for name, value in (("smallest_parallel", 4), ("fewest_factored", 3), ("strip", 3)):
         monkeypatch.setattr(FITTED, f"cpu_mapping_{name}", value)
     monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
-    monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(executable, "PARALLEL_WORK", 1)
     check_group(group)
 
 
@@ -66,7 +66,7 @@ FEW = 5
 def test_every_contraction_in_tiles(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large ones are, in programs of which each has one or more."""
     for name in ("FEWEST_PRODUCTS", "FEWEST_ROWS", "FEWEST_COLUMNS", "FEWEST_OVER"):
-        monkeypatch.setattr(products, name, 1)
+        monkeypatch.setattr(contraction, name, 1)
     seeds = filter(has_contraction, itertools.count(group * 1000))
     check_everywhere([call_of(seed) for seed in itertools.islice(seeds, FEW)])
 
@@ -74,7 +74,7 @@ def test_every_contraction_in_tiles(group: int, monkeypatch: pytest.MonkeyPatch)
 def has_contraction(seed: int) -> bool:
     call = call_of(seed)
     fixed = fixed_graph(call.graph, call.sizes)
-    return any(products.product_of(fixed, s) is not None for s in fixed.statements)
+    return any(contraction.product_of(fixed, s) is not None for s in fixed.statements)
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ import pytest
 from programs import random_program
 
 from polyfuse.diagnostics import Diagnostics, DslError, PolyfuseError
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.index_expr import evaluate as evaluate_index
 from polyfuse.ir.tensor_graph import Constraint, TensorGraph
-from polyfuse.poly.ranges import prove_ranges
-from polyfuse.runtime.reference import evaluate
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.runtime.reference.evaluate import evaluate
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.(*])")
 CHANGES = (

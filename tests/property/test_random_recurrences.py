@@ -10,12 +10,12 @@ from equivalence import assert_right, fixed_graph_of, run_on
 from targets import Call, check_everywhere
 from thinned import thinned
 
-from polyfuse.codegen.cpu import emit
-from polyfuse.cost import shared_steps
+from polyfuse.codegen.cpu.emit import emit
+from polyfuse.cost import cpu_time
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.runtime.cpu.executable import CpuExecutable
 
 PROGRAMS, TOGETHER = 48, 8
 
@@ -61,7 +61,7 @@ def test_recurrences_agree(group: int) -> None:
 @pytest.mark.parametrize("seed", thinned(range(24), 3))
 def test_workers_share_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step on all workers, in short strips, again and again."""
-    monkeypatch.setattr(shared_steps, "LEAST_PART", -1e30)
+    monkeypatch.setattr(cpu_time, "LEAST_PART", -1e30)
     monkeypatch.setattr(FITTED, "cpu_mapping_strip", 8)
     call = call_of(seed)
     kernels, _ = form_kernels(LoopFusion().schedule(call.graph), 2)

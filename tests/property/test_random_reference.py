@@ -12,12 +12,12 @@ from programs import RandomProgram, random_program
 from slow_eval import Slow
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.poly.ranges import prove_ranges
-from polyfuse.runtime.agreement import agrees
-from polyfuse.runtime.reference import evaluate
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.runtime.reference.agreement import agrees
+from polyfuse.runtime.reference.evaluate import evaluate
 
 FEW, MANY = range(60), range(60, 1060)
 

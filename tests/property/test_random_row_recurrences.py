@@ -8,14 +8,13 @@ import pytest
 from equivalence import assert_right, fixed_graph_of, run_on, seeded_inputs
 from thinned import thinned
 
-from polyfuse.codegen.cpu import Request, emit_together
+from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_core import AVX2
-from polyfuse.ir.cpu_knobs import CpuKnobs
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.runtime.cpu import CpuExecutable
+from polyfuse.ir.cpu_core import AVX2, CpuKnobs
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu.executable import CpuExecutable
 
 PROGRAMS = 60
 _TERMS = (

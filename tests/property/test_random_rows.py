@@ -18,12 +18,12 @@ from targets import Call, check_emulated, check_everywhere
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import Role, Tensor, TensorGraph
-from polyfuse.runtime import cpu
-from polyfuse.runtime.agreement import FEW_ELEMENTS, MOST_UNDECIDED, agrees
-from polyfuse.runtime.reference import Evaluated, evaluate
+from polyfuse.runtime.cpu import executable
+from polyfuse.runtime.reference.agreement import FEW_ELEMENTS, MOST_UNDECIDED, agrees
+from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
 
 TOGETHER = 10
 GROUPS = range(10)
@@ -114,7 +114,7 @@ def test_arrays_of_any_layout(group: int) -> None:
 @pytest.fixture
 def shared(parallel: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small operators are shared out among workers as large ones are."""
-    monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(executable, "PARALLEL_WORK", 1)
 
 
 @pytest.mark.parametrize("group", thinned(range(1000, 1010), 10))

@@ -17,16 +17,16 @@ from targets import DEVICES, Call
 from thinned import thinned
 from ways import check
 
-from polyfuse.codegen.cpu import Request
+from polyfuse.codegen.cpu.emit import Request
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
-from polyfuse.layers.in_place import entry_copies
-from polyfuse.layers.kernels import form_kernels
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.stitching import Stitching
-from polyfuse.pipeline import fixed_graph, schedule
-from polyfuse.runtime import cpu
+from polyfuse.driver.lowering import schedule
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.mapping.kernels import entry_copies, form_kernels
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu import executable
 
 TOGETHER = 12
 GROUPS = range(17)
@@ -107,7 +107,7 @@ def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
             ("sinking_sunk_strip", 2),
         ):
             monkeypatch.setattr(FITTED, name, value)
-        monkeypatch.setattr(cpu, "PARALLEL_WORK", 1)
+        monkeypatch.setattr(executable, "PARALLEL_WORK", 1)
     seeds = range(group * TOGETHER, (group + 1) * TOGETHER)
     check([(call, w) for s in seeds for call in [call_of(s)] for w in drawn_ways(s)])
 

@@ -10,8 +10,8 @@ import pytest
 from targets import Call, check_emulated, check_everywhere
 from thinned import thinned
 
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME
 
 INTEGERS, FLOATS = ("i8", "u8", "i16", "i32", "i64"), ("f32", "f64")

@@ -15,24 +15,23 @@ from targets import Call, compare_results
 from test_random_programs import call_of
 from thinned import thinned
 
-from polyfuse.codegen.cpu import Request, emit_together
-from polyfuse.codegen.cuda import emit_cuda_together
-from polyfuse.frontend_dsl.build_graph import instantiate
-from polyfuse.frontend_dsl.parse import parse_text
+from polyfuse.codegen.cpu.emit import Request, emit_together
+from polyfuse.codegen.cuda.emit import emit_cuda_together
+from polyfuse.driver.lowering import Lowered, Passes, lower_clusters
+from polyfuse.driver.pipeline import fixed_graph
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_kernel import verify_kernels
-from polyfuse.layers.clusters import Clustering, search_of
-from polyfuse.layers.explorer import Order, bits
-from polyfuse.layers.loop_fusion import LoopFusion
-from polyfuse.layers.packing import Packing
-from polyfuse.layers.plan_search import PlanSearch
-from polyfuse.layers.stitching import Stitching
-from polyfuse.lowering import Lowered, Passes, lower_clusters
-from polyfuse.pipeline import fixed_graph
-from polyfuse.runtime.cpu import CpuExecutable
-from polyfuse.runtime.emulator import EmulatedKernels
-from polyfuse.runtime.reference import evaluate
+from polyfuse.layers.clustering.clusters import Clustering, search_of
+from polyfuse.layers.clustering.search import Order, PlanSearch, bits
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.emulator.emulator import EmulatedKernels
+from polyfuse.runtime.reference.evaluate import evaluate
 
 SEARCH = Clustering(partition="search", whole=0)
 GPU = GpuTarget(sms=4, parallel=256, least=16)

@@ -1,0 +1,187 @@
+"""Vector loops in which two iterations may update one element of memory become sequential.
+
+    for e in 0..E @vec:  deg[dst[e]] += 1         becomes         for e in 0..E:  deg[dst[e]] += 1
+
+A scatter is such a loop, and a sum that was left in memory.  Legality does not see them: it takes updates
+of one element for exchangeable, which they are, though not for simultaneous.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from polyfuse.codegen.analysis.accesses import memory_of
+from polyfuse.codegen.analysis.index_ranges import strip_of
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
+from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Prefetch,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+    nodes_of,
+    substituted,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
+
+
+def order_collisions(kernel: Kernel, block: Block) -> Block:
+    """See the module docstring. To be called when accumulators are scalars already."""
+
+    def change(node: Node) -> Node:
+        if isinstance(node, For) and node.coordinate is Coordinate.VECTOR and _collide(kernel, node):
+            return replace(node, coordinate=Coordinate.SEQ, lanes=())
+        return node
+
+    return map_nodes(block, change)
+
+
+def _collide(kernel: Kernel, loop: For) -> bool:
+    found = False
+
+    def look(node: Node) -> Node:
+        nonlocal found
+        if isinstance(node, Update) and not node.buffer.startswith("%"):
+            scalar = kernel.buffer(node.buffer).scope is Scope.REGISTER
+            found = found or not (scalar or any(steps(i, loop) for i in node.indices))
+        return node
+
+    map_nodes(loop.body, look)
+    return found
+
+
+def steps(i: Index, loop: For) -> bool:
+    """Does an index have another value in every iteration?"""
+    match i:
+        case IVar(name):
+            return name == loop.var
+        case IBin("+" | "-", left, right):
+            one, other = (right, left) if steps(right, loop) else (left, right)
+            return steps(one, loop) and loop.var not in variables(other)
+        case IBin("*", IConst(c), e) | IBin("*", e, IConst(c)):
+            return c != 0 and steps(e, loop)
+        case IBin("%", IVar(name), IConst(extent)):
+            strip = strip_of(loop)
+            return name == loop.var and strip is not None and strip.length <= extent
+        case _:
+            return False
+
+
+_PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A read or a write, in which phase of the row; `op` is that of an update."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+    phase: int
+    written: bool = False
+    op: str = ""
+
+
+def in_common(kernel: Kernel, loop: For) -> frozenset[str] | None:
+    """The buffers that iterations of a loop all add to; None if these cannot be computed together."""
+    nodes = list(nodes_of(loop.body))
+    if loop.coordinate is not Coordinate.SEQ or loop.step != 1:
+        return None
+    if not all(isinstance(n, _PLAIN) for n in nodes):
+        return None
+    own = {n.name for n in nodes if isinstance(n, Declare)}
+    inner = {n.var for n in nodes if isinstance(n, For)}
+    outside: dict[str, list[_Access]] = {}
+    for a in _accesses(loop.body):
+        if a.buffer not in own:
+            outside.setdefault(memory_of(kernel, a.buffer), []).append(a)
+    written = [found for found in outside.values() if any(a.written for a in found)]
+    common = [found for found in written if not _apart(found, loop, inner)]
+    return frozenset(f[0].buffer for f in common) if all(map(_added, common)) else None
+
+
+def _added(accesses: Sequence[_Access]) -> bool:
+    """Are all of them updates by one operator in one phase?"""
+    return bool(accesses[0].op) and len({(a.op, a.phase) for a in accesses}) == 1
+
+
+def _apart(accesses: Sequence[_Access], loop: For, inner: set[str]) -> bool:
+    """Does an index, the same in all accesses, have another value for each row?"""
+    return any(
+        not isinstance(at[0], EXPR_TYPES)
+        and all(i == at[0] for i in at)
+        and steps(at[0], loop)
+        and not inner & set(variables(at[0]))
+        for at in zip(*(a.indices for a in accesses), strict=True)
+    )
+
+
+def _accesses(body: Block) -> Iterator[_Access]:
+    for phase, top in enumerate(body):
+        found: list[_Access] = []
+
+        def expr(e: Expr, found: list[_Access] = found, phase: int = phase) -> Expr:
+            if isinstance(e, Read):
+                found.append(_Access(e.tensor, e.indices, phase))
+            return e
+
+        map_values((top,), expr, lambda i: i)
+        for n in nodes_of((top,)):
+            match n:
+                case Store(buffer, indices):
+                    found.append(_Access(buffer, indices, phase, True))
+                case Update(buffer, indices, op):
+                    found.append(_Access(buffer, indices, phase, True, op))
+                case _:
+                    pass
+        yield from found
+
+
+def is_row(loop: For) -> bool:
+    """A loop over lanes that does no more than compute elements?"""
+    plain = loop.coordinate is Coordinate.VECTOR and loop.step == 1 and not (loop.lanes or loop.joint)
+    return plain and all(isinstance(n, (Declare, Store, Update)) for n in loop.body)
+
+
+def has_window(row: For) -> bool:
+    """Are several elements of one tensor added to a total at once?"""
+    for n in row.body:
+        if isinstance(n, Update):
+            places = Counter(r.tensor for r in {(r.tensor, r.indices): r for r in reads(n.value)}.values())
+            if max(places.values(), default=0) > 1:
+                return True
+    return False
+
+
+def own_elements(kernel: Kernel, rows: Sequence[For]) -> bool:
+    """Does each iteration of some loops over one row touch one element, its own, of what they change?"""
+    lane = rows[0]
+    body = [n for row in rows for n in at(row, IVar(lane.var))]
+    places: dict[str, set[tuple[Index, ...]]] = {}
+    for n in body:
+        if isinstance(n, (Store, Update)):
+            places.setdefault(memory_of(kernel, n.buffer), set()).add(n.indices)
+
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Read) and (memory := memory_of(kernel, e.tensor)) in places:
+            places[memory].add(e.indices)
+        return e
+
+    map_values(tuple(body), expr, lambda i: i)
+    return all(
+        len(found) == 1 and any(steps(i, lane) for i in next(iter(found))) for found in places.values()
+    )
+
+
+def at(row: For, place: IndexExpr) -> Block:
+    """What a loop does in one iteration."""
+    return substituted(row.body, {row.var: place})

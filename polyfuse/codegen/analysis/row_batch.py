@@ -1,0 +1,103 @@
+"""Rows that are computed as one batch: which arrays have a place for each row, and their totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
+
+from polyfuse.codegen.analysis.accesses import read_names
+from polyfuse.codegen.analysis.renaming import scalar_name
+from polyfuse.codegen.math.vector_reduce import joins
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.loop_ir import (
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    Update,
+    map_nodes,
+    map_values,
+    nodes_of,
+)
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Expr, Read
+
+# The variable of the rows that are computed at once (`codegen.cpu.printer`).
+ROW = "row"
+
+
+def of_all(scalar: str) -> str:
+    """The array of a scalar, with a place for each row."""
+    return f"%all_{scalar_name(scalar)}"
+
+
+def first_row(var: str) -> str:
+    """What the variable of a loop is called for the first of the rows (`codegen.cpu.printer_loops`)."""
+    return f"{var}_0"
+
+
+def names_of(block: Block) -> set[str]:
+    """What a block reads, and stores to."""
+    return {x for n in nodes_of(block) for x in _names(n)}
+
+
+def joint_totals(loop: For) -> list[Update]:
+    """The totals of a loop whose lanes can be combined with those of other rows."""
+    found = {n.buffer: n for n in nodes_of(loop.body) if isinstance(n, Update) and n.buffer in loop.lanes}
+    return [u for u in found.values() if joins(u.op, u.value.dtype)]
+
+
+def row_places(n: Declare) -> int:
+    """Elements of a row of an array: the last step of lanes may go beyond what is used of them."""
+    return -(-n.count // FITTED.halves_lanes) * FITTED.halves_lanes
+
+
+def loop_over_batch(
+    body: Block, rows: int, coordinate: Coordinate = Coordinate.SEQ, lanes: tuple[str, ...] = ()
+) -> For:
+    return For(ROW, IConst(0), IConst(rows), 1, body, coordinate, lanes, joint=True)
+
+
+def for_all_rows(
+    run: Block, scalars: Mapping[str, Declare], rows: int, common: Set[str] = frozenset()
+) -> Iterator[Node]:
+    """What is between two loops, for all rows: scalars are elements of their arrays.  Where rows add to the
+    same elements they do so in order."""
+    place = (IVar(ROW),)
+
+    def expr(e: Expr) -> Expr:
+        return Read(of_all(e.tensor), place, e.dtype) if isinstance(e, Read) and e.tensor in scalars else e
+
+    def node(n: Node) -> Node | Block:
+        match n:
+            case Declare(name, _, value) if name in scalars:
+                return () if value is None else Store(of_all(name), place, value)
+            case Declare() if n.count:
+                return ()
+            case Store(name) | Update(name) if name in scalars:
+                return replace(n, buffer=of_all(name), indices=place)
+            case Comment():
+                return ()
+            case _:
+                return n
+
+    body = map_nodes(map_values(run, expr, lambda i: i), node)
+    if body:
+        yield loop_over_batch(body, rows, Coordinate.SEQ if names_of(body) & common else Coordinate.VECTOR)
+
+
+def _names(n: Node) -> set[str]:
+    """What a node itself reads, and stores to."""
+    match n:
+        case Declare(_, _, value):
+            return set(read_names(value, ())) if value is not None else set()
+        case Store(buffer, indices, value) | Update(buffer, indices, _, value):
+            return {buffer, *read_names(value, indices)}
+        case If(cond):
+            return set(read_names(cond, ()))
+        case _:
+            return set()

@@ -1,0 +1,64 @@
+"""How often loops run, where that can be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.analysis.index_ranges import at_most, strip_of
+from polyfuse.codegen.analysis.row_phases import LONG
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
+from polyfuse.ir.loop_ir import Block, For, Node
+
+
+def trip_of(loop: For) -> int | None:
+    """How often a loop runs, if that is known."""
+    match loop.lower, loop.upper:
+        case IConst(low), IConst(high):
+            return max(0, high - low)
+        case low, IBin("+", start, IConst(count)) if start == low:
+            return max(0, count)
+        case _:
+            return None
+
+
+def most_trips(loop: For) -> int | None:
+    """How often a loop runs at most, if that can be told."""
+
+    def above(e: IndexExpr) -> int | None:
+        if e == loop.lower:
+            return 0
+        match e, loop.lower:
+            case IBin("min", a, b), _:
+                return min((n for n in (above(a), above(b)) if n is not None), default=None)
+            case IBin("+", a, IConst(count)), _:
+                begin = above(a)
+                return None if begin is None else begin + count
+            case IBin("-", a, IConst(count)), _:
+                begin = above(a)
+                return None if begin is None else begin - count
+            case IConst(high), IConst(low):
+                return high - low
+            case _:
+                return None
+
+    found = above(loop.upper)
+    return None if found is None else max(0, found)
+
+
+def most_trips_of(loop: For) -> int:
+    """So many rows there are at most, as far as that is known."""
+    trip, strip = trip_of(loop), strip_of(loop)
+    if trip is not None:
+        return trip
+    return LONG if strip is None else strip.length
+
+
+def in_steps(rows: For, body: Block, count: int) -> list[Node]:
+    """A loop with the body for so many iterations at a time, and one for what is left."""
+    main = replace(rows, upper=binary("-", rows.upper, count - 1), step=count, body=body)
+    known = trip_of(rows) is not None or (strip_of(rows) is not None and len(at_most(rows.upper)) == 1)
+    if known and most_trips_of(rows) % count == 0:
+        return [main]
+    extent = binary("max", binary("-", rows.upper, rows.lower), 0)
+    done = binary("*", binary("//", extent, count), count)
+    return [main, replace(rows, lower=binary("+", rows.lower, done))]

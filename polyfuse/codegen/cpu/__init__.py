@@ -1,0 +1,1 @@
+"""C++ for a CPU: the pipeline of passes, the printers, the sources."""

@@ -1,0 +1,539 @@
+"""C++ for the CPU: headerless source and the launch plan that runs it.
+
+Every function has the pool's signature
+    void f(char* const* buf, const pf_i64* num, char* scratch, pf_i64 begin, pf_i64 end)
+`buf` is the plan's pointer table, its last entry a status cell (checked builds store the number of a
+failed check there); `num` holds the sizes that are still open, then the strides of strided buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from polyfuse.codegen.addresses import Addresses, plan_buffers
+from polyfuse.codegen.cpu.memory_ops import STREAM, BorderPrinter, strip_of
+from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
+from polyfuse.codegen.cpu.printer_loops import iterations
+from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
+from polyfuse.codegen.cpu.vectorize.reductions import many_sums
+from polyfuse.codegen.cpu.workarounds import (
+    IN_ORDER,
+    STEPS,
+    WRITTEN,
+    falls,
+    steps_text,
+    stores_several,
+    two_orders,
+    with_hidden_steps,
+)
+from polyfuse.codegen.decisions import Made, in_names_of
+from polyfuse.codegen.function import Task
+from polyfuse.codegen.math.headers import read
+from polyfuse.codegen.math.prelude import prelude
+from polyfuse.codegen.transforms.outline import Series, iteration_count, round_text, series_of, time_parts
+from polyfuse.codegen.transforms.register_tiling import reads_windows
+from polyfuse.codegen.transforms.strength_reduction import bounds_text
+from polyfuse.codegen.transforms.transpose_loads import TURNS
+from polyfuse.codegen.transforms.unroll_and_jam.overlapping_windows import adds_to_rows
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.cpu_core import LANE_VECTORS, Core, CpuKnobs, lane_room, near_room
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, sizes, substitute
+from polyfuse.ir.index_expr import sizes as sizes_of
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, work
+from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
+from polyfuse.ir.loop_ir import Declare, For, RegisterTile, nodes_of
+from polyfuse.ir.rename import kernel_form
+from polyfuse.ir.tensor_graph import Statement, TensorGraph
+from polyfuse.source import Span
+
+# How functions of C++ for the CPU are run: their numbers, their launches, a worker's memory.
+
+
+CACHE_LINE = Core().line
+
+
+def number_table(kernels: KernelGraph, buffers: Iterable[PlanBuffer]) -> dict[str, int]:
+    """Name of an integer argument -> its place in `num`."""
+    names = [f"N_{n}" for n in kernels.graph.sizes]
+    names += [f"st_{b.name}_{k}" for b in buffers if b.strided for k in range(len(b.shape))]
+    return {n: k for k, n in enumerate(names)}
+
+
+def launch_of(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
+    """How the function `name`, a task of a lowered kernel that is part of `kernel`, is run."""
+    counts = [(s, instances(s)) for s in low.kernel.graph.statements]
+    total = sum((n for _, n in counts), as_index(0))
+    together = tuple(x.rows for x in task.ways)
+    # Arrays that a chunk fills for all of its iterations (`codegen.transforms.invariant_motion`,
+    # `codegen.transforms.invariant_motion`).
+    filled = any(isinstance(n, Declare) and n.count for n in task.before)
+    count, parallel, least = (
+        iteration_count(task),
+        bool(task.loops),
+        FITTED.widened_fewest_rows if filled else 1,
+    )
+    return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
+
+
+def instances(s: Statement) -> IndexExpr:
+    """Instances of a statement; a dim whose bounds depend on others counts as in the middle of these."""
+    middle: dict[str, IndexExpr] = {}
+    extents = []
+    for d in s.dims:
+        low, high = substitute(d.lower, middle), substitute(d.upper, middle)
+        middle[d.name] = binary("//", binary("+", low, high), 2)
+        extents.append(binary("-", high, low))
+    return product(tuple(extents))
+
+
+def scratch_bytes(kernel: Kernel) -> int:
+    """Of a worker's own arrays, each from a cache line on."""
+    return sum(whole_lines(local_bytes(b)) for b in kernel.buffers if b.scope is Scope.LOCAL)
+
+
+def local_bytes(b: Buffer) -> int:
+    assert not sizes_of(b.elements)
+    return evaluate(b.elements, {}) * b.dtype.bytes
+
+
+def whole_lines(nbytes: int) -> int:
+    return -(-nbytes // CACHE_LINE) * CACHE_LINE
+
+
+# A pack of kernels as one step of the CPU's parallel region.
+#
+# A pack's function runs tasks: parts of the iterations of one kernel each.  A kernel with much work has many,
+# a small one has one, so that workers are busy alike.
+#
+#     void pack(buf, num, scratch, begin, end):
+#       for task in begin..end:
+#         kernel k has the tasks first[k]..first[k + 1], each an equal share of its iterations
+#         run[k](buf, num, scratch, count[k] * i / n, count[k] * (i + 1) / n)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTask:
+    """A function of a kernel with what the plan knows of it; it runs as one, or in shares if `parallel`."""
+
+    launches: tuple[Launch, ...]
+
+    @property
+    def instances(self) -> int:
+        return sum(evaluate(x.instances, {}) for x in self.launches)
+
+    @property
+    def count(self) -> int:
+        """Iterations that may be shared out: those of the only function, if it has such."""
+        only = self.launches[0]
+        return evaluate(only.count, {}) if len(self.launches) == 1 and only.parallel else 1
+
+
+def pack_text(name: str, kernel: str, tasks: Sequence[PackedTask]) -> tuple[str, Launch]:
+    """The function of a pack, and the step that runs it. The sizes of its kernels are known."""
+    assert not any(sizes(x.count) or sizes(x.instances) for t in tasks for x in t.launches)
+    total = sum(t.instances for t in tasks)
+    ranked = sorted(tasks, key=lambda t: -t.instances)  # the longest are claimed first
+    shares = [_shares(t, total) for t in ranked]
+    first = [sum(shares[:k]) for k in range(len(shares) + 1)]
+    names = ", ".join(x.function for t in ranked for x in t.launches)
+    lines = [
+        f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
+        "    pf_i64 begin, pf_i64 end) {",
+        f"  // {len(tasks)} kernels side by side: {names}",
+        f"  static const pf_i64 first[] = {{{', '.join(map(str, first))}}};",
+        "  pf_i64 k = 0;",
+        "  for (pf_i64 task = begin; task < end; ++task) {",
+        "    while (first[k + 1] <= task) ++k;",
+        "    const pf_i64 part = task - first[k], parts = first[k + 1] - first[k];",
+        "    switch (k) {",
+    ]
+    for k, t in enumerate(ranked):
+        lines.append(f"      case {k}:")
+        for x in t.launches:
+            lines.append(f"        {_call(x, t.count)}")
+        lines.append("        break;")
+    lines += ["    }", "  }", "}", ""]
+    count: IndexExpr = as_index(first[-1])
+    every = [x for t in tasks for x in t.launches]
+    instances = sum((x.instances for x in every), as_index(0))
+    work = sum((x.work for x in every), as_index(0))
+    return "\n".join(lines), Launch(name, kernel, count, instances, work, True)
+
+
+def _shares(task: PackedTask, total: int) -> int:
+    """Into how many tasks a kernel is cut: by its share of all work."""
+    wanted = min(
+        task.count,
+        FITTED.packs_tasks * task.instances // max(1, total),
+        task.instances // FITTED.packs_least_instances,
+    )
+    return max(1, wanted)
+
+
+def _call(x: Launch, count: int) -> str:
+    whole = evaluate(x.count, {})
+    if count == 1:
+        return f"{x.function}(buf, num, scratch, 0, {whole});"
+    return f"{x.function}(buf, num, scratch, {whole} * part / parts, {whole} * (part + 1) / parts);"
+
+
+# gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
+BACKWARDS = "// needs -fno-ivopts"
+# It carries elements of a window from one step of a tile to the next, in registers that sums need then.
+WINDOWS = "// needs -fno-predictive-commoning"
+SANITIZED = read("vector_sanitized.h")
+_HEAD = """\
+#if defined(__clang__)
+#define PF_IVDEP _Pragma("clang loop vectorize(enable)")
+#define PF_ROLLED
+#define PF_UNROLLED
+#define PF_HELD(v)
+#else
+#define PF_IVDEP _Pragma("GCC ivdep")
+#define PF_ROLLED _Pragma("GCC unroll 1")
+#if defined(__x86_64__)
+#define PF_UNROLLED _Pragma("GCC unroll 16")
+#define PF_HELD(v) \\
+  if constexpr (sizeof(v) <= __BIGGEST_ALIGNMENT__) __asm__ volatile("" : "+v"(v) : : "memory")
+#else
+#define PF_UNROLLED PF_ROLLED
+#define PF_HELD(v)
+#endif
+#endif
+#if defined(__x86_64__) && !defined(__clang__)
+#define PF_SUMS __attribute__((optimize("no-schedule-insns"), target("tune=skylake")))
+#else
+#define PF_SUMS
+#endif
+#define PF_EXPORT extern "C" __attribute__((visibility("default")))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCode:
+    """Source text, plan, for checked builds the place of each check (its number is 1 + index), and what of
+    certain decisions the text has (`codegen.decisions`)."""
+
+    source: str
+    plan: LaunchPlan
+    checks: tuple[tuple[Span, str], ...]
+    made: Made = frozenset()
+
+
+# The form of a kernel -> the bodies of the first of this form, that one lowered, what it has of decisions.
+_Printed: TypeAlias = dict[object, tuple[tuple[str, ...], LoweredKernel, Made]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Kernels to print. `strided` names inputs whose strides come at run time, `copied` inout parameters
+    that have no in-place order; with `checked`, indices that are data are checked; `knobs` vary the code."""
+
+    kernels: KernelGraph
+    strided: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    checked: bool = False
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
+
+
+def emit(
+    kernels: KernelGraph,
+    *,
+    strided: frozenset[str] = frozenset(),
+    copied: frozenset[str] = frozenset(),
+    checked: bool = False,
+) -> CpuCode:
+    """C++ for all kernels of an operator (see `Request`)."""
+    return emit_together([Request(kernels, strided, copied, checked)])[0]
+
+
+def emit_together(requests: Sequence[Request]) -> tuple[CpuCode, ...]:
+    """C++ for several operators in one translation unit: each result has the whole source."""
+    used: set[str] = set()
+    printed: dict[CpuKnobs, _Printed] = {}
+    parts = [
+        _print(r, f"pf_{k}_" if k else "pf_", used, printed.setdefault(r.knobs, {}))
+        for k, r in enumerate(requests)
+    ]
+    functions = [text for p in parts for text in p[0]]
+    streams = STREAM if any("pf_stream(" in text for text in functions) else ""
+    masks = MASKS if any("PF_MASKS" in text for text in functions) else ""
+    turns = TURNS if any("pf_turn" in text for text in functions) else ""
+    bounds = bounds_text(functions)
+    order = IN_ORDER if any("PF_IN_ORDER" in text for text in functions) else ""
+    written = WRITTEN if any("PF_WRITTEN" in text for text in functions) else ""
+    steps = STEPS if any("PF_STEP(" in text for text in functions) else ""
+    own = SANITIZED if streams or masks or any("PF_OWN(" in text for text in functions) else ""
+    before = prelude(used) + "\n" + bounds + own + streams + masks + turns + order + steps + written
+    source = before + _HEAD + "\n" + "\n".join(functions)
+    return tuple(CpuCode(source, plan, checks, made) for _, plan, checks, made in parts)
+
+
+def _print(
+    request: Request, prefix: str, used: set[str], printed: _Printed
+) -> tuple[list[str], LaunchPlan, tuple[tuple[Span, str], ...], Made]:
+    """(functions, plan, checks, made); adds to `used` the prelude's functions that are called, and to
+    `printed` the kernels that others may call."""
+    kernels = request.kernels
+    steps = [p for k in kernels.kernels for p in k.parts or (k,)]
+    buffers = plan_buffers(kernels, request.strided, request.copied, steps)
+    emitter = _Emitter(
+        kernels.graph,
+        {b.name: b for b in buffers},
+        number_table(kernels, buffers),
+        request.checked,
+        request.copied,
+        request.knobs,
+        {} if request.checked else printed,
+    )
+    functions: list[str] = []
+    launches: list[Launch] = []
+    parts = [(k, p) for k in kernels.kernels for p in k.parts or (k,)]
+    for whole, part in parts:
+        made = [_functions(emitter, prefix, whole.name, p, functions) for p in part.packed or (part,)]
+        if part.packed and any(made):
+            shared = [PackedTask(m) for m in made if m]  # a kernel without instances has no function
+            text, launch = pack_text(f"{prefix}{part.name}_pack", whole.name, shared)
+            functions.append(text)
+            made = [(launch,)]
+        launches += [x for each in made for x in each]
+    used.update(emitter.functions)
+    copied = tuple(sorted(request.copied))
+    own, scratch = request.knobs, emitter.scratch
+    plan = LaunchPlan(buffers, tuple(launches), scratch, kernels.graph.sizes, copied, own.chunks, own.threads)
+    return functions, plan, tuple(emitter.checks), frozenset(emitter.made)
+
+
+def _functions(
+    emitter: _Emitter, prefix: str, whole: str, kernel: Kernel, functions: list[str]
+) -> tuple[Launch, ...]:
+    """Print the functions of a kernel that is part of `whole`; how each is launched.
+
+    What differs from an earlier kernel in names only calls that one's code with its own memory.
+    """
+    if kernel.library is not None:
+        total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
+        return (Launch("", whole, as_index(1), total, total, False, kernel.library),)
+    parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
+    series = series_of([t for _, _, low, _ in parts for t in low.tasks])
+    made: list[Launch] = []
+    for part, bodies, low, places in parts:
+        for k, (body, task) in enumerate(zip(bodies, low.tasks, strict=True)):
+            name = f"{prefix}{part}_{k}"
+            functions.append(emitter.entry(name, body, places, task, series))
+            made.append(replace(launch_of(name, whole, low, task), rounds=series.rounds))
+    return (replace(made[0], series=series.length), *made[1:]) if made else ()
+
+
+def _bodies(
+    emitter: _Emitter, prefix: str, kernel: Kernel, functions: list[str]
+) -> tuple[tuple[str, ...], LoweredKernel, Addresses]:
+    """The names of the functions that have a kernel's code, printed unless those of an earlier one will do;
+    the kernel as it was lowered; where its own tensors are."""
+    form = emitter.form(emitter.places(kernel))
+    if form in emitter.printed:
+        names, low, made = emitter.printed[form]
+        made = in_names_of(kernel, low.kernel, made)
+        places = emitter.places(_with_arrays_of(kernel, low.kernel))
+    else:
+        checked = emitter.checked
+        knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
+        low = lower(kernel, knobs, checked)
+        places = emitter.places(low.kernel)
+        names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
+        found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
+        functions += [emitter.body(n, places, task, found) for n, task in zip(names, low.tasks, strict=True)]
+        made = frozenset(found)
+        emitter.printed[form] = names, low, made
+    emitter.made |= made
+    emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))
+    return names, low, places
+
+
+def has_tiles(low: LoweredKernel) -> bool:
+    """Are sums of products computed in tiles, of registers or along memory?"""
+    found = (n for t in low.tasks for n in nodes_of((*t.body, *t.along)))
+    return any(t.jammed > 1 for t in low.tasks) or any(isinstance(n, RegisterTile) for n in found)
+
+
+def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
+    """A kernel that differs from a lowered one in names only, with a worker's arrays as that one has them."""
+    count = len(kernel.buffers)
+    alike = zip(kernel.buffers, lowered.buffers[:count], strict=True)
+    own = (replace(b, extents=x.extents, shape=x.shape) if b.scope is Scope.LOCAL else b for b, x in alike)
+    return replace(kernel, buffers=(*own, *lowered.buffers[count:]))
+
+
+class _Emitter:
+    """Prints functions; collects the prelude functions used and the checks made."""
+
+    def __init__(
+        self,
+        graph: TensorGraph,
+        buffers: dict[str, PlanBuffer],
+        numbers: dict[str, int],
+        checked: bool,
+        copied: frozenset[str],
+        knobs: CpuKnobs,
+        printed: _Printed,
+    ) -> None:
+        self.graph = graph
+        self.knobs = knobs
+        self.buffers = buffers
+        self.slots = {name: k for k, name in enumerate(buffers)}
+        self.numbers = numbers
+        self.checked = checked
+        self.copied = copied
+        self.functions: set[str] = set()
+        self.printed = printed
+        self.scratch = 0
+        self.checks: list[tuple[Span, str]] = []
+        self.made: set[tuple[str, str]] = set()
+
+    def places(self, kernel: Kernel) -> Addresses:
+        """Where the elements of a kernel's tensors are."""
+        return Addresses(kernel, self.buffers, self.checked, self.copied, self.checks)
+
+    def form(self, places: Addresses) -> object:
+        """Equal for kernels that differ in names only. Checks say where they are, so they are never alike."""
+        if self.checked:
+            return places.kernel.name
+        arguments = places.kernel.arguments
+        streamed = self._streamed(places)
+        passed = [
+            (
+                self.buffers[b.tensor].strided,
+                b.tensor in places.shared,
+                places.by_value(b),
+                b.tensor in streamed,
+                b.soon,
+            )
+            for b in arguments
+        ]
+        aliases = [self.buffers[b.tensor].alias for b in arguments]
+        pairs = [(k, n) for k, b in enumerate(arguments) for n, a in enumerate(aliases) if a == b.tensor]
+        return kernel_form(places.kernel), tuple(passed), tuple(pairs)
+
+    def body(self, name: str, places: Addresses, task: Task, made: set[tuple[str, str]]) -> str:
+        """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only. What of
+        decisions it has goes into `made`."""
+        strided = frozenset(n for n, b in self.buffers.items() if b.strided)
+        task = with_hidden_steps(places.kernel, task, self.knobs.on, strided, made)
+        printer = BorderPrinter(
+            places.element,
+            self.functions,
+            lazy=self.checked,
+            lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
+            lane_room=lane_room(self.knobs.on),
+            streamed=self._streamed(places),
+            soon=self._soon(places, task),
+            ahead=frozenset(b.tensor for b in places.kernel.arguments if b.ahead),
+            near_room=near_room(self.knobs.on),
+            strided=strided,
+            flushes=self.knobs.on.flushes,
+            strip=strip_of(task),
+            inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
+        )
+        parameters = self._parameters(places)
+        body = printer.block(task.before, "  ")
+        parameters += [(f"const pf_i64 {task.time.var}", task.time.var)] if task.time else []
+        if task.loops:
+            parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
+            body += iterations(task, printer)
+        else:
+            body += printer.block(task.body, "  ")
+        body = [*steps_text(body, "  "), *body]
+        streams = any(kind == "stream" for kind, _ in printer.made)
+        made |= printer.made
+        if streams:
+            body.append("  PF_STREAM_END;")
+        declared = ",\n    ".join(p for p, _ in parameters)
+        # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
+        # tuned for most processors it loads them again for each sum.
+        every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
+        many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
+        large = self._large(places)
+        order = (
+            "PF_SUMS "
+            if many
+            else "PF_IN_ORDER "
+            if streams and len(large) >= FITTED.store_order_streams
+            else ""
+        )
+        head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
+        several = any(stores_several(n, large.keys()) for n in every)
+        backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
+        windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
+        needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
+        text = "\n".join([*needs, head, *body, "}"])
+        if order or not several:
+            return text
+        return two_orders(f"{name}_body", text, [p for p, _ in parameters], [*dict.fromkeys(large.values())])
+
+    def _large(self, places: Addresses) -> dict[str, str]:
+        """Large arrays outside, and the parameters that point to them."""
+        arguments = [b for b in places.kernel.arguments if not sizes_of(b.elements)]
+        large = [
+            b.tensor
+            for b in arguments
+            if evaluate(b.elements, {}) * b.dtype.bytes >= FITTED.store_order_large
+        ]
+        return {name: places.pointer(name) for name in large}
+
+    def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
+        """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""
+        alone = task.together is None and task.jammed == 1 and not task.along
+        return frozenset(b.tensor for b in places.kernel.arguments if b.soon and alone)
+
+    def _streamed(self, places: Addresses) -> frozenset[str]:
+        """Results whose stores pass the caches by."""
+        found = frozenset(b.tensor for b in places.kernel.arguments if b.past)
+        return frozenset() if self.checked else found - {n for n, b in self.buffers.items() if b.strided}
+
+    def entry(self, name: str, body: str, places: Addresses, task: Task, series: Series) -> str:
+        """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
+        given = [a for _, a in self._parameters(places)]
+        given += [task.time.var] if task.time else []
+        given += ["begin", "end"] if task.loops else []
+        return "\n".join(
+            [
+                f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
+                "    pf_i64 begin, pf_i64 end) {",
+                "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
+                *(f"  {line}" for line in round_text(task, series)),
+                f"  {body}_body({', '.join(given)});",
+                "}",
+                "",
+            ]
+        )
+
+    def _parameters(self, places: Addresses) -> list[tuple[str, str]]:
+        """(declaration, value) of each parameter of a kernel's function."""
+        kernel = places.kernel
+        found = [(f"const pf_i64 N_{n}", f"num[{self.numbers[f'N_{n}']}]") for n in kernel.graph.sizes]
+        for b in kernel.arguments:
+            plan = self.buffers[b.tensor]
+            if plan.name in places.shared:
+                continue  # printed through the output that takes its place
+            kind = b.dtype.c_name if b.tensor in places.written else f"const {b.dtype.c_name}"
+            value = f"({kind}*)buf[{self.slots[b.tensor]}]"
+            if places.by_value(b):
+                found.append((f"{kind} v_{b.tensor}", f"*{value}"))
+                continue
+            found.append((f"{kind}* __restrict const b_{b.tensor}", value))
+            if plan.strided:
+                keys = [f"st_{b.tensor}_{k}" for k in range(len(plan.shape))]
+                found += [(f"const pf_i64 {key}", f"num[{self.numbers[key]}]") for key in keys]
+        offset = 0
+        for b in kernel.buffers:
+            if b.scope is Scope.LOCAL:
+                kind = b.dtype.c_name
+                nbytes = local_bytes(b)
+                value = f"({kind}*)PF_OWN({offset}, {nbytes})"
+                found.append((f"{kind}* __restrict const b_{b.tensor}", value))
+                offset += whole_lines(nbytes)
+        if self.checked:
+            found.append(("pf_i64* const status", f"(pf_i64*)buf[{len(self.slots)}]"))
+        return found

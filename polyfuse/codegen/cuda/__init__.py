@@ -1,0 +1,1 @@
+"""CUDA C++ for a GPU: what each thread does, vectors, launches of several kernels."""

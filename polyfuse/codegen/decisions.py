@@ -1,0 +1,73 @@
+"""What passes decided about loops, as the printed code has it.
+
+Some decisions are offers: whether a loop takes them up shows when it is printed, after all else was done to
+it.
+
+    stream           a result has non-temporal stores        not where loops store no whole lines
+    prefetch lines   a tensor's lines, shortly before use    where no vector loop goes along them
+    prefetch rows    a row's lines, in the row before        where rows are computed several at a time
+    transpose        tiles of a tensor are transposed        where the arrays would be too large
+    tile             a contraction's sums stay in registers  where its loops have become others
+
+One is of the code alone:
+
+    lanes      a tensor is loaded lane by lane          (`codegen.cpu.workarounds`)
+
+The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.kernel import Kernel
+
+# What was made of what: the kind of a decision, and a tensor or statement.
+Made = frozenset[tuple[str, str]]
+
+# Tensors that vector loops load lane by lane (`codegen.cpu.workarounds`), and how.
+LANES = "lanes"
+_LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes none of a power of two"
+
+# What is said of results that no layer made tiles of, but loops store by rows and lanes all the same.
+_TURNED = "columns of it are transposed together, after their loops"
+
+_WITHOUT = {
+    "stream": "no loop stores whole lines of it, one behind the other",
+    "prefetch lines": "no vector loop goes along lines that are not near yet",
+    "prefetch rows": "rows are computed in loops without a place to prefetch the next one",
+    "transpose": "no loop reads or stores its tiles row by row",
+    "tile": "its loops are no tiles of registers",
+}
+
+
+def as_printed(decisions: Sequence[Decision], made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
+    """The decisions, those that the code has only a part of divided into what it has and what it has not; and
+    what was decided of the code alone."""
+    lanes = ", ".join(sorted(n for kind, n in made if kind == LANES))
+    own = (Decision(LANES, lanes, True, _LOADED),) if lanes else ()
+    return (*(told for d in decisions for told in _divided(d, made)), *own)
+
+
+def _divided(d: Decision, made: Set[tuple[str, str]]) -> list[Decision]:
+    names = d.subject.split(", ")
+    if d.kind == "transpose" and all((d.kind, n) in made for n in names):
+        return [d if d.taken else replace(d, taken=True, reason=_TURNED)]
+    if not d.taken or d.kind not in _WITHOUT:
+        return [d]
+    done = [n for n in names if (d.kind, n) in made]
+    left = [n for n in names if n not in done]
+    found = [replace(d, subject=", ".join(done))] if done else []
+    if left:
+        found.append(Decision(d.kind, ", ".join(left), False, _WITHOUT[d.kind]))
+    return found
+
+
+def in_names_of(kernel: Kernel, printed: Kernel, made: Set[tuple[str, str]]) -> Made:
+    """What was made for `printed`, of a kernel that differs from it in names only."""
+    names = {a.tensor: b.tensor for a, b in zip(printed.buffers, kernel.buffers, strict=False)}
+    alike = zip(printed.graph.statements, kernel.graph.statements, strict=False)
+    statements = {a.name: b.name for a, b in alike}
+    return frozenset((kind, (statements if kind == "tile" else names).get(n, n)) for kind, n in made)

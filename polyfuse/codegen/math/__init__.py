@@ -1,0 +1,1 @@
+"""The prelude of emitted sources: scalar and vector functions in C++ and CUDA (`*.h`)."""

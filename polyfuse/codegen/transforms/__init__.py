@@ -1,0 +1,1 @@
+"""Passes over loops, one idea a module or package; no pass imports another."""

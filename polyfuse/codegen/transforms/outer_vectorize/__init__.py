@@ -1,0 +1,1 @@
+"""Outer-loop vectorisation: rows are lanes, and the loop along a row stays a loop."""

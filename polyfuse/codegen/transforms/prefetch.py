@@ -1,0 +1,224 @@
+"""Rows that are to be fetched ahead (`Buffer.ahead`): loops over their cache lines in the last phase.
+
+Memory is idle while the last phase computes.  Short rows are asked for as one:
+
+    for t:                            for t:
+      phases                            phases
+      for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
+                                        for h: y[t, h] = x[t, h] ...
+
+A core has only so many requests under way: long rows are asked for in pieces, as the phase goes on:
+
+                                      for t:
+                                        phases
+                                        for p in 0..H by 512:
+                                          if t + 1 < T:  for l in p..p+512 by 16:  fetch x[t + 1, l]
+                                          for h in p..min(p+512, H): y[t, h] = x[t, h] ...
+
+`taken_out` undoes that, for rows that ask elsewhere (`codegen.transforms.software_pipelining`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import TypeAlias
+
+from polyfuse.codegen.analysis.accesses import START, steps_across
+from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.function import Task
+from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.dtypes import BOOL, I64
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
+from polyfuse.ir.kernel import Buffer, Kernel
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, Update, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, Read, reads
+
+LINE_BYTES = Core().line
+
+
+WHOLE = 128  # a strip has whole vectors for every accumulator
+
+_Row: TypeAlias = tuple[Buffer, tuple[IndexExpr, ...]]  # a tensor, and where its rows are
+
+
+def fetch_ahead(kernel: Kernel, block: Block) -> Block:
+    """See the module docstring."""
+    chosen = [b for b in kernel.buffers if b.ahead]
+
+    def change(node: Node) -> Node:
+        return _with_fetches(node, chosen) if isinstance(node, For) else node
+
+    return map_nodes(block, change) if chosen else block
+
+
+def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
+    """The loop over rows with the next one's lines fetched in its last loop; other loops stay."""
+    phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
+    found = [(b, lead) for b in chosen if (lead := _leading(rows, b.tensor)) is not None]
+    if len(phases) < 2 or not found:
+        return rows
+    last = rows.body[phases[-1]]
+    assert isinstance(last, For)
+    if any(isinstance(n, Store) and steps_across(n.indices, rows.var, last.var) for n in last.body):
+        return rows  # tiles that are turned around (`codegen.transforms.transpose_stores`) are of whole rows
+    if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
+        fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
+    elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
+        fetched = (_in_pieces(rows, last, last.upper.value, found),)
+    else:
+        return rows
+    return replace(rows, body=(*rows.body[: phases[-1]], *fetched, *rows.body[phases[-1] + 1 :]))
+
+
+def _in_pieces(rows: For, last: For, extent: int, found: list[_Row]) -> For:
+    """The last loop in strips, each after a piece of every row that is its share of the loop."""
+    row = sum(_row_bytes(b) for b, _ in found)
+    pieces = -(-row // min(FITTED.prefetch_piece_bytes, max(FITTED.prefetch_as_one_bytes, row // 4)))
+    strip, p = -(-extent // (pieces * WHOLE)) * WHOLE, IVar(f"{last.var}_p")
+    strips = -(-extent // strip)
+    lines = []
+    for b, lead in found:
+        line = LINE_BYTES // b.dtype.bytes
+        share = -(-_width(b) // (strips * line)) * line
+        lines.append(_lines(rows, b, lead, p * share, binary("min", p * share + share, b.shape[-1])))
+    within = replace(last, lower=p * strip, upper=binary("min", p * strip + strip, last.upper))
+    return For(p.name, IConst(0), IConst(strips), 1, (_ahead(rows, [b for b, _ in found], lines), within))
+
+
+def _ahead(rows: For, chosen: list[Buffer], lines: list[For]) -> If:
+    """Lines of the row ahead, if there is one."""
+    following = (IndexValue(IVar(rows.var) + chosen[0].ahead, I64), IndexValue(rows.upper, I64))
+    return If(Apply("lt", following, BOOL), tuple(lines))
+
+
+def _lines(
+    rows: For,
+    b: Buffer,
+    lead: tuple[IndexExpr, ...],
+    begin: IndexExpr = START,
+    end: IndexExpr | None = None,
+) -> For:
+    """A loop over lines of a row ahead of this one."""
+    name = f"{rows.var}_l"
+    line = Prefetch(b.tensor, (*lead, IVar(rows.var) + b.ahead, IVar(name)))
+    return For(name, begin, end or b.shape[-1], LINE_BYTES // b.dtype.bytes, (line,))
+
+
+def _width(b: Buffer) -> int:
+    last = b.shape[-1]
+    assert isinstance(last, IConst)  # rows of unknown length are not chosen
+    return last.value
+
+
+def _row_bytes(b: Buffer) -> int:
+    return _width(b) * b.dtype.bytes
+
+
+def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
+    found: list[tuple[Index, ...]] = []
+
+    def look(node: Node) -> Node:
+        if isinstance(node, (Declare, Store, Update)) and node.value is not None:
+            found.extend(r.indices for r in reads(node.value) if r.tensor == tensor)
+        return node
+
+    map_nodes(rows.body, look)
+    mine = [i for i in found if i[-2] == IVar(rows.var)]
+    return tuple(mine[0][:-2]) if mine else None  # type: ignore[arg-type]
+
+
+# The last pass over a row asks for the lines of the next one (`Buffer.soon`).
+#
+#     for c:                                  for c:
+#       for n, i: s = s + x[n, c, i]            for n, i: s = s + x[n, c, i]
+#       for n, i: y[n, c, i] = x[n, c, i] / s   for n, i: fetch x[n, c + 1, i]
+#                                                         y[n, c, i] = x[n, c, i] / s
+#
+# The first pass waits for memory, the others read the row from L2.  `layers.mapping.memory_hints` does so for
+# rows that L1 keeps, and that lie in one piece; here a row is all that an iteration reads of a tensor.
+# Memory is busy with results in the last pass, and still it pays there, and not in a pass before it, where
+# there is less to do for each line (docs/targets.md).
+
+
+_Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
+
+
+def next_rows(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tuple[Task, ...]:
+    """See the module docstring."""
+    soon = [b for b in kernel.arguments if b.soon and not b.ahead]
+    return tuple(_asking(t, soon, core) for t in tasks) if soon else tasks
+
+
+def _asking(task: Task, soon: list[Buffer], core: Core) -> Task:
+    alone = task.together is None and task.skew is None and task.jammed == 1 and task.time is None
+    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.next_rows_least_rows:
+        return task
+    found = [(b, p) for b in soon if (p := _second_pass(task, b)) is not None]
+    row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
+    if not core.l1 * FITTED.next_rows_least_of_l1 < row <= core.l2 * FITTED.next_rows_most_of_l2:
+        return task
+    body = list(task.body)
+    for b, (number, path, read) in found:
+        request = _request(task.loops[-1], path[-1], read, core.line // b.dtype.bytes)
+        body[number] = _within(body[number], path, request)
+    return replace(task, body=tuple(body))
+
+
+def _second_pass(task: Task, b: Buffer) -> tuple[int, _Path, Read] | None:
+    """The last loop nest of the body that reads a whole row, if there is one before it: its number, the loops
+    around the read, and the read."""
+    found = [
+        (k, path, r)
+        for k, node in enumerate(task.body)
+        for path, r in _reads(node, b.tensor)
+        if _takes_row(path, r, b, task)
+    ]
+    return found[-1] if len({k for k, *_ in found}) > 1 else None
+
+
+def _takes_row(path: _Path, r: Read, b: Buffer, task: Task) -> bool:
+    """Do these loops go over all elements of a tensor that one iteration reads, its lanes along memory?"""
+    names = [i.name for i in r.indices if isinstance(i, IVar)]
+    if len(names) < len(b.shape) or not path or path[-1].coordinate is not Coordinate.VECTOR:
+        return False
+    loops, outer = {x.var: x for x in path}, {x.var for x in task.loops}
+    inner = {n: e for n, e in zip(names, b.shape, strict=True) if n not in outer}
+    return (
+        names[-1] == path[-1].var
+        and task.loops[-1].var in names
+        and inner.keys() == loops.keys()
+        and all(x.lower == IConst(0) and x.step == 1 and x.upper == inner[n] for n, x in loops.items())
+        and all(isinstance(e, IConst) for e in inner.values())
+    )
+
+
+def _request(rows: For, lanes: For, r: Read, line: int) -> For:
+    """A loop over the lines of the next row, where the lanes are; after the last row those of this one."""
+    following = binary("min", IVar(rows.var) + 1, rows.upper - 1)
+    name = f"{lanes.var}_n"
+    places = {rows.var: following, lanes.var: IVar(name)}
+    indices = tuple(places.get(i.name, i) if isinstance(i, IVar) else i for i in r.indices)
+    return For(name, lanes.lower, lanes.upper, line, (Prefetch(r.tensor, indices),))
+
+
+def _within(node: Node, path: _Path, request: For) -> Node:
+    """The request at the head of the innermost of these loops, the outermost of which the node is."""
+    if node != path[0]:
+        return node
+    assert isinstance(node, For)
+    rest = path[1:]
+    body: Block = tuple(_within(n, rest, request) for n in node.body) if rest else (request, *node.body)
+    return replace(node, body=body)
+
+
+def _reads(node: Node, tensor: str, around: _Path = ()) -> Iterator[tuple[_Path, Read]]:
+    match node:
+        case For(body=body):
+            for n in body:
+                yield from _reads(n, tensor, (*around, node))
+        case Store() | Update() | Declare() if node.value is not None:
+            yield from ((around, r) for r in reads(node.value) if r.tensor == tensor)

@@ -1,0 +1,1 @@
+"""Unroll-and-jam: several iterations of an outer loop in one iteration of the loops inside."""

@@ -1,0 +1,455 @@
+"""A compiled operator as a Python function: arrays in and out, one executable per shape.
+
+A call binds arguments to parameters, infers generics and sizes, and looks up the executable for this
+combination of dtypes, shapes and layouts; the first call of a combination compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from copy import copy
+from dataclasses import replace
+from inspect import Parameter
+from inspect import Signature as PythonSignature
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
+from polyfuse.driver.pipeline import build
+from polyfuse.driver.stages import BuiltStages
+from polyfuse.driver.targets import resolve_target
+from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature, conversion, infer_generics
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.interop.arrays import widened
+from polyfuse.ir.dtypes import I64, DType, from_numpy
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.ir.layouts import DENSE, Layouts
+from polyfuse.ir.tensor_graph import Role, TensorGraph
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.graph.reindex.axis_order import memory_order
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.runtime.arguments import check_fits, dense, usable
+from polyfuse.runtime.cpu.executable import CpuExecutable
+from polyfuse.runtime.cpu.fast_path import ShortWay, ShortWayInto
+from polyfuse.runtime.cuda.arguments import DeviceView
+from polyfuse.runtime.machine.room import require_room
+from polyfuse.support.processes import ForkLock
+from polyfuse.support.progress import followed
+from polyfuse.tuning.tuner import build_tuned
+from polyfuse.visualize.launches import launch_names, plan_svg, timeline
+
+# An operator's signature as Python's `inspect` shows it.
+
+
+def python_signature(signature: Signature) -> PythonSignature:
+    """Parameters with their types as written, ``x: f32[N]``, and the results.
+
+    Those with names that Python reserves, and all before them, can be given by position only.
+    """
+    params = signature.params
+    reserved = max((k for k, p in enumerate(params) if iskeyword(p.name)), default=-1)
+    made = [
+        Parameter(
+            p.name,
+            Parameter.POSITIONAL_ONLY if k <= reserved else Parameter.POSITIONAL_OR_KEYWORD,
+            default=p.default if p.has_default else Parameter.empty,
+            annotation=_type(p),
+        )
+        for k, p in enumerate(params)
+    ]
+    results = ", ".join(f"{r.name}: {_type(r)}" for r in signature.results)
+    several = f"({results})" if len(signature.results) != 1 else _type(signature.results[0])
+    # An operator may have parameters without a default behind others with one.
+    return PythonSignature(
+        made,
+        return_annotation=several if signature.results else None,
+        __validate_parameters__=False,
+    )
+
+
+def _type(p: ParamSig) -> str:
+    shape = f"[{', '.join(p.extents)}]" if p.extents else ""
+    return f"{'inout ' if p.inout else ''}{p.dtype}{shape}"
+
+
+def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Mapping[str, Any]) -> Compiled:
+    """A function from its pickle."""
+    return Compiled(programs, signature, **settings)
+
+
+MOST_INSTANCES = 512
+"""Layouts of arguments that a function is compiled for at a time: each takes memory, and some of the mappings
+that a process may have. The one that was compiled first goes; its code is in the cache."""
+_NO_ARRAYS = (str, bytes, Mapping, Set)
+
+
+class Compiled:
+    """An operator compiled for a target; call it like a function.
+
+    Positional and keyword arguments follow the operator's signature; scalars may be left out where they
+    have defaults.  `out=` takes an array, or a tuple or dict of arrays, for the results.  Results are
+    NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an operator
+    with inout parameters only returns None.  Small results of one call share a block of memory, which is
+    there as long as any of them.
+
+    On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
+    arrays among the arguments are there, by their library.
+
+    Raises ArgumentError (PF4xx) for arguments that do not fit, DslError for sizes at which the program
+    reads out of range, ToolchainError (PF7xx) without a compiler.
+    """
+
+    def __init__(
+        self,
+        programs: tuple[ast.Program, ...],
+        signature: Signature,
+        *,
+        target: str,
+        fusion: LoopFusion | None,
+        stitching: Stitching | None,
+        packing: Packing | None,
+        clustering: Clustering | None,
+        options: Options,
+    ) -> None:
+        self.signature = signature
+        self._target = target
+        self.options = options
+        self._programs = programs
+        self._fusion = fusion
+        self._stitching = stitching
+        self._packing = packing
+        self._clustering = clustering
+        self._instances: dict[object, Instance] = {}
+        self._graphs: dict[object, TensorGraph] = {}
+        self._lock = ForkLock()
+        self._names = tuple(p.name for p in signature.params)
+        defaults = tuple(p.default for p in signature.params)
+        self._short = ShortWay(defaults)
+        self._short_into = ShortWayInto(defaults, len(signature.results))
+
+        self.__name__ = self.__qualname__ = signature.name
+
+    @property
+    def __signature__(self) -> PythonSignature:
+        """What `inspect.signature` shows."""
+        return python_signature(self.signature)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles know the operator and the options; all else is compiled anew, or found in the
+        cache."""
+        passes = {n: getattr(self, f"_{n}") for n in ("fusion", "stitching", "packing", "clustering")}
+        settings = {"target": self._target, "options": self.options, **passes}
+        names = ("__name__", "__qualname__", "__doc__", "__module__")
+        return _again, (self._programs, self.signature, settings), {n: getattr(self, n) for n in names}
+
+    def __deepcopy__(self, memo: object) -> Compiled:
+        return copy(self)  # what it is made of never changes
+
+    def __repr__(self) -> str:
+        return f"<polyfuse {self.signature} for {self._target}>"
+
+    @property
+    def target(self) -> str:
+        """What it is compiled for; "auto" is decided here, when it is asked for or called first."""
+        if self._target == "auto":
+            self._target = resolve_target("auto")
+        return self._target
+
+    def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> object:
+        given = args if not kwargs else self._in_order(args, kwargs)
+        if given is not None:
+            try:
+                results = self._short.call(given) if out is None else self._short_into.call(given, out)
+            except MemoryError:  # the long way says of what there is too much
+                results = NotImplemented
+            if results is not NotImplemented:
+                return results
+        call = self._call(args, kwargs, out)
+        if not call.finish:
+            self._learn(call)
+        call.begin()
+        with call.instance.explained():
+            call.instance.built.executable.run(call.arrays)
+        for store in call.finish:
+            store()
+        return call.results()
+
+    def bind(self, /, *args: object, out: object = None, **kwargs: object) -> Callable[[], object]:
+        """A prepared call on fixed memory: `g = f.bind(x, out=y); g()`.
+
+        Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
+        returns the results.  Use it from one thread at a time.
+        """
+        call = self._call(args, kwargs, out)
+        if not call.bindable:
+            raise ArgumentError(
+                "these arrays cannot be bound: the kernels cannot use their memory directly "
+                "(byte order, alignment, layout of out=, or out= overlapping an input)",
+                code="PF418",
+                hint="pass dense, aligned arrays that do not overlap",
+            )
+        run = call.instance.built.executable.bind(call.arrays)
+        results = call.results()
+        scalars = any(not shape for _, shape in call.instance.outputs)
+        tensors = call.has_tensors
+
+        def bound() -> object:
+            if tensors:
+                call.begin_again()
+            run()
+            # A result of rank 0 is a number, made anew; the others are the same arrays each time.
+            return call.results() if scalars else results
+
+        return bound
+
+    def _call(self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object) -> CallMemory:
+        """The executable of these arguments, with the memory of the call."""
+        given = self._given(args, kwargs)
+        instance = self._instance(given.values)
+        if self._target != "cuda":
+            return CallMemory(instance, given, out)
+        from polyfuse.driver.call import GpuCallMemory  # only where there are kernels on a GPU
+
+        return GpuCallMemory(instance, given, out)
+
+    def _learn(self, call: CallMemory) -> None:
+        """Remember a layout that has passed all checks for the short way (`runtime.cpu.fast_path`)."""
+        instance, given = call.instance, call.given.values
+        executable = instance.built.executable
+        if not isinstance(executable, CpuExecutable):
+            return
+        if not call.out:
+            results = [(t.name, shape) for t, shape in instance.outputs]
+            self._short.learn(executable, list(given), list(given.values()), results, instance.orders)
+        elif len(call.out) == len(instance.outputs):
+            into = {t.name: call.out[t.name] for t, _ in instance.outputs}
+            self._short_into.learn(executable, {**given, **into}, instance.orders)
+
+    def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
+        """Arguments by position; None where the names are not those of the parameters left."""
+        if tuple(kwargs) == self._names[len(args) : len(args) + len(kwargs)]:
+            return (*args, *kwargs.values())
+        rest = self.signature.params[len(args) :]
+        if sum(p.name in kwargs for p in rest) < len(kwargs):
+            return None
+        return (*args, *[kwargs.get(p.name, p.default) for p in rest])
+
+    # --- stages for those who look ---------------------------------------------------------------------
+
+    def built(self, /, *args: object, **kwargs: object) -> BuiltStages:
+        """What was compiled for these arguments: `scheduled`, `kernels` (a `Kernels`), `code.source`,
+        `executable`, `decisions`, `seconds`."""
+        return self._instance(self._given(args, kwargs).values).built
+
+    def explain(self, /, *args: object, **kwargs: object) -> str:
+        """Every decision of the compiler for these arguments, one a line, with the innermost loops that the
+        C++ compiler did not vectorise; then the variants that were measured (`tune="measure"`)."""
+        built = self.built(*args, **kwargs)
+        measured = [str(built.tuning)] if built.tuning is not None else []
+        return "\n".join([*map(str, (*built.decisions, *built.scalar_loops)), *measured])
+
+    def cost(self, /, *args: object, **kwargs: object) -> str:
+        """What the compilation for these arguments took: seconds by step, and memory."""
+        return self.built(*args, **kwargs).cost
+
+    def picture(self, /, *args: object, **kwargs: object) -> str:
+        """An SVG of the launches for these arguments: what is fused, packed, and waits for what."""
+        return plan_svg(self.built(*args, **kwargs).lowered.kernels, self.signature.name)
+
+    def timeline(self, /, *args: object, **kwargs: object) -> str:
+        """The launches of one call with their times, measured one by one, as JSON that Perfetto and
+        chrome://tracing open. The arguments are computed on: inout parameters change.
+
+        Raises ArgumentError PF414 for targets other than "cpu".
+        """
+        call = self._call(args, kwargs, None)
+        machine = call.instance.built.executable
+        if not isinstance(machine, CpuExecutable):
+            raise ArgumentError("launches are timed on the CPU only", code="PF414", hint='target="cpu"')
+        call.begin()
+        seconds = machine.profile(call.arrays)
+        kernels = call.instance.built.lowered.kernels.kernels
+        names = launch_names(kernels, [x.kernel for x in machine.plan.launches])
+        return timeline(self.signature.name, list(zip(names, seconds, strict=True)))
+
+    # --- arguments ---------------------------------------------------------------------------------------
+
+    def _given(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Given:
+        """Arguments by parameter, as kernels of the target can have them."""
+        named = self._named(args, kwargs)
+        values = self._taken(named)
+        if self.target != "cuda":
+            given = given_on_host(values)
+        else:
+            from polyfuse.driver.call import given_on_gpu  # only where there are kernels on a GPU
+
+            given = given_on_gpu(values)
+        copied = any(values[n] is not v for n, v in named.items())
+        return replace(given, copied=True) if copied else given
+
+    def _named(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameter name -> value, in order of the signature."""
+        params = self.signature.params
+        if len(args) > len(params):
+            raise ArgumentError(
+                f"{self.signature.name} takes {len(params)} arguments, {len(args)} were given", code="PF408"
+            )
+        given: dict[str, Any] = {p.name: a for p, a in zip(params, args, strict=False)}
+        for name, value in kwargs.items():
+            if name in given:
+                raise ArgumentError(f"argument '{name}' is given twice", code="PF408")
+            if all(p.name != name for p in params):
+                names = ", ".join(p.name for p in params)
+                raise ArgumentError(
+                    f"{self.signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
+                )
+            given[name] = value
+        for p in params:
+            if p.name not in given and not p.has_default:
+                raise ArgumentError(f"argument '{p.name}' is missing: {self.signature}", code="PF408")
+        return {p.name: given.get(p.name, p.default) for p in params}
+
+    def _taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of kinds that operators take: narrower integers for an array of i64 are widened.
+
+        Raises ArgumentError PF425 for what is neither an array nor a number.
+        """
+        found: dict[str, Any] = {}
+        for p in self.signature.params:
+            value = values[p.name]
+            if value is None or isinstance(value, _NO_ARRAYS):
+                what = "None" if value is None else f"a {type(value).__name__}"
+                kind = "a number" if p.is_scalar else "an array"
+                raise ArgumentError(
+                    f"argument '{p.name}' is {what}; {kind} is expected: {p}",
+                    code="PF425",
+                    span=p.span,
+                    hint=f"leave it out: its default is {p.default}" if p.has_default else None,
+                )
+            found[p.name] = widened(value) if p.dtype == I64.name and p.extents and not p.inout else value
+        return found
+
+    def _instance(self, values: Mapping[str, Any]) -> Instance:
+        key = tuple(map(_layout, values.values()))
+        found = self._instances.get(key)
+        if found is None:
+            with self._lock:
+                with followed(self.options.progress):
+                    found = self._instances.get(key) or self._compile(values)
+                self._instances[key] = found
+                if len(self._instances) > MOST_INSTANCES:
+                    del self._instances[next(iter(self._instances))]
+        return found
+
+    def _compile(self, values: Mapping[str, Any]) -> Instance:
+        graph = self._graph(values)
+        shapes = {n: np.shape(v) for n, v in values.items()}
+        sizes = bind_sizes(graph, shapes)
+        for t in map(graph.tensor, graph.inputs):
+            view = values[t.name]
+            if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
+                check_fits(t, view.dtype, view.shape, sizes)
+        layouts, fusion = self._layouts(graph, values), self._fusion
+        if fusion is not None and layouts.strided:
+            fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
+        make = build_tuned if self.options.tune == "measure" else build
+        made = make(
+            graph,
+            sizes,
+            target=self.target,
+            fusion=fusion,
+            stitching=self._stitching,
+            packing=self._packing,
+            clustering=self._clustering,
+            options=self.options,
+            layouts=layouts if self.target != "interpret" else DENSE,
+        )
+        built = BuiltStages.of(made)
+        outputs = tuple(
+            (t, tuple(evaluate(e, sizes) for e in t.shape)) for t in map(graph.tensor, graph.outputs)
+        )
+        pairs = tuple((t.name, t.alias) for t in graph.tensors if t.alias is not None)
+        instance = Instance(
+            built, tuple(map(graph.tensor, graph.inputs)), outputs, pairs, sizes, layouts.orders
+        )
+        if self.target != "cuda":  # their memory is the device's
+            require_room(instance.temporaries, "a temporary,")
+        return instance
+
+    def _layouts(self, graph: TensorGraph, values: Mapping[str, Any]) -> Layouts:
+        """How the memory of arguments lies, as kernels take it."""
+        orders = self._orders(graph, values)
+        return Layouts(frozenset(n for n, v in values.items() if self._is_strided(v, orders.get(n))), orders)
+
+    def _orders(self, graph: TensorGraph, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """In which order the axes of arrays lie in memory, where kernels of the CPU may know: of what they
+        read alone. Kernels of a GPU take strides."""
+        if self.target != "cpu":
+            return {}
+        kept = [n for n in graph.inputs if graph.tensor(n).role is Role.INPUT]
+        arrays = {n: v for n in kept if isinstance(v := values[n], np.ndarray) and usable(v)}
+        found = {n: memory_order(v.shape, v.strides) for n, v in arrays.items()}
+        return {n: order for n, order in found.items() if order is not None}
+
+    def _is_strided(self, value: object, order: tuple[int, ...] | None) -> bool:
+        """Do kernels take an argument's own strides? Host memory becomes dense on its way to a GPU."""
+        if isinstance(value, DeviceView):
+            return not value.dense and all(s % value.dtype.itemsize == 0 for s in value.strides)
+        if not isinstance(value, np.ndarray) or self.target == "cuda":
+            return False
+        return usable(value) and not dense(value if order is None else value.transpose(order))
+
+    def _graph(self, values: Mapping[str, Any]) -> TensorGraph:
+        dtypes: dict[str, DType] = {}
+        kinds = (np.ndarray, DeviceView)
+        arrays = {p.dtype for p in self.signature.params if isinstance(values[p.name], kinds)}
+        generics_names = {n for n, _ in self.signature.generics}
+        for p in self.signature.params:
+            name, value = p.name, values[p.name]
+            # A NumPy scalar says what a generic is only where no array does; else it is like a Python number.
+            strong = p.dtype in generics_names and p.dtype not in arrays
+            if isinstance(value, kinds) or (isinstance(value, np.generic) and strong):
+                found = from_numpy(value.dtype.newbyteorder("="))
+                if found is None:
+                    raise ArgumentError(
+                        f"argument '{name}' has dtype {value.dtype}, which the language does not have",
+                        code="PF402",
+                        span=p.span,
+                        hint=conversion(p) if value.dtype.kind in "iuf" else None,
+                    )
+                dtypes[name] = found
+        generics = infer_generics(
+            self.signature,
+            dtypes,
+            {n: len(np.shape(v)) for n, v in values.items()},
+        )
+        key = (tuple(generics.dtypes.items()), tuple(generics.ranks.items()))
+        if key not in self._graphs:
+            self._graphs[key] = instantiate(
+                self._programs, self.signature.name, dtypes=generics.dtypes, ranks=generics.ranks
+            )
+        return self._graphs[key]
+
+
+def _layout(value: Any) -> object:
+    """What an executable depends on: dtype, shape, and whether memory is dense."""
+    if isinstance(value, np.ndarray):
+        flags = value.flags
+        order = None if flags.c_contiguous else memory_order(value.shape, value.strides)
+        dense_so = flags.c_contiguous or (order is not None and value.transpose(order).flags.c_contiguous)
+        return value.dtype, value.shape, dense_so, order, flags.aligned
+    if isinstance(value, DeviceView):
+        if value.dense:  # as dense memory of the host, which is copied to such
+            return value.dtype, value.shape, True, True
+        return value.dtype, value.shape, "strided", all(s % value.dtype.itemsize == 0 for s in value.strides)
+    if isinstance(value, np.generic):
+        return value.dtype, ()
+    return np.shape(value)

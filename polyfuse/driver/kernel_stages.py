@@ -1,0 +1,332 @@
+"""The stages that have kernels: those of an operator with their figures, and what runs.
+
+    Scheduled --lower--> Kernels --build--> Executable
+
+Each is immutable; a method exists only where it is legal.  `polyfuse.driver.stages` has what comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
+from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
+from polyfuse.codegen.decisions import as_printed
+from polyfuse.cost.figures import Estimate
+from polyfuse.cost.speed_of_light import estimate
+from polyfuse.decisions import Decision, format_bytes
+from polyfuse.diagnostics import ArgumentError, ScheduleError
+from polyfuse.driver.resources import ResourceTable, resource_table
+from polyfuse.driver.targets import (
+    ON_GPU,
+    Machine,
+    TargetName,
+    chip,
+    is_on_gpu,
+    knobs_for,
+    load,
+    resolve_target,
+    this_cpu,
+)
+from polyfuse.interop.arrays import to_numpy
+from polyfuse.interop.device_arrays import to_device
+from polyfuse.interop.torch_tensors import is_torch, write_tensors
+from polyfuse.ir.index_expr import evaluate, product
+from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
+from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching import schemes
+from polyfuse.layers.stitching import schemes as dominants
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
+from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
+from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
+from polyfuse.visualize.launches import plan_svg
+
+if TYPE_CHECKING:
+    from polyfuse.driver.stages import Scheduled
+
+
+# The error of an attribute that only a later stage has: it names the call that leads there.
+
+
+def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
+    """A `__getattr__` whose error names the call that leads to the stage where an attribute is."""
+
+    def getattribute(self: object, name: str) -> Any:
+        message = f"'{type(self).__name__}' object has no attribute '{name}'"
+        if name in missing:
+            message += f": call .{missing[name]} first"
+        raise AttributeError(message, name=name, obj=self)
+
+    return getattribute
+
+
+# Passes of any class: an object whose `apply` takes a stage and gives one.
+
+
+Stage = TypeVar("Stage")
+
+
+def applied(layer: object, stage: Stage, what: str, hint: str) -> Stage:
+    """What a pass of any class makes of a stage: `layer.apply(stage)`.
+
+    Raises ArgumentError PF413 for an object without `apply`, and for one that gives something else.
+    """
+    run = getattr(layer, "apply", None)
+    if isinstance(layer, type):
+        name = layer.__name__
+        raise ArgumentError(f"{name} is a class, not a pass on {what}", code="PF413", hint=f"{name}()")
+    name = type(layer).__name__
+    if not callable(run):
+        hint = f"{hint}, or an object with a method apply"
+        raise ArgumentError(f"{name} is not a pass on {what}", code="PF413", hint=hint)
+    made = run(stage)
+    if type(made) is not type(stage):
+        kind = type(stage).__name__
+        raise ArgumentError(f"{name}.apply gave {type(made).__name__}, not {kind}", code="PF413")
+    return made
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of an operator, with their figures."""
+
+    scheduled: Scheduled
+    ir: KernelGraph
+    decisions: tuple[Decision, ...]
+    options: Options
+    target: str = "cpu"
+    stitching: Stitching | None = None
+    packing: Packing | None = None
+    copied: frozenset[str] = frozenset()
+
+    def apply(self, layer: object) -> Kernels:
+        """The kernels after layer II (dependent ones stitched), layer III (independent ones packed), or what
+        the `apply` of any other object makes of them."""
+        if isinstance(layer, Stitching):
+            return self.scheduled._formed(self.options, self.target, layer, self.packing)
+        if isinstance(layer, Packing):
+            return self.scheduled._formed(self.options, self.target, self.stitching, layer)
+        return applied(layer, self, "kernels", "use Stitching() or Packing()")
+
+    @property
+    def graph(self) -> TensorGraph:
+        """The operator after the rewrites of its graph."""
+        return self.ir.graph
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.ir.kernels
+
+    def picture(self) -> str:
+        """An SVG of the launches: what is fused, packed, and waits for what."""
+        return plan_svg(self.ir, self.ir.graph.name)
+
+    @property
+    def launches(self) -> int:
+        """Number of kernels launched."""
+        return len(self.ir.kernels)
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes moved to and from global memory if every kernel touches each buffer once.
+
+        What a kernel writes and then reads is not counted as read. Raises ScheduleError PF513 for open sizes.
+        """
+        self._require_sizes()
+        total = 0
+        for k in self.kernels:
+            for b in k.arguments:
+                written = any(s.target == b.tensor for s in k.graph.statements)
+                read = any(r.tensor == b.tensor for s in k.graph.statements for r in statement_reads(s))
+                total += (written or read) * b.dtype.bytes * evaluate(product(b.shape), {})
+        return total
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of on-chip storage: the largest worker's arrays of any kernel."""
+        self._require_sizes()
+        return max((self._local(k) for k in self.kernels), default=0)
+
+    def _require_sizes(self) -> None:
+        if self.ir.graph.sizes:
+            names = ", ".join(self.ir.graph.sizes)
+            raise ScheduleError(f"the sizes {names} are open", code="PF513", hint="give them to specialize()")
+
+    @staticmethod
+    def _local(kernel: Kernel) -> int:
+        local = [b for b in kernel.buffers if b.scope in (Scope.LOCAL, Scope.SHARED)]
+        return sum(b.dtype.bytes * evaluate(b.elements, {}) for b in local)
+
+    @property
+    def barriers(self) -> int:
+        """Barriers inside kernels (kernels of layer I have none)."""
+        return sum(len(k.stages) - 1 + sum(len(s.phases) - 1 for s in k.stages) for k in self.kernels)
+
+    @property
+    def library_calls(self) -> int:
+        """Kernels that a library computes."""
+        return sum(k.library is not None for k in self.kernels)
+
+    def explain(self) -> str:
+        """Every decision so far, one a line, and where what goes from one statement to another is kept."""
+        return "\n".join([*map(str, self._told()), *(f"+ scheme {e}" for e in self.schemes().edges)])
+
+    def _told(self) -> tuple[Decision, ...]:
+        """Decisions as the code of a CPU has them, where it can be printed."""
+        code = None if self.target in ON_GPU or self.ir.graph.sizes else self.code()
+        return as_printed(self.decisions, code.made) if isinstance(code, CpuCode) else self.decisions
+
+    def schemes(self) -> schemes.Schemes:
+        """What goes from one statement to another, how, and why; `print` shows a table."""
+        return schemes.schemes(self.ir)
+
+    def dominants(self) -> tuple[dominants.Dominant, ...]:
+        """The statements that others follow, as AStitch calls them, of all kernels in order."""
+        return dominants.dominants_of(self.scheduled.graph, self.ir, self.decisions)
+
+    if not TYPE_CHECKING:
+        __getattr__ = later_stage(dict.fromkeys(("run", "source"), "build()"))
+
+    def __repr__(self) -> str:
+        return f"<polyfuse Kernels {self.ir.graph.name}: {self.launches} launched>"
+
+    def __str__(self) -> str:
+        return str(self.ir)
+
+    def code(self) -> CpuCode | CudaCode:
+        """C++ or CUDA C++, and the launch plan."""
+        knobs = knobs_for(self.target, self.options)
+        request = Request(self.ir, copied=self.copied, checked=self.options.checked, knobs=knobs)
+        return emit_cuda(request) if self.target in ON_GPU else emit_together([request])[0]
+
+    def ptx(self, device: str | None = None) -> str:
+        """PTX for a GPU ("A100", "sm_80"; None: the options' one); no GPU is needed, only a compiler.
+
+        Raises ArgumentError PF414 for kernels of another target, ToolchainError PF720 to PF725.
+        """
+        return self._compiled(chip(self._for_device(device), self.target).arch).ptx
+
+    def estimate(self, device: str | None = None) -> Estimate:
+        """What the cost model says of each kernel: bytes, operations, parallelism, time. Nothing runs.
+
+        Kernels of a GPU are estimated on `device` (None: the options' one), those of a CPU on this machine.
+        Raises ScheduleError PF513 while sizes are open, ArgumentError PF414 for a device that they are not
+        made for, ToolchainError PF725 for one that is not in the table.
+        """
+        self._require_sizes()
+        if self.target in ON_GPU:
+            return estimate(self.ir, chip(self._for_device(device), self.target))
+        if device is not None:
+            message = f"these kernels are made for '{self.target}', not for a GPU"
+            raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
+        return estimate(self.ir, this_cpu(self.options.threads))
+
+    def resources(self, device: str | None = None) -> ResourceTable:
+        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU.
+
+        Raises as `ptx` does, and ScheduleError PF513 while sizes are open.
+        """
+        self._require_sizes()
+        found = chip(self._for_device(device), self.target)
+        return resource_table(self._gpu_code().plan, self._compiled(found.arch), found)
+
+    def _for_device(self, device: str | None) -> Options:
+        return self.options if device is None else replace(self.options, device=device)
+
+    def _gpu_code(self) -> CudaCode:
+        code = self.code()
+        if not isinstance(code, CudaCode):
+            message = f"these kernels are made for '{self.target}', not for a GPU"
+            raise ArgumentError(message, code="PF414", hint="lower(target='cuda')")
+        return code
+
+    def _compiled(self, arch: str) -> Cubin:
+        return compile_cuda(self._gpu_code().source, arch, options=self.options)
+
+    def build(self, target: TargetName | None = None) -> Executable:
+        """Loaded kernels, for the target that they were lowered for if not told otherwise.
+
+        Raises ToolchainError PF701 without a compiler (the interpreter needs none), ScheduleError PF513
+        while sizes are open, ArgumentError PF414 for a target that they were not lowered for.
+        """
+        self._require_sizes()
+        resolved = resolve_target(target or self.target)
+        if (resolved in ON_GPU) != (self.target in ON_GPU):
+            raise ArgumentError(
+                f"these kernels are made for '{self.target}', not for '{resolved}'",
+                code="PF414",
+                hint=f"lower(target={resolved!r})",
+            )
+        if resolved == "interpret":
+            machine = InterpretedKernels(self.ir, checked=True, copied=self.copied)
+            return Executable(self, machine, None)
+        code = self.code()
+        return Executable(self, load(code, resolved, self.options), code)
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Kernels that can run. `run` takes memory for every argument and result by name."""
+
+    kernels: Kernels
+    machine: Machine
+    code: CpuCode | CudaCode | None
+
+    @property
+    def source(self) -> str:
+        """The emitted source ("" for the interpreter)."""
+        return self.code.source if self.code else ""
+
+    def run(self, arrays: Mapping[str, Any]) -> None:
+        """Run on dense arrays; `p__out` stands for what an inout parameter p becomes. Kernels on a GPU take
+        arrays there as well.
+
+        Raises ArgumentError: PF408 for a missing array, PF401, PF402, PF405 for one of another rank, dtype
+        or extent, PF417 for one that is elsewhere, PF418 for memory that is not dense, PF420 or PF421 for
+        tensors of torch that are more than their memory.
+        """
+        given: dict[str, Any] = {}
+        there = is_on_gpu(self.machine)
+        graph = self.kernels.scheduled.specialized.graph
+        for t in graph.tensors:
+            if t.role is Role.TEMP:
+                continue
+            if t.name not in arrays:
+                raise ArgumentError(f"there is no array for '{t.name}'", code="PF408", span=t.span)
+            if there and (view := to_device(arrays[t.name], t.name)) is not None:
+                check_fits(t, view.dtype, view.shape, {})
+                given[t.name] = view
+                continue
+            array = check_array(t, to_numpy(arrays[t.name], t.name)[0], {})
+            if not (dense(array) and usable(array)):
+                raise ArgumentError(f"the memory of '{t.name}' is not dense", code="PF418", span=t.span)
+            # Dims that were collapsed share the memory.
+            shape = self.kernels.ir.graph.tensor(t.name).shape
+            given[t.name] = array.reshape(tuple(evaluate(e, {}) for e in shape))
+        written = {t.name: arrays[t.name] for t in graph.tensors if t.role in (Role.INOUT, Role.OUTPUT)}
+        write_tensors({n: a for n, a in written.items() if is_torch(a)})
+        self.machine.run(given)
+
+
+def compare(*stages: Kernels) -> str:
+    """Figures of several kernel sets side by side, as a text table; times are the cost model's."""
+    rows = [("", "launches", "global", "on chip", "barriers", "library calls", "estimated us")]
+    for k, s in enumerate(stages):
+        rows.append(
+            (
+                f"[{k}]",
+                str(s.launches),
+                format_bytes(s.global_bytes),
+                format_bytes(s.shared_bytes),
+                str(s.barriers),
+                str(s.library_calls),
+                f"{s.estimate().seconds * 1e6:.1f}",
+            )
+        )
+    widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+    return "\n".join("  ".join(x.rjust(w) for x, w in zip(r, widths, strict=True)) for r in rows)

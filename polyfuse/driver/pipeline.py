@@ -1,0 +1,456 @@
+"""The way of the data, top to bottom.
+
+    text --frontend_dsl--> TensorGraph --cleaned--> TensorGraph --LoopFusion--> ScheduledGraph
+         --Stitching, Packing--> KernelGraph --emit--> CpuCode --CpuExecutable--> NumPy arrays in and out
+
+Between two steps one callback sees what came out: it verifies, dumps and times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
+
+from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
+from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
+from polyfuse.codegen.decisions import as_printed
+from polyfuse.decisions import Decision
+from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
+from polyfuse.driver import feedback
+from polyfuse.driver.feedback import (
+    Candidate,
+    Lessons,
+    NoLessons,
+    Trial,
+    remembered_parts,
+    settle,
+    trial_of,
+    tried_by,
+)
+from polyfuse.driver.lowering import (
+    Lowered,
+    Maker,
+    Passes,
+    cluster_kernels,
+    in_one_pass,
+    launches,
+    lower_clusters,
+    schedule,
+)
+from polyfuse.driver.parallel import lower_all, peak_bytes
+from polyfuse.driver.targets import ON_GPU, Machine, knobs_for, load, mapped_for
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.layouts import DENSE, Layouts
+from polyfuse.ir.schedule_tree import ScheduledGraph
+from polyfuse.ir.target import Target
+from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
+from polyfuse.ir.truth_values import with_truth_values
+from polyfuse.ir.verify_graph import report_large, verify_graph
+from polyfuse.ir.verify_kernel import verify_kernels
+from polyfuse.layers.clustering.clusters import Clustering
+from polyfuse.layers.clustering.join import Piece
+from polyfuse.layers.fusion.loop_fusion import LoopFusion, require_legal
+from polyfuse.layers.graph.pipeline import prepared
+from polyfuse.layers.graph.reindex.axis_order import in_memory_order
+from polyfuse.layers.mapping.kernels import entry_copies
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Options
+from polyfuse.poly.legality.index_room import wrapping
+from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.poly.legality.zero_divisions import without_zero_divisions
+from polyfuse.poly.model.domains import specialize
+from polyfuse.runtime.cache.plans import KeptLessons, keep_plan, load_plan, plan_key
+from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
+from polyfuse.runtime.report import loops_text
+from polyfuse.support.progress import tell
+
+if TYPE_CHECKING:
+    from polyfuse.tuning.table import Tuning
+
+
+Result = TypeVar("Result")
+# Shorter steps are left out where people read.
+SHOWN_S = 0.001
+
+
+@dataclass(slots=True)
+class Watch:
+    """The callback between two steps. `seconds` tells how long each step took."""
+
+    options: Options
+    seconds: dict[str, float] = field(default_factory=dict)
+    dumped: int = 0
+
+    def __call__(self, step: str, make: Callable[[], Result]) -> Result:
+        """Run a step; then verify what came out, write it to the dump folder, and take the time."""
+        tell(step, 0, 1)
+        start = time.perf_counter()
+        result = make()
+        self.seconds[step] = time.perf_counter() - start
+        if self.options.verify:
+            _verify(result)
+        if self.options.dump is not None and result is not None:
+            self._dump(step, result)
+        return result
+
+    def _dump(self, step: str, result: object) -> None:
+        folder = self.options.dump
+        assert folder is not None
+        self.dumped += 1
+        name = f"{self.dumped - 1:02d}_{step}.{_suffix(result)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(_text(result) + "\n", encoding="utf-8")
+        except OSError as e:
+            message = f"the folder of dumps cannot be written: {e}"
+            raise ArgumentError(message, code="PF490", hint="it is that of dump= or POLYFUSE_DUMP") from None
+
+
+def _suffix(result: object) -> str:
+    return "cpp" if isinstance(result, CpuCode) else "cu" if isinstance(result, CudaCode) else "txt"
+
+
+def _text(result: object) -> str:
+    """What a dump shows of a step's result."""
+    match result:
+        case CpuCode() | CudaCode():
+            return result.source
+        case _ if hasattr(result, "plan"):
+            return str(result.plan)
+        case Lowered():
+            return str(result.kernels)
+        case list():
+            return "\n".join(f"cluster {k}: {', '.join(names)}" for k, names in enumerate(result))
+        case tuple():  # what was made, then the decisions that led to it
+            return "\n".join(_text(part) for part in result)
+        case frozenset():
+            return f"copied at entry: {', '.join(sorted(map(str, result))) or 'nothing'}"
+        case _:
+            return str(result)
+
+
+def _verify(result: object) -> None:
+    if isinstance(result, ScheduledGraph):
+        verify_graph(result.graph)
+        require_legal(result.graph, result.tree)
+    if isinstance(result, TensorGraph):
+        verify_graph(result)
+    if isinstance(result, Lowered):
+        verify_kernels(result.kernels)
+    if isinstance(result, tuple) and isinstance(result[0], KernelGraph):
+        verify_kernels(result[0])
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What a compilation follows from: a graph with open sizes and their values, passes and options."""
+
+    graph: TensorGraph
+    sizes: Mapping[str, int]
+    fusion: LoopFusion | None
+    options: Options
+    layouts: Layouts = DENSE
+    target: str = "cpu"
+    stitching: Stitching | None = None
+    packing: Packing | None = None
+    clustering: Clustering = field(default_factory=Clustering)
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
+
+    @cached_property
+    def machine(self) -> Target:
+        """What kernels are mapped for."""
+        return mapped_for(self.target, self.options)
+
+    @property
+    def key(self) -> str:
+        """Its name in the cache of plans.
+
+        No cached property: Python 3.11 computes those under a lock, which stays closed in a forked child.
+        """
+        return plan_key(
+            [
+                ("source", self.graph.span.source.text),
+                ("graph", repr(self.graph)),
+                ("sizes", repr(sorted(self.sizes.items()))),
+                ("fusion", repr(self.fusion)),
+                ("stitching", repr(self.stitching)),
+                ("packing", repr(self.packing)),
+                ("clustering", repr(self.clustering)),
+                ("knobs", repr(self.knobs)),
+                ("machine", repr(self.machine)),
+                ("on", "gpu" if self.target in ON_GPU else "cpu"),
+                ("strided", ",".join(sorted(self.layouts.strided))),
+                ("orders", repr(sorted(self.layouts.orders.items()))),
+            ]
+        )
+
+    @property
+    def kept(self) -> bool:
+        """May an earlier compilation stand in for this one? Not where its steps are to be looked at."""
+        return not (self.options.checked or self.options.verify or self.options.dump)
+
+    def lowered(self, step: Watch) -> Lowered:
+        """The way from the graph to kernels."""
+        # text and its TensorGraph (open sizes), as they came
+        step("source", lambda: (self.graph.span.source.text, self.graph))
+        # TensorGraph (open sizes) -> TensorGraph (sizes known, ranges proved)
+        specific = step("graph", lambda: fixed_graph(self.graph, self.sizes))
+        # TensorGraph -> TensorGraph (axes of inputs as they lie in memory)
+        found: list[Decision] = []
+        specific = in_memory_order(specific, self.layouts.orders, found)
+        # TensorGraph -> TensorGraph (without what it need not compute)
+        checked, core = must_report(self.options, self.target), self.knobs.core
+        clean = partial(prepared, specific, found, self.machine, core, checked=checked)
+        online = self.stitching is not None and self.stitching.online is not False
+        fixed = step("clean", lambda: clean(strided=self.layouts.strided, online=online))
+        # TensorGraph -> clusters of statements; several of them take the next steps one by one
+        clusters = step("clusters", lambda: self._clusters(fixed, found))
+        fusion = self.fusion and replace(self.fusion, late="raise")
+        passes = Passes(self.clustering, fusion, self.stitching, self.packing, self.machine, self.knobs)
+        lessons = KeptLessons() if self.kept else NoLessons()
+        made: Maker = partial(lower_all, lessons=lessons)
+        if len(clusters) == 1 and (known := remembered_parts(fixed, passes, lessons)):
+            clusters = known[0]
+            found.append(known[1])
+        if len(clusters) == 1:
+            try:
+                low = self._settled(step, passes, lessons, *self._one_cluster(step, fixed, passes))
+                return replace(low, decisions=(*found, *low.decisions))
+            except ScheduleError as error:  # it is cut, and tried again
+                made = partial(lower_all, lessons=lessons, refused=error)
+        low = step("kernels", lambda: lower_clusters(fixed, clusters, passes, made))
+        return replace(low, decisions=(*found, *low.decisions))
+
+    def _clusters(self, fixed: TensorGraph, found: list[Decision]) -> list[tuple[str, ...]]:
+        remote, strided = self.packing is not None, self.layouts.strided
+        return self.clustering.clusters(fixed, found, self.machine, remote, self.knobs.on, strided)
+
+    def _settled(self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, piece: Piece) -> Lowered:
+        """The kernels of one cluster; those of its parts, or by fewer layers, where these are faster."""
+        trial = trial_of(piece, passes, lessons)
+        if trial is not None:
+            low = self._tried(step, passes, lessons, low, trial, piece)
+        best = Candidate(low.kernels, low.copied)
+        rival = step("rivals", lambda: feedback.less_fused(piece, best, passes, lessons))
+        if rival is None:
+            return low
+        found, why = rival.joined()
+        kernels, packs = step("launches", lambda: launches(found.kernels, passes))
+        return Lowered(found.scheduled, kernels, found.copied, (*why, *packs))
+
+    def _tried(
+        self, step: Watch, passes: Passes, lessons: Lessons, low: Lowered, trial: Trial, piece: Piece
+    ) -> Lowered:
+        """The kernels of one cluster, or of its parts where these are faster."""
+        parts, made = trial.doubt.parts, partial(lower_all, lessons=lessons)
+        try:
+            tried = tried_by(passes, trial.doubt)
+            apart = step("parts", lambda: lower_clusters(piece.graph, parts, tried, made))
+        except ScheduleError:
+            return low
+        whole, other = Candidate(low.kernels, low.copied), Candidate(apart.kernels, apart.copied)
+        better, note = settle(piece.graph, trial, whole, other, lessons)
+        if better:
+            low = step("parts", lambda: lower_clusters(piece.graph, parts, passes, made))
+        return replace(low, decisions=(note, *low.decisions))
+
+    def _one_cluster(self, step: Watch, fixed: TensorGraph, passes: Passes) -> tuple[Lowered, Piece]:
+        # TensorGraph -> TensorGraph (with reductions in one pass over memory, where that pays)
+        passed, forms = step("online", lambda: in_one_pass(fixed, passes))
+        # TensorGraph -> ScheduledGraph (layer I)
+        scheduled = step("schedule", lambda: schedule(passed, passes.fusion))
+        # ScheduledGraph -> KernelGraph (layer II; mapped, storage planned, proved legal)
+        separate, decisions = step("kernels", lambda: cluster_kernels(scheduled, passes))
+        # inout parameters: in place, or copied first
+        copied, in_place = step("in_place", lambda: entry_copies(separate))
+        # KernelGraph -> KernelGraph (layer III; and barriers between kernels)
+        kernels, packs = step("launches", lambda: launches(separate, passes))
+        why = (*forms, *scheduled.decisions, *decisions, *in_place, *packs)
+        return Lowered(scheduled, kernels, copied, why), Piece(fixed, scheduled, separate, copied)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished compilation.
+
+    `seconds` are those of the steps that ran: an earlier compilation found in the cache leaves out all
+    but loading, and then `scheduled` and `kernels` are made when they are asked for.  `tuning`: what was
+    measured to choose among variants, where that was asked for.
+    """
+
+    compilation: Compilation
+    code: CpuCode | CudaCode | None
+    executable: Machine
+    decisions: tuple[Decision, ...]
+    seconds: Mapping[str, float]
+    made: Lowered | None = None
+    tuning: Tuning | None = None
+    peak_bytes: int = 0
+
+    @property
+    def cost(self) -> str:
+        """What the compilation took: seconds by step, and memory."""
+        steps = ", ".join(f"{n} {s:.3g} s" for n, s in self.seconds.items() if s >= SHOWN_S)
+        whole = f"compiled in {sum(self.seconds.values()):.3g} s"
+        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB"
+
+    @property
+    def scalar_loops(self) -> tuple[Decision, ...]:
+        """The innermost loops of a CPU's code that gcc did not vectorise, as it says."""
+        return getattr(self.executable, "scalar_loops", ())
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        return self.made or self.compilation.lowered(Watch(Options(dump=None)))
+
+    @property
+    def scheduled(self) -> ScheduledGraph:
+        return self.lowered.scheduled
+
+    @property
+    def kernels(self) -> KernelGraph:
+        return self.lowered.kernels
+
+
+def build(
+    graph: TensorGraph,
+    sizes: Mapping[str, int],
+    *,
+    target: str = "cpu",
+    fusion: LoopFusion | None,
+    stitching: Stitching | None = None,
+    packing: Packing | None = None,
+    clustering: Clustering | None = None,
+    options: Options,
+    layouts: Layouts = DENSE,
+    knobs: CpuKnobs | None = None,
+) -> Built:
+    """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
+    cut, usual = clustering_of(clustering, options), knobs_for(target, options)
+    own = usual if knobs is None else replace(knobs, core=knobs.core or usual.core)
+    return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, own))
+
+
+def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:
+    """How graphs are cut, by what was asked for and the options."""
+    cut = clustering or Clustering()
+    return cut if options.library == "auto" else replace(cut, library=options.library)
+
+
+def must_report(options: Options, target: str) -> bool:
+    """Must nothing be left out that may be found to be wrong while it runs?"""
+    return options.checked or target == "interpret"
+
+
+def run(compilation: Compilation) -> Built:
+    """A compilation, from the cache if it was made before."""
+    graph, target, options = compilation.graph, compilation.target, compilation.options
+    step = Watch(options)
+    if target == "interpret":
+        low = compilation.lowered(step)
+        machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
+        seconds = step.seconds
+        return Built(compilation, None, machine, low.decisions, seconds, low, peak_bytes=peak_bytes())
+    made: Lowered | None = None
+    key = compilation.key if compilation.kept else None
+    kept = load_plan(key, graph.span.source) if key else None
+    if kept is None:
+        made, code = emitted(step, compilation)
+        kept = code, told(made, code)
+        if key:
+            keep_plan(key, *kept, graph.name)
+    code, decisions = kept
+    # C++ or CUDA C++ -> loaded kernels
+    executable = step("build", lambda: load(code, target, options))
+    return Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
+
+
+def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+    """`_emitted` with as much of the layers as can be kept in order: they are an offer.
+
+    What cannot be done with barriers of the grid is tried without, then without layer II, then without any.
+    """
+    notes: list[Decision] = []
+    *offers, last = _offers(compilation)
+    for attempt in offers:
+        try:
+            made, code = _emitted(step, attempt)
+            return replace(made, decisions=(*made.decisions, *notes)), code
+        except ScheduleError as refused:
+            kind = "stitch" if attempt.stitching else "fuse"
+            notes.append(Decision(kind, compilation.graph.name, False, refused.diagnostics[0].message))
+    made, code = _emitted(step, last)
+    return replace(made, decisions=(*made.decisions, *notes)), code
+
+
+def told(low: Lowered, code: CpuCode | CudaCode) -> tuple[Decision, ...]:
+    """Decisions as the code has them."""
+    return as_printed(low.decisions, code.made) if isinstance(code, CpuCode) else low.decisions
+
+
+def _offers(compilation: Compilation) -> list[Compilation]:
+    """The compilation, then with less and less of the layers."""
+    found = [compilation]
+    if compilation.stitching is not None:
+        if compilation.stitching.barriers is not False:
+            found.append(replace(compilation, stitching=replace(compilation.stitching, barriers=False)))
+        found.append(replace(compilation, stitching=None))
+    if compilation.fusion is not None or compilation.packing is not None:
+        found.append(replace(compilation, stitching=None, packing=None, fusion=None))
+    return found
+
+
+def _emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+    """The way from the graph to source text and launch plan."""
+    low = compilation.lowered(step)
+    return low, printed(step, compilation, low)
+
+
+def printed(step: Watch, compilation: Compilation, low: Lowered) -> CpuCode | CudaCode:
+    """Source text and launch plan of kernels."""
+    on_gpu = compilation.target in ON_GPU
+    if compilation.options.dump is not None:
+        # emitting goes through them without keeping them
+        step("loops", lambda: loops_text(low.kernels, on_gpu))
+    checked, knobs = compilation.options.checked, compilation.knobs
+    request = Request(low.kernels, compilation.layouts.strided, low.copied, checked, knobs)
+    # KernelGraph -> C++ or CUDA C++, and launch plan
+    if on_gpu:
+        return step("cuda", lambda: emit_cuda(request))
+    return step("cpp", lambda: emit_together([request])[0])
+
+
+def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
+    """The graph at the given sizes, its ranges proved, bools of callers read as truth values.
+
+    Raises DslError with an example index, ArgumentError PF424 for extents beyond 64 bits.
+    """
+    found = Diagnostics()
+    report_large(graph, sizes, found)
+    found.raise_if_errors(ArgumentError)
+    prove_ranges(graph, sizes, found)
+    found.raise_if_errors()
+    fixed = with_truth_values(without_zero_divisions(specialize(wrapping(graph, sizes), sizes)))
+    _refuse_empty_gathers(fixed)
+    return fixed
+
+
+def _refuse_empty_gathers(graph: TensorGraph) -> None:
+    """An index from data cannot be clamped into an axis without elements. Raises DslError PF361."""
+    for s in graph.statements:
+        if any(d.upper == d.lower for d in s.dims):
+            continue
+        for place, tensor, indices in (
+            (s.span, s.target, s.write),
+            *((r.span, r.tensor, r.indices) for r in statement_reads(s)),
+        ):
+            shape = graph.tensor(tensor).shape
+            if any(isinstance(i, EXPR_TYPES) and e == IConst(0) for i, e in zip(indices, shape, strict=True)):
+                message = f"'{tensor}' has no elements along an axis that is indexed by data"
+                raise DslError(message, code="PF361", span=place)

@@ -1,0 +1,1 @@
+"""Operators written in Python: the same syntax trees as from text."""

@@ -1,0 +1,1 @@
+"""Syntax trees to tensor graphs: names, types, sizes, ranges, calls."""

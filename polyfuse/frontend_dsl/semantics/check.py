@@ -1,0 +1,53 @@
+"""All semantic errors and warnings of a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl.semantics.build_graph import build
+from polyfuse.frontend_dsl.semantics.entry_reads import warn_entry_reads
+from polyfuse.frontend_dsl.semantics.groups import Group
+from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
+from polyfuse.frontend_dsl.semantics.scope import Reports
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.names import Library, representative
+from polyfuse.ir.dtypes import BY_NAME
+
+CHECKED_RANK = 2
+"""The number of axes a rank variable stands for when an operator is checked without arguments."""
+
+
+def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> Diagnostics:
+    """Check every operator of a file at a representative instance.
+
+    `others` are the programs whose operators it may call. Errors and warnings are collected.
+    """
+    diags = Reports()
+    library = Library((program, *others))
+    for op in program.ops:
+        dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
+        ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)
+        before = diags.errors_seen
+        _, groups = build(op, program, library, diags, dtypes, ranks)
+        if diags.errors_seen == before:
+            warn_unused(op, groups, diags)
+            warn_entry_reads(op, library, program, diags)
+    return diags
+
+
+def warn_unused(op: ast.OpDef, groups: list[Group], diags: Reports) -> None:
+    """PF290 for definitions that nothing reads. Names that begin with '_' are exempt."""
+    needed = {p.name for p in op.results} | {p.name for p in op.params if p.inout}
+    readers = Counter(name for grp in groups for name in grp.reads)
+    for grp in groups:
+        if not grp.targets or any(t in needed or t.startswith("_") for t in grp.targets):
+            continue
+        if any(readers[t] > (t in grp.reads) for t in grp.targets):
+            continue
+        names = ", ".join(f"'{t}'" for t in grp.targets)
+        hint = "remove it, or begin its name with '_'"
+        if not needed:
+            hint = f"results stand behind the parameters: -> ({grp.targets[0]}: f32[...])"
+        diags.warning("PF290", f"{names} is never used", grp.span, hint)

@@ -1,0 +1,280 @@
+"""One definition: its left side, its variables and their ranges, and the statements it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count
+
+from polyfuse.diagnostics import Diagnostics
+from polyfuse.frontend_dsl.semantics.bounds import explicit, extent_in, highest, in_order, shown_extent_in
+from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder
+from polyfuse.frontend_dsl.semantics.groups import left_variables
+from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_index_only, to_index
+from polyfuse.frontend_dsl.semantics.ranges_infer import (
+    Source,
+    agree,
+    free_variables,
+    mentions,
+    plain_uses,
+    sources_of,
+)
+from polyfuse.frontend_dsl.semantics.reductions import extract, operand_dtype, reduction_dims
+from polyfuse.frontend_dsl.semantics.scope import Context, Scope, TensorInfo
+from polyfuse.frontend_dsl.semantics.size_algebra import simplify
+from polyfuse.frontend_dsl.semantics.typer import Typer
+from polyfuse.frontend_dsl.semantics.weak_types import Ty
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.ast_walk import bounds, walk
+from polyfuse.ir import tensor_graph as g
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary
+
+
+@dataclass(eq=False)
+class Definition:
+    """A `Define` statement in its scope; `dims` maps its variables to dims once ranges are known."""
+
+    stmt: ast.Define
+    scope: Scope
+    ctx: Context
+    variables: tuple[ast.Name, ...] = ()
+    typer: Typer = field(init=False)
+    dims: dict[str, g.IterDim] | None = None
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        self.variables = tuple(self._variables())
+        self.typer = self.new_typer(self.ctx.diags)
+
+    @property
+    def info(self) -> TensorInfo:
+        """The tensor that is written."""
+        return self.scope.writes[self.stmt.target]
+
+    @property
+    def is_scatter(self) -> bool:
+        return self.stmt.op != "="
+
+    @property
+    def base(self) -> str:
+        """What names of statements and temps begin with."""
+        return self.info.alias or self.info.name
+
+    @property
+    def target(self) -> str | None:
+        """The name whose reads are self-reads."""
+        return None if self.stmt.target in self.scope.inouts else self.stmt.target
+
+    def new_typer(self, diags: Diagnostics) -> Typer:
+        typer = Typer(self.scope, self.ctx.library, diags, [v.id for v in self.variables])
+        typer.variables += [x for x in self._meant_as_variables() if x not in typer.variables]
+        typer.target = self.target
+        return typer
+
+    def _meant_as_variables(self) -> Iterator[str]:
+        """Names of a left side that is no plain one: an error about that is enough."""
+        known = {*self.scope.sizes, *self.scope.reads}
+        for i in () if self.is_scatter else self.stmt.indices or ():
+            if not isinstance(i, ast.Name):
+                yield from (x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in known)
+
+    def _variables(self) -> Iterator[ast.Name]:
+        """Index variables: those of the left side; for scatters also those of subscripts and ranges."""
+        if not self.is_scatter:
+            yield from left_variables(self.stmt, self.scope)
+            return
+        sides = (*(self.stmt.indices or ()), self.stmt.value)
+        inside = {r.var for r in self.stmt.ranges}
+        inside |= {x.id for i in self.stmt.indices or () for x in walk(i) if isinstance(x, ast.Name)}
+        for e in walk(self.stmt.value):
+            if isinstance(e, ast.Subscript):
+                inside |= {x.id for i in e.indices for x in walk(i) if isinstance(x, ast.Name)}
+        seen: set[str] = set()
+        for e in sides:
+            for name in free_variables(e):
+                known = name.id in self.scope.sizes or self.scope.scalar(name.id) is not None
+                if name.id in inside and not known and name.id not in seen:
+                    seen.add(name.id)
+                    yield name
+        ranged = ((r.var, r.span) for r in self.stmt.ranges)
+        yield from (ast.Name(n, s) for n, s in ranged if n not in seen)
+
+    # --- checks ------------------------------------------------------------------------------------
+
+    def check_left(self) -> None:
+        """Left indices are distinct plain variables or constants; ranges belong to variables."""
+        seen: set[str] = set()
+        for i in self.stmt.indices or ():
+            if self.is_scatter:
+                self.typer.index(i)
+            elif isinstance(i, ast.Name) and i.id not in self.scope.sizes:
+                self._check_variable(i, seen)
+            elif not is_index_only(i, self.scope.sizes.get):
+                self._not_plain(i)
+        ranged: set[str] = set()
+        for r in self.stmt.ranges:
+            self._check_range(r, ranged)
+
+    def _error(self, code: str, message: str, e: ast.Expr | ast.VarRange, hint: str | None = None) -> None:
+        self.ctx.diags.error(code, message, e.span, hint)
+        self.failed = True
+
+    def _check_variable(self, i: ast.Name, seen: set[str]) -> None:
+        if i.id in seen:
+            other = self._free_letter()
+            hint = f"for the diagonal call one '{other}' and write: ... if {i.id} == {other} else 0.0"
+            self._error("PF305", f"the variable '{i.id}' stands twice on the left side", i, hint)
+        elif self.scope.scalar(i.id) is not None:
+            message = f"'{i.id}' is a scalar and cannot be an index variable"
+            self._error("PF223", message, i, "choose another name for the variable")
+        seen.add(i.id)
+
+    def _not_plain(self, i: ast.Expr) -> None:
+        names = [x.id for x in walk(i) if isinstance(x, ast.Name) and x.id not in self.scope.sizes]
+        hint = self._without(i)
+        if any(isinstance(x, ast.Subscript) for x in walk(i)):
+            hint = "to write where another tensor says, scatter: t[idx[i]] += x[i]"
+        what = f"an expression in '{names[0]}'" if names else "no size expression"
+        message = f"the left side holds {what}; it takes distinct variables and constants only"
+        self._error("PF304", message, i, hint)
+
+    def _free_letter(self) -> str:
+        taken = {*self.scope.sizes, *self.scope.reads, *(v.id for v in self.variables)}
+        return next(x for x in chain("ijkl", (f"i{n}" for n in count(2))) if x not in taken)
+
+    def _without(self, i: ast.Expr) -> str:
+        """How a left side is written whose index is computed: with each of its elements, for a stride."""
+        scaled, rest = i, 0
+        match i:
+            case ast.Binary("+", left, ast.Number(int(added))):
+                scaled, rest = left, added
+            case _:
+                pass
+        match scaled:
+            case ast.Binary("*", ast.Number(int(step)), ast.Name(v)) | ast.Binary(
+                "*", ast.Name(v), ast.Number(int(step))
+            ):
+                test = f"{v} % {step} == {rest}"
+                return f"define each element, with {v} // {step} for {v}: ... if {test} else 0.0"
+            case _:
+                return "move the shift to the right side, as in t[i] = x[i-1] for i in 1..N"
+
+    def _check_range(self, r: ast.VarRange, ranged: set[str]) -> None:
+        if r.var in ranged:
+            self._error("PF306", f"'{r.var}' has two ranges", r)
+        elif r.var not in {v.id for v in self.variables}:
+            hint = "a reduction takes its range inside: sum[i in 0..N](...)"
+            self._error("PF306", f"'{r.var}' is no index variable of '{self.stmt.target}' here", r, hint)
+        ranged.add(r.var)
+        for b in bounds((r,)):
+            self.typer.bound(b)
+
+    # --- ranges --------------------------------------------------------------------------------------
+
+    def infer_dims(self, diags: Diagnostics) -> dict[str, g.IterDim] | None:
+        """Ranges of the variables, None after a report."""
+        names = {v.id: self.scope.variable(v.id, self.ctx) for v in self.variables}
+        env = {v: IVar(n) for v, n in names.items()}
+
+        def lookup(name: str) -> IndexExpr | None:
+            return env[name] if name in env else self.scope.sizes.get(name)
+
+        found: dict[str, tuple[IndexExpr, IndexExpr]] = {}
+        written = {r.var: r for r in self.stmt.ranges}
+        for v in self.variables:
+            try:
+                fixed = explicit(written[v.id], lookup) if v.id in written else None
+            except NotIndex:
+                return None
+            upper = fixed[1] if fixed else self._inferred(v, diags)
+            if upper is not None:
+                found[v.id] = (fixed[0] if fixed else as_index(0), upper)
+        if len(found) < len(names):
+            return None
+        by_graph_name = {names[v]: b for v, b in found.items()}
+        order = in_order(names.values(), by_graph_name)
+        if order is None:
+            diags.error("PF307", "these ranges depend on one another in a circle", self.stmt.ranges[0].span)
+            return None
+        text = {n: v for v, n in names.items()}
+        return {text[n]: g.IterDim(n, *by_graph_name[n]) for n in order}
+
+    def _inferred(self, v: ast.Name, diags: Diagnostics) -> IndexExpr | None:
+        mine = {x.id for x in self.variables}
+        sides: list[ast.Expr] = [self.stmt.value]
+        if self.is_scatter:
+            sides += self.stmt.indices or ()
+        is_index = lambda name: name in mine or name in self.scope.sizes  # noqa: E731
+        uses = [u for e in sides for u in plain_uses(e, is_index)]
+        left = []
+        if self.info.declared and self.info.shape is not None:
+            for i, extent in zip(self.stmt.indices or (), self.info.shape, strict=False):
+                if isinstance(i, ast.Name) and i.id == v.id:
+                    left.append(Source(extent, i.span, "the left side"))
+        found = sources_of(v.id, uses, partial(extent_in, self.scope), self.target, left)
+        likely = [*mentions(v.id, sides, partial(shown_extent_in, self.scope), mine - {v.id})]
+        if len(self.scope.sizes) == 1 and not any(extent for extent, _ in likely):
+            likely += [(self.scope.in_own_sizes(only), 0) for only in self.scope.sizes.values()]
+        return agree(v.id, found, likely, self.ctx.facts, diags, v.span, f"for {v.id} in {{}}")
+
+    def extents(self) -> list[tuple[IndexExpr, bool]] | None:
+        """Per axis: the least extent that holds what this defines, and whether the elements are constants."""
+        assert self.dims is not None
+        by_name = {d.name: d for d in self.dims.values()}
+        result = []
+        for i in self.stmt.indices or ():
+            if isinstance(i, ast.Name) and i.id in self.dims:
+                top = highest(self.dims[i.id].upper, by_name)
+                if top is None:
+                    message = f"the extent of '{self.stmt.target}' cannot be derived from this range"
+                    self._error("PF311", message, i, f"declare it: let {self.stmt.target}: f32[...]")
+                    return None
+                low = self.dims[i.id].lower
+                named = isinstance(low, IConst) and isinstance(top, IConst) and low.value < top.value
+                result.append((top, named))
+            else:
+                index = to_index(i, self.scope.sizes.get, affine=False)
+                result.append((simplify(binary("+", index, 1)), True))
+        return result
+
+    # --- statements ------------------------------------------------------------------------------------
+
+    def builder(self) -> ExprBuilder:
+        assert self.dims is not None
+        env = {v: IVar(d.name) for v, d in self.dims.items()}
+        dims = {d.name: d for d in self.dims.values()}
+        return ExprBuilder(self.ctx, self.scope, self.typer, self.base, extract, env, dims)
+
+    def emit(self, value_type: Ty, into: TensorInfo | None = None) -> None:
+        """Append the statement, after those of the reductions inside it."""
+        b, info = self.builder(), into or self.info
+        try:
+            write = tuple(b.index(i) for i in self.stmt.indices or ())
+            if self.is_scatter:
+                reduction: str | None = {"+=": "sum", "max=": "max", "min=": "min"}[self.stmt.op]
+                expr, over = b.stored(self.stmt.value, info.dtype), tuple[g.IterDim, ...]()
+            else:
+                reduction, over, expr = self._right_side(b, info, value_type)
+        except BuildError:
+            info.failed = self.failed = True
+            return
+        dims = (*b.dims.values(), *over)
+        name = self.ctx.statement_names.fresh(self.base, joint="__")
+        statement = g.Statement(
+            name, info.name, dims, write, expr, reduction, self.is_scatter, self.stmt.span
+        )
+        self.ctx.statements.append(statement)
+
+    def _right_side(
+        self, b: ExprBuilder, info: TensorInfo, value_type: Ty
+    ) -> tuple[str | None, tuple[g.IterDim, ...], g.Expr]:
+        """Reduction, its dims and its operand where the right side is a reduction; else the value."""
+        e, dtype = self.stmt.value, info.dtype
+        whole = isinstance(e, ast.Reduce) and e.op != "mean"
+        if whole and dtype.compute is dtype and (value_type.is_weak or value_type.compute is dtype):
+            assert isinstance(e, ast.Reduce)
+            over = reduction_dims(b, e)
+            operand = b.inner(over).build(e.body, operand_dtype(b, e, dtype))
+            return e.op, tuple(over.values()), operand
+        return None, (), b.stored(e, dtype)

@@ -1,0 +1,187 @@
+"""Reductions: their dims, and those inside expressions as statements of their own.
+
+    y[t] = sum[h](x[t, h]) / H      becomes      y__sum[t] = sum over h of x[t, h]
+                                                 y[t] = y__sum[t] / H
+
+The temp has the outer variables that the reduction uses.  Under a guard that its reads may need, the
+guard moves into the operand: ``sum[k](x[i-k]) if i >= 5 else 0.0`` sums ``x[i-k] if i >= 5 else 0.0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from polyfuse.frontend_dsl.semantics.bounds import explicit, extent_in, highest, shown_extent_in
+from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder, identity, index_variables
+from polyfuse.frontend_dsl.semantics.index_build import NotIndex
+from polyfuse.frontend_dsl.semantics.ranges_infer import agree, mentions, plain_uses, sources_of
+from polyfuse.frontend_dsl.semantics.scope import TensorInfo
+from polyfuse.frontend_dsl.semantics.weak_types import hard
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.ir import tensor_graph as g
+from polyfuse.ir.dtypes import BOOL, I64, DType
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
+
+_NOT_EMPTY = ("max", "min", "mean", "argmax", "argmin")
+
+
+def reduction_dims(b: ExprBuilder, e: ast.Reduce) -> dict[str, g.IterDim]:
+    """Names in the text -> dims of the graph."""
+    found: dict[str, g.IterDim] = {}
+    inside = b
+    for r in e.vars:
+        try:
+            bounds = explicit(r, inside.lookup)
+        except NotIndex:
+            raise BuildError from None
+        lower, upper = bounds or (as_index(0), _inferred(b, e, r))
+        found[r.var] = g.IterDim(b.scope.variable(r.var, b.ctx), lower, upper, True)
+        inside = b.inner(found)
+    if e.op in _NOT_EMPTY and not b.guards:
+        _assume_not_empty(b, e, found)
+    return found
+
+
+def _inferred(b: ExprBuilder, e: ast.Reduce, r: ast.VarRange) -> IndexExpr:
+    names = {v.var for v in e.vars}
+    uses = plain_uses(e.body, lambda name: name in names or b.lookup(name) is not None)
+    found = sources_of(r.var, uses, partial(extent_in, b.scope), b.typer.target)
+    likely = mentions(r.var, (e.body,), partial(shown_extent_in, b.scope), (names | b.env.keys()) - {r.var})
+    example = f"{e.op}[{r.var} in {{}}](...)"
+    upper = agree(r.var, found, likely, b.ctx.facts, b.ctx.diags, r.span, example)
+    if upper is None:
+        raise BuildError
+    return upper
+
+
+def _assume_not_empty(b: ExprBuilder, e: ast.Reduce, dims: dict[str, g.IterDim]) -> None:
+    for d in dims.values():
+        least = binary("+", d.lower, 1)
+        if variables(d.upper) or variables(least):
+            continue
+        if not b.ctx.assume(g.Constraint(">=", d.upper, least, e.span)):
+            raise b.error("PF309", f"{e.op} over the empty range {d.lower}..{d.upper}", e.span)
+
+
+def operand_dtype(b: ExprBuilder, e: ast.Reduce, want: DType) -> DType:
+    """The dtype a reduction works in, if its result is to have dtype `want`."""
+    if e.op in ("any", "all"):
+        return BOOL
+    return b.type_of(e.body).compute if e.op in ("argmax", "argmin") else want
+
+
+def extract(b: ExprBuilder, e: ast.Reduce, want: DType) -> g.Expr:
+    """A reduction inside an expression: a statement for it, and a read of its temp."""
+    dims = reduction_dims(b, e)
+    inner = b.inner(dims)
+    dtype = operand_dtype(b, e, want)
+    operand = inner.build(e.body, dtype)
+    if e.op != "mean":
+        return _statement(b, e, e.op, dims, operand)
+    total = _statement(b, e, "sum", dims, operand)
+    return g.Apply("div", (total, _count(b, e, dims, want)), want, e.span)
+
+
+def _count(b: ExprBuilder, e: ast.Reduce, dims: dict[str, g.IterDim], want: DType) -> g.Expr:
+    """The number of elements of a mean."""
+    mine = {d.name for d in dims.values()}
+    if any(mine & set(variables(x)) for d in dims.values() for x in (d.lower, d.upper)):
+        return _statement(b, e, "sum", dims, g.Const(1.0, want, e.span))
+    count = product(tuple(binary("-", d.upper, d.lower) for d in dims.values()))
+    if isinstance(count, IConst):
+        return g.Const(float(count.value), want, e.span)
+    return g.IndexValue(count, want, e.span)
+
+
+def _statement(b: ExprBuilder, e: ast.Reduce, op: str, dims: dict[str, g.IterDim], operand: g.Expr) -> g.Read:
+    over = tuple(dims.values())
+    guard = _needed_guard(b, operand, {**b.dims, **{d.name: d for d in over}})
+    if guard is not None:
+        neutral = identity(op, operand.dtype, e.span)
+        operand = g.Select(guard, operand, neutral, operand.dtype, e.span)
+    outer = _outer_dims(b, operand, over)
+    key = (op, (*outer, *over), operand)
+    if key not in b.made:
+        b.made[key] = _emit(b, e, op, outer, over, operand)
+    return b.made[key]
+
+
+def _outer_dims(b: ExprBuilder, operand: g.Expr, over: tuple[g.IterDim, ...]) -> tuple[g.IterDim, ...]:
+    """The outer dims that the reduction uses, those in bounds included."""
+    used = index_variables(operand)
+    for d in over:
+        used |= {*variables(d.lower), *variables(d.upper)}
+    for d in reversed(b.dims.values()):
+        if d.name in used:
+            used |= {*variables(d.lower), *variables(d.upper)}
+    own = {d.name for d in over}
+    plain = (g.IterDim(d.name, d.lower, d.upper) for d in b.dims.values())
+    return tuple(d for d in plain if d.name in used and d.name not in own)
+
+
+def _emit(
+    b: ExprBuilder,
+    e: ast.Reduce,
+    op: str,
+    outer: tuple[g.IterDim, ...],
+    over: tuple[g.IterDim, ...],
+    operand: g.Expr,
+) -> g.Read:
+    dtype = I64 if op in ("argmax", "argmin") else operand.dtype
+    by_name = {d.name: d for d in outer}
+    shape = [highest(d.upper, by_name) for d in outer]
+    if any(s is None for s in shape):
+        message = "the extents of this reduction's result cannot be derived from the bounds"
+        raise b.error("PF311", message, e.span, "give it a name: let s: f32[N], s[i] = sum[...](...)")
+    name = b.ctx.tensor_names.fresh(f"{b.base}__{op}")
+    write = tuple(IVar(d.name) for d in outer)
+    info = b.ctx.new_info(TensorInfo(name, g.Role.TEMP, hard(dtype), len(outer), span=e.span, inlined=True))
+    info.shape = tuple(s for s in shape if s is not None)
+    statement = b.ctx.statement_names.fresh(name, joint="__")
+    b.ctx.statements.append(g.Statement(statement, name, (*outer, *over), write, operand, op, span=e.span))
+    return g.Read(name, write, dtype, e.span)
+
+
+# --- guards ------------------------------------------------------------------------------------------
+
+
+def _needed_guard(b: ExprBuilder, operand: g.Expr, dims: dict[str, g.IterDim]) -> g.Expr | None:
+    """The conditions the operand must stay under: none if all its reads are in range anyway."""
+    if not b.guards or all(_safe(b, r, dims) for r in g.reads(operand)):
+        return None
+    gathers = any(isinstance(i, g.EXPR_TYPES) for r in g.reads(operand) for i in r.indices)
+    kept = [c for guard in b.guards for c in _conjuncts(guard) if gathers or not g.reads(c)]
+    result: g.Expr | None = None
+    for c in kept:
+        result = c if result is None else g.Apply("and", (result, c), BOOL, c.span)
+    return result
+
+
+def _conjuncts(e: g.Expr) -> Iterator[g.Expr]:
+    match e:
+        case g.Apply("and", args):
+            for a in args:
+                yield from _conjuncts(a)
+        case g.Apply("not", (g.Apply("or", args),)):
+            for a in args:
+                yield from _conjuncts(g.Apply("not", (a,), BOOL, a.span))
+        case _:
+            yield e
+
+
+def _safe(b: ExprBuilder, r: g.Read, dims: dict[str, g.IterDim]) -> bool:
+    """Surely in range and defined, whatever the guards say."""
+    info = next((i for i in b.scope.reads.values() if i.name == r.tensor), None)
+    if info is None or not info.total or info.shape is None:
+        return False
+    for i, extent in zip(r.indices, info.shape, strict=True):
+        if isinstance(i, g.EXPR_TYPES):
+            return False
+        top = highest(binary("+", i, 1), dims)
+        low = highest(binary("-", 0, i), dims)
+        if top is None or low is None:
+            return False
+        if not (b.ctx.facts.at_least(extent, top) and b.ctx.facts.at_least(IConst(0), low)):
+            return False
+    return True

@@ -1,0 +1,216 @@
+"""An operator's signature: parameters, results, generics, sizes; generics from actual arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from polyfuse.diagnostics import ArgumentError, Diagnostics
+from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.ast_walk import walk
+from polyfuse.frontend_dsl.syntax.names import GENERIC_KINDS, axes
+from polyfuse.ir.dtypes import BY_NAME, DType
+from polyfuse.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSig:
+    """A parameter or result. `dtype` is a dtype name or a generic; `extents` are as written.
+
+    `axes` is the least number of axes; `rank_variables` are those of its splats.
+    """
+
+    name: str
+    dtype: str
+    extents: tuple[str, ...]
+    axes: int
+    rank_variables: tuple[str, ...]
+    inout: bool
+    has_default: bool
+    default: float | int | bool | None
+    span: Span
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.extents
+
+    def __str__(self) -> str:
+        shape = f"[{', '.join(self.extents)}]" if self.extents else ""
+        default = f" = {str(self.default).lower()}" if self.has_default else ""
+        return f"{'inout ' if self.inout else ''}{self.name}: {self.dtype}{shape}{default}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a caller sees of an operator."""
+
+    name: str
+    generics: tuple[tuple[str, str], ...]
+    rank_variables: tuple[str, ...]
+    sizes: tuple[str, ...]
+    params: tuple[ParamSig, ...]
+    results: tuple[ParamSig, ...]
+    op: ast.OpDef
+
+    def param(self, name: str) -> ParamSig:
+        return next(p for p in self.params if p.name == name)
+
+    def __str__(self) -> str:
+        generics = f"[{', '.join(f'{n}: {k}' for n, k in self.generics)}]" if self.generics else ""
+        ins, outs = ", ".join(map(str, self.params)), ", ".join(map(str, self.results))
+        return f"{self.name}{generics}({ins})" + (f" -> ({outs})" if outs else "")
+
+
+class Generics(NamedTuple):
+    """What an instance is made of: dtypes of the generics, lengths of the rank variables."""
+
+    dtypes: dict[str, DType]
+    ranks: dict[str, int]
+
+
+def size_names(op: ast.OpDef) -> tuple[str, ...]:
+    """Sizes in order of first occurrence in the extents of parameters and results."""
+    every = (e for p in op.params + op.results for extent in p.type.extents for e in walk(extent))
+    return tuple(dict.fromkeys(e.id for e in every if isinstance(e, ast.Name)))
+
+
+def literal_value(e: ast.Expr | None) -> float | int | bool | None:
+    """The value of a possibly negated literal."""
+    match e:
+        case ast.Number(value) | ast.BoolLit(value):
+            return value
+        case ast.Unary("-", ast.Number(value)):
+            return -value
+        case _:
+            return None
+
+
+def signature(op: ast.OpDef) -> Signature:
+    """The signature of an operator definition."""
+
+    def param(p: ast.Param) -> ParamSig:
+        splats = tuple(e.id for e in p.type.extents if isinstance(e, ast.Splat))
+        extents = tuple(e.span.text for e in p.type.extents)
+        default = literal_value(p.default)
+        if default is not None and not isinstance(default, bool) and p.type.dtype in _FLOATING:
+            default = float(default)
+        axes = len(extents) - len(splats)
+        return ParamSig(
+            p.name, p.type.dtype, extents, axes, splats, p.inout, p.default is not None, default, p.name_span
+        )
+
+    return Signature(
+        op.name,
+        tuple((x.name, x.kind) for x in op.generics),
+        rank_variables(op),
+        size_names(op),
+        tuple(map(param, op.params)),
+        tuple(map(param, op.results)),
+        op,
+    )
+
+
+_FLOATING = frozenset(n for n, t in BY_NAME.items() if t.is_float)
+
+
+# --- generics from arguments -------------------------------------------------------------------------
+
+
+def infer_generics(sig: Signature, arg_dtypes: Mapping[str, DType], arg_ranks: Mapping[str, int]) -> Generics:
+    """What the arguments say the generics and rank variables are.
+
+    Arguments without a dtype (Python numbers) are left out of `arg_dtypes`; a generic that no
+    argument fixes is its kind's representative. Raises ArgumentError with every conflict.
+    """
+    diags = Diagnostics()
+    dtypes = _infer_dtypes(sig, arg_dtypes, diags)
+    ranks = _infer_ranks(sig, arg_ranks, diags)
+    diags.raise_if_errors(ArgumentError)
+    return Generics(dtypes, ranks)
+
+
+def conversion(p: ParamSig) -> str | None:
+    """How an array gets the dtype of its parameter; None for a generic, which has several."""
+    known = BY_NAME.get(p.dtype)
+    return f'convert it first (NumPy: np.asarray({p.name}, "{known.numpy.name}"))' if known else None
+
+
+def _infer_dtypes(sig: Signature, given: Mapping[str, DType], diags: Diagnostics) -> dict[str, DType]:
+    kinds, found, because = dict(sig.generics), dict[str, DType](), dict[str, str]()
+    for p in sig.params:
+        actual = given.get(p.name)
+        if actual is None:
+            continue
+        if p.dtype not in kinds:
+            if p.dtype != actual.name:
+                diags.error(
+                    "PF402",
+                    f"argument '{p.name}' of {sig.name} has dtype {actual}, expected {p.dtype}",
+                    p.span,
+                    conversion(p),
+                )
+        elif actual not in GENERIC_KINDS.get(kinds[p.dtype], ()):
+            allowed = ", ".join(map(str, GENERIC_KINDS.get(kinds[p.dtype], ())))
+            diags.error(
+                "PF402",
+                f"argument '{p.name}' of {sig.name} has dtype {actual}; {p.dtype} is one of {allowed}",
+                p.span,
+            )
+        elif found.setdefault(p.dtype, actual) != actual:
+            one, first = because[p.dtype], found[p.dtype]
+            diags.error(
+                "PF403",
+                f"{sig.name} needs arguments '{one}' and '{p.name}' of one dtype ({p.dtype}),"
+                f" got {first} and {actual}",
+                p.span,
+                f"cast one of them before the call, or declare '{p.name}' with a generic of its own",
+            )
+        because.setdefault(p.dtype, p.name)
+    for name, kind in sig.generics:
+        found.setdefault(name, BY_NAME["i32" if kind == "int" else "f32"])
+    return {name: found[name] for name, _ in sig.generics}
+
+
+def _infer_ranks(sig: Signature, given: Mapping[str, int], diags: Diagnostics) -> dict[str, int]:
+    found: dict[str, int] = {}
+    because: dict[str, str] = {}
+    # Types with one open rank variable fix it; those with several wait until the others are known.
+    for p in sorted((p for p in sig.params if p.name in given), key=lambda p: len(set(p.rank_variables))):
+        rank = given[p.name]
+        open_ = [v for v in dict.fromkeys(p.rank_variables) if v not in found]
+        rest = rank - p.axes - sum(found.get(v, 0) for v in p.rank_variables)
+        if len(open_) == 1 and rest >= 0 and rest % p.rank_variables.count(open_[0]) == 0:
+            found[open_[0]] = rest // p.rank_variables.count(open_[0])
+            because[open_[0]] = p.name
+        elif len(open_) > 1:
+            names = " and ".join(f"{v}..." for v in open_)
+            message = f"of the axes of {names} only the sum follows from the arguments of {sig.name}"
+            diags.error("PF401", message, p.span, "give each a parameter of its own")
+        elif open_:
+            _rank_problem(sig, p, rank, diags)
+        elif rest != 0:
+            known = [v for v in p.rank_variables if v in because]
+            if not known:
+                _rank_problem(sig, p, rank, diags)
+                continue
+            other, length = because[known[0]], found[known[0]]
+            diags.error(
+                "PF404",
+                f"in {sig.name}, {known[0]}... is {axes(length)} because '{other}' has {axes(given[other])};"
+                f" then '{p.name}': {_type_text(p)} has {rank - rest}, not {rank}",
+                p.span,
+            )
+    return {v: found.get(v, 0) for v in sig.rank_variables}
+
+
+def _type_text(p: ParamSig) -> str:
+    return f"{p.dtype}[{', '.join(p.extents)}]"
+
+
+def _rank_problem(sig: Signature, p: ParamSig, rank: int, diags: Diagnostics) -> None:
+    least = "at least " if p.rank_variables else ""
+    text = f"{least}{axes(p.axes)}: {_type_text(p)}"
+    message = f"argument '{p.name}' of {sig.name} has {axes(rank)}, expected {text}"
+    diags.error("PF401", message, p.span)

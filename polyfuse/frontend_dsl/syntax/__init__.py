@@ -1,0 +1,1 @@
+"""Text to syntax trees and back: tokens, grammar, errors, formatter, imports."""

@@ -1,0 +1,309 @@
+"""What names mean before a program says anything: functions, reductions, dtypes; and fresh names."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.ir.dtypes import ALL, BY_NAME
+from polyfuse.ir.ops import COMBINES, OPS, Takes
+
+# Names that people bring from NumPy, PyTorch and C, and the way to write them here.
+#
+# A name of this table is no slip of the pen: nothing that is spelled alike is suggested for it.
+
+
+# Name -> parameters and what to write. Letters stand for the arguments.
+_WRITTEN: dict[str, tuple[str, str]] = {
+    "absolute": ("x", "abs(x)"),
+    "add": ("a b", "a + b"),
+    "clamp": ("x a b", "min(max(x, a), b)"),
+    "clip": ("x a b", "min(max(x, a), b)"),
+    "cosh": ("x", "(exp(x) + exp(-x)) / 2.0"),
+    "cot": ("x", "cos(x) / sin(x)"),
+    "csc": ("x", "1.0 / sin(x)"),
+    "divide": ("a b", "a / b"),
+    "double": ("x", "f64(x)"),
+    "erfc": ("x", "1.0 - erf(x)"),
+    "exp2": ("x", "2.0 ** x"),
+    "expm1": ("x", "exp(x) - 1.0"),
+    "fabs": ("x", "abs(x)"),
+    "float": ("x", "f32(x)"),
+    "float32": ("x", "f32(x)"),
+    "floor_divide": ("a b", "a // b"),
+    "fma": ("a b c", "a * b + c"),
+    "fmax": ("a b", "max(a, b)"),
+    "fmin": ("a b", "min(a, b)"),
+    "fmod": ("a b", "abs(a) % abs(b) if a >= 0.0 else -(abs(a) % abs(b))"),
+    "half": ("x", "f16(x)"),
+    "heaviside": ("a b", "b if a == 0.0 else 1.0 if a > 0.0 else 0.0"),
+    "hypot": ("a b", "sqrt(a * a + b * b)"),
+    "ifelse": ("c a b", "a if c else b"),
+    "int": ("x", "i32(x)"),
+    "isfinite": ("x", "abs(x) < inf"),
+    "isinf": ("x", "abs(x) == inf"),
+    "lerp": ("a b t", "a + (b - a) * t"),
+    "log10": ("x", "log(x) / 2.302585092994046"),
+    "log1p": ("x", "log(1.0 + x)"),
+    "log2": ("x", "log(x) / 0.6931471805599453"),
+    "logaddexp": ("a b", "max(a, b) + log(1.0 + exp(-abs(a - b)))"),
+    "logical_and": ("a b", "a and b"),
+    "logical_not": ("x", "not x"),
+    "logical_or": ("a b", "a or b"),
+    "logit": ("x", "log(x / (1.0 - x))"),
+    "long": ("x", "i64(x)"),
+    "maximum": ("a b", "max(a, b)"),
+    "minimum": ("a b", "min(a, b)"),
+    "mod": ("a b", "a % b"),
+    "mul": ("a b", "a * b"),
+    "multiply": ("a b", "a * b"),
+    "neg": ("x", "-x"),
+    "negative": ("x", "-x"),
+    "power": ("a b", "a ** b"),
+    "reciprocal": ("x", "1.0 / x"),
+    "relu6": ("x", "min(max(x, 0.0), 6.0)"),
+    "remainder": ("a b", "a % b"),
+    "rint": ("x", "round(x)"),
+    "sec": ("x", "1.0 / cos(x)"),
+    "sgn": ("x", "1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0"),
+    "sign": ("x", "1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0"),
+    "sinc": ("x", "1.0 if x == 0.0 else sin(pi * x) / (pi * x)"),
+    "sinh": ("x", "(exp(x) - exp(-x)) / 2.0"),
+    "sqr": ("x", "x ** 2"),
+    "square": ("x", "x ** 2"),
+    "sub": ("a b", "a - b"),
+    "subtract": ("a b", "a - b"),
+    "tan": ("x", "sin(x) / cos(x)"),
+    "trunc": ("x", "floor(x) if x >= 0.0 else ceil(x)"),
+    "where": ("c a b", "a if c else b"),
+}
+# Sums and the like, which take lines: each is defined for rows of a matrix.
+_LINES = {
+    "amax": "m[t] = max[h](x[t, h])",
+    "amin": "m[t] = min[h](x[t, h])",
+    "average": "mu[t] = mean[h](x[t, h])",
+    "count_nonzero": "n[t] = sum[h](i64(x[t, h] != 0.0))",
+    "cumprod": "c[t, 0] = x[t, 0]; c[t, h] = c[t, h-1] * x[t, h] for t in 0..T, h in 1..H",
+    "cumsum": "c[t, 0] = x[t, 0]; c[t, h] = c[t, h-1] + x[t, h] for t in 0..T, h in 1..H",
+    "dot": "d[t] = sum[h](x[t, h] * w[h])",
+    "einsum": "c[i, j] = sum[k](a[i, k] * b[k, j])",
+    "logsumexp": "m[t] = max[h](x[t, h]); l[t] = m[t] + log(sum[h](exp(x[t, h] - m[t])))",
+    "norm": "n[t] = sqrt(sum[h](x[t, h] ** 2))",
+    "std": "mu[t] = mean[h](x[t, h]); s[t] = sqrt(mean[h]((x[t, h] - mu[t]) ** 2))",
+    "var": "mu[t] = mean[h](x[t, h]); v[t] = mean[h]((x[t, h] - mu[t]) ** 2)",
+}
+# What no line can say.
+_ABSENT = """
+    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort asin asinh atan atan2 atanh cbrt
+    copysign corrcoef cov digamma erfcx erfinv frexp gamma i0 isin isnat isqrt ldexp lgamma logb median mode
+    nextafter polygamma rand randn sort topk zeta
+"""
+_NONE = frozenset(_ABSENT.split())
+_DTYPES = {
+    "bfloat16": "bf16", "byte": "u8", "char": "i8", "double": "f64", "float": "f32", "float16": "f16",
+    "float32": "f32", "float64": "f64", "half": "f16", "int": "i32", "int16": "i16", "int32": "i32",
+    "int64": "i64", "int8": "i8", "long": "i64", "short": "i16", "uint8": "u8",
+    "u16": "i32, which holds each u16", "uint16": "i32, which holds each u16", "u1": "bool",
+    "u32": "i64, which holds each u32", "uint32": "i64, which holds each u32", "boolean": "bool",
+}  # fmt: skip
+_NUMBERS = {"huge_val": "inf", "inf": "inf", "infinity": "inf", "nan": "nan", "pi": "pi"}
+_COMPLEX = re.compile(r"c(64|128)|complex(64|128)?")
+# A dtype by its looks: of another width it is no slip.
+_DTYPE_LIKE = re.compile(r"(f|bf|i|u|c|fp|float|int|uint|complex)\d+|e[45]m[23]")
+
+
+def function_hint(name: str, arguments: Sequence[str]) -> str | None:
+    """How a function of another library is written here, of these arguments; None for names unknown to us."""
+    if name in _WRITTEN:
+        parameters, text = _WRITTEN[name][0].split(), _WRITTEN[name][1]
+        if len(parameters) != len(arguments):
+            return f"{name}({', '.join(parameters)}) is written {text}"
+        given = dict(zip(parameters, map(_operand, arguments), strict=True))
+        filled = re.sub(r"(?<![a-z0-9.])[abcxt](?![a-z0-9.(])", lambda m: given[m[0]], text)
+        return f"write ({filled})" if _is_open(text) else f"write {filled}"
+    if name in _DTYPES and len(arguments) == 1:
+        dtype, _, more = _DTYPES[name].partition(", which ")
+        return f"the language has no '{name}': {dtype} {more}" if more else f"write {dtype}({arguments[0]})"
+    return reduction_hint(name) or (f"the language has no '{name}'" if name in _NONE else None)
+
+
+def reduction_hint(name: str) -> str | None:
+    """The lines that stand for a reduction of another library."""
+    return f"it is written in lines, for rows: {_LINES[name]}" if name in _LINES else None
+
+
+def number_hint(name: str) -> str | None:
+    """What to write for a number that C or Python has a name for: `M_PI`, `NaN`, `Infinity`."""
+    known = _NUMBERS.get(name.lower().removeprefix("m_"))
+    return f"write {known}" if known else None
+
+
+def dtype_hint(name: str) -> str | None:
+    """What to write for a dtype of another language."""
+    if name in _DTYPES:
+        return f"write {_DTYPES[name]}"
+    if _COMPLEX.fullmatch(name):
+        return "there are no complex numbers: two tensors hold the real and the imaginary parts"
+    return None
+
+
+def is_dtype_like(name: str) -> bool:
+    """Does it look like a dtype, if of no width that there is?"""
+    return _DTYPE_LIKE.fullmatch(name) is not None
+
+
+def _operand(text: str) -> str:
+    """An argument where an operand stands."""
+    whole = re.fullmatch(r"[\w.]+(\[[^\[\]]*\])?|\w+\([^()]*\)", text)
+    return text if whole else f"({text})"
+
+
+def _is_open(text: str) -> bool:
+    """Could operators around a text take a part of it?"""
+    while "(" in text:
+        text = re.sub(r"\([^()]*\)", "", text)
+    return " " in text or text.startswith("-")
+
+
+_CALLED = {o.name: o for o in OPS.values() if o.called}
+
+FLOAT_FUNCTIONS = frozenset(name for name, o in _CALLED.items() if o.takes is Takes.FLOATS)
+"""Functions of floating-point operands."""
+
+_MANY = 1 << 30  # as many as an expression may be high
+
+FUNCTIONS: dict[str, tuple[int, int]] = {
+    **{name: (o.arity, _MANY if o.many else o.arity) for name, o in _CALLED.items()},
+    "select": (3, 3),
+}
+"""Scalar functions: the least and the greatest number of arguments."""
+
+OLD = "old"
+"""`old(m[i])` reads an inout parameter as it is at entry, and says so."""
+
+CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
+"""Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
+
+REDUCTIONS = (*COMBINES, "mean", "argmax", "argmin")
+
+GENERIC_KINDS = {
+    "float": tuple(t for t in ALL if t.is_float),
+    "int": tuple(t for t in ALL if t.is_integer),
+}
+"""What `F: kind` may stand for."""
+
+MAX_AXES = 64
+"""Axes of a tensor and index variables of a statement: what arrays of NumPy have."""
+
+MAX_CALL_DEPTH = 24
+MAX_STATEMENTS = 10_000
+"""Limits on inlining: operators inside operators, and statements of one graph."""
+
+
+def is_builtin(name: str) -> bool:
+    """Whether `name(...)` is a scalar function, a cast or `old`."""
+    return name in FUNCTIONS or name in BY_NAME or name == OLD
+
+
+def representative(kind: str) -> str:
+    """The dtype a generic stands for when an operator is checked without arguments."""
+    return "i32" if kind == "int" else "f32"
+
+
+def axes(count: int) -> str:
+    """`1 axis`, `2 axes`."""
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known name, or None."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else None
+
+
+def function_meant(name: str, arguments: Sequence[str], others: Iterable[str] = ()) -> str | None:
+    """A hint for a function that there is not: what a known one of another library is here, or the
+    one that takes as many arguments and is spelled alike but for a letter or two. `others` are such names."""
+    known = function_hint(name, arguments)
+    if known is not None:
+        return known
+    count = len(arguments)
+    if name.lower() != name:  # capitals are no other letters
+        return function_meant(name.lower(), arguments, others) or _same(name, (*FUNCTIONS, *BY_NAME))
+    fitting = {f for f, (low, high) in FUNCTIONS.items() if low <= count <= high}
+    fitting |= set(BY_NAME) if count == 1 and not is_dtype_like(name) else set()
+    return did_you_mean(name, [f for f in (*fitting, *others) if slips(name, f) <= 1 + (len(name) > 5)])
+
+
+def dtype_meant(name: str, generics: Iterable[str] = ()) -> str:
+    """A hint for a dtype that there is not: u32 and c64 are known elsewhere, f23 is a slip."""
+    known = dtype_hint(name)
+    if known is not None:
+        return known
+    if name.lower() != name and (meant := dtype_hint(name.lower()) or _same(name, BY_NAME)):
+        return meant
+    near = [t for t in (*BY_NAME, *generics) if not is_dtype_like(name) or sorted(t) == sorted(name)]
+    return did_you_mean(name, near) or f"dtypes are {', '.join(BY_NAME)}"
+
+
+def _same(name: str, known: Iterable[str]) -> str | None:
+    """What is spelled so but for capitals."""
+    return f"did you mean '{name.lower()}'?" if name.lower() in known else None
+
+
+def slips(a: str, b: str) -> int:
+    """How many letters are wrong, missing, too many or in the place of their neighbour."""
+    before, row = list[int](), list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, last, row = row, before, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+class Namer:
+    """Hands out names that are not taken; the first request for a free name gets it as it is."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._next: dict[str, int] = {}
+
+    def fresh(self, base: str, first: int = 2, joint: str = "_") -> str:
+        """`base`, or else the first free one of base_2, base_3, ..."""
+        name = base
+        number = self._next.get(base, first)
+        while name in self._taken:
+            name = f"{base}{joint}{number}"
+            number += 1
+        self._next[base] = number
+        self._taken.add(name)
+        return name
+
+
+class Library:
+    """The operators that calls can reach: those of the calling file first, then the others in order."""
+
+    def __init__(self, programs: Iterable[ast.Program]) -> None:
+        self.programs = tuple(programs)
+        self._tables: dict[int, dict[str, ast.OpDef]] = {}
+        self.too_large: set[int] = set()  # ids of operators that are beyond MAX_STATEMENTS
+        for p in self.programs:
+            self._tables[id(p)] = {}
+            for op in p.ops:
+                self._tables[id(p)].setdefault(op.name, op)
+
+    def find(self, name: str, home: ast.Program) -> tuple[ast.OpDef, ast.Program] | None:
+        for p in (home, *self.programs):
+            op = self._tables[id(p)].get(name)
+            if op is not None:
+                return op, p
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(op.name for p in self.programs for op in p.ops))

@@ -1,0 +1,1 @@
+"""Clusters: the pieces of a graph that are scheduled one by one."""

@@ -1,0 +1,1 @@
+"""Sums of products: what they are, and how large their tiles are."""

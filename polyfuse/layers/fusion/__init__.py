@@ -1,0 +1,1 @@
+"""Layer I: loops fused by schedules."""

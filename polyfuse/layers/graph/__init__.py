@@ -1,0 +1,1 @@
+"""Rewrites of the tensor graph before it is scheduled."""

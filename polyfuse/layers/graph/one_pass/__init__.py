@@ -1,0 +1,1 @@
+"""Reductions that depend on each other, in one pass over memory."""

@@ -1,0 +1,1 @@
+"""Rewrites of iteration domains: dims merged, split and reordered."""

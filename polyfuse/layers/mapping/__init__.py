@@ -1,0 +1,1 @@
+"""From schedules to kernels of a machine: workers, threads, lanes, storage."""

@@ -1,0 +1,553 @@
+"""Coordinates of a nest on a GPU: which loops become blocks, rows of threads, threads, rounds, vectors.
+
+points     the loop along contiguous memory is free: its iterations go to neighbouring threads, the other
+           free loops to rows of the block and to blocks; what is left runs in order inside each thread
+               B(t, h)(y)      ->  B(t // TY, h // (TX V): blk, t % TY: row, h // V % TX: thr, h % V: vec)(y)
+rows       the loop along contiguous memory reduces: the threads of a row share its iterations (rounds
+           of TX threads with V elements each) and combine what they have
+               B(t)B(h)(sum)   ->  B(t // TY: blk, t % TY: row)B(h: rnd, thr, vec)(sum)
+columns    sums along other memory, too few to fill the device: the rows of a block share each of them
+               B(k)B(h)(sum)   ->  B(h // TX: blk, h % TX: thr)B(k: stp)(sum)
+factored   too few free iterations to fill the device: the reduction is split over blocks (rfactor)
+serial     nothing is free: one thread
+
+Sources: AStitch (ASPLOS'22) section 4.3, task packing and splitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyfuse.decisions import Decision
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.linear import Range, interval, linear
+from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
+from polyfuse.ir.target import GpuTarget
+from polyfuse.ir.tensor_graph import Read, Statement, TensorGraph, statement_reads
+from polyfuse.layers.mapping.nests import (
+    Nest,
+    contiguity,
+    has_band,
+    heavy,
+    innermost,
+    is_free,
+    push,
+    racing,
+    span_of,
+    trip_of,
+    vector_width,
+    volume,
+)
+from polyfuse.layers.mapping.reductions import rfactor, written_back
+
+# Rows of threads: how many threads share a row, how many rows a block, and the loops that follow.
+#
+#     B(t)B(h)      ->      B(t // TY: blk, t % TY: row)B(h // (TX V): rnd, h // V % TX: thr, h % V: vec)
+#
+# Sources: AStitch (ASPLOS'22) section 4.3, adaptive thread mapping.
+
+
+WARP = 32
+# Rounds that one warp takes over a row before the row gets a block of its own.
+ROUNDS_OF_A_WARP = 8
+# Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
+ROWS_OF_MANY = 32
+
+
+def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
+    """(threads along a row, rows of a block) for rows of `lanes` vectors of `width` elements.
+
+    Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
+    """
+    if gpu.row_threads is not None:
+        fits = gpu.row_threads <= WARP and gpu.row_threads & (gpu.row_threads - 1) == 0
+        return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
+    if lanes <= WARP:
+        tx = 1 << max(0, lanes - 1).bit_length()
+        return tx, max(1, gpu.threads // tx, _of_many(tx, width, rows, gpu))
+    warps_per_block = gpu.threads // WARP
+    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
+        return WARP, warps_per_block
+    rounds = ceil(lanes, gpu.longest)
+    return min(gpu.longest, ceil(ceil(lanes, rounds), WARP) * WARP), 1
+
+
+def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
+    """Rows of a block at least, where there are very many short ones.
+
+    Vectors take registers, of which the largest blocks would get either too few or more than they need.
+    """
+    together = min(ROWS_OF_MANY, (gpu.longest if width == 1 else gpu.longest // 2) // tx)
+    return together if rows >= 2 * gpu.sms * together else 1
+
+
+def extent(graph: TensorGraph, m: Member) -> int:
+    """Iterations of a shared loop at most, counted from where its statements start."""
+    found = 1
+    for n, e in m.exprs:
+        assert isinstance(e, IVar)
+        dim = next(d for d in graph.statement(n).dims if d.name == e.name)
+        ranges = _ranges(graph.statement(n))
+        bound = interval(linear(_within(dim.upper, dim.lower)).expr(), ranges)
+        found = max(found, bound[1] if bound is not None else 1024)
+    return found
+
+
+def _within(upper: IndexExpr, lower: IndexExpr) -> IndexExpr:
+    """upper - lower; a minimum is taken apart, so that what both have in common goes away."""
+    match upper:
+        case IBin("min", left, right):
+            return binary("min", _within(left, lower), _within(right, lower))
+        case _:
+            return linear(binary("-", upper, lower)).expr()
+
+
+def _ranges(s: Statement) -> dict[str, Range]:
+    """What the dims of a statement can be."""
+    ranges: dict[str, Range] = {}
+    for d in s.dims:
+        low, high = interval(d.lower, ranges), interval(d.upper, ranges)
+        if low is not None and high is not None:
+            ranges[d.name] = low[0], max(low[0], high[1] - 1)
+    return ranges
+
+
+def trips(graph: TensorGraph, members: tuple[Member, ...]) -> list[int]:
+    return [max(1, t) if (t := trip_of(graph, m)) is not None else 1024 for m in members]
+
+
+def packed(rows: tuple[Member, ...], ty: int) -> tuple[list[Member], list[Member]]:
+    """Block loops, and the loop over the rows of a block."""
+    if not rows:
+        return [], []
+    last = rows[-1]
+    if ty == 1:
+        return [with_coordinate(m, Coordinate.BLK) for m in rows], []
+    outer = derived(last, f"{last.name}_blk", lambda e: binary("//", e, ty), Coordinate.BLK)
+    row = derived(last, last.name, lambda e: binary("%", e, ty), Coordinate.ROW)
+    return [*(with_coordinate(m, Coordinate.BLK) for m in rows[:-1]), outer], [row]
+
+
+def with_coordinate(m: Member, coordinate: Coordinate) -> Member:
+    return replace(m, coordinate=coordinate)
+
+
+def derived(m: Member, name: str, change: Callable[[IndexExpr], IndexExpr], coordinate: Coordinate) -> Member:
+    return replace(m, name=name, exprs=tuple((n, change(e)) for n, e in m.exprs), coordinate=coordinate)
+
+
+def spread_innermost(graph: TensorGraph, tree: Tree, tx: int, width: int) -> Tree:
+    """The last loop of every innermost band in rounds, threads and vectors."""
+    match tree:
+        case Band(members, child, permutable) if spreads(graph, tree):
+            return Band((*members[:-1], *spread(graph, members[-1], tx, width)), child, permutable)
+        case Band(members, child, permutable) if has_band(child):
+            return Band(members, spread_innermost(graph, child, tx, width), permutable)
+        case Sequence(children):
+            return Sequence(tuple(spread_innermost(graph, c, tx, width) for c in children))
+        case _:
+            return tree
+
+
+def spreads(graph: TensorGraph, tree: Band) -> bool:
+    """Do threads share the last loop of an innermost band? Else the first of them runs it alone."""
+    return not has_band(tree.child) and shareable(graph, replace(tree, permutable=False)) is not None
+
+
+def rows_together(wanted: int, rows: int | None, phases: bool) -> int:
+    """Rows of a block. With several phases threads may wait for each other: it must be known who has none."""
+    if rows is None:
+        return 1 if phases else wanted
+    return max(1, min(wanted, rows))
+
+
+def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, ...]:
+    """A loop as rounds of `tx` threads with vectors of `width` elements.
+
+        h     ->     h // (tx width): rnd,  h // width % tx: thr,  h % width: vec
+
+    Divisions are kept as they stand, so that `ir.kernel.sequential` finds the loop again.
+    """
+    starts = {n: _start(graph, n, e, tx * width) for n, e in m.exprs}
+    if IConst(0) in starts.values():  # all of them must take an iteration in the same round
+        starts = dict.fromkeys(starts, IConst(0))
+
+    def part(suffix: str, coordinate: Coordinate, divisor: int, modulus: int | None) -> Member:
+        rows = []
+        for n, e in m.exprs:
+            value: IndexExpr = IBin("//", binary("-", e, starts[n]), IConst(divisor))
+            rows.append((n, value if modulus is None else IBin("%", value, IConst(modulus))))
+        return replace(m, name=m.name + suffix, exprs=tuple(rows), coordinate=coordinate)
+
+    return (
+        part("_rnd", Coordinate.ROUND, tx * width, None),
+        part("", Coordinate.THREAD, width, tx),
+        part("_vec", Coordinate.VECTOR, 1, width),
+    )
+
+
+def _start(graph: TensorGraph, name: str, e: IndexExpr, step: int) -> IndexExpr:
+    """Where a loop starts, if that is a multiple of `step`: a chunk of a factored reduction."""
+    if not isinstance(e, IVar):
+        return IConst(0)
+    dim = next((d for d in graph.statement(name).dims if d.name == e.name), None)
+    if dim is None or not variables(dim.lower):
+        return IConst(0)
+    form = linear(dim.lower)
+    plain = all(isinstance(a, IVar) for a, _ in form.terms)
+    return dim.lower if plain and form.divisible(step) else IConst(0)
+
+
+def shareable(graph: TensorGraph, inner: Band) -> Member | None:
+    """The loop of an innermost band that threads may share: one along contiguous memory if there is one."""
+    names = statements(inner)
+    movable = inner.members if inner.permutable else inner.members[-1:]
+    able = [m for m in movable if m.coincident and _plain(graph, m, names)]
+    return max(able, key=lambda m: contiguity(graph, m, names), default=None)
+
+
+def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
+    """Is a loop a dim of its own, of every statement, none of them adding to what data finds?"""
+    return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
+
+
+def ceil(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+# A reduction over fewer iterations stays inside one thread.
+SHORTEST_SHARED = 16
+# Iterations of a sum that a thread takes before it is better split over blocks.
+MOST_STEPS = 128
+
+
+def map_phase(
+    graph: TensorGraph, phase: Tree, gpu: GpuTarget, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Nest]]:
+    """The phase with coordinates; a factored reduction gives further nests to run after it."""
+    if not isinstance(phase, Band):
+        return graph, [Nest(phase)]
+    phase, atomic = _free_first(graph, phase)
+    free = _free_count(graph, phase, atomic)
+    shared = _shared_loop(graph, phase, free)
+    columns = shared is None and free > 0 and _columns_pay(graph, phase, free, gpu)
+    if columns and _steps(graph, phase, free, gpu) <= MOST_STEPS:
+        return graph, [_columns(graph, phase, free, gpu, decisions)]
+    split = _split(graph, phase, free, shared, gpu)
+    if split is not None:
+        return _factored(graph, phase, split, gpu, decisions)
+    if shared is not None:
+        return graph, [_rows(graph, shared, free, gpu, atomic, decisions)]
+    if columns:
+        return graph, [_columns(graph, phase, free, gpu, decisions)]
+    if free:
+        return graph, [_points(graph, phase, free, gpu, atomic, decisions)]
+    decisions.append(Decision("map", _what(phase), True, "no loop is free: one thread runs it in order"))
+    return graph, [Nest(phase)]
+
+
+def threads_of_rows(graph: TensorGraph, rows: tuple[Member, ...], nest: Tree, gpu: GpuTarget) -> int:
+    """Threads that a nest under the given rows keeps busy: one for each row, or a block where threads share
+    the loops inside.  Rows that reduce count as well: they can be split."""
+    count = prod(trips(graph, rows))
+    alone = not isinstance(nest, Band) or _shared_loop(graph, nest, len(rows)) is None
+    return count if alone else count * gpu.threads
+
+
+def _what(tree: Tree) -> str:
+    return ", ".join(statements(tree))
+
+
+# --- free loops ----------------------------------------------------------------------------------------
+
+
+def _free_first(graph: TensorGraph, phase: Band) -> tuple[Band, frozenset[str]]:
+    """Free loops outermost where their order is open; statements whose updates must be atomic for that.
+
+    An update of elements that are found by data may meet another in any loop: it is atomic then.
+    """
+    names = statements(phase)
+    atomic = frozenset(
+        n
+        for n in names
+        if graph.statement(n).accumulate and any(racing(graph, m, (n,)) for m in phase.members)
+    )
+    if phase.permutable:
+        ordered = sorted(phase.members, key=lambda m: not _free(graph, m, names, atomic))
+        phase = replace(phase, members=tuple(ordered))
+    return phase, atomic
+
+
+def _free(graph: TensorGraph, m: Member, names: tuple[str, ...], atomic: frozenset[str]) -> bool:
+    return is_free(graph, m, tuple(n for n in names if n not in atomic))
+
+
+def _free_count(graph: TensorGraph, phase: Band, atomic: frozenset[str]) -> int:
+    """Number of leading free loops."""
+    names = statements(phase)
+    count = 0
+    for m in phase.members:
+        if not _free(graph, m, names, atomic):
+            break
+        count += 1
+    return count
+
+
+# --- rows: threads share a reduction ----------------------------------------------------------------------
+
+
+def _shared_loop(graph: TensorGraph, phase: Band, free: int) -> Band | None:
+    """The nest with the loops that threads share innermost, or None if each thread had better run its own.
+
+    Threads share the innermost loops under the free ones where one of them walks contiguous memory.
+    """
+    rows = phase.members[:free]
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    worth = False
+    for inner in innermost(below):
+        best = shareable(graph, inner)
+        if best is None:
+            continue
+        names = statements(inner)
+        rivals = [contiguity(graph, m, names) for m in rows]
+        trip = trip_of(graph, best)
+        long = trip is None or trip >= SHORTEST_SHARED
+        worth |= long and contiguity(graph, best, names) > max(rivals, default=-1)
+        rest = tuple(m for m in inner.members if m is not best)
+        below = _replaced(below, inner, replace(inner, members=(*rest, best)))
+    if not worth:
+        return None
+    if isinstance(below, Band) and free < len(phase.members):
+        return replace(phase, members=(*rows, *below.members), child=below.child)
+    return replace(phase, members=rows, child=below) if rows else _as_band(below)
+
+
+def _as_band(tree: Tree) -> Band:
+    return tree if isinstance(tree, Band) else Band((), tree, True)
+
+
+def _replaced(tree: Tree, old: Band, new: Band) -> Tree:
+    if tree is old:
+        return new
+    match tree:
+        case Band(members, child, permutable):
+            return Band(members, _replaced(child, old, new), permutable)
+        case Sequence(children):
+            return Sequence(tuple(_replaced(c, old, new) for c in children))
+        case Leaf():
+            return tree
+
+
+def _rows(
+    graph: TensorGraph,
+    phase: Band,
+    free: int,
+    gpu: GpuTarget,
+    atomic: frozenset[str],
+    decisions: list[Decision],
+) -> Nest:
+    """Rows of threads, each with its own iteration of the free loops."""
+    rows = phase.members[:free]
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
+    width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
+    longest = max(extent(graph, m) for m, _ in loops)
+    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu)
+    several = not (isinstance(below, Band) and not has_band(below.child))
+    ty = rows_together(ty, trip_of(graph, rows[-1]), several) if rows else 1
+    how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    blocks, rows_of_block = packed(rows, ty)
+    spread = spread_innermost(graph, below, tx, width)
+    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic)
+
+
+# --- points: each thread has its own iterations -------------------------------------------------------------
+
+
+def _points(
+    graph: TensorGraph,
+    phase: Band,
+    free: int,
+    gpu: GpuTarget,
+    atomic: frozenset[str],
+    decisions: list[Decision],
+) -> Nest:
+    names = statements(phase)
+    members = phase.members[:free]
+    below = band(list(phase.members[free:]), phase.child, phase.permutable)
+    axis = _axis(graph, members, names)
+    others = tuple(m for m in members if m is not axis)
+    width = _width(graph, axis, names, gpu)
+    while has_band(below) and width > 1 and prod(trips(graph, members)) // width < gpu.sms * gpu.threads:
+        width //= 2  # long work in each thread: more of them rather than wider ones
+    span = span_of(graph, axis)
+    base = span.start // width * width if span is not None else 0
+    lanes = max(1, ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
+    tx = min(gpu.row_threads or gpu.threads, lanes)
+    ty = min(max(1, gpu.threads // tx), trips(graph, others)[-1]) if others else 1
+    blocks, rows_of_block = packed(others, ty)
+    vectors = derived(axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD)
+    threads = [vectors]
+    if lanes > tx:
+        blocks.append(derived(vectors, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK))
+        threads = [derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
+    if width > 1:
+        vec = derived(
+            axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
+        )
+        below = push(vec, below)
+    how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
+
+
+def _axis(graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]) -> Member:
+    """The free loop whose iterations go to neighbouring threads."""
+    worth = heavy(graph, names)
+    return max(reversed(members), key=lambda m: contiguity(graph, m, worth))
+
+
+def _width(graph: TensorGraph, axis: Member, names: tuple[str, ...], gpu: GpuTarget) -> int:
+    return gpu.vector or vector_width(graph, axis, names)
+
+
+# --- columns: the rows of a block share a reduction -------------------------------------------------------
+
+
+def _columns_pay(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget) -> bool:
+    """Is a nest one of long sums, too few to fill the device with a thread for each?"""
+    if free == len(phase.members) or has_band(phase.child) or not phase.permutable:
+        return False
+    names = statements(phase)
+    step = phase.members[free]
+    shared = step.coincident and set(racing(graph, step, names)) == set(names)
+    few = prod(trips(graph, phase.members[:free])) < gpu.sms * gpu.threads
+    trip = trip_of(graph, step)
+    plain = not any(graph.statement(n).accumulate for n in names)
+    return shared and few and plain and trip is not None and trip >= 2 * SHORTEST_SHARED
+
+
+def _steps(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget) -> int:
+    """Iterations that one of the rows of a block would take."""
+    return ceil(trip_of(graph, phase.members[free]) or 0, gpu.threads // WARP)
+
+
+def _columns(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget, decisions: list[Decision]) -> Nest:
+    """A warp for 32 neighbouring sums; the warps of a block share the iterations.
+
+    B(k)B(h)(sum)     ->     B(h // 32: blk, h % 32: thr)B(k: stp)(sum)
+    """
+    names = statements(phase)
+    members = phase.members[:free]
+    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names))
+    others = [with_coordinate(m, Coordinate.BLK) for m in members if m is not axis]
+    tx = min(gpu.row_threads or WARP, trips(graph, (axis,))[0])
+    ty = max(1, gpu.threads // tx)
+    blocks = derived(axis, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK)
+    threads = derived(axis, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)
+    steps = with_coordinate(phase.members[free], Coordinate.STEP)
+    below = Band((steps, *phase.members[free + 1 :]), phase.child, True)
+    how = f"{tx} threads along {axis.name}, {ty} rows of them share {steps.name}"
+    decisions.append(Decision("map", _what(phase), True, how))
+    return Nest(band([*others, blocks, threads], below, True), (tx, ty), 1)
+
+
+# --- factored: a reduction over blocks ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    loop: Member
+    reductions: tuple[str, ...]
+    chunk: int
+    chunks: int
+    start: int
+
+
+def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu: GpuTarget) -> _Split | None:
+    """How to split a reduction over blocks where the free loops alone do not fill the device."""
+    names = statements(phase)
+    if volume(graph, names) < gpu.parallel or not phase.permutable or free == len(phase.members):
+        return None
+    rows = prod(trips(graph, phase.members[:free]))
+    if shared is None:
+        loop = phase.members[free]
+        if (trip_of(graph, loop) or 0) <= MOST_STEPS:
+            return None
+        width = _width(graph, _axis(graph, phase.members[:free], names), names, gpu) if free else 1
+        found = _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
+        # Each thread has a vector of sums: more chunks keep them all busy.
+        return found and _chunks(graph, loop, names, 1, rows // (gpu.threads * width), gpu, SHORTEST_SHARED)
+    # Loops around the one that threads share are split first: what they share stays whole.
+    outer = shared.members[free:] if has_band(shared.child) else shared.members[free:-1]
+    for loop in outer:
+        found = _chunks(graph, loop, names, 1, rows, gpu)
+        if found is not None:
+            return found
+    if has_band(shared.child) or not shared.members[free:]:
+        return None
+    loop = shared.members[-1]
+    return _chunks(graph, loop, names, gpu.threads * vector_width(graph, loop, names), rows, gpu)
+
+
+def _chunks(
+    graph: TensorGraph,
+    loop: Member,
+    names: tuple[str, ...],
+    unit: int,
+    rows: int,
+    gpu: GpuTarget,
+    shortest: int = 1,
+) -> _Split | None:
+    """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel."""
+    span = span_of(graph, loop)
+    reductions = racing(graph, loop, names)
+    if span is None or rows >= gpu.sms or not loop.coincident or not reductions:
+        return None
+    if any(graph.statement(n).accumulate or not isinstance(loop.of(n), IVar) for n in reductions):
+        return None
+    each = max(1, volume(graph, names) // max(1, len(span)))
+    least = ceil(gpu.least, each)  # a block must have some work
+    wanted = ceil(2 * gpu.sms, max(1, rows))
+    chunk = ceil(max(least, shortest, ceil(len(span), wanted)), unit) * unit
+    chunks = ceil(len(span), chunk)
+    return _Split(loop, reductions, chunk, chunks, span.start) if chunks > 1 else None
+
+
+def _factored(
+    graph: TensorGraph, phase: Band, split: _Split, gpu: GpuTarget, decisions: list[Decision]
+) -> tuple[TensorGraph, list[Nest]]:
+    rest = tuple(m for m in phase.members if m is not split.loop)
+    nest = replace(phase, members=(split.loop, *rest))
+    graph, trees = rfactor(graph, nest, split.reductions, split.chunk, split.chunks, split.start)
+    what = f"{split.chunks} chunks of {split.chunk} iterations of {split.loop.name}"
+    why = f"partial results over {what} fill the device"
+    decisions.append(Decision("rfactor", ", ".join(split.reductions), True, why))
+    first = trees[0]
+    assert isinstance(first, Band)
+    if not (isinstance(first.child, Band) and not has_band(first.child.child)):
+        # In a perfect nest each thread keeps its sums anyway.
+        parts = frozenset(r.tensor for t in trees[1:] for n in statements(t) for r in _reads(graph, n))
+        graph, trees[0] = written_back(graph, first, parts)
+    nests: list[Nest] = []
+    for t in trees:
+        graph, mapped = map_phase(graph, _unmapped(t), gpu, decisions)
+        nests += mapped
+    return graph, nests
+
+
+def _reads(graph: TensorGraph, statement: str) -> tuple[Read, ...]:
+    return statement_reads(graph.statement(statement))
+
+
+def _unmapped(tree: Tree) -> Tree:
+    """The nest with its leading loops in one band, without coordinates."""
+    if isinstance(tree, Band) and isinstance(tree.child, Band):
+        inner = tree.child
+        tree = Band((*tree.members, *inner.members), inner.child, tree.permutable and inner.permutable)
+    assert isinstance(tree, Band)
+    return replace(tree, members=tuple(with_coordinate(m, Coordinate.SEQ) for m in tree.members))

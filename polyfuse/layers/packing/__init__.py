@@ -1,0 +1,1 @@
+"""Layer III: independent kernels side by side in one launch; calls of libraries."""

@@ -1,0 +1,1 @@
+"""Layer II: dependent nests stitched into one kernel."""

@@ -1,0 +1,1 @@
+"""Proofs: schedules keep dependences, indices stay in range, pieces cover what is read."""

@@ -1,0 +1,1 @@
+"""The isl view of a tensor graph: domains, accesses, dependences, storage."""

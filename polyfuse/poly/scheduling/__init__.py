@@ -1,0 +1,1 @@
+"""Schedule trees: the axis planner, isl's scheduler, edits by hand."""

@@ -1,0 +1,1 @@
+"""Kernels on a CPU: the pool of threads, memory, calls."""

@@ -1,0 +1,419 @@
+"""CUDA source to a cubin for one architecture; no GPU, driver or toolkit is needed.
+
+NVRTC does it where it is found (`cuda_find`), in a helper process (`cuda_helper`); elsewhere nvcc does.
+Flags: contraction gives FMA, as on the CPU; f32 denormals are flushed if the options say so; division and
+square root stay correctly rounded and nothing is reassociated.  The assembler's report comes with the cubin.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes.util
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache as memoised
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from polyfuse.diagnostics import ToolchainError
+from polyfuse.options import Options
+from polyfuse.runtime.cache.disk import Built, Cache, cache_key, package_version, read_file, read_text
+from polyfuse.runtime.cuda.nvrtc import HelperEnded, HelperLate, helper
+from polyfuse.runtime.toolchain.work_folders import BUILDS, work_folder
+
+# Compilers for CUDA on this machine: NVRTC's library, from its wheel or the system, or else nvcc.
+#
+# The wheel comes first: it is what the extra ``cuda-compile`` installs, in a version that is known to work.
+# Nothing is loaded to find it.
+
+
+WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13")
+TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+INSTALL = 'pip install "polyfuse[cuda-compile]"'
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCompiler:
+    """`path` of NVRTC's library or of nvcc; `origin` says where it comes from."""
+
+    kind: Literal["nvrtc", "nvcc"]
+    path: str
+    origin: str
+
+    @property
+    def identity(self) -> str:
+        """Changes when the file changes, for cache keys."""
+        real = os.path.realpath(self.path)
+        if not os.path.exists(real):
+            return f"{self.kind} {self.path}"  # a name that the system's loader resolves
+        info = os.stat(real)
+        return f"{self.kind} {real} {info.st_size} {info.st_mtime_ns}"
+
+
+def find_cuda_compiler() -> CudaCompiler:
+    """NVRTC's wheel, else the system's NVRTC, else nvcc. Raises ToolchainError PF720 if there is none."""
+    found = find_nvrtc() or find_nvcc()
+    if found is None:
+        raise ToolchainError(
+            "no compiler for CUDA found: neither NVRTC (a wheel, or libnvrtc of the system) nor nvcc",
+            code="PF720",
+            hint=f"{INSTALL} installs NVRTC; no GPU, driver or toolkit is needed to compile",
+        )
+    return found
+
+
+def find_nvrtc() -> CudaCompiler | None:
+    """NVRTC's library, or None."""
+    found = find_library("nvrtc", WHEELS)
+    return CudaCompiler("nvrtc", *found) if found else None
+
+
+def find_library(name: str, wheels: Sequence[str]) -> tuple[str, str] | None:
+    """The path of one of NVIDIA's libraries, and where it comes from: a wheel, a toolkit, the system."""
+    file_name = re.compile(rf"lib{name}\.so(\.\d+)*")
+    for wheel in wheels:
+        try:
+            distribution = metadata.distribution(wheel)
+        except metadata.PackageNotFoundError:
+            continue
+        for file in sorted(distribution.files or (), key=str):
+            path = Path(str(distribution.locate_file(file)))
+            if file_name.fullmatch(file.name) and path.is_file():
+                return str(path), f"{wheel} {distribution.version}"
+    for folder in toolkits():
+        for path in sorted((folder / "lib64").glob(f"lib{name}.so*")):
+            return str(path), str(folder)
+    found = ctypes.util.find_library(name)
+    return (found, "the system") if found else None
+
+
+def find_nvcc() -> CudaCompiler | None:
+    """nvcc on the PATH or where toolkits are installed, or None."""
+    places = [shutil.which("nvcc"), *(shutil.which(str(t / "bin" / "nvcc")) for t in TOOLKITS)]
+    path = next((p for p in places if p), None)
+    return CudaCompiler("nvcc", path, path) if path else None
+
+
+def toolkits() -> list[Path]:
+    """Folders of toolkits: that of nvcc on the PATH, and the usual ones."""
+    nvcc = shutil.which("nvcc")
+    own = [Path(os.path.realpath(nvcc)).parent.parent] if nvcc else []
+    return [folder for folder in (*own, *TOOLKITS) if folder.is_dir()]
+
+
+# nvcc, for machines that have the toolkit and no NVRTC: the same options, in a folder of its own.
+
+
+VERSION_LIMIT_S = 30.0
+
+
+def compile_with_nvcc(nvcc: str, source: str, options: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """The answer of NVRTC's helper, from nvcc. Raises TimeoutError after killing it, or OSError."""
+    with work_folder(prefix=BUILDS) as folder:
+        (folder / "kernel.cu").write_text(source, encoding="utf-8")
+        command = [nvcc, "-cubin", "kernel.cu", "-o", "kernel.cubin", "--keep", *options]
+        status, log = _run(command, folder, timeout_s)
+        answer: dict[str, Any] = {"status": status, "log": log, "version": nvcc_version(nvcc)}
+        if status == 0:
+            answer["cubin"] = (folder / "kernel.cubin").read_bytes()
+            answer["ptx"] = (folder / "kernel.ptx").read_text(encoding="utf-8")
+        return answer
+
+
+@memoised
+def nvcc_version(nvcc: str) -> str:
+    """As ``13.0.88``; "unknown" if it does not say."""
+    with suppress(OSError, TimeoutError):
+        _, text = _run([nvcc, "--version"], Path(tempfile.gettempdir()), VERSION_LIMIT_S)
+        _, _, after = text.partition(", V")
+        return after.split()[0] if after else "unknown"
+    return "unknown"
+
+
+def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int, str]:
+    """Exit status and output.  A file takes the output: a pipe could be held open by what nvcc started."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,  # its own process group, so that all of it can be killed
+        )
+        try:
+            status = process.wait(timeout=timeout_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError from None
+            raise
+        output.seek(0)
+        return status, output.read().decode("utf-8", "replace")
+
+
+# What a compiled kernel takes of a multiprocessor: read from the assembler's report and the cubin.
+#
+# ``ptxas -v`` reports registers, spills, stack and shared memory of each kernel in the same words whether
+# NVRTC or nvcc calls it; only it knows spills.  The size of the constant bank of the parameters, with what
+# the driver keeps there, is that of a section of the cubin, which is an ELF file.
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_PROPERTIES = re.compile(r"Function properties for (\S+)")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+_CONSTANT = ".nv.constant0."
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Of one kernel: registers per thread; the rest in bytes, per thread but for shared and constant memory.
+
+    `stack` is local memory: places for spilled registers, and arrays that are indexed at run time (as in the
+    slow path of sin).  Spills are what the instructions that spill move if each runs once.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+    constant: int
+
+
+def read_resources(log: str, cubin: bytes) -> dict[str, Resources]:
+    """Resources of every kernel, by name; kernels that the report lacks are left out."""
+    constant = {
+        name.removeprefix(_CONSTANT): size
+        for name, size in sections(cubin).items()
+        if name.startswith(_CONSTANT)
+    }
+    found: dict[str, Resources] = {}
+    entry = described = ""
+    stack = (0, 0, 0)
+    for line in log.splitlines():
+        if started := _ENTRY.search(line):
+            entry = started[1]
+        elif about := _PROPERTIES.search(line):
+            described = about[1]  # functions that were not inlined have properties as well
+        elif (frame := _STACK.search(line)) and described == entry:
+            stack = (int(frame[1]), int(frame[2]), int(frame[3]))
+        elif (used := _USED.search(line)) and described == entry:
+            shared = _SHARED.search(line)
+            found[entry] = Resources(
+                registers=int(used[1]),
+                spill_stores=stack[1],
+                spill_loads=stack[2],
+                stack=stack[0],
+                shared=int(shared[1]) if shared else 0,
+                constant=constant.get(entry, 0),
+            )
+    return found
+
+
+def sections(elf: bytes) -> Mapping[str, int]:
+    """Names and sizes of the sections of a 64-bit little-endian ELF file; none if it is something else."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        return {}
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + k * size) for k in range(count)]
+    start = headers[names][4]
+
+    def name(offset: int) -> str:
+        return elf[start + offset : elf.index(b"\0", start + offset)].decode("ascii", "replace")
+
+    return {name(h[0]): h[5] for h in headers}
+
+
+OLDEST = 70
+_ARCH = re.compile(r"sm_([1-9]\d{1,2})[af]?")
+_REFUSED_ARCH = re.compile(r"invalid value for --gpu-architecture|Unsupported gpu architecture")
+_REPORT = re.compile(r"ptxas (info    :|        \.)")
+_PLACE = re.compile(r"kernel\.cu\((\d+)\): (?:catastrophic |fatal )?error")
+_LOG_LIMIT = 6000
+_MOST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """A compiled source: machine code, PTX, what each kernel takes, and who made it.
+
+    `log` is the compiler's output, with the assembler's report.
+    """
+
+    cubin: bytes
+    ptx: str
+    resources: Mapping[str, Resources]
+    log: str
+    compiler: str
+
+
+def require_arch(text: str) -> str:
+    """`text` if it names an architecture that polyfuse has code for, as ``sm_90``. Raises PF722."""
+    found = _ARCH.fullmatch(text)
+    if found is None:
+        raise ToolchainError(
+            f"{text!r} is not an architecture of CUDA",
+            code="PF722",
+            hint="they are written like sm_80 or sm_90",
+        )
+    if int(found[1]) < OLDEST:
+        raise ToolchainError(
+            f"{text} is too old: the emitted code needs sm_{OLDEST} (Volta) or later, whose lanes of a warp "
+            "make progress on their own",
+            code="PF722",
+            hint='target="cpu" runs everywhere',
+        )
+    return text
+
+
+def compile_cuda(
+    source: str, arch: str = "sm_90", *, options: Options | None = None, timeout_s: float = 60.0
+) -> Cubin:
+    """The cubin of a CUDA source (one string without headers), from the cache if possible.
+
+    Raises ToolchainError: PF720 no compiler; PF721 it found errors, which the message shows with their
+    lines; PF722 it does not know `arch`; PF723 it crashed, or ran longer than `timeout_s` seconds and was
+    killed. Nothing half-written stays behind.
+    """
+    require_arch(arch)
+    compiler = find_cuda_compiler()
+    flags = _flags(arch, options or Options())
+
+    def build() -> Built:
+        cubin = _compile(compiler, source, arch, flags, timeout_s)
+        resources = {name: asdict(r) for name, r in cubin.resources.items()}
+        facts = {"resources": resources, "log": cubin.log, "compiler": cubin.compiler}
+        files = {
+            "kernel.cubin": cubin.cubin,
+            "kernel.ptx": cubin.ptx.encode(),
+            "kernel.cu": source.encode(),
+            "facts.json": json.dumps(facts).encode(),
+        }
+        return Built(files, {"what": f"cubin for {arch}"})
+
+    version = nvcc_version(compiler.path) if compiler.kind == "nvcc" else ""
+    key = cache_key(
+        [
+            ("what", "cubin"),
+            ("source", source),
+            ("compiler", f"{compiler.identity} {version}"),
+            ("flags", " ".join(flags)),
+            ("polyfuse", package_version()),
+        ]
+    )
+    folder = Cache.open_default().get_or_build(key, build)
+    facts = json.loads(read_file(folder / "facts.json"))
+    return Cubin(
+        cubin=read_file(folder / "kernel.cubin"),
+        ptx=read_text(folder / "kernel.ptx"),
+        resources={name: Resources(**r) for name, r in facts["resources"].items()},
+        log=facts["log"],
+        compiler=facts["compiler"],
+    )
+
+
+def _flags(arch: str, options: Options) -> tuple[str, ...]:
+    return (
+        f"--gpu-architecture={arch}",
+        "-std=c++17",
+        "--fmad=true",
+        f"--ftz={'true' if options.denormals == 'flush' else 'false'}",
+        "--prec-div=true",
+        "--prec-sqrt=true",
+        "--ptxas-options=-v",
+        "--disable-warnings",
+    )
+
+
+def _compile(
+    compiler: CudaCompiler, source: str, arch: str, flags: tuple[str, ...], timeout_s: float
+) -> Cubin:
+    answer = _answer(compiler, source, flags, timeout_s)
+    if "error" in answer:
+        raise ToolchainError(
+            f"NVRTC ({compiler.path}) cannot be used: {answer['error']}",
+            code="PF720",
+            hint=f"{INSTALL} installs one that works",
+        )
+    log = str(answer["log"])
+    if answer["status"] != 0:
+        raise _unknown_arch(arch, compiler, log) if _REFUSED_ARCH.search(log) else _failed(source, log)
+    data = answer["cubin"]
+    cubin = base64.b64decode(data) if isinstance(data, str) else bytes(data)
+    resources = read_resources(log, cubin)
+    missing = [name for name in _kernels(source) if name not in resources]
+    if missing:
+        raise ToolchainError(
+            f"the assembler's report says nothing of {', '.join(missing)}:\n{_shortened(log)}",
+            code="PF724",
+            hint=f"{INSTALL} installs a version whose report is known",
+        )
+    name = "NVRTC" if compiler.kind == "nvrtc" else "nvcc"
+    return Cubin(cubin, str(answer["ptx"]), resources, log, f"{name} {answer['version']}")
+
+
+def _answer(compiler: CudaCompiler, source: str, flags: tuple[str, ...], timeout_s: float) -> dict[str, Any]:
+    try:
+        if compiler.kind == "nvcc":
+            return compile_with_nvcc(compiler.path, source, flags, timeout_s)
+        return helper(compiler.path).compile(source, flags, timeout_s)
+    except (HelperLate, TimeoutError):
+        raise ToolchainError(
+            f"the CUDA compiler still ran after {timeout_s:g} s and was killed",
+            code="PF723",
+            hint="a smaller kernel compiles faster; a loaded machine needs a longer time-out",
+        ) from None
+    except (HelperEnded, OSError) as error:
+        raise ToolchainError(f"the CUDA compiler {error}", code="PF723", hint="out of memory?") from None
+
+
+def _kernels(source: str) -> list[str]:
+    """Names of the kernels that a source defines."""
+    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", source)
+
+
+def _unknown_arch(arch: str, compiler: CudaCompiler, log: str) -> ToolchainError:
+    return ToolchainError(
+        f"the CUDA compiler ({compiler.origin}) has no code for {arch}: {_shortened(log)}",
+        code="PF722",
+        hint=f"NVRTC 12.8 or 12.9 knows sm_70 to sm_121, 13 knows sm_75 and later; {INSTALL} installs 12.9",
+    )
+
+
+def _failed(source: str, log: str) -> ToolchainError:
+    lines = source.splitlines()
+    log = "\n".join(line for line in log.splitlines() if not _REPORT.match(line))
+    places = [int(n) for n in dict.fromkeys(_PLACE.findall(log))][:_MOST_LINES]
+    quoted = [f"{n:6d} | {lines[n - 1]}" for n in places if 0 < n <= len(lines)]
+    text = "\n".join([_shortened(log), *(["of the emitted source:", *quoted] if quoted else [])])
+    return ToolchainError(
+        f"the CUDA compiler failed:\n{text}",
+        code="PF721",
+        hint="that is a bug in polyfuse: please report the message",
+    )
+
+
+def _shortened(text: str) -> str:
+    """The beginning, where the first error is, and the end."""
+    text = text.strip() or "(no output)"
+    if len(text) <= _LOG_LIMIT:
+        return text
+    head, tail = text[: _LOG_LIMIT * 3 // 4], text[-_LOG_LIMIT // 4 :]
+    return f"{head}\n... ({len(text) - _LOG_LIMIT} more characters) ...\n{tail}"

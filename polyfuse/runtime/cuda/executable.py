@@ -1,0 +1,179 @@
+"""Running compiled kernels on a GPU.
+
+A `CudaExecutable` belongs to one choice of sizes and one device.  NumPy arrays are copied to the device and
+back; arrays that live there (torch, cupy, jax, numba, PyCUDA, our own) are used where they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from polyfuse.codegen.cuda.emit import CudaCode
+from polyfuse.diagnostics import ArgumentError
+from polyfuse.ir.launch_plan import GridPlan, PlanBuffer
+from polyfuse.options import Options
+from polyfuse.runtime.cpu.memory import Arena
+from polyfuse.runtime.cuda.call import Job, Resolver
+from polyfuse.runtime.cuda.compiler import compile_cuda
+from polyfuse.runtime.cuda.driver import Driver
+from polyfuse.runtime.cuda.grids import Grids
+from polyfuse.runtime.cuda.memory import DeviceMemory, Graph
+from polyfuse.runtime.cuda.open import open_driver
+from polyfuse.runtime.cuda.results import DeviceArray
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def load(code: CudaCode, *, flush_denormals: bool = True, index: int = 0) -> CudaExecutable:
+    """Compile for the device of this machine, and load.
+
+    Raises DeviceError PF740 or PF741 without a GPU, ToolchainError PF72x if the source cannot be compiled.
+    """
+    driver = open_driver(index)
+    options = Options(denormals="flush" if flush_denormals else "keep")
+    made = compile_cuda(code.source, driver.properties.arch, options=options)
+    return CudaExecutable(code, made.cubin, {}, driver)
+
+
+class CudaExecutable:
+    """Kernels of one operator at known sizes on one GPU. `run` is safe to call from several threads.
+
+    Raises DeviceError PF744 to PF746 when the device cannot hold the kernels or does not take the code.
+    """
+
+    def __init__(self, code: CudaCode, cubin: bytes, sizes: Mapping[str, int], driver: Driver) -> None:
+        self.code = code
+        self.plan: GridPlan = code.plan
+        self.sizes = dict(sizes)
+        self.driver = driver
+        self.remarks: tuple[str, ...] = ()
+        """What calls so far had to do besides launching, each once."""
+        self._memory = DeviceMemory.get(driver)
+        self._lock = threading.Lock()
+        with driver.current():
+            self._module = driver.load(cubin)
+            self._grids = Grids(self.plan, sizes, driver, self._module)
+        self._resolver = Resolver(
+            self._grids, self._memory, self._note, self._report if code.checks else None
+        )
+        self._buffers = [self._resolver.buffers()]  # of calls that are over, to be used again
+
+    def describe(self) -> str:
+        """The device, each launch with what it takes there, and remarks."""
+        lines = [self.driver.describe()]
+        for grid in self._grids.grids:
+            f = grid.function
+            if grid.product is not None:
+                lines.append(f"{f.name}: cuBLAS")
+                continue
+            x, y = grid.launch.threads
+            shared = f.shared_bytes + grid.launch.dynamic_bytes
+            lines.append(
+                f"{f.name}: {grid.blocks} blocks of {x} x {y} threads, {f.registers} registers, "
+                f"{shared} bytes shared, {f.local_bytes} bytes spilled or local"
+                + ", cooperative"
+                * grid.launch.cooperative
+            )
+        return "\n".join([*lines, *self.remarks])
+
+    def workspace(self) -> tuple[dict[str, int], int]:
+        """(workspace buffer -> offset in the block, bytes of the block)."""
+        return dict(self._grids.spaces), self._grids.workspace_bytes
+
+    # --- calls -------------------------------------------------------------------------------------------
+
+    def output(self, b: PlanBuffer) -> Array:
+        """Fresh host memory for a result."""
+        return Arena.get().empty(self._grids.shapes[b.name], b.dtype.numpy)
+
+    def device_output(self, b: PlanBuffer, stream: int | None = None) -> DeviceArray:
+        """Fresh memory on the device for a result, for use on a stream (None: this thread's own)."""
+        return self.device_array(self._grids.shapes[b.name], b.dtype.numpy, stream)
+
+    def device_array(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None = None
+    ) -> DeviceArray:
+        """The same in another shape: dims that are always used together are one in the plan."""
+        return DeviceArray.empty(self._memory, shape, dtype, stream)
+
+    def run(self, arrays: Mapping[str, object]) -> None:
+        """Run on the given arrays (name -> memory, for every buffer that is not workspace).
+
+        With a NumPy array among the results it returns when they are there; otherwise when all is queued on
+        the stream of the arrays. Raises ArgumentError for arrays that do not fit, PF450 (checked builds) for
+        an index out of range, and DeviceError PF742 (memory), PF743 (a kernel failed).
+        """
+        with self.driver.current():
+            try:
+                buffers = self._buffers.pop()
+            except IndexError:  # other threads are calling
+                buffers = self._resolver.buffers()
+            try:
+                job = self._resolver.resolve(arrays, buffers)
+                job.run()
+                if job.held:
+                    self._memory.hold(job.held, job.stream)
+            finally:
+                self._buffers.append(buffers)
+
+    def bind(self, arrays: Mapping[str, object], *, graph: bool = False) -> Callable[[], None]:
+        """A prepared call on fixed memory and a fixed stream: nothing is checked or looked up again.
+
+        `graph` makes one CUDA graph of it, where nothing has to be done on the host in between: arrays all on
+        the device, no scalars there, no checks; scalars keep the values that they have now. Not for two
+        threads at a time.
+        """
+        with self.driver.current():
+            job = self._resolver.resolve(arrays, self._resolver.buffers())
+            if graph and not job.on_host and any(g.blocks for g in self._grids.grids):
+                job = self._captured(arrays)
+        current, memory = self.driver.current, self._memory
+
+        def bound() -> None:
+            with current():
+                job.run()
+                if job.held:
+                    memory.hold(job.held, job.stream)
+
+        return bound
+
+    def _captured(self, arrays: Mapping[str, object]) -> Job:
+        """The job as a graph, on a stream of its own: nobody else's work may get into the capture."""
+        graph = Graph(self.driver)
+        job = self._resolver.resolve(arrays, self._resolver.buffers(), graph.stream)
+        graph.capture(job.steps)
+        job.graph = graph
+        return job
+
+    def profile(self, arrays: Mapping[str, object], repeat: int = 10) -> list[float]:
+        """Seconds of each launch of the plan: the best of `repeat` rounds, each of all launches in order."""
+        with self.driver.current():
+            buffers = self._resolver.buffers()
+            job = self._resolver.resolve(arrays, buffers)
+            job.run()  # fills what is copied at entry, and warms up
+            best = {grid: float("inf") for grid, _ in buffers.launches}
+            for _ in range(repeat):
+                if job.zero is not None:
+                    job.zero()
+                for grid, parameters in buffers.launches:
+                    step = partial(job.launch, grid, parameters)
+                    best[grid] = min(best[grid], self._memory.measure(step, job.stream))
+        return [best.get(grid, 0.0) for grid in self._grids.grids]
+
+    def _note(self, remark: str) -> None:
+        if remark not in self.remarks:
+            with self._lock:
+                self.remarks = (*self.remarks, remark)
+
+    def _report(self, number: int) -> None:
+        span, extent = self.code.checks[number - 1]
+        raise ArgumentError(
+            f"an index from data is out of range: '{span.text}' is not in 0..{extent}",
+            code="PF450",
+            span=span,
+        )

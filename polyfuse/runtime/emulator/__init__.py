@@ -1,0 +1,1 @@
+"""CUDA without a GPU: thread by thread, with checks."""

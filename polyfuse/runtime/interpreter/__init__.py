@@ -1,0 +1,1 @@
+"""Kernels without a compiler: the executable definition of the kernel IR."""

@@ -1,0 +1,1 @@
+"""The oracle: tensor graphs in float64 with bounds."""

@@ -1,0 +1,488 @@
+"""The scalar operations of the reference evaluator on `Val`s: value and bound of each one of `ir.ops.OPS`.
+
+Bounds of functions are taken at the ends of the interval that the operand may lie in, or from the
+derivative with a bound on the curvature; see `reference_values` for the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.ops import NEGATED, OPS
+from polyfuse.runtime.reference.values import (
+    SLACK,
+    Array,
+    Bound,
+    Val,
+    dot_bytes,
+    dot_words,
+    half,
+    is_exact,
+    join,
+    rounded,
+    undecided,
+    word,
+    wrapped,
+)
+
+# Special functions in float64 that NumPy lacks.
+#
+# `erf` is the method of the FreeBSD/Sun msun library (s_erf.c): rational approximations on four
+# intervals, error below 1 ulp.
+
+
+Floats = npt.NDArray[Any]
+
+_ERX = 8.45062911510467529297e-01
+_PP = (1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02,
+       -5.77027029648944159157e-03, -2.37630166566501626084e-05)  # fmt: skip
+_QQ = (1.0, 3.97917223959155352819e-01, 6.50222499887672944485e-02, 5.08130628187576562776e-03,
+       1.32494738004321644526e-04, -3.96022827877536812320e-06)  # fmt: skip
+_PA = (-2.36211856075265944077e-03, 4.14856118683748331666e-01, -3.72207876035701323847e-01,
+       3.18346619901161753674e-01, -1.10894694282396677476e-01, 3.54783043256182359371e-02,
+       -2.16637559486879084300e-03)  # fmt: skip
+_QA = (1.0, 1.06420880400844228286e-01, 5.40397917702171048937e-01, 7.18286544141962662868e-02,
+       1.26171219808761642112e-01, 1.36370839120290507362e-02, 1.19844998467991074170e-02)  # fmt: skip
+_RA = (-9.86494403484714822705e-03, -6.93858572707181764372e-01, -1.05586262253232909814e01,
+       -6.23753324503260060396e01, -1.62396669462573470355e02, -1.84605092906711035994e02,
+       -8.12874355063065934246e01, -9.81432934416914548592e00)  # fmt: skip
+_SA = (1.0, 1.96512716674392571292e01, 1.37657754143519042600e02, 4.34565877475229228821e02,
+       6.45387271733267880336e02, 4.29008140027567833386e02, 1.08635005541779435134e02,
+       6.57024977031928170135e00, -6.04244152148580987438e-02)  # fmt: skip
+_RB = (-9.86494292470009928597e-03, -7.99283237680523006574e-01, -1.77579549177547519889e01,
+       -1.60636384855821916062e02, -6.37566443368389627722e02, -1.02509513161107724954e03,
+       -4.83519191608651397019e02)  # fmt: skip
+_SB = (1.0, 3.03380607434824582924e01, 3.25792512996573918826e02, 1.53672958608443695994e03,
+       3.19985821950859553908e03, 2.55305040643316442583e03, 4.74528541206955367215e02,
+       -2.24409524465858183362e01)  # fmt: skip
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Floats) -> Floats:
+    total = np.full_like(x, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        total *= x
+        total += c
+    return total
+
+
+def _small(x: Floats) -> Floats:
+    z = x * x
+    return x + x * (_polynomial(_PP, z) / _polynomial(_QQ, z))
+
+
+def _middle(a: Floats) -> Floats:
+    s = a - 1.0
+    return _ERX + _polynomial(_PA, s) / _polynomial(_QA, s)
+
+
+def _tail(a: Floats, r: tuple[float, ...], q: tuple[float, ...]) -> Floats:
+    s = 1.0 / (a * a)
+    z = (a.view(np.int64) & ~np.int64(0xFFFFFFFF)).view(np.float64)  # the upper half of the bits
+    power = np.exp(-z * z - 0.5625) * np.exp((z - a) * (z + a) + _polynomial(r, s) / _polynomial(q, s))
+    return cast(Floats, 1.0 - power / a)
+
+
+def erf(x: Floats) -> Floats:
+    """The error function of a float64 array; NaN stays NaN."""
+    x = np.asarray(x, np.float64)
+    flat = np.ravel(x)
+    a = np.abs(flat)
+    out = np.where(np.isnan(a), a, 1.0)
+    for low, high, f in (
+        (0.84375, 1.25, _middle),
+        (1.25, 1.0 / 0.35, lambda v: _tail(v, _RA, _SA)),
+        (1.0 / 0.35, 6.0, lambda v: _tail(v, _RB, _SB)),
+    ):
+        where = np.flatnonzero((a >= low) & (a < high))
+        out[where] = f(a[where])
+    where = np.flatnonzero(a < 0.84375)
+    out[where] = _small(a[where])
+    return cast(Floats, np.copysign(out, flat).reshape(x.shape))
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """x % y of floats, with the sign of y, as kernels have it: 0 where the quotient is 2**53 or more, as
+    neighbours of x are then further apart than y."""
+    with np.errstate(all="ignore"):
+        far = np.floor(np.abs(np.asarray(x, np.float64) / np.asarray(y, np.float64))) >= 2.0**53
+    far &= np.isfinite(x) & np.not_equal(y, 0)
+    return np.where(far, np.copysign(np.zeros_like(y), y), np.mod(x, y))[()]
+
+
+def power(x: Any, y: Any) -> Any:
+    """x ** y, element by element.
+
+    For the number 0.5 NumPy takes a square root, which is NaN for minus infinity and -0.0 for -0.0; for an
+    array of it, as C for each element, it gives infinity and 0.0.
+    """
+    base, exponent = np.broadcast_arrays(x, y)
+    return np.power(np.atleast_1d(base), np.array(exponent, ndmin=1)).reshape(base.shape)[()]
+
+
+# --- arithmetic on floats --------------------------------------------------------------------------
+
+
+def _add(x: Val, y: Val, t: DType) -> Val:
+    ops = (x.e, y.e)
+    return rounded(x.v + y.v, join(*ops), t, ops, exact_if_held=True, nonneg=x.nonneg and y.nonneg)
+
+
+def _sub(x: Val, y: Val, t: DType) -> Val:
+    return rounded(x.v - y.v, join(x.e, y.e), t, (x.e, y.e), exact_if_held=True)
+
+
+def _mul(x: Val, y: Val, t: DType) -> Val:
+    same = x is y
+    e: Bound = 0.0
+    if not is_exact(x.e):
+        e = np.abs(y.v) * x.e
+        e = 2 * e + x.e * x.e if same else e
+    if not same and not is_exact(y.e):
+        e = join(e, np.abs(x.v) * y.e)
+        e = e if is_exact(x.e) else e + x.e * y.e
+    nonneg = same or (x.nonneg and y.nonneg)
+    return rounded(x.v * y.v, e, t, (x.e, y.e), exact_if_held=True, nonneg=nonneg)
+
+
+def _div(x: Val, y: Val, t: DType) -> Val:
+    q = x.v / y.v
+    nonneg = x.nonneg and y.nonneg
+    size = np.abs(y.v)
+    if is_exact(y.e):
+        e = x.e if is_exact(x.e) else x.e / size
+        power_of_two = y.v.size == 1 and bool(np.abs(np.frexp(y.v)[0]).flat[0] == 0.5)
+        return rounded(q, e, t, (x.e, y.e), exact_if_held=power_of_two, nonneg=nonneg)
+    e = join(np.abs(q) * y.e, x.e) / np.maximum(size - y.e, 0.0)
+    return rounded(q, e, t, (x.e, y.e, np.where(_crosses(y), np.inf, 0.0)), nonneg=nonneg)
+
+
+def _neg(x: Val, t: DType) -> Val:
+    return Val(-x.v, x.e)
+
+
+def _abs(x: Val, t: DType) -> Val:
+    return Val(np.abs(x.v), x.e, True)
+
+
+def _extreme(x: Val, y: Val, sign: float) -> Val:
+    v = np.maximum(x.v, y.v) if sign > 0 else np.minimum(x.v, y.v)
+    nonneg = (x.nonneg or y.nonneg) if sign > 0 else (x.nonneg and y.nonneg)
+    if is_exact(x.e) and is_exact(y.e):
+        return Val(v, 0.0, nonneg)
+    d = sign * (x.v - y.v)
+    near = np.asarray(join(x.e, y.e))
+    e = np.where(d > near, x.e, np.where(d < -near, y.e, np.maximum(x.e, y.e)))
+    return Val(v, np.where(np.isfinite(v) | undecided(near), e, 0.0), nonneg)
+
+
+def _min(x: Val, y: Val, t: DType) -> Val:
+    return _extreme(x, y, -1.0)
+
+
+def _max(x: Val, y: Val, t: DType) -> Val:
+    return _extreme(x, y, 1.0)
+
+
+def _floor_divide(x: Val, y: Val, t: DType) -> Val:
+    q = _div(x, y, t)
+    v = np.floor_divide(x.v, y.v)
+    error = np.maximum(SLACK * t.eps * np.abs(q.v), q.e)
+    exact = (np.asarray(join(x.e, y.e)) == 0) & (np.rint(q.v) == q.v)
+    unsure = (np.floor(q.v - error) != np.floor(q.v + error)) & ~exact & np.isfinite(v)
+    return rounded(v, 0.0, t, (x.e, y.e, _undecided_where(unsure)), exact_if_held=True)
+
+
+def _mod(x: Val, y: Val, t: DType) -> Val:
+    whole = _floor_divide(x, y, t)
+    e = join(x.e, 0.0 if is_exact(y.e) else np.abs(whole.v) * y.e)
+    size = np.maximum(np.abs(x.v), np.abs(y.v))
+    return rounded(remainder(x.v, y.v), e, t, (x.e, y.e, whole.e), magnitude=size)
+
+
+def _pow(x: Val, y: Val, t: DType) -> Val:
+    n = float(y.v.flat[0]) if y.v.size == 1 and is_exact(y.e) else math.nan
+    if n == 2.0:
+        return _mul(x, x, t)
+    if n == 1.0:
+        return x
+    f = power(x.v, y.v)
+    size, ex, ey = np.abs(x.v), np.asarray(x.e), np.asarray(y.e)
+    usual = np.where((size > 0) & (size < np.inf), size, 1.0)
+    log = np.abs(np.log(usual))
+    slope = -np.log1p(-np.minimum(ex / usual, 1.0))
+    e = np.abs(f) * np.expm1(np.abs(y.v) * slope + log * ey + slope * ey)
+    crossing = (ex > 0) & (ex >= size)
+    tame = crossing & (y.v > ey) & (((np.rint(y.v) == y.v) & (ey == 0)) | x.nonneg)
+    if crossing.any():
+        reach = np.power(size + ex, y.v + ey) + np.abs(f)
+        e = np.where(tame, reach, np.where((y.v == 0) & (ey == 0), 0.0, e))
+    unsafe = _undecided_where(crossing & ~tame & ~((y.v == 0) & (ey == 0)))
+    roundings = 1.0 + np.abs(y.v) * log
+    return rounded(f, e, t, (x.e, y.e, unsafe), roundings=roundings, nonneg=x.nonneg or n % 2 == 0)
+
+
+# --- functions of one float ------------------------------------------------------------------------
+
+
+def _exp(x: Val, t: DType) -> Val:
+    f = np.exp(x.v)
+    e = 0.0 if is_exact(x.e) else f * np.expm1(x.e)
+    return rounded(f, e, t, (x.e,), nonneg=True)
+
+
+def _log(x: Val, t: DType) -> Val:
+    if is_exact(x.e):
+        return rounded(np.log(x.v), 0.0, t)
+    e = -np.log1p(-np.minimum(x.e / np.where(x.e > 0, np.abs(x.v), 1.0), 1.0))
+    return rounded(np.log(x.v), e, t, (x.e, np.where(_crosses(x), np.inf, 0.0)))
+
+
+def _sqrt(x: Val, t: DType) -> Val:
+    f = np.sqrt(np.maximum(x.v, 0.0) if x.nonneg else x.v)
+    if is_exact(x.e):
+        return rounded(f, 0.0, t, nonneg=True)
+    e = x.e / (f + np.sqrt(np.maximum(x.v - x.e, 0.0)))
+    e = np.where(x.e == 0, 0.0, np.maximum(e, np.sqrt(np.abs(x.v) + x.e) - f))
+    unsafe: Bound = 0.0 if x.nonneg else np.where(_crosses(x), np.inf, 0.0)
+    return rounded(f, e, t, (x.e, unsafe), nonneg=True)
+
+
+def _rsqrt(x: Val, t: DType) -> Val:
+    f = 1.0 / np.sqrt(x.v)
+    if is_exact(x.e):
+        return rounded(f, 0.0, t, nonneg=True)
+    ratio = np.minimum(x.e / np.where(x.e > 0, np.abs(x.v), 1.0), 1.0)
+    e = np.where(x.e == 0, 0.0, f * np.expm1(-0.5 * np.log1p(-ratio)))
+    return rounded(f, e, t, (x.e, np.where(_crosses(x), np.inf, 0.0)), nonneg=True)
+
+
+def _crosses(x: Val) -> Array:
+    """Where the interval holds 0 although the value is not exact."""
+    return cast(Array, (np.asarray(x.e) > 0) & (np.abs(x.v) <= x.e))
+
+
+def _bend(x: Val, slope: Array, curve: float, most: float, span: float) -> Bound:
+    """|f(x + d) - f(x)| for |d| <= e: slope, half the largest curvature, largest slope, range."""
+    if is_exact(x.e):
+        return 0.0
+    return np.where(
+        np.isinf(x.e), np.inf, np.minimum(slope * x.e + curve * x.e * x.e, most * x.e).clip(0, span)
+    )
+
+
+def _tanh(x: Val, t: DType) -> Val:
+    f = np.tanh(x.v)
+    return rounded(f, _bend(x, 1.0 - f * f, 0.385, 1.0, 2.0), t, (x.e,))
+
+
+def _sigmoid(x: Val, t: DType) -> Val:
+    small = np.exp(-np.abs(x.v))
+    f = np.where(x.v >= 0, 1.0, small) / (1.0 + small)
+    return rounded(f, _bend(x, small / (1.0 + small) ** 2, 0.0482, 0.25, 1.0), t, (x.e,), nonneg=True)
+
+
+def _erf(x: Val, t: DType) -> Val:
+    slope = 2.0 / math.sqrt(math.pi) * np.exp(-x.v * x.v) if not is_exact(x.e) else x.v
+    return rounded(erf(x.v), _bend(x, slope, 0.485, 1.1284, 2.0), t, (x.e,))
+
+
+def _sin(x: Val, t: DType) -> Val:
+    e = _bend(x, np.abs(np.cos(x.v)), 0.5, 1.0, 2.0)
+    return rounded(np.sin(x.v), e, t, (x.e,), magnitude=_finite_or_nan(np.minimum(np.abs(x.v), 1.0), x.v))
+
+
+def _cos(x: Val, t: DType) -> Val:
+    e = _bend(x, np.abs(np.sin(x.v)), 0.5, 1.0, 2.0)
+    return rounded(np.cos(x.v), e, t, (x.e,), magnitude=_finite_or_nan(np.ones_like(x.v), x.v))
+
+
+def _finite_or_nan(a: Array, x: Array) -> Array:
+    return np.where(np.isfinite(x), a, np.nan)
+
+
+# --- discrete ---------------------------------------------------------------------------------------
+
+
+def _undecided_where(mask: Array) -> Bound:
+    return np.where(mask, np.inf, 0.0) if mask.any() else 0.0
+
+
+def _stepwise(f: Callable[[Array], Array]) -> Callable[[Val, DType], Val]:
+    def op(x: Val, t: DType) -> Val:
+        v = f(x.v)
+        if is_exact(x.e):
+            return Val(v, 0.0, x.nonneg)
+        unsure = f(x.v - x.e) != f(x.v + x.e)
+        return Val(v, _undecided_where((unsure & np.isfinite(x.v)) | undecided(x.e)), x.nonneg)
+
+    return op
+
+
+def _isnan(x: Val, t: DType) -> Val:
+    return Val(np.isnan(x.v), 0.0 if is_exact(x.e) else _undecided_where(undecided(x.e)))
+
+
+def compare(f: Callable[[Array, Array], Array]) -> Callable[[Val, Val, DType], Val]:
+    """A comparison; undecided where the intervals of two inexact numbers meet."""
+
+    def op(x: Val, y: Val, t: DType) -> Val:
+        near = join(x.e, y.e)
+        if is_exact(near):
+            return Val(f(x.v, y.v))
+        if x.v.dtype != np.float64:
+            return Val(f(x.v, y.v), near)
+        unsure = (np.abs(x.v - y.v) <= near) & (near > 0)
+        return Val(f(x.v, y.v), _undecided_where(unsure | undecided(near)))
+
+    return op
+
+
+def _and(x: Val, y: Val, t: DType) -> Val:
+    v = x.v & y.v
+    if is_exact(x.e) and is_exact(y.e):
+        return Val(v)
+    off = (~x.v & (np.asarray(x.e) == 0)) | (~y.v & (np.asarray(y.e) == 0))
+    return Val(v, _undecided_where(undecided(join(x.e, y.e)) & ~off))
+
+
+def _or(x: Val, y: Val, t: DType) -> Val:
+    v = x.v | y.v
+    if is_exact(x.e) and is_exact(y.e):
+        return Val(v)
+    on = (x.v & (np.asarray(x.e) == 0)) | (y.v & (np.asarray(y.e) == 0))
+    return Val(v, _undecided_where(undecided(join(x.e, y.e)) & ~on))
+
+
+def _not(x: Val, t: DType) -> Val:
+    return Val(~x.v, x.e)
+
+
+# --- integers ---------------------------------------------------------------------------------------
+
+
+def _integer(f: Callable[..., Array]) -> Callable[..., Val]:
+    def op(*args: Val | DType) -> Val:
+        *operands, t = args
+        assert isinstance(t, DType)
+        vals = [x for x in operands if isinstance(x, Val)]
+        return Val(wrapped(np.asarray(f(*(x.v for x in vals))), t), join(*(x.e for x in vals)))
+
+    return op
+
+
+def _divide_or_zero(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: np.where(b == 0, 0, f(a, np.where(b == 0, 1, b)))
+
+
+def _integer_power(a: Array, b: Array) -> Array:
+    return np.power(a, np.maximum(b, 0))
+
+
+UNARY_FLOAT: dict[str, Callable[[Val, DType], Val]] = {
+    "neg": _neg, "abs": _abs, "exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "tanh": _tanh,
+    "sigmoid": _sigmoid, "erf": _erf, "sin": _sin, "cos": _cos, "isnan": _isnan,
+    "floor": _stepwise(np.floor), "ceil": _stepwise(np.ceil), "round": _stepwise(np.rint),
+}  # fmt: skip
+BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "floordiv": _floor_divide, "mod": _mod,
+    "pow": _pow, "min": _min, "max": _max,
+}  # fmt: skip
+COMPARISONS: dict[str, Callable[[Val, Val, DType], Val]] = {
+    **{name: compare(getattr(np, OPS[name].numpy)) for name in NEGATED},
+    "and": _and,
+    "or": _or,
+}
+INTEGER: dict[str, Callable[..., Val]] = {
+    "add": _integer(np.add), "sub": _integer(np.subtract), "mul": _integer(np.multiply),
+    "floordiv": _integer(_divide_or_zero(np.floor_divide)), "mod": _integer(_divide_or_zero(np.mod)),
+    "pow": _integer(_integer_power), "min": _integer(np.minimum), "max": _integer(np.maximum),
+    "neg": _integer(np.negative), "abs": _integer(np.abs),
+    "word": _integer(word), "dot_words": _integer(dot_words),
+    "half": _integer(half), "dot_bytes": _integer(dot_bytes),
+    "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),
+    "isnan": lambda x, t: Val(np.zeros(x.v.shape, bool), x.e),
+}  # fmt: skip
+
+
+def apply_op(op: str, args: tuple[Val, ...], operand: DType, result: DType) -> Val:
+    """One operation of `ir.ops.OPS` on operands of type `operand`."""
+    if op == "not":
+        return _not(args[0], result)
+    if op in COMPARISONS:
+        return COMPARISONS[op](args[0], args[1], result)
+    if operand.is_float:
+        if len(args) == 1:
+            return UNARY_FLOAT[op](args[0], result)
+        return BINARY_FLOAT[op](args[0], args[1], result)
+    if operand.is_bool and op in ("min", "max"):
+        return (_and if op == "min" else _or)(args[0], args[1], result)
+    return INTEGER[op](*args, result)
+
+
+# --- casts and choices ------------------------------------------------------------------------------
+
+
+def cast_to(x: Val, source: DType, target: DType) -> Val:
+    """Conversion: floats round (bound grows, the value stays), to integers truncates, bool is != 0."""
+    if source is target:
+        return x
+    if target.is_bool:
+        zero = Val(np.zeros((), x.v.dtype))
+        return COMPARISONS["ne"](x, zero, target)
+    if source.is_float and target.is_float:
+        wider = target.eps <= source.eps and target.bits > source.bits
+        if wider:
+            return x
+        return rounded(x.v, x.e, target, (x.e,), exact_if_held=True, nonneg=x.nonneg)
+    if target.is_float:
+        v = x.v.astype(np.float64)
+        nonneg = x.nonneg or source.is_bool
+        return rounded(v, join(x.e), target, (x.e,), exact_if_held=True, nonneg=nonneg)
+    if source.is_float:
+        return _truncated(x, target)
+    return Val(wrapped(x.v.astype(np.int64), target), x.e)
+
+
+def _truncated(x: Val, target: DType) -> Val:
+    """Float to integer, which never falls as the number grows: decided where the interval's ends agree."""
+    v = _saturated(x.v, target)
+    if is_exact(x.e):
+        return Val(v)
+    unsure = _saturated(x.v - x.e, target) != _saturated(x.v + x.e, target)
+    return Val(v, _undecided_where(unsure | undecided(x.e)))
+
+
+def _saturated(x: Array, target: DType) -> Array:
+    """Toward zero, within the limits of the type; NaN gives 0.
+
+    The largest i64 is no float64: numbers from 2^63 on are chosen, not converted."""
+    low, high = np.iinfo(target.numpy).min, np.iinfo(target.numpy).max
+    top = float(high) if target.bits < 64 else 2.0**63
+    within = (x > float(low)) & (x < top)
+    whole = np.where(within, x, 0.0).astype(np.int64)
+    return np.where(x >= top, high, np.where(x <= float(low), low, whole))
+
+
+def choose(cond: Val, then: Val, other: Val, is_float: bool) -> Val:
+    """`then if cond else other`. Where the condition is undecided but both sides nearly agree, the
+    bound covers both (a kink, not a jump); else the element is undecided."""
+    v = np.where(cond.v, then.v, other.v)
+    e: Bound = 0.0
+    if not (is_exact(then.e) and is_exact(other.e)):
+        e = np.where(cond.v, then.e, other.e)
+    nonneg = then.nonneg and other.nonneg
+    if is_exact(cond.e):
+        return Val(v, e, nonneg)
+    unsure = undecided(cond.e)
+    if not is_float:
+        return Val(v, np.where(unsure & (then.v != other.v), np.inf, e), nonneg)
+    both = np.asarray(join(then.e, other.e))
+    gap = np.abs(then.v - other.v)
+    hull = np.where((gap <= SLACK * both) | (then.v == other.v), gap + both, np.inf)
+    return Val(v, np.where(unsure, np.maximum(hull, e), e), nonneg)

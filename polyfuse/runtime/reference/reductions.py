@@ -1,0 +1,224 @@
+"""Reductions of the reference evaluator: partial results of blocks, their sum, and the bound of it.
+
+A sum carries (sum v, sum |v|, sum e); an extreme the value and the ends of its interval; a product
+(prod v, undecided terms, prod (|v| + e)).  Partial results of the blocks of one reduction are merged.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.ops import COMBINES, OPS
+from polyfuse.runtime.reference.block import Store
+from polyfuse.runtime.reference.values import (
+    Array,
+    Bound,
+    Val,
+    growth,
+    integers_exact_to,
+    is_exact,
+    rounded,
+    undecided,
+    wrapped,
+)
+
+_INT64 = np.iinfo(np.int64)
+
+
+@dataclass(slots=True)
+class Partial:
+    """What is known of a reduction after some of its terms: value, two helpers, integers only, sign."""
+
+    v: Array
+    low: Array
+    high: Array
+    exact: bool
+    nonneg: bool
+
+
+def identity(op: str, dtype: DType) -> float | int | bool:
+    """What an empty reduction gives; for max and min only a start, the language has none."""
+    if op in ("any", "all"):
+        return op == "all"
+    if op in ("sum", "prod"):
+        return 0 if op == "sum" else 1
+    if dtype.is_float:
+        return -math.inf if op == "max" else math.inf
+    if dtype.is_bool:
+        return op == "min"
+    info = np.iinfo(dtype.numpy)
+    return int(info.min if op == "max" else info.max)
+
+
+def partial(op: str, term: Val, shape: tuple[int, ...], axes: tuple[int, ...], mask: Array | None) -> Partial:
+    """Reduce a block of terms over `axes`, which stay with extent 1."""
+    v, e = np.broadcast_to(term.v, shape), term.e
+    if not is_exact(e):
+        e = np.broadcast_to(np.asarray(e), shape)
+    if mask is not None:
+        v = np.where(mask, v, _neutral(op, v))
+        e = e if is_exact(e) else np.where(mask, e, 0.0)
+    reduce = functools.partial(_REDUCE[op], axis=axes, keepdims=True)
+    total = np.asarray(reduce(v))
+    exact = is_exact(e)
+    if v.dtype != np.float64:
+        lost = np.zeros(total.shape) if exact else np.sum(e, axis=axes, keepdims=True)
+        if op in ("any", "all") and not exact:
+            sure = (v if op == "any" else ~v) & (np.asarray(e) == 0)
+            lost = np.where(sure.any(axis=axes, keepdims=True), 0.0, lost)
+        return Partial(total, lost, lost, exact, False)
+    if op == "sum":
+        size = np.abs(v)
+        whole = exact and bool((np.rint(v) == v).all())
+        error = np.zeros(total.shape) if exact else np.sum(e, axis=axes, keepdims=True)
+        return Partial(total, np.sum(size, axis=axes, keepdims=True), error, whole, term.nonneg)
+    if op == "prod":
+        whole = exact and bool((np.rint(v) == v).all())
+        far = total if exact else np.prod(np.abs(v) + e, axis=axes, keepdims=True)
+        lost = np.zeros(total.shape)
+        if not exact:
+            lost += np.sum(undecided(e), axis=axes, keepdims=True)
+        return Partial(total, lost, np.abs(far), whole, term.nonneg)
+    low, high = (total, total) if exact else (reduce(v - e), reduce(v + e))
+    return Partial(total, low, high, exact, term.nonneg)
+
+
+def _neutral(op: str, v: Array) -> float | int | bool:
+    """What does not change a reduction of values as they are held here (float64, int64, bool)."""
+    if op in ("sum", "prod", "any", "all"):
+        return op in ("prod", "all")
+    if v.dtype == np.float64:
+        return -math.inf if op == "max" else math.inf
+    if v.dtype == np.bool_:
+        return op == "min"
+    return int(_INT64.min if op == "max" else _INT64.max)
+
+
+_REDUCE: dict[str, Callable[..., Array]] = {
+    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any, "all": np.all,
+}  # fmt: skip
+MERGE: dict[str, np.ufunc] = {r: getattr(np, OPS[op].numpy) for r, op in COMBINES.items()}
+
+
+def merge(op: str, a: Partial, b: Partial) -> Partial:
+    join = MERGE[op]
+    exact, nonneg = a.exact and b.exact, a.nonneg and b.nonneg
+    if a.v.dtype != np.float64:
+        lost = a.low + b.low
+        if op in ("any", "all"):
+            stop = op == "any"
+            sure = ((a.v == stop) & (a.low == 0)) | ((b.v == stop) & (b.low == 0))
+            lost = np.where(sure, 0.0, lost)
+        return Partial(join(a.v, b.v), lost, lost, exact, nonneg)
+    low = np.add if op in ("sum", "prod") else join
+    high = np.add if op == "sum" else join
+    return Partial(join(a.v, b.v), low(a.low, b.low), high(a.high, b.high), exact, nonneg)
+
+
+def finish(op: str, p: Partial, dtype: DType, n: int) -> Val:
+    """The value of a reduction of `n` terms (or fewer) in type `dtype`."""
+    if p.v.dtype != np.float64:
+        v = p.v if dtype.is_bool else wrapped(p.v.astype(np.int64), dtype)
+        return Val(v, np.where(undecided(p.low), np.inf, 0.0) if p.low.any() else 0.0)
+    if op == "sum":
+        if p.exact and bool(p.low.max(initial=0.0) <= integers_exact_to(dtype)):
+            return Val(p.v, 0.0, p.nonneg)
+        e: Bound = p.high
+        roundings = growth(n)
+        return rounded(p.v, e, dtype, (e,), roundings=roundings, magnitude=p.low, nonneg=p.nonneg)
+    if op == "prod":
+        size = np.abs(p.v)
+        if p.exact and bool(((size >= 1) & (size <= integers_exact_to(dtype))).all()):
+            return Val(p.v, 0.0, p.nonneg)
+        e = 0.0 if p.exact else np.maximum(p.high - size, 0.0)
+        unknown = np.where(p.low > 0, np.inf, 0.0)
+        return rounded(p.v, e, dtype, (unknown,), roundings=growth(n), nonneg=p.nonneg)
+    if p.exact:
+        return Val(p.v, 0.0, p.nonneg)
+    finite = np.isfinite(p.v)
+    e = np.maximum(p.high - p.v, p.v - p.low)
+    e = np.where(finite, np.where(np.isnan(e), np.inf, e), 0.0)
+    settled = finite | np.isnan(p.v) | (p.low == p.high)
+    return Val(p.v, np.where(settled, e, np.inf), p.nonneg)
+
+
+def arg_extreme(op: str, term: Val, shape: tuple[int, ...], axis: int, mask: Array | None, start: int) -> Val:
+    """Index of the first extreme along `axis`; undecided where another term may be it."""
+    v = np.broadcast_to(term.v, shape)
+    e = np.broadcast_to(np.asarray(term.e), shape)
+    sign = 1 if op == "argmax" else -1
+    v = v.astype(np.float64) if v.dtype == np.bool_ else v
+    if mask is not None:
+        v = np.where(mask, v, _neutral(op[3:], v))
+    best = (np.max if sign > 0 else np.min)(v, axis=axis, keepdims=True)
+    hit = (v == best) | ((v != v) & (best != best))
+    if mask is not None:
+        hit = hit & mask
+    at = np.argmax(hit, axis=axis)
+    at = np.expand_dims(at, axis)
+    if is_exact(term.e):
+        return Val(at + start)
+    chosen = np.take_along_axis(e, at, axis)
+    others = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape).copy()
+    np.put_along_axis(others, at, False, axis)
+    near = (np.abs(v - best) <= e + chosen) & (e + chosen > 0) & others
+    lost = near.any(axis=axis, keepdims=True) | undecided(e).any(axis=axis, keepdims=True)
+    return Val(at + start, np.where(lost, np.inf, 0.0))
+
+
+# Accumulation (`+=`, `max=`, `min=`) of the reference evaluator into a tensor.
+
+
+def scattered(op: str, store: Store, flat: Array, v: Array, e: Array, exact: bool) -> Val:
+    """The tensor `store` after ``flat element flat[k] op= v[k]``; `exact` says that `e` is 0."""
+    exact = exact and is_exact(store.e)
+    size = store.v.size
+    old = np.broadcast_to(np.asarray(store.e, np.float64), store.shape).reshape(-1)
+    start = store.v.reshape(-1)
+    total = _at(op, start, flat, v)
+    if store.dtype.is_float:
+        val = _float(op, Store(store.dtype, start, old), total, flat, v, e, exact)
+    else:
+        lost = 0.0 if exact else old + np.bincount(flat, e, size)
+        val = Val(total if store.dtype.is_bool else wrapped(total, store.dtype), lost)
+    return Val(_shaped(val.v, store), val.e if is_exact(val.e) else _shaped(np.asarray(val.e), store))
+
+
+def _shaped(a: Array, store: Store) -> Array:
+    return np.array(np.broadcast_to(a, (store.v.size,))).reshape(store.shape)
+
+
+def _at(op: str, start: Array, flat: Array, v: Array) -> Array:
+    if op == "sum" and start.dtype == np.float64:
+        return start + np.bincount(flat, v, start.size)
+    total = start.copy()
+    MERGE[op].at(total, flat, v.astype(start.dtype))
+    return total
+
+
+def _float(op: str, store: Store, total: Array, flat: Array, v: Array, e: Array, exact: bool) -> Val:
+    start, old, t = store.v, np.asarray(store.e), store.dtype
+    if op in ("max", "min"):
+        if exact:
+            return Val(total)
+        low, high = _at(op, start - old, flat, v - e), _at(op, start + old, flat, v + e)
+        return finish(op, Partial(total, low, high, False, False), t, 2)
+    count = np.bincount(flat, minlength=start.size)
+    terms = 1.0 + count
+    roundings = np.where(count > 0, np.log2(terms) + np.sqrt(terms) / 8.0, 0.0)
+    if op == "prod":
+        far = _at(op, np.abs(start) + old, flat, np.abs(v) + e)
+        lost = np.maximum(far - np.abs(total), 0.0)
+        return rounded(total, lost, t, (lost,), roundings=roundings)
+    size = _at(op, np.abs(start), flat, np.abs(v))
+    whole = exact and bool((np.rint(v) == v).all() and (np.rint(start) == start).all())
+    if whole and bool(size.max(initial=0.0) <= integers_exact_to(t)):
+        return Val(total)
+    lost = _at(op, old, flat, e)
+    return rounded(total, lost, t, (lost,), roundings=roundings, magnitude=size)

@@ -1,0 +1,1 @@
+"""The C++ compiler: found, run, its libraries loaded."""

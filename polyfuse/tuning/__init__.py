@@ -1,0 +1,1 @@
+"""Variants of an operator's code, tried and timed."""

@@ -1,0 +1,192 @@
+"""What a measurement of variants found: a row for each, and which one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.packing.packing import Packing
+from polyfuse.layers.stitching.stitching import Stitching
+
+MODEL = "as the model has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a variant can change: the layers and the knobs of code generation."""
+
+    fusion: LoopFusion | None
+    stitching: Stitching | None
+    packing: Packing | None
+    knobs: CpuKnobs
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Changes by name, all of `CHANGES`; none: everything as the model has it."""
+
+    changes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self.changes) or MODEL
+
+    def known(self) -> Variant:
+        """Itself. Raises ValueError if a change is none of `CHANGES`."""
+        for name in self.changes:
+            if name not in CHANGES:
+                raise ValueError(f"there is no change {name!r}")
+        return self
+
+    def of(self, base: Choices) -> Choices:
+        """The choices with the changes made."""
+        for name in self.changes:
+            base = CHANGES[name](base)
+        return base
+
+    def joined(self, other: Variant) -> Variant | None:
+        """Both at once; None where they change the same thing."""
+        mine, theirs = (self.of(_NOTHING), other.of(_NOTHING))
+        for part in ("fusion", "stitching", "packing", "knobs"):
+            a, b, n = getattr(mine, part), getattr(theirs, part), getattr(_NOTHING, part)
+            if part == "knobs":
+                if any(getattr(a, f) != getattr(n, f) and getattr(b, f) != getattr(n, f) for f in _FIELDS):
+                    return None
+            elif a != n and b != n:
+                return None
+        return Variant((*self.changes, *other.changes))
+
+
+Change = Callable[[Choices], Choices]
+
+
+def _fusion(**fields: Any) -> Change:
+    return lambda c: replace(c, fusion=c.fusion and replace(c.fusion, **fields))
+
+
+def _stitching(**fields: Any) -> Change:
+    return lambda c: replace(c, stitching=c.stitching and replace(c.stitching, **fields))
+
+
+def _knobs(**fields: Any) -> Change:
+    return lambda c: replace(c, knobs=replace(c.knobs, **fields))
+
+
+CHANGES: Mapping[str, Change] = {
+    "non-temporal stores": _knobs(stream=True),
+    "plain stores": _knobs(stream=False),
+    "no prefetch of rows": _knobs(ahead=0),
+    "prefetch 1 row ahead": _knobs(ahead=1),
+    "prefetch 2 rows ahead": _knobs(ahead=2),
+    "prefetch 4 rows ahead": _knobs(ahead=4),
+    "rows one by one": _knobs(rows=1),
+    "unroll-and-jam of 2 rows": _knobs(rows=2),
+    "unroll-and-jam of 4 rows": _knobs(rows=4),
+    "unroll-and-jam of 16 rows": _knobs(jointly=True),
+    "no unroll-and-jam of 16 rows": _knobs(jointly=False),
+    "software pipelining": _knobs(skew=True),
+    "no software pipelining": _knobs(skew=False),
+    "128 bytes of accumulators": _knobs(lane_bytes=128),
+    "512 bytes of accumulators": _knobs(lane_bytes=512),
+    "1 chunk a thread": _knobs(chunks=1),
+    "32 chunks a thread": _knobs(chunks=32),
+    "1 thread": _knobs(threads=1),
+    "kernels apart": lambda c: replace(c, stitching=None),
+    "stitched wherever possible": _stitching(rows=1),
+    "temporaries stored": _fusion(rematerialise=False),
+    "reductions in one pass": _stitching(online=True),
+    "reductions in two passes": _stitching(online=False),
+    "micro-graphs": _fusion(partition="rules"),
+    "blocks of 512": _knobs(strip=512),
+    "blocks of 8192": _knobs(strip=8192),
+    "64 columns a block": _knobs(sunk_strip=64),
+    "1024 columns a block": _knobs(sunk_strip=1024),
+    "1 partial result a thread": _knobs(partials=1),
+    "16 partial results a thread": _knobs(partials=16),
+    "16 kB of a worker's arrays": _knobs(local_bytes=16 << 10),
+    "1 MB of a worker's arrays": _knobs(local_bytes=1 << 20),
+}
+
+
+_NOTHING = Choices(LoopFusion(), Stitching(), Packing(), CpuKnobs())
+_FIELDS = tuple(CpuKnobs.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant: seconds projected and measured (None: not measured, and why); `spread` says how far the
+    shortest times of alternate rounds are apart, relative to them."""
+
+    variant: Variant
+    predicted: float
+    measured: float | None
+    note: str = ""
+    spread: float = 0.0
+
+    @property
+    def shown(self) -> str:
+        """``345.8 +- 2%``, or why it was not measured."""
+        if self.measured is None:
+            return self.note
+        return f"{self.measured * 1e6:.1f}" + (f" +- {self.spread:.0%}" if isfinite(self.spread) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Variants of one operator. note: why nothing was measured; seconds: what the search took.
+
+    `print` shows a table, the one that is taken marked with a star.
+    """
+
+    operator: str
+    rows: tuple[Row, ...]
+    chosen: Variant
+    note: str = ""
+    seconds: float = 0.0
+
+    @property
+    def timed(self) -> tuple[Row, ...]:
+        return tuple(r for r in self.rows if r.measured is not None)
+
+    def __str__(self) -> str:
+        head = f"tuning of {self.operator}: {self.note or f'{len(self.timed)} variants measured'}"
+        if not self.rows:
+            return head
+        table = [("", "variant", "projected us", "measured us")]
+        for r in self.rows:
+            mark = "*" if r.variant == self.chosen else ""
+            table.append((mark, str(r.variant), f"{r.predicted * 1e6:.1f}", r.shown))
+        widths = [max(len(r[c]) for r in table) for c in range(3)]
+        lines = [
+            f"{m.ljust(widths[0])} {v.ljust(widths[1])}  {p.rjust(widths[2])}  {s}" for m, v, p, s in table
+        ]
+        return "\n".join([head, *(line.rstrip() for line in lines)])
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [[r.variant.changes, r.predicted, r.measured, r.note, r.spread] for r in self.rows]
+        return {
+            "operator": self.operator,
+            "rows": rows,
+            "chosen": self.chosen.changes,
+            "note": self.note,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> Tuning:
+        """Raises KeyError, TypeError or ValueError for anything else than `as_json` gave."""
+        rows = tuple(
+            Row(
+                Variant(tuple(changes)).known(),
+                float(predicted),
+                measured and float(measured),
+                str(note),
+                float(apart),
+            )
+            for changes, predicted, measured, note, apart in data["rows"]
+        )
+        chosen = Variant(tuple(data["chosen"])).known()
+        return cls(str(data["operator"]), rows, chosen, str(data["note"]), float(data["seconds"]))

@@ -1,0 +1,1 @@
+"""Pictures (SVG): schedules, threads, launches."""

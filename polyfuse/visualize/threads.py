@@ -1,0 +1,207 @@
+"""Which thread of a GPU kernel touches which element, as a picture (SVG text).
+
+    thread_svg(kernel, statement)
+
+A line is what the threads of a row do in one round; its boxes are threads, a box has the elements of one
+vector.  What one thread of the first block touches is coloured: its elements of every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, islice, product
+
+from polyfuse.ir.index_expr import IndexExpr, evaluate
+from polyfuse.ir.kernel import Kernel, placement
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, statement_reads
+from polyfuse.visualize.svg import EDGE, FAINT, INK, MARGIN, PAPER, head, rect, text
+
+_CELL, _LINE, _LABEL, _TITLE, _FOOT = 7, 26, 190, 62, 40
+_MINE, _OTHER = "#1a7f4b", "#e8f5ec"
+MOST_THREADS = 32
+Place = tuple[tuple[int, ...], int, int, int, int]
+
+
+def thread_places(kernel: Kernel, statement: str, row: int, count: int) -> list[Place]:
+    """(block, row of the block, round, thread, element of the vector) of the first `count` elements of a row.
+
+    A row is what the last dim of a statement runs over while the others stay; `row` is a value of the
+    dim before.
+    """
+    dims = kernel.graph.statement(statement).dims
+    where = placement(kernel)[statement]
+    fixed = {d.name: evaluate(d.lower, {}) for d in dims[:-1]}
+    if len(dims) > 1:
+        fixed[dims[-2].name] += row
+    return [_place(where, {**fixed, dims[-1].name: h}) for h in range(count)]
+
+
+def _place(where: Mapping[Coordinate, tuple[IndexExpr, ...]], point: Mapping[str, int]) -> Place:
+    def value(c: Coordinate) -> int:
+        found = where.get(c, ())
+        return evaluate(found[-1], point) if found else 0
+
+    block = tuple(evaluate(e, point) for e in where.get(Coordinate.BLK, ()))
+    inside = (Coordinate.ROW, Coordinate.ROUND, Coordinate.THREAD, Coordinate.VECTOR)
+    row, number, thread, element = map(value, inside)
+    return block, row, number, thread, element
+
+
+def thread_svg(kernel: Kernel, statement: str, *, thread: int = 5, rows: int = 2, rounds: int = 8) -> str:
+    """The first rows of a block: at most `rounds` rounds of each, at most 32 threads of a round."""
+    last = kernel.graph.statement(statement).dims[-1]
+    length = evaluate(last.upper, {}) - evaluate(last.lower, {})
+    x, y = kernel.threads
+    title = f"{statement} in {kernel.name}: {x} x {y} threads, vectors of {kernel.vector}"
+    lines: list[str] = []
+    top = MARGIN + _TITLE
+    for row in range(rows):
+        places = thread_places(kernel, statement, row, length)
+        for (block, ty, number), group in islice(groupby(places, key=lambda p: p[:3]), rounds):
+            mine = thread if (any(block), ty) == (False, 0) else None
+            label = f"block {', '.join(map(str, block))}, ty {ty}, round {number}"
+            lines += _line(top, label, list(group), mine)
+            top += _LINE
+        top += _LINE // 2
+    width = 2 * MARGIN + _LABEL + min(x, MOST_THREADS) * (kernel.vector * _CELL + 4) + 40
+    what = f"what thread tx = {thread}, ty = 0 of block 0 touches"
+    note = f"green: {what}; a box: {kernel.vector} elements at once"
+    foot = text(MARGIN, top + 16, note, family="s", fill=FAINT)
+    return "\n".join([*head(title, width, top + _FOOT), *lines, foot, "</svg>", ""])
+
+
+def _line(top: float, label: str, places: list[Place], thread: int | None) -> list[str]:
+    """One round: a box for each thread, with a cell for each element."""
+    found = [text(MARGIN, top + 14, label, family="m")]
+    left: float = MARGIN + _LABEL
+    boxes = [list(g) for _, g in groupby(places, key=lambda p: p[3])]
+    for box in boxes[:MOST_THREADS]:
+        fill = _MINE if box[0][3] == thread else _OTHER
+        width = len(box) * _CELL
+        found.append(rect(left, top, width, _LINE - 8, fill, EDGE, 2))
+        ticks = "".join(f"M{left + k * _CELL:g} {top + 3:g}v{_LINE - 14}" for k in range(1, len(box)))
+        if ticks:
+            found.append(f'<path d="{ticks}" stroke="{PAPER}"/>')
+        left += width + 4
+    if len(boxes) > MOST_THREADS:
+        found.append(text(left, top + 14, "...", family="m", fill=FAINT))
+    return found
+
+
+# Where a producer and a consumer run on a GPU, as a picture (SVG text).
+#
+#     placement_svg(kernel, producer, consumer, along="h")
+#
+# Two grids of statement instances side by side; a colour is a block of threads, a number the thread in it.
+# One instance of the consumer is framed, and so are the instances of the producer that it needs: what goes
+# between them stays in a thread, stays in a block, or leaves it.
+
+
+_WIDE, _HIGH, _BETWEEN, _PLACEMENT_TITLE, _HEADING, _PLACEMENT_FOOT = 34, 22, 60, 40, 30, 40
+_PAPERS = ("#e8f5ec", "#fdf0e1", "#e7effa", "#f7e8f2", "#fbf7d5", "#e3f4f4", "#efe9fb", "#f0efe9")
+_LEAST = 560
+
+Point = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an instance runs: its block, and its thread (None: every thread of the row)."""
+
+    block: tuple[int, ...]
+    row: int
+    thread: int | None
+
+    def __str__(self) -> str:
+        return f"{self.row}.{'*' if self.thread is None else self.thread}"
+
+
+def spots(kernel: Kernel, statement: str) -> list[tuple[dict[str, int], Spot]]:
+    """All instances of a statement, with the place of each."""
+    where = placement(kernel)[statement]
+    return [(p, _spot(where, p)) for p in _instances(kernel.graph.statement(statement))]
+
+
+def _spot(where: Mapping[Coordinate, tuple[IndexExpr, ...]], point: Point) -> Spot:
+    def last(c: Coordinate) -> int | None:
+        return evaluate(where[c][-1], point) if where.get(c) else None
+
+    block = tuple(evaluate(e, point) for e in where.get(Coordinate.BLK, ()))
+    return Spot(block, last(Coordinate.ROW) or 0, last(Coordinate.THREAD))
+
+
+def _instances(s: Statement) -> list[dict[str, int]]:
+    ranges = [range(evaluate(d.lower, {}), evaluate(d.upper, {})) for d in s.dims]
+    return [dict(zip((d.name for d in s.dims), values, strict=True)) for values in product(*ranges)]
+
+
+def needed(producer: Statement, consumer: Statement, point: Point) -> list[dict[str, int]]:
+    """The instances of the producer that write what one of the consumer reads."""
+    wanted = {_element(r.indices, point) for r in statement_reads(consumer) if r.tensor == producer.target}
+    return [p for p in _instances(producer) if _element(producer.write, p) in wanted]
+
+
+def _element(indices: tuple[Index, ...], point: Point) -> tuple[int, ...] | None:
+    """The element at some indices; None where data say which."""
+    plain = [i for i in indices if not isinstance(i, EXPR_TYPES)]
+    return tuple(evaluate(i, point) for i in plain) if len(plain) == len(indices) else None
+
+
+def placement_svg(kernel: Kernel, producer: str, consumer: str, *, along: str, title: str = "") -> str:
+    """Both statements, with at most two dims each; the dim `along` is drawn from left to right."""
+    made, used = kernel.graph.statement(producer), kernel.graph.statement(consumer)
+    users = spots(kernel, consumer)
+    chosen = users[len(users) // 2 + 1 if len(users) > 2 else 0][0]
+    blocks = sorted({s.block for n in (producer, consumer) for _, s in spots(kernel, n)})
+    top, x = MARGIN + _PLACEMENT_TITLE + _HEADING, float(MARGIN)
+    parts: list[str] = []
+    lowest = 0.0
+    for s, framed in ((made, needed(made, used, chosen)), (used, [chosen])):
+        parts.append(text(x, top - 12, _heading(s), family="b"))
+        right, bottom = x, float(top)
+        for box in _cells(kernel, s, along, blocks, framed):
+            parts += box.draw(x, top)
+            right, bottom = max(right, x + box.left + _WIDE), max(bottom, top + box.top + _HIGH)
+        x = max(right, x + len(_heading(s)) * 7.5) + _BETWEEN
+        lowest = max(lowest, bottom)
+    heading = title or f"{producer} to {consumer} in {kernel.name}"
+    width = max(x - _BETWEEN + MARGIN, _LEAST, 2 * MARGIN + len(heading) * 10.5)
+    note = "colour: a block; row.thread in it, * for every thread; framed: an element and what it needs"
+    foot = text(MARGIN, lowest + 24, note, family="s", fill=FAINT)
+    return "\n".join([*head(heading, width, lowest + _PLACEMENT_FOOT), *parts, foot, "</svg>", ""])
+
+
+def _heading(s: Statement) -> str:
+    return f"{s.name}[{', '.join(d.name + ('*' if d.reduce else '') for d in s.dims)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    left: float
+    top: float
+    words: str
+    fill: str
+    framed: bool
+
+    def draw(self, x: float, y: float) -> Iterator[str]:
+        stroke = INK if self.framed else EDGE
+        inset = 2 if self.framed else 0
+        side = (_WIDE - 4 - inset, _HIGH - 4 - inset)
+        box = rect(x + self.left + inset / 2, y + self.top + inset / 2, *side, self.fill, stroke, 2)
+        yield box.replace("/>", ' stroke-width="2.5"/>') if self.framed else box
+        yield text(x + self.left + _WIDE / 2 - 2, y + self.top + 13, self.words, family="n")
+
+
+def _cells(
+    kernel: Kernel, s: Statement, along: str, blocks: list[tuple[int, ...]], framed: list[dict[str, int]]
+) -> Iterator[_Cell]:
+    down = [d for d in s.dims if d.name != along]
+    assert len(down) <= 1, "a picture has two dims"
+    first = {d.name: evaluate(d.lower, {}) for d in s.dims}
+    for point, spot in spots(kernel, s.name):
+        column = point[along] - first[along] if along in point else 0
+        line = point[down[0].name] - first[down[0].name] if down else 0
+        fill = _PAPERS[blocks.index(spot.block) % len(_PAPERS)]
+        yield _Cell(column * _WIDE, line * _HIGH, str(spot), fill, point in framed)

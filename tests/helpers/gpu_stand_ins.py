@@ -1,0 +1,220 @@
+"""Stand-ins for what a machine without a GPU lacks: a driver that computes, and torch's CUDA tensors.
+
+    driver = use(monkeypatch)       # what compiles for "cuda" from here on runs on it
+    torch = Torch(driver)           # as `sys.modules["torch"]`
+
+Launches are run by the emulator, on memory of this process that stands for the device's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from polyfuse.driver import targets
+from polyfuse.runtime.cuda import compiler, executable, open
+from polyfuse.runtime.cuda.compiler import Cubin
+from polyfuse.runtime.cuda.driver import POINTER, Dims, Function, Parameters
+from polyfuse.runtime.cuda.driver_recording import LaunchRecord, RecordingDriver
+from polyfuse.runtime.cuda.memory import DeviceMemory
+from polyfuse.runtime.cuda.results import DeviceArray
+from polyfuse.runtime.emulator.engine import ENTRY, Engine, kernels
+from polyfuse.runtime.emulator.engine import LaunchRecord as EmulatedLaunch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cuda_helpers import argument_table
+from torch_stand_in import Marks, Modes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class EmulatingDriver(RecordingDriver):
+    """A recording driver whose modules are CUDA sources, which the emulator runs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(self._emulate, resident=1024, **options)
+        self._sources: dict[int, str] = {}
+        self._functions: dict[int, str] = {}
+        self._launched = ""
+
+    def load(self, cubin: bytes) -> int:
+        module = super().load(cubin)
+        self._sources[module] = cubin.decode()
+        return module
+
+    def function(self, module: int, name: str) -> Function:
+        found = super().function(module, name)
+        self._functions[found.handle] = self._sources[module]
+        return found
+
+    def launch(
+        self,
+        function: Function,
+        grid: int,
+        block: Dims,
+        shared: int,
+        parameters: Parameters,
+        stream: int,
+        cooperative: bool = False,
+    ) -> None:
+        self._launched = self._functions[function.handle]
+        super().launch(function, grid, block, shared, parameters, stream, cooperative)
+
+    def _emulate(self, record: LaunchRecord) -> None:
+        engine = Engine.get()
+        library = engine.kernels(self._launched, check=False)
+        table, _keep = argument_table(record)
+        for k, (letter, value) in enumerate(zip(record.formats, record.values, strict=True)):
+            if letter == POINTER:
+                table[k] = value  # the emulator takes memory as it is, and the address of all else
+        with engine.lock:
+            engine.begin()
+            launch = EmulatedLaunch(
+                kernel=ctypes.cast(getattr(library, ENTRY + record.function), ctypes.c_void_p).value,
+                slots=ctypes.cast(table, ctypes.c_void_p),
+                blocks=record.grid,
+                threads_x=record.block[0],
+                threads_y=record.block[1],
+                order=0,
+                cooperative=record.cooperative,
+                stack_bytes=kernels(self._launched)[record.function],
+                time_out_ms=60_000,
+            )
+            assert engine.launch(launch) == (0, False)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> EmulatingDriver:
+    """Let the runtime find this driver: of the recording's device, with some properties changed."""
+    driver = EmulatingDriver()
+    driver._properties = replace(driver.properties, **properties)
+
+    def opened(index: int = 0) -> EmulatingDriver:
+        assert index == 0
+        return driver
+
+    def compiled(source: str, arch: str, **_: Any) -> Cubin:
+        assert arch == driver.properties.arch
+        return Cubin(source.encode(), "", {}, "", "none")
+
+    for module in (executable, open):
+        monkeypatch.setattr(module, "open_driver", opened)
+    monkeypatch.setattr(executable, "compile_cuda", compiled)
+    monkeypatch.setattr(open, "cuda_available", lambda: True)
+    monkeypatch.setattr(compiler, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(targets, "_usable", {})
+    return driver
+
+
+def on_device(driver: EmulatingDriver, array: Any, stream: int | None = None) -> DeviceArray:
+    """A copy of a NumPy array in the driver's memory."""
+    array = np.asarray(array)
+    return DeviceArray.empty(DeviceMemory.get(driver), array.shape, array.dtype, stream).set(array)
+
+
+# --- torch -----------------------------------------------------------------------------------------------
+
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return "torch." + ("bfloat16" if dtype == _BF16 else dtype.name)
+
+
+class Tensor(Marks):
+    """What is asked of a tensor of torch.
+
+    `elements` is a NumPy view of its memory, which on the device is the driver's and on the host our own.
+    """
+
+    def __init__(self, elements: Array, base: DeviceArray | None) -> None:
+        self.elements, self.base = elements, base
+        there = base is not None
+        self.device = SimpleNamespace(type="cuda" if there else "cpu", index=0 if there else None)
+        self.dtype, self.layout = _name(elements.dtype), "strided"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.elements.shape
+
+    def data_ptr(self) -> int:
+        return int(self.elements.__array_interface__["data"][0])
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.elements.itemsize for s in self.elements.strides)
+
+    def is_neg(self) -> bool:
+        return False
+
+    def detach(self) -> Tensor:
+        return self
+
+    def contiguous(self) -> Tensor:
+        assert self.base is not None
+        return tensor(self.base._memory.driver, np.ascontiguousarray(self.elements))  # type: ignore[arg-type]
+
+    def to(self, device: str) -> Tensor:
+        assert device == "cuda"
+        return tensor(_drivers[-1], self.elements)
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.elements.copy(), None)
+
+    def numpy(self) -> Array:
+        assert self.base is None
+        return self.elements
+
+    def view(self, dtype: str) -> Tensor:
+        assert self.base is None
+        wanted = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
+        return Tensor(self.elements.view(wanted), None)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self.elements[key], self.base)
+
+    def t(self) -> Tensor:
+        return Tensor(self.elements.T, self.base)
+
+
+def tensor(driver: EmulatingDriver, array: Any) -> Tensor:
+    """A CUDA tensor with the elements of an array."""
+    return _tensor_on(on_device(driver, array))
+
+
+def _tensor_on(base: DeviceArray) -> Tensor:
+    memory = (ctypes.c_ubyte * base.nbytes).from_address(base.address) if base.nbytes else b""
+    return Tensor(np.frombuffer(memory, np.uint8).view(base.dtype).reshape(base.shape), base)
+
+
+_drivers: list[EmulatingDriver] = []
+"""Of each `Torch`, the last one for tensors that are moved."""
+
+
+class Torch(Modes):
+    """As much of torch as calls use. `stream` is its current stream, `made` counts its allocations."""
+
+    def __init__(self, driver: EmulatingDriver) -> None:
+        super().__init__(Tensor)
+        self.strided, self.driver = "strided", driver
+        self.bfloat16, self.int16 = "torch.bfloat16", "torch.int16"
+        for name in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
+            setattr(self, name, f"torch.{name}")
+        self.stream, self.made = 0, 0
+        _drivers.append(driver)
+        self.cuda = SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=self.stream))
+
+    def empty(self, shape: tuple[int, ...], *, dtype: str, device: str) -> Tensor:
+        assert device == "cuda:0"
+        self.made += 1
+        plain = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
+        return _tensor_on(DeviceArray.empty(DeviceMemory.get(self.driver), shape, plain, self.stream))
+
+    def from_numpy(self, array: Array) -> Tensor:
+        return Tensor(array, None)

@@ -1,0 +1,89 @@
+"""Kinds of machine that decisions are made for, whatever machine runs the tests.
+
+    @pytest.mark.machine("zen3")          a test of a decision says which machine it speaks of
+    pytest --machine zen3 tests/unit      any other test, as if it ran on such a machine
+
+A kind has what decisions see of a processor: its features, family, caches, two threads and no measured
+rates.  With `--machine` its code is compiled for such a processor too; where the processor at hand has no
+AVX-512, that is emulated (`avx512`).  `--decisions` leaves the tests that look at decisions or at texts and
+name no machine: `make machines` runs those as on other kinds.  `benchmarks.core_kinds` has
+the kinds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from avx512 import avx512_flags, can_emulate
+
+from polyfuse.runtime.toolchain import compiler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks are not part of the package
+
+from benchmarks.core_kinds import BYTES, KINDS, PAIRS, THREADS, CoreKind, decided_for
+
+__all__ = ["MACHINES", "THREADS", "as_on", "decided_for", "looks_at_decisions"]
+
+MACHINES = KINDS
+# What gcc is told beside `-march=x86-64-v4`.
+_FLAG = {BYTES: "-mavx512vnni", PAIRS: "-mavx512bf16"}
+
+
+def flags_of(kind: CoreKind) -> tuple[str, ...]:
+    """What makes g++ compile for it, on this machine; after all other flags."""
+    if "avx512f" not in kind.features:
+        return ("-march=x86-64-v3",)
+    if kind.features <= compiler.cpu_features():
+        return ("-march=x86-64-v4", *(flag for name, flag in _FLAG.items() if name in kind.features))
+    return avx512_flags(PAIRS in kind.features)
+
+
+# How tests get at decisions and texts.
+_LOOKS = re.compile(
+    r"\b(source|cpu_source|code|built|explain|decisions|told|why|ir|lower|estimate|core|this_core|table_cpu)\b"
+)
+
+
+def looks_at_decisions(test: pytest.Item) -> bool:
+    """Does a test look at what was decided or at a text, without naming a machine?"""
+    function = getattr(test, "function", None)
+    if function is None or test.get_closest_marker("machine"):
+        return False
+    return bool(_LOOKS.search(inspect.getsource(function)))
+
+
+@contextmanager
+def compiled_with(flags: tuple[str, ...]) -> Iterator[None]:
+    """The g++ on the PATH takes these flags for `-march=native` meanwhile."""
+    real = shutil.which("g++")
+    assert real is not None, "needs g++"
+    words = [f'for word do shift; [ "$word" = -march=native ] && set -- "$@" {shlex.join(flags)}']
+    words += ['|| set -- "$@" "$word"; done']
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        program = Path(folder) / "g++"
+        program.write_text(f'#!/bin/sh\n{" ".join(words)}\nexec {shlex.quote(real)} "$@"\n')
+        program.chmod(0o755)
+        patch.setenv("PATH", folder, prepend=os.pathsep)
+        patch.delenv("CXX", raising=False)
+        yield
+
+
+@contextmanager
+def as_on(name: str) -> Iterator[None]:
+    """Decisions and code meanwhile are those for a machine of this kind."""
+    if not can_emulate():
+        pytest.exit(f"--machine {name} needs gcc for a processor with AVX2", returncode=2)
+    kind = MACHINES[name]
+    with decided_for(name), compiled_with(flags_of(kind)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "cpu_features", lambda: kind.features)
+        yield

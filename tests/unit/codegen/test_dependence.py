@@ -1,0 +1,56 @@
+"""Vector loops whose iterations may update one element run in order; copied entry values are apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyfuse.codegen.cpu.emit import emit
+from polyfuse.codegen.cpu.pipeline import lower
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.kernel import KernelGraph
+from polyfuse.ir.loop_ir import Block, For, If
+from polyfuse.ir.schedule_tree import Coordinate, ScheduledGraph
+from polyfuse.layers.fusion.loop_fusion import LoopFusion, identity_schedule
+from polyfuse.layers.mapping.kernels import entry_copies, form_kernels
+from polyfuse.poly.model.domains import specialize
+
+
+def kernels(text: str, **sizes: int) -> KernelGraph:
+    graph = specialize(instantiate((parse_text(text),), "f"), sizes)
+    return form_kernels(LoopFusion().run(ScheduledGraph(graph, identity_schedule(graph).tree)), 2)[0]
+
+
+def vector_loops(block: Block) -> int:
+    count = 0
+    for node in block:
+        if isinstance(node, For):
+            count += (node.coordinate is Coordinate.VECTOR) + vector_loops(node.body)
+        elif isinstance(node, If):
+            count += vector_loops(node.then) + vector_loops(node.other)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("update", "vector"),
+    [("y[d[e]] += x[e]", 0), ("y[d[e]] max= x[e]", 0), ("y[e // 2] += x[e]", 0), ("y[0] += x[e]", 1),
+     ("y[e] += x[e]", 1), ("y[2*e] += x[e] for e in 0..E // 2", 1), ("y[E - 1 - e] += x[e]", 1)],
+)  # fmt: skip
+def test_updates_in_vector_loops(update: str, vector: int) -> None:
+    made = kernels(f"op f(d: i64[E], x: f32[E]) -> (y: f32[E]) {{ {update} }}", E=64)
+    last = lower(made.kernels[-1])
+    assert sum(vector_loops(task.body) for task in last.tasks) == vector
+
+
+def test_column_sums_stay_vectors() -> None:
+    made = kernels("op f(x: f32[T, H]) -> (c: f32[H]) { c[h] = sum[t](x[t, h]) }", T=3000, H=700)
+    assert all(any(vector_loops(t.body) for t in lower(k).tasks) for k in made.kernels)
+
+
+def test_copied_entry_values_have_a_pointer_of_their_own() -> None:
+    made = kernels("op f(inout p: f32[N]) { p[i] = p[N-1-i] + 1 }", N=9)
+    copied = entry_copies(made)[0]
+    assert copied == {"p"}
+    source = emit(made, copied=copied).source
+    assert "b_p__out[c0] = b_p[" in source
+    assert "b_p = " not in emit(made).source
