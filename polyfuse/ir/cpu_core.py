@@ -123,6 +123,7 @@ class CpuKnobs:
     chunks       chunks of a parallel loop for each thread, which claim them one by one
     threads      threads that take part at most
     core         the core that tiles of contractions are made for
+    disabled     optional passes over loops that are switched off, by name (`polyfuse passes`), on all targets
     """
 
     lane_bytes: int | None = None
@@ -138,6 +139,7 @@ class CpuKnobs:
     chunks: int | None = None
     threads: int | None = None
     core: Core | None = None
+    disabled: frozenset[str] = frozenset()
 
     @property
     def on(self) -> Core:

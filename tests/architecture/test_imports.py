@@ -13,7 +13,15 @@ from package_sources import ROOT, Import, Module, imports, modules
 LOW = {"source", "diagnostics", "options", "decisions", "support.processes"}
 EVERYTHING = {"*"}
 # What every pass of code generation may use.
-OF_LOOPS = {"ir", "cost.cpu_tables", "codegen.analysis", "codegen.function", "codegen.c_printer", "codegen.math"}
+OF_LOOPS = {
+    "ir",
+    "cost.cpu_tables",
+    "codegen.analysis",
+    "codegen.function",
+    "codegen.c_printer",
+    "codegen.math",
+    "codegen.passes",
+}
 
 # Package or module -> what of polyfuse it may import, besides itself; the longest prefix counts.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -34,11 +42,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codegen.analysis": LOW | OF_LOOPS,
     "codegen.transforms": LOW | OF_LOOPS,
     "codegen.math": LOW | OF_LOOPS | {"codegen.transforms.strength_reduction"},
+    "codegen.common_passes": LOW | OF_LOOPS | {"codegen.transforms", "poly.ast_build"},
     "codegen.cpu": LOW | OF_LOOPS | {"codegen", "poly.ast_build"},
     "codegen.cpu.loop_seconds": LOW | {"ir", "cost", "codegen"},
     "codegen.cuda": LOW
     | OF_LOOPS
-    | {"codegen.addresses", "codegen.transforms", "codegen.cpu", "poly.barriers", "poly.ast_build"},
+    | {"codegen.addresses", "codegen.transforms", "codegen.common_passes", "codegen.cpu", "poly.barriers"},
     "runtime": LOW | {"ir", "codegen", "support"},
     "runtime.interpreter.program": LOW | {"ir", "poly.ast_build"},
     "visualize": LOW | {"ir"},
@@ -155,6 +164,22 @@ def test_libraries_stay_in_their_packages() -> None:
             if allowed is not None and not module.name.startswith(allowed or ("nowhere",)):
                 wrong.append(f"{module.where}:{i.line} imports {i.target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_pass_imports_another() -> None:
+    """A transformation is a module or a package of `codegen/transforms`."""
+
+    def of(name: str) -> str | None:
+        parts = name.split(".")
+        return parts[3] if parts[1:3] == ["codegen", "transforms"] and len(parts) > 3 else None
+
+    found = [
+        f"{m.where}:{i.line} imports {name}"
+        for m in modules()
+        for i, name in _edges(m)
+        if of(m.name) and of(name) and of(m.name) != of(name)
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_no_import_cycles() -> None:

@@ -1,55 +1,20 @@
-"""Kernel IR -> loop IR.
+"""The passes of a CPU: kernel IR -> loop IR -> functions.
 
-short         functions whose results are kept in 16 bits are as exact as that takes
-instances     Exec nodes become stores and updates of buffers
-conditions    that loops decide are resolved; those that are the same for all lanes become branches
-passed by     loops that add nothing, as a condition says before them
-accumulators  updates of one element over inner loops go through a scalar
-last ones     iterations of vector loops that leave scalars to what follows are apart from these
-windows       `i % extent` becomes `i - start` where a strip of a loop is the window
-collisions    a vector loop whose updates may meet in one element runs in order
-places        of scatters, and what they add, are computed in lanes
-sums in one   over a short loop that lanes run along, and one around it
-digits        loops that read by `i // K` and `i % K` run over windows of K
-cuts          loops are cut where `min` and `max` in indices change their arms, and conditions of loads
-invariants    functions of what a loop does not change are computed before it
-quotients     by what a loop does not change are products, where its lanes divide more
-columns       those of what stands in a column, before the rows
-copies        of 16 bits convert nothing
-roundings     values of 16 bits that a loop reads again stay f32
-carried       what a loop reads of the steps before stays in scalars
-kept rows     what several loops make of 16 bits is kept as f32
-fetches       the next row's inputs are asked for before the last phase of a row
-tiles, jams   sums of products stay in vector registers, where what follows them reads them; a row of totals
-              gets several terms at a time, those of a small window all of them
-turns         tiles that are read across their rows are turned around, and those that are stored so
-long sums     over several loops, and of long rows, are kept in double
-scalars       are declared in the smallest block that holds all their uses
-tasks         top-level loops become functions: chunks of a parallel nest, one serial piece, or owners' shares
-dots          sums along memory of a few rows and columns are computed together
-rows in step  rows of a recurrence are computed together, step by step
-rows in lanes sixteen of them are the lanes of vectors, where steps go along memory
-rows          those that add to the same long sums, and short ones, are computed several at a time: sixteen at
-              once, also in sequential loops, or some that take turns
-widened       rows of 16 bits that all iterations read become f32 before them
-skewed        the first phase of the next row runs before the last one of a row
-long totals   of columns, or of scalars, are added up in pieces, in double
-terms first   what steps of a recurrence need not wait for is computed in lanes before them
-short folds   of rows that fill no vector are apart from what they fold, strip by strip
-kept loops    that read elements far apart: compilers leave their rests as they are
-written out   short loops with functions are, so that compilers find vectors in the loop around
+`LOOPS` work on the loops of a kernel, `FUNCTIONS` on what they become when they are
+outlined: chunks of a parallel nest, or one serial piece.  A kernel with owners has an owner's share instead.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.dependence import order_collisions
-from polyfuse.codegen.analysis.guards import decided
 from polyfuse.codegen.analysis.index_ranges import simplify_windows
+from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_tasks
 from polyfuse.codegen.transforms.common_subexpressions import kept_rows
 from polyfuse.codegen.transforms.fuse_collapse import merged_rows, sums_in_one
 from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import cut_loops
@@ -64,16 +29,13 @@ from polyfuse.codegen.transforms.invariant_motion import (
 )
 from polyfuse.codegen.transforms.loop_carried_scalars import carried
 from polyfuse.codegen.transforms.loop_distribution import placed, terms_first
-from polyfuse.codegen.transforms.lower_statements import bodies, forwarded
-from polyfuse.codegen.transforms.nan_free_extremes import spare_nan
 from polyfuse.codegen.transforms.outer_vectorize.recurrences import rows_in_lanes
 from polyfuse.codegen.transforms.outer_vectorize.short_rows import short_rows_in_lanes
-from polyfuse.codegen.transforms.outline import block_tree, tasks_of
+from polyfuse.codegen.transforms.outline import tasks_of
 from polyfuse.codegen.transforms.precision import copied, rounded_once, with_short_functions
 from polyfuse.codegen.transforms.prefetch import fetch_ahead, next_rows
 from polyfuse.codegen.transforms.register_tiling import follow_tiles, register_tiles
 from polyfuse.codegen.transforms.remainders import overlapping_ends, rows_in_pieces
-from polyfuse.codegen.transforms.scalar_replacement import promoted
 from polyfuse.codegen.transforms.scatter import owned
 from polyfuse.codegen.transforms.short_reductions import short_folds
 from polyfuse.codegen.transforms.software_pipelining import skewed
@@ -90,78 +52,348 @@ from polyfuse.codegen.transforms.unroll_and_jam.reductions import jam, rows_adde
 from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import rows_jammed
 from polyfuse.codegen.transforms.unroll_and_jam.stencils import jammed_windows
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import with_held_totals
-from polyfuse.codegen.transforms.unswitch import passed_by, unswitch
-from polyfuse.codegen.transforms.wide_accumulators import long_sums, long_totals
+from polyfuse.codegen.transforms.unswitch import unswitch
+from polyfuse.codegen.transforms.wide_accumulators import long_sums, task_with_long_totals
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block
-from polyfuse.ir.schedule_tree import sequential
-from polyfuse.poly.ast_build import loops_of
+
+
+def _outlined(x: Loops, cx: PassContext) -> Loops:
+    return replace(x, block=(), tasks=tuple(tasks_of(x.kernel, x.block)))
+
+
+def _owned(x: Loops, cx: PassContext) -> Loops:
+    assert x.kernel.owners
+    return replace(x, block=(), tasks=tuple(tasks_of(x.kernel, owned(x.kernel, x.kernel.owners, x.block))))
+
+
+def _short_functions(x: Loops, cx: PassContext) -> Loops:
+    kernel = with_short_functions(x.kernel)
+    return x if kernel is x.kernel else replace(x, kernel=kernel)
+
+
+def _distributed_scatters(x: Loops, cx: PassContext) -> Loops:
+    """Checks stand where an index is used, and owners find their share by it."""
+    if cx.checked or x.kernel.owners:
+        return x
+    return replace(x, block=placed(x.kernel, x.block, cx.numbers))
+
+
+def _transposed_stores(x: Loops, cx: PassContext) -> Loops:
+    kernel, block = turn_stores(x.kernel, x.block)
+    return replace(x, kernel=kernel, block=block)
+
+
+def _recurrences_in_lanes(x: Loops, cx: PassContext) -> Loops:
+    arrays, tasks = rows_in_lanes(x.kernel, x.tasks, cx.knobs)
+    return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
+
+
+def _short_rows_in_lanes(x: Loops, cx: PassContext) -> Loops:
+    arrays, tasks = short_rows_in_lanes(x.kernel, x.tasks, cx.knobs)
+    return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
+
+
+def _batched_rows(x: Loops, cx: PassContext) -> Loops:
+    kernel, tasks = rows_jointly(x.kernel, x.tasks, cx.knobs)
+    return replace(x, kernel=kernel, tasks=tasks)
+
+
+def _batched_loops(x: Loops, cx: PassContext) -> Loops:
+    kernel, tasks = loops_jointly(x.kernel, x.tasks, cx.knobs)
+    return replace(x, kernel=kernel, tasks=tasks)
+
+
+def _pipelined(x: Loops, cx: PassContext) -> Loops:
+    kernel, tasks = skewed(x.kernel, x.tasks, cx.knobs)
+    return replace(x, kernel=kernel, tasks=tasks)
+
+
+def _with_arrays(x: Loops, cx: PassContext) -> Loops:
+    kernel = with_arrays(x.kernel, x.rows)
+    return replace(x, kernel=replace(kernel, buffers=(*kernel.buffers, *x.arrays)), arrays=())
+
+
+LOOPS = Pipeline(
+    "loops",
+    (
+        Pass(
+            "short-functions",
+            "functions whose results are kept in 16 bits are as exact as that takes",
+            _short_functions,
+        ),
+        *COMMON,
+        Pass(
+            "peel-last-iteration",
+            "iterations that leave scalars to what follows are apart from vector loops",
+            on_block(lambda k, b, cx: last_iterations(b)),
+            False,
+        ),
+        Pass(
+            "simplify-window-indices",
+            "`i % E` becomes `i - start` in a loop over one window of E",
+            on_block(lambda k, b, cx: simplify_windows(b, {})),
+        ),
+        Pass(
+            "serialize-conflicts",
+            "vector loops whose updates may meet in one element run in order",
+            on_block(lambda k, b, cx: order_collisions(k, b)),
+            False,
+        ),
+        Pass(
+            "loop-distribution:scatters",
+            "places and terms of updates are computed in lanes, then made in order",
+            _distributed_scatters,
+        ),
+        Pass(
+            "collapse-reductions",
+            "a sum over a short loop and one around it is one loop",
+            on_block(lambda k, b, cx: sums_in_one(b, cx.core)),
+        ),
+        Pass(
+            "index-set-splitting:div-mod",
+            "loops that read by `i // K` and `i % K` run over windows of K",
+            on_block(lambda k, b, cx: split_digits(b, cx.numbers, cx.core)),
+        ),
+        Pass(
+            "index-set-splitting:clamped-indices",
+            "loops are cut where min and max in indices, or guards, change",
+            on_block(lambda k, b, cx: cut_loops(b)),
+        ),
+        Pass(
+            "invariant-motion:scalars",
+            "functions of what a loop does not change are computed before it",
+            on_block(lambda k, b, cx: hoist(k, b, cx.numbers)),
+        ),
+        Pass(
+            "strength-reduction:quotients",
+            "quotients by what a loop does not change are products",
+            on_block(lambda k, b, cx: quotients(k, b, cx.numbers)),
+        ),
+        Pass(
+            "invariant-motion:columns",
+            "functions of what stands in a column are computed before the rows",
+            on_block(lambda k, b, cx: column_values(k, b, cx.numbers, cx.core)),
+        ),
+        Pass(
+            "unswitch",
+            "conditions that are the same for all lanes are branches around the loop",
+            on_block(lambda k, b, cx: unswitch(k, b)),
+        ),
+        Pass("precision:copies", "copies of 16 bits convert nothing", on_block(lambda k, b, cx: copied(b))),
+        Pass(
+            "precision:rounded-once",
+            "values of 16 bits that a loop reads again stay f32, rounded",
+            on_block(lambda k, b, cx: rounded_once(b)),
+        ),
+        Pass(
+            "loop-carried-scalars",
+            "what a loop reads of the steps before stays in scalars",
+            on_block(lambda k, b, cx: carried(k, b, cx.numbers)),
+        ),
+        Pass(
+            "common-subexpressions",
+            "what several loops make of elements of 16 bits is kept as f32",
+            on_block(lambda k, b, cx: kept_rows(k, b, cx.numbers, cx.core)),
+        ),
+        Pass(
+            "prefetch:rows",
+            "the next row's inputs are prefetched before the last phase of a row",
+            on_block(lambda k, b, cx: fetch_ahead(k, b)),
+        ),
+        Pass(
+            "register-tiling",
+            "sums of products stay in vector registers",
+            on_block(lambda k, b, cx: register_tiles(k, b, cx.numbers)),
+        ),
+        Pass(
+            "fuse-tile-epilogue",
+            "what follows a register tile reads its sums where the tile has left them",
+            on_block(lambda k, b, cx: follow_tiles(k, b)),
+        ),
+        Pass(
+            "index-set-splitting:stencil-interiors",
+            "the interior of a stencil has no conditions",
+            on_block(lambda k, b, cx: window_borders(k, b, cx.numbers, unswitch)),
+        ),
+        Pass(
+            "unroll-and-jam:stencils",
+            "the terms of a small window are added at once",
+            on_block(lambda k, b, cx: jammed_windows(b, cx.core)),
+        ),
+        Pass(
+            "unroll-and-jam:reductions",
+            "a row of totals gets several terms at a time",
+            on_block(lambda k, b, cx: jam(k, b, cx.core)),
+        ),
+        Pass(
+            "fuse-loops",
+            "loops over a row, one after the other, become one",
+            on_block(lambda k, b, cx: merged_rows(k, b)),
+        ),
+        Pass(
+            "overlapping-tails",
+            "the rest of a row is one more vector, which computes some elements again",
+            on_block(lambda k, b, cx: overlapping_ends(k, b, cx.core, cx.numbers)),
+        ),
+        Pass(
+            "transpose-tiles:loads",
+            "tiles that are read across the lanes are transposed in registers",
+            on_block(lambda k, b, cx: turn_tiles(k, b, cx.numbers)),
+        ),
+        Pass(
+            "wide-accumulators:rows",
+            "sums over several loops are kept in double",
+            on_block(lambda k, b, cx: long_sums(b)),
+        ),
+    ),
+)
+
+OWNED = Pipeline(
+    "owners",
+    (
+        Pass(
+            "outline:owners",
+            "loops become functions: each worker has a share of a scatter's result",
+            _owned,
+            False,
+        ),
+    ),
+)
+
+FUNCTIONS = Pipeline(
+    "functions",
+    (
+        Pass(
+            "transpose-tiles:stores",
+            "tiles that are stored across the lanes are transposed in registers",
+            _transposed_stores,
+        ),
+        Pass(
+            "outline",
+            "top-level loops become functions: chunks of a parallel nest, or a serial piece",
+            _outlined,
+            False,
+        ),
+        Pass(
+            "unroll-and-jam:dot-products",
+            "sums along memory of a few rows and columns are computed together",
+            on_tasks(lambda k, t, cx: dots_jammed(k, t, cx.knobs)),
+        ),
+        Pass(
+            "unroll-and-jam:shared-sums",
+            "rows that add to the same long sums are computed several at a time",
+            on_tasks(lambda k, t, cx: rows_jammed(k, t, cx.knobs)),
+        ),
+        Pass(
+            "unroll-and-jam:recurrences",
+            "rows of a recurrence go together, step by step",
+            on_tasks(lambda k, t, cx: rows_in_step(k, t, cx.knobs)),
+        ),
+        Pass(
+            "outer-vectorize:recurrences",
+            "rows of a recurrence along memory are lanes",
+            _recurrences_in_lanes,
+        ),
+        Pass("outer-vectorize:short-rows", "rows shorter than a vector are lanes", _short_rows_in_lanes),
+        Pass(
+            "unroll-and-jam:batched-rows",
+            "short rows sixteen at once: their totals are combined together",
+            _batched_rows,
+        ),
+        Pass("unroll-and-jam:batched-loops", "the same for short rows of sequential loops", _batched_loops),
+        Pass(
+            "unroll-and-jam:interleaved-rows",
+            "phases of a few short rows are interleaved",
+            on_tasks(lambda k, t, cx: rows_together(k, t, cx.knobs)),
+        ),
+        Pass(
+            "invariant-motion:conversions",
+            "rows of 16 bits that all iterations read become f32 before them",
+            on_each(lambda k, t, cx: widened(k, t, cx.core)),
+        ),
+        Pass(
+            "invariant-motion:task-columns",
+            "functions of what stands in a column are computed before a task's rows",
+            on_each(lambda k, t, cx: task_with_column_values(k, t, cx.numbers, cx.core)),
+        ),
+        Pass(
+            "software-pipelining",
+            "the first phase of the next row runs before the last one of a row",
+            _pipelined,
+        ),
+        Pass(
+            "prefetch:next-row",
+            "the last pass over a row prefetches the next one",
+            on_tasks(lambda k, t, cx: next_rows(k, tuple(t), cx.core)),
+        ),
+        Pass(
+            "unroll-and-jam:overlapping-windows",
+            "rows whose windows overlap go several at a time, strip by strip",
+            on_each(lambda k, t, cx: neighbours_together(k, t, cx.core)),
+        ),
+        Pass(
+            "unroll-and-jam:strip-accumulators",
+            "totals of a row stay in registers while a small window adds to them",
+            on_each(lambda k, t, cx: with_held_totals(k, t, cx.core)),
+        ),
+        Pass(
+            "unroll-and-jam:short-sums",
+            "short rows of one total go several at a time",
+            on_each(lambda k, t, cx: rows_added_up(k, t)),
+        ),
+        Pass(
+            "narrow-vectors",
+            "short rows are vectors of the lengths that a machine has",
+            on_each(lambda k, t, cx: rows_in_pieces(k, t)),
+        ),
+        Pass(
+            "wide-accumulators:columns",
+            "totals of long loops are added up in pieces, in double",
+            on_each(lambda k, t, cx: task_with_long_totals(k, t, cx.numbers)),
+        ),
+        Pass(
+            "loop-distribution:recurrences",
+            "what steps need not wait for is computed in lanes before them",
+            on_each(lambda k, t, cx: t if cx.checked else terms_first(k, t, cx.numbers)),
+        ),
+        Pass(
+            "loop-distribution:short-reductions",
+            "reductions of rows that fill no vector are apart from what they reduce, strip by strip",
+            on_each(lambda k, t, cx: t if cx.checked else short_folds(k, t)),
+        ),
+        Pass(
+            "keep-loops",
+            "loops that read elements far apart are left as they are by the compiler",
+            on_each(lambda k, t, cx: with_kept_loops(k, t)),
+            False,
+        ),
+        Pass(
+            "unroll-short-loops",
+            "the compiler unrolls short loops with functions, to find vectors in the loop around",
+            on_each(lambda k, t, cx: with_loops_written_out(t)),
+        ),
+        Pass("declare-arrays", "arrays of workers that passes added are declared", _with_arrays, False),
+    ),
+)
+
+PIPELINES = (LOOPS, OWNED, FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel with the functions that it becomes; `rows` of one of them take turns."""
+    """A kernel with the functions that it becomes; `rows` of one of them take turns.  `changed`: for each
+    pass that acted, the tensors whose loops it changed."""
 
     kernel: Kernel
     tasks: tuple[Task, ...]
-
-    @property
-    def rows(self) -> int:
-        return max((len(x.loops) for t in self.tasks for x in t.ways), default=1)
+    rows: int = 1
+    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
 
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) -> LoweredKernel:
     """The kernel's functions as loop IR; `checked`: indices that are data are checked where they are used."""
-    numbers, knobs = itertools.count(), knobs or CpuKnobs()
-    core = knobs.on
-    kernel = with_short_functions(kernel)
-    block = last_iterations(accumulated(kernel, numbers))
-    block = simplify_windows(block, {})
-    block = order_collisions(kernel, block)
-    if not (checked or kernel.owners):
-        block = placed(kernel, block, numbers)
-    block = cut_loops(split_digits(sums_in_one(block, core), numbers, core))
-    block = quotients(kernel, hoist(kernel, block, numbers), numbers)
-    block = column_values(kernel, block, numbers, core)
-    block = carried(kernel, rounded_once(copied(unswitch(kernel, block))), numbers)
-    block = fetch_ahead(kernel, kept_rows(kernel, block, numbers, core))
-    block = follow_tiles(kernel, register_tiles(kernel, block, numbers))
-    block = jam(kernel, jammed_windows(window_borders(kernel, block, numbers), core), core)
-    block = overlapping_ends(kernel, merged_rows(kernel, block), core, numbers)
-    block = long_sums(turn_tiles(kernel, block, numbers))
-    if kernel.owners:
-        return LoweredKernel(kernel, tuple(tasks_of(kernel, owned(kernel, kernel.owners, block))))
-    kernel, block = turn_stores(kernel, block)
-    jammed = rows_jammed(kernel, dots_jammed(kernel, tasks_of(kernel, block), knobs), knobs)
-    own, tasks = rows_in_lanes(kernel, rows_in_step(kernel, jammed, knobs), knobs)
-    short, tasks = short_rows_in_lanes(kernel, tasks, knobs)
-    kernel, tasks = rows_jointly(kernel, tasks, knobs)
-    kernel, tasks = loops_jointly(kernel, tasks, knobs)
-    tasks = rows_together(kernel, tasks, knobs)
-    tasks = tuple(task_with_column_values(kernel, widened(kernel, t, core), numbers, core) for t in tasks)
-    kernel, tasks = skewed(kernel, tasks, knobs)
-    tasks = next_rows(kernel, tasks, core)
-    tasks = tuple(with_held_totals(kernel, neighbours_together(kernel, t, core), core) for t in tasks)
-    tasks = tuple(rows_in_pieces(kernel, rows_added_up(kernel, t)) for t in tasks)
-    tasks = tuple(_with_long_totals(kernel, t, numbers) for t in tasks)
-    tasks = tasks if checked else tuple(short_folds(kernel, terms_first(kernel, t, numbers)) for t in tasks)
-    tasks = tuple(with_loops_written_out(with_kept_loops(kernel, t)) for t in tasks)
-    low = LoweredKernel(kernel, tasks)
-    kernel = with_arrays(kernel, low.rows)
-    return replace(low, kernel=replace(kernel, buffers=(*kernel.buffers, *own, *short)))
-
-
-def _with_long_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
-    """A task with long totals in pieces."""
-    body, along = (long_totals(kernel, b, numbers) for b in (task.body, task.along))
-    return replace(task, body=body, along=along)
-
-
-def accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
-    """Loops with bodies, values that are used again and accumulators in scalars; the same on all targets.
-    `numbers` numbers the scalars."""
-    block = loops_of(kernel.graph, sequential(block_tree(kernel)))
-    block = spare_nan(kernel, decided(bodies(kernel, block)))
-    block = passed_by(kernel, forwarded(kernel, block, numbers))
-    return promoted(kernel, block, numbers)
+    cx = PassContext(knobs or CpuKnobs(), checked)
+    loops = LOOPS.run(Loops(kernel), cx)
+    done = (OWNED if kernel.owners else FUNCTIONS).run(loops, cx)
+    return LoweredKernel(done.kernel, done.tasks, done.rows, cx.changed)

@@ -175,19 +175,19 @@ def _print(
             launches.append(_library_launch(kernel, kernel.library))
             continue
         if kernel.packed:
-            tasks = lower_parts(kernel, partial(form, NONE), strided, request.copied)
+            tasks = lower_parts(kernel, partial(form, NONE), strided, request.copied, request.knobs)
             if not tasks:  # nothing to do in any part
                 continue
             one = together(f"{prefix}{kernel.name}_pack", kernel, list(map(part, tasks)))
         elif any(p.packed for p in kernel.parts):
             late = written_memory(kernel)
-            stages = lower_stages(kernel, partial(form, late), strided, request.copied)
+            stages = lower_stages(kernel, partial(form, late), strided, request.copied, request.knobs)
             each = [[part(t, late) for t in tasks] for tasks in stages if tasks]
             if not each:
                 continue
             one = staged(f"{prefix}{kernel.name}_stages", kernel, each)
         else:
-            for k, task in enumerate(lower_device(kernel, strided, request.copied)):
+            for k, task in enumerate(lower_device(kernel, strided, request.copied, knobs=request.knobs)):
                 function = of(f"{prefix}{kernel.name}_{k}", task)
                 one = _alone(function, kernel)
                 functions += one.texts

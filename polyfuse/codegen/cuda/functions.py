@@ -7,18 +7,17 @@ of a part with x threads along a row.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyfuse.codegen.cpu.pipeline import accumulated
+from polyfuse.codegen.cuda.pipeline import LOOPS
 from polyfuse.codegen.cuda.spmd import TX, TY, DeviceTask, Spmd, compare, guarded, merged
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.outline import tasks_of
-from polyfuse.codegen.transforms.scalar_replacement import uncombined
-from polyfuse.codegen.transforms.wide_accumulators import long_totals
-from polyfuse.diagnostics import Diagnostic, ScheduleError
+from polyfuse.diagnostics import ScheduleError
+from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval
@@ -33,35 +32,32 @@ def lower_device(
     strided: frozenset[str] = frozenset(),
     copied: frozenset[str] = frozenset(),
     threads: int = 0,
+    knobs: CpuKnobs | None = None,
 ) -> list[DeviceTask]:
     """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
     inout parameters whose entry values have memory of their own.
 
     Where blocks have more `threads` than the kernel needs, the rest come to its barriers only.
     """
-    numbers = itertools.count()
+    cx = PassContext(knobs or CpuKnobs(), strided=strided)
     if kernel.parts:
-        return [_joined(kernel, strided, copied, numbers)]
+        return [_joined(kernel, copied, cx)]
     found = []
-    for t in tasks_of(kernel, _accumulated(kernel, numbers)):
+    for t in tasks_of(kernel, _loops(kernel, cx)):
         spare = threads > prod(kernel.threads)
         place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
-        mapped = Spmd(kernel, strided, copied, numbers, mask=place)
+        mapped = Spmd(kernel, copied, cx, mask=place)
         try:
             found.append(_alone(mapped.task(t), copied))
         except ScheduleError:  # threads without a row would leave out barriers: they come to these only
-            waiting = Spmd(kernel, strided, copied, numbers, mask=place, waiting=True)
+            waiting = Spmd(kernel, copied, cx, mask=place, waiting=True)
             found.append(_alone(waiting.task(t), copied))
     return found
 
 
-def _accumulated(kernel: Kernel, numbers: itertools.count[int]) -> Block:
+def _loops(kernel: Kernel, cx: PassContext) -> Block:
     """Loops in which all that threads add up comes together. Raises ScheduleError PF536."""
-    block = accumulated(kernel, numbers)
-    if (lost := uncombined(kernel, block)) is not None:
-        message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
-        raise ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
-    return long_totals(kernel, block, numbers)
+    return LOOPS.run(Loops(kernel), cx).block
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +75,7 @@ def lower_parts(
     form: Callable[[Kernel], object],
     strided: frozenset[str] = frozenset(),
     copied: frozenset[str] = frozenset(),
+    knobs: CpuKnobs | None = None,
 ) -> list[PartTask]:
     """The functions of the kernels of a pack, on ranges of blocks of their own."""
     known: dict[object, list[DeviceTask]] = {}
@@ -86,7 +83,7 @@ def lower_parts(
     for p in kernel.packed:
         key = form(p)
         if key not in known:  # one that has nothing to do has no function
-            known[key] = lower_device(p, strided, copied, prod(kernel.threads))
+            known[key] = lower_device(p, strided, copied, prod(kernel.threads), knobs)
         found += [PartTask(p, key, _for(p, task)) for task in known[key]]
     return found
 
@@ -96,6 +93,7 @@ def lower_stages(
     form: Callable[[Kernel], object],
     strided: frozenset[str] = frozenset(),
     copied: frozenset[str] = frozenset(),
+    knobs: CpuKnobs | None = None,
 ) -> list[list[PartTask]]:
     """The functions of a kernel whose parts are packs: for each stage, those of its kernels.
 
@@ -105,12 +103,13 @@ def lower_stages(
     found = []
     for stage in kernel.parts:
         whole = replace(stage, packed=stage.packed or (stage,), threads=kernel.threads)
-        made = lower_parts(whole, form, strided, copied)
+        made = lower_parts(whole, form, strided, copied, knobs)
         crowd = max(1, sum(_count(t.task.loops) for t in made) // kernel.resident)
         known: dict[object, DeviceTask] = {}
         for t in made:
             if t.form not in known:
-                known[t.form] = _several_at_once(t.kernel, t.task, strided, copied, threads, crowd)
+                cx = PassContext(knobs or CpuKnobs(), strided=strided)
+                known[t.form] = _several_at_once(t.kernel, t.task, copied, threads, crowd, cx)
         found.append([replace(t, task=_for(t.kernel, known[t.form])) for t in made])
     return found
 
@@ -124,7 +123,7 @@ def _for(kernel: Kernel, task: DeviceTask) -> DeviceTask:
 
 
 def _several_at_once(
-    part: Kernel, task: DeviceTask, strided: frozenset[str], copied: frozenset[str], threads: int, crowd: int
+    part: Kernel, task: DeviceTask, copied: frozenset[str], threads: int, crowd: int, cx: PassContext
 ) -> DeviceTask:
     """A function whose threads take up to `crowd` iterations of its block loops side by side, where none
     waits for another."""
@@ -132,9 +131,8 @@ def _several_at_once(
     own = any(b.scope is Scope.SHARED for b in task.kernel.buffers)
     if most == 1 or own or not task.loops:
         return task
-    numbers = itertools.count()
-    (only,) = tasks_of(part, _accumulated(part, numbers))
-    free = Spmd(part, strided, copied, numbers).task(only)
+    (only,) = tasks_of(part, _loops(part, cx))
+    free = Spmd(part, copied, cx).task(only)
     if _waits(free, copied):
         return task
     rest = threads % prod(part.threads) > 0
@@ -166,9 +164,7 @@ def _alone(task: DeviceTask, copied: frozenset[str]) -> DeviceTask:
     return replace(task, body=whole)
 
 
-def _joined(
-    kernel: Kernel, strided: frozenset[str], copied: frozenset[str], numbers: itertools.count[int]
-) -> DeviceTask:
+def _joined(kernel: Kernel, copied: frozenset[str], cx: PassContext) -> DeviceTask:
     """One function for all parts of a kernel, with barriers of the grid where blocks wait for others."""
     threads = kernel.threads[0]
     nests: list[Node] = []
@@ -176,8 +172,8 @@ def _joined(
     aligned: dict[str, int] = {}
     shared: list[Buffer] = []
     for part in kernel.parts:
-        for t in tasks_of(part, _accumulated(part, numbers)):
-            task = _part(part, t, kernel, strided, copied, numbers, shared)
+        for t in tasks_of(part, _loops(part, cx)):
+            task = _part(part, t, kernel, copied, shared, cx)
             if nests:
                 nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))
             alone = For(f"z{len(nests)}", as_index(0), as_index(1), 1, (), Coordinate.BLK)
@@ -200,10 +196,9 @@ def _part(
     part: Kernel,
     task: Task,
     whole: Kernel,
-    strided: frozenset[str],
     copied: frozenset[str],
-    numbers: itertools.count[int],
     shared: list[Buffer],
+    cx: PassContext,
 ) -> DeviceTask:
     """What the threads of a joined kernel do in one of its parts. `shared` grows by the arrays it needs.
 
@@ -212,14 +207,14 @@ def _part(
     """
     count, mine = whole.threads[0], prod(part.threads)
     arrays = list(shared)
-    found = Spmd(part, strided, copied, numbers, shared=arrays).task(task)
+    found = Spmd(part, copied, cx, shared=arrays).task(task)
     if count > mine and len(arrays) == len(shared) and not _waits(found, copied):
         own = any(b.scope is Scope.SHARED for b in part.buffers)
         return _packed(found, 1 if own else count // mine, count % mine > 0, whole.resident)
     if count > mine:
         arrays = list(shared)
         place = compare("lt", TY, as_index(part.threads[1]))
-        found = Spmd(part, strided, copied, numbers, shared=arrays, mask=place).task(task)
+        found = Spmd(part, copied, cx, shared=arrays, mask=place).task(task)
     shared[:] = arrays
     return found
 

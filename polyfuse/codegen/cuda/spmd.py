@@ -12,13 +12,13 @@ A condition that ranges of the loop variables decide is left out.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.index_ranges import at_most
-from polyfuse.codegen.cuda.vectorize import VectorAccess, keep_sums, thread_tiles
+from polyfuse.codegen.cuda.pipeline import ACCESSES, THREADS
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.scalar_replacement import merge_initial
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
@@ -196,9 +196,8 @@ class DeviceTask:
 @dataclass(slots=True)
 class Spmd:
     kernel: Kernel
-    strided: frozenset[str]
     copied: frozenset[str]
-    numbers: itertools.count[int]
+    cx: PassContext
     ranges: dict[str, Range] = field(default_factory=dict)
     known: bool = True
     shared: list[Buffer] = field(default_factory=list)
@@ -219,17 +218,17 @@ class Spmd:
             self._learn(loop)
         body = task.body
         if self.kernel.vector > 1:
-            body = keep_sums(self.kernel, thread_tiles(self.kernel, body, self.numbers), self.numbers)
+            body = THREADS.run(Loops(self.kernel, body), self.cx).block
         body = self.block(body, False, False)
         body = map_nodes(merge_initial(body), _mask_outside)
         body = map_values(body, lambda e: e, lambda i: simplify(i, self.ranges))
         kernel = self.with_shared()
         if self.mask is not None:
             body = masked(kernel, body, self.mask)
-        vectors = VectorAccess(self.kernel, self.strided, self.numbers)
-        body = vectors.block(body)
+        accesses = replace(self.cx, aligned={})
+        body = ACCESSES.run(Loops(self.kernel, body), accesses).block
         ranges = dict(self.ranges) if self.known else None
-        return DeviceTask(kernel, task.loops, body, ranges, dict(vectors.aligned))
+        return DeviceTask(kernel, task.loops, body, ranges, accesses.aligned)
 
     def with_shared(self) -> Kernel:
         """The kernel with the arrays that combining needs."""
@@ -407,7 +406,7 @@ class Spmd:
         warps = self.tx // WARP
         width = 1 << (warps - 1).bit_length()
         red = self.scratch(node.dtype, warps * self.ty)
-        total = f"%t{next(self.numbers)}"
+        total = f"%t{next(self.cx.numbers)}"
         lane = binary("%", TX, width)
         row = TY * warps if self.ty > 1 else as_index(0)
         first = If(
@@ -427,7 +426,7 @@ class Spmd:
     def combine_rows(self, node: Combine) -> Block:
         """Over the rows of a block: every thread adds up the values of its column, in order."""
         red = self.scratch(node.dtype, self.tx * self.ty, "the rows of a block combine their parts")
-        total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
+        total, j = f"%t{next(self.cx.numbers)}", f"j{next(self.cx.numbers)}"
         self.ranges[j] = (0, self.ty - 1)
         one = Update(total, (), node.op, Read(red, (IVar(j) * self.tx + TX,), node.dtype))
         return (
@@ -440,7 +439,7 @@ class Spmd:
     def combine_anyhow(self, node: Combine) -> Block:
         """For a number of threads that shuffles cannot serve: every thread adds up all values, in order."""
         red = self.scratch(node.dtype, self.tx * self.ty)
-        total, j = f"%t{next(self.numbers)}", f"j{next(self.numbers)}"
+        total, j = f"%t{next(self.cx.numbers)}", f"j{next(self.cx.numbers)}"
         self.ranges[j] = (0, self.tx - 1)
         row = TY * self.tx if self.ty > 1 else as_index(0)
         one = Update(total, (), node.op, Read(red, (row + IVar(j),), node.dtype))

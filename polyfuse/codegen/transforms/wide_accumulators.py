@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import along
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.function import Task
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
@@ -153,6 +154,12 @@ def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]
 LONG_REDUCTION = 8 * CHAIN
 # Elements of a row of totals at most: they are on the stack.
 MOST_ELEMENTS = 4096
+
+
+def task_with_long_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+    """A task with long totals in pieces."""
+    body, along = (long_totals(kernel, b, numbers) for b in (task.body, task.along))
+    return task if body is task.body and along is task.along else replace(task, body=body, along=along)
 
 
 def long_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:

@@ -18,7 +18,7 @@ its totals, go along with each part.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TypeAlias
@@ -26,7 +26,6 @@ from typing import TypeAlias
 from polyfuse.codegen.analysis.dependence import is_row, own_elements
 from polyfuse.codegen.analysis.reduction_nests import at_place, combined
 from polyfuse.codegen.transforms.index_set_splitting.complete_windows import BorderedWindow, bordered
-from polyfuse.codegen.transforms.unswitch import unswitch
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
@@ -38,14 +37,18 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, IndexValue, Read, Select, map_expr
 
 Ranges: TypeAlias = dict[str, Range]
+# A pass over loops: here the one that makes branches around them of what is the same for all lanes.
+Unswitch: TypeAlias = Callable[[Kernel, Block], Block]
 
 
-def window_borders(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def window_borders(kernel: Kernel, block: Block, numbers: itertools.count[int], unswitch: Unswitch) -> Block:
     """See the module docstring."""
-    return _block(kernel, block, {}, numbers)
+    return _block(kernel, block, {}, numbers, unswitch)
 
 
-def _block(kernel: Kernel, block: Block, ranges: Ranges, numbers: itertools.count[int]) -> Block:
+def _block(
+    kernel: Kernel, block: Block, ranges: Ranges, numbers: itertools.count[int], unswitch: Unswitch
+) -> Block:
     made: list[Node] = []
     left = list(block)
     while left:
@@ -55,15 +58,15 @@ def _block(kernel: Kernel, block: Block, ranges: Ranges, numbers: itertools.coun
         if window and parts:
             before, after = _companions(kernel, window, parts, made, left)
             del made[len(made) - len(before) :], left[: len(after)]
-            made += _apart(kernel, window, parts, before, after, numbers)
+            made += _apart(kernel, window, parts, before, after, numbers, unswitch)
             continue
         match node:
             case For():
                 places = _numbers(node.lower, node.upper)
                 own = {node.var: (places.start, places.stop - 1)} if places else {}
-                node = replace(node, body=_block(kernel, node.body, {**ranges, **own}, numbers))
+                node = replace(node, body=_block(kernel, node.body, {**ranges, **own}, numbers, unswitch))
             case If():
-                then, other = (_block(kernel, b, ranges, numbers) for b in (node.then, node.other))
+                then, other = (_block(kernel, b, ranges, numbers, unswitch) for b in (node.then, node.other))
                 node = replace(node, then=then, other=other)
             case _:
                 pass
@@ -131,6 +134,7 @@ def _apart(
     before: Sequence[For],
     after: Sequence[For],
     numbers: itertools.count[int],
+    unswitch: Unswitch,
 ) -> Block:
     low, first, last, high = parts.low, parts.first, parts.last, parts.high
     whole = [replace(x, lower=IConst(s.start), upper=IConst(s.stop)) for x, s in w.spanned()]
@@ -147,6 +151,7 @@ def _apart(
     def beside(begin: IndexExpr, end: IndexExpr) -> Block:
         return () if begin == end else (_one_by_one(kernel, w, begin, end, numbers),)
 
+    (less,) = unswitch(kernel, (_less(w, first, last),))
     one, other = _numbers(low, first), _numbers(last, high)
     places = [] if one is None or other is None else [*one, *other]
     if places and len(places) <= FITTED.window_borders_most_beside:
@@ -155,10 +160,10 @@ def _apart(
             for k in places
             for n in with_others(IConst(k), IConst(k + 1), _written_out(w, k), Coordinate.SEQ)
         ]
-        rest = (*before, *beside(low, first), _less(kernel, w, first, last), *beside(last, high), *after)
+        rest = (*before, *beside(low, first), less, *beside(last, high), *after)
         made = _chosen(w, (*ends, *with_others(first, last, (inside,))), rest)
     else:
-        rest = with_others(first, last, (_less(kernel, w, first, last),))
+        rest = with_others(first, last, (less,))
         made = (
             *(with_others(low, first, beside(low, first), Coordinate.SEQ) if low != first else ()),
             *_chosen(w, with_others(first, last, (inside,)), rest),
@@ -185,12 +190,11 @@ def _chosen(w: BorderedWindow, inside: Block, rest: Block) -> Block:
     )
 
 
-def _less(kernel: Kernel, w: BorderedWindow, first: IndexExpr, last: IndexExpr) -> Node:
+def _less(w: BorderedWindow, first: IndexExpr, last: IndexExpr) -> Node:
     """The places within of a window of which terms may be beyond a border around them."""
     term = {n: IConst(s.start) for n, s in w.spans.items()}
     along = {part for part in w.settled if w.inner.var in variables(linear(substitute(part, term)).expr())}
-    (made,) = unswitch(kernel, (_around(w.loops, _placed(w, first, last, along)),))
-    return made
+    return _around(w.loops, _placed(w, first, last, along))
 
 
 def _placed(w: BorderedWindow, first: IndexExpr, last: IndexExpr, settled: set[IndexExpr]) -> For:

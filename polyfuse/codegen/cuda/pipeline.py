@@ -1,0 +1,69 @@
+"""The passes of a GPU over loops, before and after they become what one thread does (`codegen.cuda.spmd`).
+
+`LOOPS` work on the loops of a kernel.  `THREADS` work on those of a function whose threads have vectors,
+before loops over threads go away; `ACCESSES` on what a thread does.  Barriers come last
+(`codegen.cuda.functions`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyfuse.codegen.common_passes import COMMON
+from polyfuse.codegen.cuda.vectorize import VectorAccess, keep_sums, thread_tiles
+from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
+from polyfuse.codegen.transforms.scalar_replacement import uncombined
+from polyfuse.codegen.transforms.wide_accumulators import long_totals
+from polyfuse.diagnostics import Diagnostic, ScheduleError
+
+
+def _check_shared_updates(x: Loops, cx: PassContext) -> Loops:
+    """Raises ScheduleError PF536."""
+    if (lost := uncombined(x.kernel, x.block)) is not None:
+        message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
+        raise ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
+    return x
+
+
+def _vector_accesses(x: Loops, cx: PassContext) -> Loops:
+    vectors = VectorAccess(x.kernel, cx.strided, cx.numbers)
+    block = vectors.block(x.block)
+    cx.aligned |= vectors.aligned
+    return replace(x, block=block)
+
+
+LOOPS = Pipeline(
+    "loops",
+    (
+        *COMMON,
+        Pass("check-shared-updates", "all that threads add up comes together", _check_shared_updates, False),
+        Pass(
+            "wide-accumulators:columns",
+            "totals of long loops are added up in pieces, in double",
+            on_block(lambda k, b, cx: long_totals(k, b, cx.numbers)),
+        ),
+    ),
+)
+
+THREADS = Pipeline(
+    "threads",
+    (
+        Pass(
+            "register-tiling",
+            "sums of products over a tile of rows and a vector of columns stay in registers",
+            on_block(lambda k, b, cx: thread_tiles(k, b, cx.numbers)),
+        ),
+        Pass(
+            "scalar-replacement:vector-sums",
+            "sums of a vector's elements over a loop are an array of the thread",
+            on_block(lambda k, b, cx: keep_sums(k, b, cx.numbers)),
+        ),
+    ),
+)
+
+ACCESSES = Pipeline(
+    "accesses",
+    (Pass("vector-accesses", "elements of a vector are loaded and stored by one access", _vector_accesses),),
+)
+
+PIPELINES = (LOOPS, THREADS, ACCESSES)

@@ -1,0 +1,175 @@
+"""Passes over the loops of a kernel, one list for each target (`codegen.cpu.pipeline`,
+`codegen.cuda.pipeline`).
+
+    Loops --pass--> Loops --pass--> ...        a kernel, its loops, later the functions that they become
+
+A pass takes what a kernel has become and gives it again, the same object where it has nothing to do.  After
+each one the pipeline notes which tensors' loops it changed, tells whoever looks on (dumps, times), and
+verifies the loops where that is asked for.  An optional pass can be switched off: the code is as right
+without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from polyfuse.codegen.function import Task
+from polyfuse.ir.cpu_core import Core, CpuKnobs
+from polyfuse.ir.kernel import Buffer, Kernel
+from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, nodes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What a kernel has become: `block` are its loops, until they are outlined as functions, `tasks`.
+    `arrays` are arrays of workers that passes added, declared when all passes are done."""
+
+    kernel: Kernel
+    block: Block = ()
+    tasks: tuple[Task, ...] = ()
+    arrays: tuple[Buffer, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """So many iterations of a function are run together, at most."""
+        return max((len(x.loops) for t in self.tasks for x in t.ways), default=1)
+
+
+@dataclass(slots=True)
+class PassContext:
+    """What passes of one kernel share: choices of code generation, and numbers for new names.
+
+    checked: indices that are data are checked where they are used.  strided: tensors whose strides come at
+    run time.  numbers: for new names.  changed: for each pass that acted, tensors whose loops it changed.
+    aligned: how many bytes vector accesses need tensors aligned to (GPU).
+    """
+
+    knobs: CpuKnobs = field(default_factory=CpuKnobs)
+    checked: bool = False
+    strided: frozenset[str] = frozenset()
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    changed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    aligned: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def core(self) -> Core:
+        return self.knobs.on
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named step.  `does`: one line for people.  A rule of a larger idea is called `idea:rule`."""
+
+    name: str
+    does: str
+    run: Callable[[Loops, PassContext], Loops]
+    optional: bool = True
+
+    def is_off(self, disabled: Iterable[str]) -> bool:
+        """Is it switched off, by its own name or by that of its idea?"""
+        return self.optional and not {self.name, self.name.partition(":")[0]}.isdisjoint(disabled)
+
+
+# Is called after each pass with the names of the pipeline and the pass, and what came out.
+Observer: TypeAlias = Callable[[str, str, Loops], None]
+_observer: ContextVar[Observer | None] = ContextVar("_observer", default=None)
+
+
+@contextmanager
+def observed(by: Observer) -> Iterator[None]:
+    """Passes that run inside tell what came out of them."""
+    token = _observer.set(by)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def on_block(change: Callable[[Kernel, Block, PassContext], Block]) -> Callable[[Loops, PassContext], Loops]:
+    """A pass over the loops of a kernel."""
+
+    def run(x: Loops, cx: PassContext) -> Loops:
+        block = change(x.kernel, x.block, cx)
+        return x if block is x.block else replace(x, block=block)
+
+    return run
+
+
+def on_tasks(
+    change: Callable[[Kernel, Sequence[Task], PassContext], Sequence[Task]],
+) -> Callable[[Loops, PassContext], Loops]:
+    """A pass over the functions of a kernel."""
+
+    def run(x: Loops, cx: PassContext) -> Loops:
+        return _with_tasks(x, change(x.kernel, x.tasks, cx))
+
+    return run
+
+
+def on_each(change: Callable[[Kernel, Task, PassContext], Task]) -> Callable[[Loops, PassContext], Loops]:
+    """A pass over each function of a kernel."""
+
+    def run(x: Loops, cx: PassContext) -> Loops:
+        return _with_tasks(x, [change(x.kernel, t, cx) for t in x.tasks])
+
+    return run
+
+
+def _with_tasks(x: Loops, tasks: Sequence[Task]) -> Loops:
+    same = len(tasks) == len(x.tasks) and all(a is b for a, b in zip(tasks, x.tasks, strict=True))
+    return x if same else replace(x, tasks=tuple(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A list of passes, in order."""
+
+    name: str
+    passes: tuple[Pass, ...]
+
+    def run(self, loops: Loops, cx: PassContext) -> Loops:
+        """Apply all passes that are not switched off (`CpuKnobs.disabled`)."""
+        for p in self.passes:
+            if p.is_off(cx.knobs.disabled):
+                continue
+            after = p.run(loops, cx)
+            if observer := _observer.get():
+                observer(self.name, p.name, after)
+            if after is not loops and (names := changed_tensors(loops, after)):
+                cx.changed[p.name] = names
+            loops = after
+        return loops
+
+
+def changed_tensors(before: Loops, after: Loops) -> tuple[str, ...]:
+    """Tensors that are stored where a pass changed something, in order."""
+    found = dict.fromkeys(_changed(before.block, after.block)) if not after.tasks else {}
+    if len(before.tasks) == len(after.tasks):
+        for old, new in zip(before.tasks, after.tasks, strict=True):
+            if old is not new and old != new:
+                found |= dict.fromkeys(_changed(old.body, new.body) or _stored(new.body))
+    return tuple(n for n in found if any(b.tensor == n for b in before.kernel.buffers))
+
+
+def _changed(before: Block, after: Block) -> tuple[str, ...]:
+    """Tensors that are stored in the smallest loops that differ; all of a block that differs in length."""
+    if before is after or before == after:
+        return ()
+    if len(before) != len(after):
+        return _stored(after)
+    found: list[str] = []
+    for old, new in zip(before, after, strict=True):
+        if isinstance(old, For) and isinstance(new, For) and replace(new, body=old.body) == old:
+            found += _changed(old.body, new.body)
+        elif old is not new and old != new:
+            found += _stored((new,))
+    return tuple(found) or _stored(after)
+
+
+def _stored(block: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(n.buffer for n in nodes_of(tuple(block)) if isinstance(n, Store | Update))
