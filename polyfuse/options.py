@@ -24,6 +24,7 @@ MOST_THREADS = 1024
 
 ENV_VERIFY = "POLYFUSE_VERIFY"
 ENV_DUMP = "POLYFUSE_DUMP"
+ENV_DISABLE = "POLYFUSE_DISABLE"
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 
@@ -70,6 +71,13 @@ ENVIRONMENT = (
         "`1` verifies the intermediate forms between every two passes, `0` does not. The proof that a "
         "schedule is legal is made in either case.",
         "`0`",
+    ),
+    Variable(
+        ENV_DISABLE,
+        "Optional passes that are switched off, by name, with commas between (`unroll-and-jam` for all of "
+        "its rules, `unroll-and-jam:stencils` for one); `polyfuse passes` lists them. Results are "
+        "as right without.",
+        "none",
     ),
     Variable(
         "POLYFUSE_WORKER",
@@ -119,6 +127,11 @@ def dump_from_environment() -> Path | None:
     return Path(text).expanduser() if text else None
 
 
+def disabled_from_environment() -> tuple[str, ...]:
+    """The passes that ``$POLYFUSE_DISABLE`` names."""
+    return tuple(filter(None, (n.strip() for n in os.environ.get(ENV_DISABLE, "").split(","))))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to compile and run, the same for all passes and targets.
@@ -127,7 +140,8 @@ class Options:
     they occur), "keep" computes with them.  checked: gathers and scatters out of range are errors instead of
     being clamped.  threads: of a kernel on the CPU; None
     means ``$POLYFUSE_NUM_THREADS``, else every core of the process.  verify: check the intermediate
-    forms between every two passes.  dump: folder for the text of each step.
+    forms between every two passes.  dump: folder for the text of each step.  disable: names of optional
+    passes that are switched off (`polyfuse passes` lists them).
 
     tune: "model" leaves the choice among variants of CPU code to the cost model, "measure" compiles several
     and takes the one that runs fastest in a process of its own (some seconds, once for each shape).
@@ -161,6 +175,7 @@ class Options:
     tune: Tune = "model"
     progress: bool | Report | None = None
     library: Library = "auto"
+    disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -179,6 +194,9 @@ class Options:
             raise _unfit("resident", self.resident, "a whole number from 1 on, or None")
         if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             raise _unfit("progress", self.progress, "True, False, a function or None")
+        if not (isinstance(self.disable, tuple | list) and all(isinstance(n, str) for n in self.disable)):
+            raise _unfit("disable", self.disable, "names of passes")
+        object.__setattr__(self, "disable", tuple(self.disable))
         if type(self.seed) is not int or self.seed < 0:
             raise _unfit("seed", self.seed, "a whole number from 0 on")
         if self.device is not None and not isinstance(self.device, str):

@@ -14,13 +14,16 @@ One is of the code alone:
     lanes      a tensor is loaded lane by lane          (`codegen.cpu.workarounds`)
 
 The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
+
+Passes over loops note whose loops they changed, as `pass NAME` of a tensor; each that acted is a decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+from polyfuse.codegen.passes import Pipeline
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import Kernel
 
@@ -34,6 +37,7 @@ _LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes no
 # What is said of results that no layer made tiles of, but loops store by rows and lanes all the same.
 _TURNED = "columns of it are transposed together, after their loops"
 
+PASS = "pass "
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "prefetch lines": "no vector loop goes along lines that are not near yet",
@@ -43,12 +47,29 @@ _WITHOUT = {
 }
 
 
-def as_printed(decisions: Sequence[Decision], made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
-    """The decisions, those that the code has only a part of divided into what it has and what it has not; and
-    what was decided of the code alone."""
+def as_printed(
+    decisions: Sequence[Decision], made: Set[tuple[str, str]], pipelines: Sequence[Pipeline] = ()
+) -> tuple[Decision, ...]:
+    """The decisions, those that the code has only a part of divided into what it has and what it has not;
+    then what was decided of the code alone, and the passes over loops that acted."""
     lanes = ", ".join(sorted(n for kind, n in made if kind == LANES))
     own = (Decision(LANES, lanes, True, _LOADED),) if lanes else ()
-    return (*(told for d in decisions for told in _divided(d, made)), *own)
+    return (*(x for d in decisions for x in _divided(d, made)), *own, *of_passes(made, pipelines))
+
+
+def noted(changed: Mapping[str, Sequence[str]]) -> Made:
+    """What `PassContext.changed` says, as what was made."""
+    return frozenset((PASS + name, tensor) for name, tensors in changed.items() for tensor in tensors)
+
+
+def of_passes(made: Set[tuple[str, str]], pipelines: Sequence[Pipeline]) -> tuple[Decision, ...]:
+    """A decision for each pass that acted, in the order of the passes."""
+    found: list[Decision] = []
+    for p in (p for line in pipelines for p in line.passes):
+        names = sorted(name for kind, name in made if kind == PASS + p.name)
+        if names:
+            found.append(Decision(p.name, ", ".join(names), True, p.does))
+    return tuple(found)
 
 
 def _divided(d: Decision, made: Set[tuple[str, str]]) -> list[Decision]:

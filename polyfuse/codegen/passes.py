@@ -21,7 +21,7 @@ from typing import TypeAlias
 from polyfuse.codegen.function import Task
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, nodes_of
+from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, format_block, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,16 @@ class Loops:
     block: Block = ()
     tasks: tuple[Task, ...] = ()
     arrays: tuple[Buffer, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [format_block(self.block)] if self.block else []
+        for k, t in enumerate(self.tasks):
+            over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in t.loops)
+            parts.append(f"function {k}" + (f" over {over}" if over else "") + ":")
+            bodies = {"before": t.before, "body": t.body, "along": t.along}
+            bodies |= {f"{len(w.loops)} at once": w.body for w in t.ways}
+            parts += [f"  {name}:\n{format_block(b, '    ')}" for name, b in bodies.items() if b]
+        return "\n".join(parts)
 
     @property
     def rows(self) -> int:
@@ -70,12 +80,18 @@ class Pass:
     run: Callable[[Loops, PassContext], Loops]
     optional: bool = True
 
+    @property
+    def idea(self) -> str:
+        """What it is a rule of: its name up to the colon."""
+        return self.name.partition(":")[0]
+
     def is_off(self, disabled: Iterable[str]) -> bool:
         """Is it switched off, by its own name or by that of its idea?"""
-        return self.optional and not {self.name, self.name.partition(":")[0]}.isdisjoint(disabled)
+        return self.optional and not {self.name, self.idea}.isdisjoint(disabled)
 
 
-# Is called after each pass with the names of the pipeline and the pass, and what came out.
+# Is called before the first pass of a list, and after each one: with the names of the list and the pass
+# (before: none), and what came out.
 Observer: TypeAlias = Callable[[str, str, Loops], None]
 _observer: ContextVar[Observer | None] = ContextVar("_observer", default=None)
 
@@ -134,14 +150,17 @@ class Pipeline:
 
     def run(self, loops: Loops, cx: PassContext) -> Loops:
         """Apply all passes that are not switched off (`CpuKnobs.disabled`)."""
+        observer = _observer.get()
+        if observer:
+            observer(self.name, "", loops)
         for p in self.passes:
             if p.is_off(cx.knobs.disabled):
                 continue
             after = p.run(loops, cx)
-            if observer := _observer.get():
+            if observer:
                 observer(self.name, p.name, after)
-            if after is not loops and (names := changed_tensors(loops, after)):
-                cx.changed[p.name] = names
+            if p.optional and after is not loops and (names := changed_tensors(loops, after)):
+                cx.changed[p.name] = tuple(dict.fromkeys((*cx.changed.get(p.name, ()), *names)))
             loops = after
         return loops
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
-from polyfuse.codegen.decisions import as_printed
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
@@ -29,6 +28,7 @@ from polyfuse.driver.targets import (
     load,
     resolve_target,
     this_cpu,
+    told,
 )
 from polyfuse.interop.arrays import to_numpy
 from polyfuse.interop.device_arrays import to_device
@@ -178,8 +178,8 @@ class Kernels:
 
     def _told(self) -> tuple[Decision, ...]:
         """Decisions as the code of a CPU has them, where it can be printed."""
-        code = None if self.target in ON_GPU or self.ir.graph.sizes else self.code()
-        return as_printed(self.decisions, code.made) if isinstance(code, CpuCode) else self.decisions
+        code = None if self.ir.graph.sizes else self.code()
+        return told(self.decisions, code) if code is not None else self.decisions
 
     def schemes(self) -> schemes.Schemes:
         """What goes from one statement to another, how, and why; `print` shows a table."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
-from polyfuse.codegen.decisions import as_printed
+from polyfuse.codegen.passes import Loops, observed
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.driver import feedback
@@ -41,7 +41,7 @@ from polyfuse.driver.lowering import (
     schedule,
 )
 from polyfuse.driver.parallel import lower_all, peak_bytes
-from polyfuse.driver.targets import ON_GPU, Machine, knobs_for, load, mapped_for
+from polyfuse.driver.targets import ON_GPU, Machine, knobs_for, load, mapped_for, told
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
@@ -55,7 +55,7 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.clustering.join import Piece
 from polyfuse.layers.fusion.loop_fusion import LoopFusion, require_legal
-from polyfuse.layers.graph.pipeline import prepared
+from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.graph.reindex.axis_order import in_memory_order
 from polyfuse.layers.mapping.kernels import entry_copies
 from polyfuse.layers.packing.packing import Packing
@@ -86,12 +86,14 @@ class Watch:
     options: Options
     seconds: dict[str, float] = field(default_factory=dict)
     dumped: int = 0
+    passes: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, step: str, make: Callable[[], Result]) -> Result:
         """Run a step; then verify what came out, write it to the dump folder, and take the time."""
         tell(step, 0, 1)
         start = time.perf_counter()
-        result = make()
+        with observed(_Passes(self, step)):
+            result = make()
         self.seconds[step] = time.perf_counter() - start
         if self.options.verify:
             _verify(result)
@@ -110,6 +112,31 @@ class Watch:
         except OSError as e:
             message = f"the folder of dumps cannot be written: {e}"
             raise ArgumentError(message, code="PF490", hint="it is that of dump= or POLYFUSE_DUMP") from None
+
+
+class _Passes:
+    """Looks at passes over loops: how long each takes, and what came out, for the folder of dumps."""
+
+    def __init__(self, watch: Watch, step: str) -> None:
+        self.watch, self.number, self.before = watch, 0, 0.0
+        folder = watch.options.dump
+        self.folder = folder and folder / f"{watch.dumped:02d}_{step}_passes"
+
+    def __call__(self, pipeline: str, name: str, loops: Loops) -> None:
+        if name:
+            spent = self.watch.passes
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - self.before
+        if self.folder is not None:
+            self._write(pipeline, name or "before", loops)
+        self.before = time.perf_counter()
+
+    def _write(self, pipeline: str, name: str, loops: Loops) -> None:
+        assert self.folder is not None
+        where = self.folder / loops.kernel.name
+        where.mkdir(parents=True, exist_ok=True)
+        file = f"{self.number:03d}_{pipeline}_{name.replace(':', '_')}.txt"
+        self.number += 1
+        (where / file).write_text(f"{loops}\n", encoding="utf-8")
 
 
 def _suffix(result: object) -> str:
@@ -205,10 +232,10 @@ class Compilation:
         found: list[Decision] = []
         specific = in_memory_order(specific, self.layouts.orders, found)
         # TensorGraph -> TensorGraph (without what it need not compute)
-        checked, core = must_report(self.options, self.target), self.knobs.core
-        clean = partial(prepared, specific, found, self.machine, core, checked=checked)
+        checked, own = must_report(self.options, self.target), self.knobs
         online = self.stitching is not None and self.stitching.online is not False
-        fixed = step("clean", lambda: clean(strided=self.layouts.strided, online=online))
+        cx = GraphContext(found, self.machine, own.on, checked, self.layouts.strided, online, own.disabled)
+        fixed = step("clean", lambda: prepared(specific, cx))
         # TensorGraph -> clusters of statements; several of them take the next steps one by one
         clusters = step("clusters", lambda: self._clusters(fixed, found))
         fusion = self.fusion and replace(self.fusion, late="raise")
@@ -362,7 +389,7 @@ def run(compilation: Compilation) -> Built:
     kept = load_plan(key, graph.span.source) if key else None
     if kept is None:
         made, code = emitted(step, compilation)
-        kept = code, told(made, code)
+        kept = code, told(made.decisions, code)
         if key:
             keep_plan(key, *kept, graph.name)
     code, decisions = kept
@@ -387,11 +414,6 @@ def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | C
             notes.append(Decision(kind, compilation.graph.name, False, refused.diagnostics[0].message))
     made, code = _emitted(step, last)
     return replace(made, decisions=(*made.decisions, *notes)), code
-
-
-def told(low: Lowered, code: CpuCode | CudaCode) -> tuple[Decision, ...]:
-    """Decisions as the code has them."""
-    return as_printed(low.decisions, code.made) if isinstance(code, CpuCode) else low.decisions
 
 
 def _offers(compilation: Compilation) -> list[Compilation]:

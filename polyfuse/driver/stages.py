@@ -24,7 +24,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion, identity_schedule, re
 from polyfuse.layers.graph.cleanup.run import cleaned
 from polyfuse.layers.graph.inline import cache_read, inlinable, inline
 from polyfuse.layers.graph.one_pass.online import online_forms
-from polyfuse.layers.graph.pipeline import prepared
+from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.mapping.kernels import entry_copies, separate_kernels
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
@@ -55,12 +55,13 @@ class Specialized:
         chosen, made_for = options or Options(), resolve_target(target)
         machine, cut = mapped_for(made_for, chosen), clustering_of(clustering, chosen)
         found = [*self.decisions]
-        core = knobs_for(made_for, chosen).core
+        knobs = knobs_for(made_for, chosen)
         # Each piece is called with arrays as they are.
         given = frozenset(t.name for t in self.graph.tensors if t.role is not Role.TEMP)
         report = must_report(chosen, made_for)
-        graph = prepared(self.graph, found, machine, core, checked=report, strided=given)
-        pieces = cut_off(graph, cut.clusters(graph, found, machine, core=core))
+        cx = GraphContext(found, machine, knobs.on, report, given, disabled=knobs.disabled)
+        graph = prepared(self.graph, cx)
+        pieces = cut_off(graph, cut.clusters(graph, found, machine, core=knobs.core))
         return tuple(replace(self, graph=g, decisions=tuple(found)) for g in pieces)
 
     def clean(self) -> Specialized:

@@ -9,20 +9,28 @@ auto       cuda where a GPU can be used, else cpu
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from polyfuse.codegen.cpu import pipeline as cpu_passes
 from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.codegen.cuda import pipeline as gpu_passes
 from polyfuse.codegen.cuda.emit import CudaCode
+from polyfuse.codegen.decisions import as_printed, of_passes
+from polyfuse.codegen.passes import Pass
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_for_arch
 from polyfuse.cost.projection import Rates, table_rates
+from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
+from polyfuse.layers.graph.pipeline import GRAPH_PASSES
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.pool import default_threads
@@ -215,7 +223,26 @@ def _nearest(capability: tuple[int, int]) -> Device:
 
 def knobs_for(target: str, options: Options) -> CpuKnobs:
     """Code as the passes have it, where it is for a CPU for a core of this machine."""
-    return CpuKnobs(core=None if target in ON_GPU else this_core(options.denormals == "flush"))
+    core = None if target in ON_GPU else this_core(options.denormals == "flush")
+    return CpuKnobs(core=core, disabled=disabled_passes(options))
+
+
+def passes() -> dict[str, tuple[Pass, ...]]:
+    """The passes of code generation over loops, by target and list, in order."""
+    lists = [("cpu", p) for p in cpu_passes.PIPELINES] + [("gpu", p) for p in gpu_passes.PIPELINES]
+    return {f"{target} {p.name}": p.passes for target, p in lists}
+
+
+def disabled_passes(options: Options) -> tuple[str, ...]:
+    """The names in `Options.disable`. Raises ArgumentError PF490 where no optional pass is called so."""
+    known = {n for found in passes().values() for p in found if p.optional for n in (p.name, p.idea)}
+    known |= {p.name for p in GRAPH_PASSES}
+    for name in options.disable:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "`polyfuse passes` lists them"
+            raise ArgumentError(f"no optional pass is called {name!r}", code="PF490", hint=hint)
+    return tuple(sorted(set(options.disable)))
 
 
 def mapped_for(target: str, options: Options) -> Target:
@@ -266,3 +293,10 @@ def is_on_gpu(machine: Machine) -> bool:
     from polyfuse.runtime.cuda.executable import CudaExecutable
 
     return isinstance(machine, CudaExecutable)
+
+
+def told(decisions: Sequence[Decision], code: CpuCode | CudaCode) -> tuple[Decision, ...]:
+    """Decisions as the code has them, and the passes over loops that acted."""
+    if isinstance(code, CpuCode):
+        return as_printed(decisions, code.made, cpu_passes.PIPELINES)
+    return (*decisions, *of_passes(code.made, gpu_passes.PIPELINES))

@@ -139,7 +139,7 @@ class CpuKnobs:
     chunks: int | None = None
     threads: int | None = None
     core: Core | None = None
-    disabled: frozenset[str] = frozenset()
+    disabled: tuple[str, ...] = ()
 
     @property
     def on(self) -> Core:

@@ -22,7 +22,8 @@ from polyfuse.cost.extents import tensor_bytes
 from polyfuse.cost.projection import Rates, project
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.lowering import Lowered
-from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed, told
+from polyfuse.driver.pipeline import Compilation, Watch, emitted, fixed_graph, printed
+from polyfuse.driver.targets import told
 from polyfuse.ir.index_expr import IConst, binary, variables
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Role, Statement, TensorGraph, depends_on, statement_reads
 from polyfuse.options import Options
@@ -180,7 +181,7 @@ class Maker:
             return None
         assert isinstance(code, CpuCode)
         made = self._lowered[same]
-        keep_plan(compilation.key, code, told(made, code), compilation.graph.name)
+        keep_plan(compilation.key, code, told(made.decisions, code), compilation.graph.name)
         seconds = project(made.kernels, self.machine, compilation.knobs, self.rates).seconds
         return Candidate(variant, compilation, code, seconds)
 

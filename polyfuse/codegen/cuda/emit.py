@@ -31,7 +31,9 @@ from polyfuse.codegen.cuda.multi_kernel import (
     written_memory,
 )
 from polyfuse.codegen.cuda.spmd import DeviceTask
+from polyfuse.codegen.decisions import Made, noted
 from polyfuse.codegen.math.prelude import prelude
+from polyfuse.codegen.passes import PassContext
 from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.contraction import MatrixProduct
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
@@ -125,6 +127,7 @@ class CudaCode:
     source: str
     plan: GridPlan
     checks: tuple[tuple[Span, str], ...]
+    made: Made = frozenset()
 
 
 def emit_cuda(request: Request) -> CudaCode:
@@ -136,17 +139,17 @@ def emit_cuda_together(requests: Sequence[Request]) -> tuple[CudaCode, ...]:
     """CUDA C++ for several operators in one translation unit: each result has the whole source."""
     used: set[str] = set()
     parts = [_print(r, f"pf_{k}_" if k else "pf_", used) for k, r in enumerate(requests)]
-    functions = [text for texts, _, _ in parts for text in texts]
+    functions = [text for texts, *_ in parts for text in texts]
     head = [prelude(used, target="cuda"), *words(functions)]
     head += [_CHECKED] if any(r.checked for r in requests) else []
     source = "\n".join([*head, *functions])
-    return tuple(CudaCode(source, plan, checks) for _, plan, checks in parts)
+    return tuple(CudaCode(source, plan, checks, made) for _, plan, checks, made in parts)
 
 
 def _print(
     request: Request, prefix: str, used: set[str]
-) -> tuple[list[str], GridPlan, tuple[tuple[Span, str], ...]]:
-    """(functions, plan, checks); adds to `used` the prelude's functions that are called."""
+) -> tuple[list[str], GridPlan, tuple[tuple[Span, str], ...], Made]:
+    """(functions, plan, checks, made); adds to `used` the prelude's functions that are called."""
     kernels = request.kernels
     buffers = plan_buffers(kernels, request.strided, request.copied, kernels.kernels)
     strided = frozenset(b.name for b in buffers if b.strided)
@@ -155,6 +158,7 @@ def _print(
     functions: list[str] = []
     launches: list[GridLaunch] = []
     aligned: dict[str, int] = {}
+    cx = PassContext(request.knobs, strided=strided)
 
     def places(k: Kernel, late: frozenset[str] = NONE) -> DeviceAddresses:
         return DeviceAddresses(k, table, request.checked, request.copied, checks, late)
@@ -175,19 +179,19 @@ def _print(
             launches.append(_library_launch(kernel, kernel.library))
             continue
         if kernel.packed:
-            tasks = lower_parts(kernel, partial(form, NONE), strided, request.copied, request.knobs)
+            tasks = lower_parts(kernel, partial(form, NONE), request.copied, cx)
             if not tasks:  # nothing to do in any part
                 continue
             one = together(f"{prefix}{kernel.name}_pack", kernel, list(map(part, tasks)))
         elif any(p.packed for p in kernel.parts):
             late = written_memory(kernel)
-            stages = lower_stages(kernel, partial(form, late), strided, request.copied, request.knobs)
+            stages = lower_stages(kernel, partial(form, late), request.copied, cx)
             each = [[part(t, late) for t in tasks] for tasks in stages if tasks]
             if not each:
                 continue
             one = staged(f"{prefix}{kernel.name}_stages", kernel, each)
         else:
-            for k, task in enumerate(lower_device(kernel, strided, request.copied, knobs=request.knobs)):
+            for k, task in enumerate(lower_device(kernel, copied=request.copied, cx=cx)):
                 function = of(f"{prefix}{kernel.name}_{k}", task)
                 one = _alone(function, kernel)
                 functions += one.texts
@@ -197,7 +201,7 @@ def _print(
         launches.append(one.launch)
     needs = tuple((b.name, aligned[b.name]) for b in buffers if b.name in aligned)
     plan = GridPlan(buffers, tuple(launches), needs, kernels.graph.sizes, tuple(sorted(request.copied)))
-    return functions, plan, tuple(checks)
+    return functions, plan, tuple(checks), noted(cx.changed)
 
 
 def _library_launch(kernel: Kernel, product: MatrixProduct) -> GridLaunch:

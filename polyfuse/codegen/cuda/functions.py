@@ -7,6 +7,7 @@ of a part with x threads along a row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,7 +18,6 @@ from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.outline import tasks_of
 from polyfuse.diagnostics import ScheduleError
-from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import Range, interval
@@ -32,14 +32,14 @@ def lower_device(
     strided: frozenset[str] = frozenset(),
     copied: frozenset[str] = frozenset(),
     threads: int = 0,
-    knobs: CpuKnobs | None = None,
+    cx: PassContext | None = None,
 ) -> list[DeviceTask]:
     """The functions of a kernel. Buffers in `strided` have strides of their own: no vectors; `copied` are
     inout parameters whose entry values have memory of their own.
 
     Where blocks have more `threads` than the kernel needs, the rest come to its barriers only.
     """
-    cx = PassContext(knobs or CpuKnobs(), strided=strided)
+    cx = _afresh(cx or PassContext(strided=strided))
     if kernel.parts:
         return [_joined(kernel, copied, cx)]
     found = []
@@ -53,6 +53,11 @@ def lower_device(
             waiting = Spmd(kernel, copied, cx, mask=place, waiting=True)
             found.append(_alone(waiting.task(t), copied))
     return found
+
+
+def _afresh(cx: PassContext) -> PassContext:
+    """For another function: names may be the same."""
+    return replace(cx, numbers=itertools.count())
 
 
 def _loops(kernel: Kernel, cx: PassContext) -> Block:
@@ -73,9 +78,8 @@ class PartTask:
 def lower_parts(
     kernel: Kernel,
     form: Callable[[Kernel], object],
-    strided: frozenset[str] = frozenset(),
-    copied: frozenset[str] = frozenset(),
-    knobs: CpuKnobs | None = None,
+    copied: frozenset[str],
+    cx: PassContext,
 ) -> list[PartTask]:
     """The functions of the kernels of a pack, on ranges of blocks of their own."""
     known: dict[object, list[DeviceTask]] = {}
@@ -83,7 +87,7 @@ def lower_parts(
     for p in kernel.packed:
         key = form(p)
         if key not in known:  # one that has nothing to do has no function
-            known[key] = lower_device(p, strided, copied, prod(kernel.threads), knobs)
+            known[key] = lower_device(p, copied=copied, threads=prod(kernel.threads), cx=cx)
         found += [PartTask(p, key, _for(p, task)) for task in known[key]]
     return found
 
@@ -91,9 +95,8 @@ def lower_parts(
 def lower_stages(
     kernel: Kernel,
     form: Callable[[Kernel], object],
-    strided: frozenset[str] = frozenset(),
-    copied: frozenset[str] = frozenset(),
-    knobs: CpuKnobs | None = None,
+    copied: frozenset[str],
+    cx: PassContext,
 ) -> list[list[PartTask]]:
     """The functions of a kernel whose parts are packs: for each stage, those of its kernels.
 
@@ -103,13 +106,12 @@ def lower_stages(
     found = []
     for stage in kernel.parts:
         whole = replace(stage, packed=stage.packed or (stage,), threads=kernel.threads)
-        made = lower_parts(whole, form, strided, copied, knobs)
+        made = lower_parts(whole, form, copied, cx)
         crowd = max(1, sum(_count(t.task.loops) for t in made) // kernel.resident)
         known: dict[object, DeviceTask] = {}
         for t in made:
             if t.form not in known:
-                cx = PassContext(knobs or CpuKnobs(), strided=strided)
-                known[t.form] = _several_at_once(t.kernel, t.task, copied, threads, crowd, cx)
+                known[t.form] = _several_at_once(t.kernel, t.task, copied, threads, crowd, _afresh(cx))
         found.append([replace(t, task=_for(t.kernel, known[t.form])) for t in made])
     return found
 

@@ -1,7 +1,10 @@
 """A graph as it is cut into clusters: without what it need not compute, numbers where they are read, and with
-contractions as tiles take them."""
+contractions as tiles take them.  `GRAPH_PASSES` is the list of what is done, in order."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
@@ -21,33 +24,127 @@ from polyfuse.layers.graph.reindex.factor_rows import join_row_dims
 from polyfuse.layers.graph.unroll_dims import split_short_dims, split_short_rows, write_out
 
 
-def prepared(
-    graph: TensorGraph,
-    decisions: list[Decision],
-    target: Target,
-    core: Core | None = None,
-    *,
-    checked: bool,
-    strided: frozenset[str] = frozenset(),
-    online: bool = True,
-) -> TensorGraph:
-    """What clusters are made of; `checked`: nothing that a checked build reports goes away; `strided` names
-    tensors whose memory is not dense; `online`: may reductions of a row be made in one pass?"""
-    # What follows was measured on CPUs alone; most of it makes loops that vectors run along, or tiles.
-    threads = target.threads if isinstance(target, CpuTarget) else None
-    if threads is not None:
-        graph = with_window_forms(graph if checked else compute_chosen(graph, decisions), decisions)
-        on = core or Core()
-        graph = guarded_products(graph, decisions, on)
-        graph = write_out(functions_apart(graph, decisions, on), decisions, on)
-        graph = grouped_columns(graph, decisions, strided, table_cpu(threads) if online else None)
-        graph = split_short_dims(split_short_rows(graph, decisions), decisions)
-    clean = cleaned(graph, decisions, checked=checked)
-    suggest_factoring(clean, decisions)
-    if threads is not None:
-        clean = with_one_sign(clean, decisions, core or Core())
-        # On a GPU, where that is not measured, the copy into their places would be a launch of its own.
-        clean = split_digit_dims(clean, decisions)
-        clean = join_row_dims(clean, decisions, threads, core)
+@dataclass(frozen=True, slots=True)
+class GraphContext:
+    """What passes over a graph may ask, and where they put their decisions.
+
+    checked: nothing that a checked build reports goes away.  strided: tensors whose memory is not dense.
+    online: may reductions of a row be made in one pass?  disabled: names of passes that are switched off.
+    """
+
+    decisions: list[Decision]
+    target: Target
+    core: Core
+    checked: bool
+    strided: frozenset[str] = frozenset()
+    online: bool = True
+    disabled: tuple[str, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        """Of a CPU: what asks is not for other targets."""
+        # Only a CPU has threads that share the loops of a kernel.
+        assert isinstance(self.target, CpuTarget)
+        return self.target.threads
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPass:
+    """A named rewrite of a graph, which records its own decisions. `on_gpu`: for a GPU, too."""
+
+    name: str
+    does: str
+    run: Callable[[TensorGraph, GraphContext], TensorGraph]
+    on_gpu: bool = False
+
+
+def _inlined_choices(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
+    return graph if cx.checked else compute_chosen(graph, cx.decisions)
+
+
+def _factoring_told(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
+    suggest_factoring(graph, cx.decisions)
+    return graph
+
+
+def _grouped(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
+    device = table_cpu(cx.threads) if cx.online else None
+    return grouped_columns(graph, cx.decisions, cx.strided, device)
+
+
+# What is for CPUs alone was measured there alone; most of it makes loops that vectors run along, or tiles. On
+# a GPU the copy of contractions into their places would be a launch of its own.
+GRAPH_PASSES = (
+    GraphPass(
+        "inline:choices", "elements that data choose are computed where they are chosen", _inlined_choices
+    ),
+    GraphPass(
+        "window-forms",
+        "windows are loops over so many terms, of one reduction",
+        lambda g, cx: with_window_forms(g, cx.decisions),
+    ),
+    GraphPass(
+        "guarded-products",
+        "the condition of a product goes to the factor that it is about",
+        lambda g, cx: guarded_products(g, cx.decisions, cx.core),
+    ),
+    GraphPass(
+        "fission:functions",
+        "functions that loops would repeat have statements of their own",
+        lambda g, cx: functions_apart(g, cx.decisions, cx.core),
+    ),
+    GraphPass(
+        "unroll-dims:sums",
+        "reductions over a few terms are written out",
+        lambda g, cx: write_out(g, cx.decisions, cx.core),
+    ),
+    GraphPass("grouped-reductions", "sums of groups of columns go along whole rows", _grouped),
+    GraphPass(
+        "unroll-dims:rows",
+        "results of few channels have a statement for each",
+        lambda g, cx: split_short_rows(g, cx.decisions),
+    ),
+    GraphPass(
+        "unroll-dims:temporaries",
+        "temporaries with short last dims are a tensor for each element",
+        lambda g, cx: split_short_dims(g, cx.decisions),
+    ),
+    GraphPass(
+        "clean-up",
+        "what need not be computed goes away; no bit of a result changes",
+        lambda g, cx: cleaned(g, cx.decisions, checked=cx.checked),
+        True,
+    ),
+    GraphPass("factoring", "sums that take fewer products as two sums are told", _factoring_told, True),
+    GraphPass(
+        "quantized:signs",
+        "products of bytes have one factor with signs",
+        lambda g, cx: with_one_sign(g, cx.decisions, cx.core),
+    ),
+    GraphPass(
+        "reindex:div-mod-dims",
+        "dims that a contraction reads by digits are two dims",
+        lambda g, cx: split_digit_dims(g, cx.decisions),
+    ),
+    GraphPass(
+        "reindex:factor-rows",
+        "dims of one factor of a contraction become rows of its tiles",
+        lambda g, cx: join_row_dims(g, cx.decisions, cx.threads, cx.core),
+    ),
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
-    return recompute_numbers(clean, decisions, arguments=not target.cheap_waits)
+    GraphPass(
+        "recompute-numbers",
+        "single numbers are computed where they are read",
+        lambda g, cx: recompute_numbers(g, cx.decisions, arguments=not cx.target.cheap_waits),
+        True,
+    ),
+)
+
+
+def prepared(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
+    """What clusters are made of."""
+    for p in GRAPH_PASSES:
+        off = not {p.name, p.name.partition(":")[0]}.isdisjoint(cx.disabled)
+        if not off and (p.on_gpu or cx.target.vector_loops):
+            graph = p.run(graph, cx)
+    return graph
