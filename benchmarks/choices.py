@@ -25,6 +25,7 @@ from benchmarks.half_precision import DTYPES
 from benchmarks.pages import write_measured
 from benchmarks.surroundings import load_average, surroundings
 from benchmarks.workload import Workload, at_line, load
+from polyfuse.codegen import common_passes
 from polyfuse.codegen.cpu import emit
 from polyfuse.codegen.cpu import pipeline as lower
 from polyfuse.codegen.cpu.vectorize import half_precision, predicated_tails
@@ -149,7 +150,7 @@ CHOICES = (
     Choice(
         "no search for NaN where its absence cannot be seen",
         (Case("msoftmax"), Case("softmax"), Case("xent_fwd")),
-        ((lower, "spare_nan", unchanged),),
+        ((common_passes, "spare_nan", unchanged),),
     ),
     Choice(
         "functions of what a loop does not change, before it",
