@@ -47,7 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codegen.cpu.loop_seconds": LOW | {"ir", "cost", "codegen"},
     "codegen.cuda": LOW
     | OF_LOOPS
-    | {"codegen.addresses", "codegen.transforms", "codegen.common_passes", "codegen.cpu", "poly.barriers"},
+    | {
+        "codegen.addresses",
+        "codegen.decisions",
+        "codegen.transforms",
+        "codegen.common_passes",
+        "codegen.cpu",
+        "poly.barriers",
+    },
     "runtime": LOW | {"ir", "codegen", "support"},
     "runtime.interpreter.program": LOW | {"ir", "poly.ast_build"},
     "visualize": LOW | {"ir"},
