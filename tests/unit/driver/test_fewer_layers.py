@@ -120,7 +120,7 @@ def test_what_data_finds_is_loaded_lane_by_lane() -> None:
 def test_lanes_whose_lines_have_left_l1_wait_for_them() -> None:
     """Columns of rows a power of two apart are in a few sets of L1; 64 rows of 65 lines are all there."""
     along, jumps = (Around(For(v, IConst(0), IConst(n), 1, ()), n) for v, n in (("j", 64), ("i", 512)))
-    machine = machine_of(2)
+    machine = machine_of(CpuTarget(2))
     assert isinstance(machine, CpuDevice)
 
     def cycles(width: int, rows: int, written: bool = False) -> float:
@@ -141,7 +141,7 @@ def test_lanes_along_memory_share_lines() -> None:
     extents = IConst(64), IConst(64)
     buffer = Buffer("x", F32, Scope.ARGUMENT, extents, extents, "")
     loops = tuple(Around(For(v, IConst(0), IConst(64), 1, ()), 64) for v in "ij")
-    machine = machine_of(2)
+    machine = machine_of(CpuTarget(2))
     assert isinstance(machine, CpuDevice)
     assert jump_of(buffer, (IVar("i"), IVar("j")), loops, machine) is None
 
