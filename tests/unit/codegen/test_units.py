@@ -164,7 +164,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
         "POLYFUSE_JOBS": "4",
         "POLYFUSE_CACHE_DIR": str(tmp_path / "cache"),
         "TMPDIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers"))),
+        "PYTHONPATH": os.pathsep.join(
+            map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers", *Path(__file__).parents[1].iterdir()))
+        ),
     }
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED],

@@ -290,7 +290,9 @@ def eventually(done: Callable[[], bool]) -> bool:
 
 def test_an_interrupt_leaves_no_process_behind() -> None:
     env = {**os.environ, "POLYFUSE_JOBS": "3"}
-    env["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers")))
+    env["PYTHONPATH"] = os.pathsep.join(
+        map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "helpers", Path(__file__).parent))
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED],
         stdout=subprocess.PIPE,

@@ -74,7 +74,7 @@ def compiled(
             knobs=CpuKnobs(core=this_core()),
         )
         low, code = emitted(Watch(c.options), c)
-        return low, "\n".join(map(str, told(low, code)))
+        return low, "\n".join(map(str, told(low.decisions, code)))
 
 
 @pytest.mark.parametrize(("place", "expected"), WORST.items())

@@ -13,11 +13,11 @@ from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.driver.targets import ON_GPU, TARGETS, mapped_for
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
-from polyfuse.ir.cpu_core import CpuKnobs
+from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target, as_target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
-from polyfuse.layers.graph.pipeline import prepared
+from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.mapping.targets import CpuMapping, GpuMapping, mapping_of
 from polyfuse.layers.packing.library import library_product
 from polyfuse.layers.stitching.targets import CpuFigures, GpuFigures, figures_on
@@ -105,7 +105,7 @@ def test_what_follows_a_contraction_is_in_its_cluster_where_tiles_compute_it() -
 def test_a_number_is_waited_for_where_that_is_cheap() -> None:
     text = "op f(x: f32[N], b: f32) -> (y: f32[N]) { c = rsqrt(b + 1.0); y[i] = x[i] * c }"
     graph = graph_of(text, N=1000)
-    made = [prepared(graph, [], target, checked=False) for target in TARGETS_OF_BOTH]
+    made = [prepared(graph, GraphContext([], target, Core(), checked=False)) for target in TARGETS_OF_BOTH]
     assert [[s.name for s in g.statements] for g in made] == [["c", "y"], ["y"]]
 
 

@@ -14,7 +14,7 @@ from polyfuse.ir.loop_ir import RegisterTile, nodes_of
 from polyfuse.ir.target import CpuTarget
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.graph.guarded_products import guarded_products
-from polyfuse.layers.graph.pipeline import prepared
+from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.mapping.kernels import form_kernels
 
 CONVOLUTION = """op f(x: {0}[N, 3, H, H], w: {0}[O, 3, 3, 3]) -> (y: {0}[N, O, H, H]) {{
@@ -46,7 +46,7 @@ def convolved(x: object, w: object) -> np.ndarray:
 )
 def test_they_are_tiles(text: str, dtype: str) -> None:
     graph = fixed_graph_of(text.format(dtype), N=2, H=20, O=32)
-    made = prepared(graph, [], CpuTarget(1), Core(), checked=False)
+    made = prepared(graph, GraphContext([], CpuTarget(1), Core(), checked=False))
     kernels, _ = form_kernels(LoopFusion().schedule(made), 1)
     nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
     assert any(isinstance(n, RegisterTile) for n in nodes)

@@ -220,11 +220,11 @@ def test_a_fork_while_a_thread_holds_the_helper_does_not_hang() -> None:
 
 def test_the_helper_ends_with_its_parent() -> None:
     program = (
-        "import os\nfrom polyfuse.poly.scheduling import isl_worker as worker\nfrom test_worker import EASY\n"
+        "import os\nfrom polyfuse.poly.scheduling import isl_worker as worker\nfrom test_isl_worker import EASY\n"
         "worker.solve(EASY)\nprint(worker.helper().process.pid, flush=True)\n{end}"
     )
     tests = Path(__file__).parents[2]
-    known = [str(tests), str(tests / "helpers"), str(tests.parent)]
+    known = [str(tests), str(tests / "helpers"), str(Path(__file__).parent), str(tests.parent)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(known), "POLYFUSE_WORKER": "1"}
     for end in ("", "os._exit(0)"):
         command = [sys.executable, "-c", program.format(end=end)]

@@ -47,7 +47,7 @@ def test_golden_trees(g: TensorGraph, golden: Callable[[str, str], None]) -> Non
 def test_trees_do_not_depend_on_the_hash_seed(seed: str) -> None:
     program = "import graphs, test_poly_scheduler as t\nfor g in graphs.GOLDEN: print(t.describe(g))"
     tests = Path(__file__).parents[2]
-    known = [str(tests), str(tests / "helpers"), str(tests.parent)]
+    known = [str(tests), str(tests / "helpers"), str(Path(__file__).parent), str(tests.parent)]
     env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(known)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
