@@ -260,7 +260,7 @@ CHOICES = (
             Case("ln_bwd", {"T": 512, "H": 8192}),
             Case("ln_bwd", {"T": 1024, "H": 4096}),
         ),
-        ((lower, "rows_jammed", lambda kernel, tasks, knobs: tuple(tasks)),),
+        knobs=CpuKnobs(disabled=("unroll-and-jam:shared-sums",)),
     ),
     Choice(
         "prefetch of the next row",

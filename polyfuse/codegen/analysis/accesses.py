@@ -22,6 +22,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_values,
+    nodes_of,
 )
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Expr, Index, Read, Select, reads
 
@@ -108,6 +109,11 @@ def read_in(block: Block) -> set[str]:
 
     map_values(block, expr, lambda i: i)
     return found
+
+
+def touched_in(block: Block) -> set[str]:
+    """What a block reads, and stores to."""
+    return read_in(block) | {n.buffer for n in nodes_of(block) if isinstance(n, (Store, Update))}
 
 
 def read_names(value: Expr, indices: tuple[Index, ...]) -> set[str]:

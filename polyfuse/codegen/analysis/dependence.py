@@ -1,4 +1,11 @@
-"""Vector loops in which two iterations may update one element of memory become sequential.
+"""Which iterations depend on one another: what a pass asks before it runs some of them at once.
+
+- `independent`: no iteration of a sequential loop touches what another one writes.
+- `commutes_but_for`: the same, but for shared accumulators, which all iterations add to.
+- `independent_rows`: the same for the rows of a parallel nest.
+- `own_elements`: each iteration touches one element of what loops over a row change.
+
+`order_collisions` makes vector loops sequential in which two iterations may update one element of memory.
 
     for e in 0..E @vec:  deg[dst[e]] += 1         becomes         for e in 0..E:  deg[dst[e]] += 1
 
@@ -12,8 +19,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from polyfuse.codegen.analysis.accesses import memory_of
+from polyfuse.codegen.analysis.accesses import memory_of, touched_in
 from polyfuse.codegen.analysis.index_ranges import strip_of
+from polyfuse.codegen.analysis.renaming import worker_arrays
+from polyfuse.codegen.function import Task
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -25,6 +34,7 @@ from polyfuse.ir.loop_ir import (
     Node,
     Prefetch,
     Store,
+    TurnedTile,
     Update,
     map_nodes,
     map_values,
@@ -36,7 +46,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 
 def order_collisions(kernel: Kernel, block: Block) -> Block:
-    """See the module docstring. To be called when accumulators are scalars already."""
+    """Vector loops whose iterations collide become sequential. To be called when accumulators are scalars
+    already."""
 
     def change(node: Node) -> Node:
         if isinstance(node, For) and node.coordinate is Coordinate.VECTOR and _collide(kernel, node):
@@ -78,6 +89,7 @@ def steps(i: Index, loop: For) -> bool:
 
 
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
+_PLAIN_ROWS = (For, If, Declare, Store, Update, Comment, TurnedTile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +103,26 @@ class _Access:
     op: str = ""
 
 
-def in_common(kernel: Kernel, loop: For) -> frozenset[str] | None:
-    """The buffers that iterations of a loop all add to; None if these cannot be computed together."""
+def independent(kernel: Kernel, loop: For) -> bool:
+    """May iterations of a sequential loop run in any order, and at once?"""
+    return commutes_but_for(kernel, loop) == frozenset()
+
+
+def independent_rows(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
+    """May rows of a task be run at once? They may in a parallel nest of plain loops, if no other task touches
+    a worker's arrays, of which each row gets its own.  Not where they no longer go one by one."""
+    if not task.loops or task.jammed > 1 or task.together:
+        return False
+    others = {n for t in tasks if t is not task for n in touched_in(t.body)}
+    if others & {b.tensor for b in worker_arrays(kernel)}:
+        return False
+    nodes = list(nodes_of(task.body))
+    return all(isinstance(n, _PLAIN_ROWS) and not (isinstance(n, TurnedTile) and n.to) for n in nodes)
+
+
+def commutes_but_for(kernel: Kernel, loop: For) -> frozenset[str] | None:
+    """The shared accumulators of a sequential loop: buffers that all iterations add to, each in one phase and
+    by one operator.  But for the order of their terms iterations may run at once.  None if they may not."""
     nodes = list(nodes_of(loop.body))
     if loop.coordinate is not Coordinate.SEQ or loop.step != 1:
         return None

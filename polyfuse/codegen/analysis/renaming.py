@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Update, map_nodes, map_values
+from polyfuse.ir.index_expr import IndexExpr
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    Node,
+    Store,
+    TurnedTile,
+    Update,
+    map_nodes,
+    map_values,
+    nodes_of,
+    substituted,
+)
 from polyfuse.ir.tensor_graph import Expr, Read
 
 
@@ -19,9 +33,31 @@ def row_variable(name: str, row: int) -> str:
     return f"row{row}_{name}" if row else name
 
 
-def called(scalar: str, row: int) -> str:
-    """What a row's own scalar is called."""
-    return f"%{row_variable(scalar_name(scalar), row)}"
+def private(scalar: str, copy: str) -> str:
+    """What a copy's own scalar is called."""
+    return f"%{copy}_{scalar_name(scalar)}"
+
+
+def worker_arrays(kernel: Kernel) -> tuple[Buffer, ...]:
+    return tuple(b for b in kernel.buffers if b.scope is Scope.LOCAL)
+
+
+def array_of_row(kernel: Kernel, tensor: str, row: int) -> str:
+    """What a row's own array for a tensor is called: no other begins so."""
+    stem = "row"
+    while any(b.tensor.startswith(stem) for b in kernel.buffers):
+        stem += "_"
+    return f"{stem}{row}_{tensor}"
+
+
+def copy_of(
+    block: Block, copy: str, at: Mapping[str, IndexExpr], arrays: Mapping[str, str] | None = None
+) -> Block:
+    """One of several copies of a block: with loop variables that have the values `at`, and names of its own
+    for what the block declares and for `arrays`."""
+    declared = (n.name for n in nodes_of(block) if isinstance(n, Declare | TurnedTile))
+    names = {**(arrays or {}), **{name: private(name, copy) for name in declared}}
+    return renamed(substituted(block, at), names)
 
 
 def renamed(block: Block, names: Mapping[str, str]) -> Block:

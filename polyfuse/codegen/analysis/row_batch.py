@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.accesses import read_names
+from polyfuse.codegen.analysis.accesses import touched_in
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.math.vector_reduce import joins
 from polyfuse.cost.cpu_tables import FITTED
@@ -15,7 +15,6 @@ from polyfuse.ir.loop_ir import (
     Comment,
     Declare,
     For,
-    If,
     Node,
     Store,
     Update,
@@ -38,11 +37,6 @@ def of_all(scalar: str) -> str:
 def first_row(var: str) -> str:
     """What the variable of a loop is called for the first of the rows (`codegen.cpu.printer_loops`)."""
     return f"{var}_0"
-
-
-def names_of(block: Block) -> set[str]:
-    """What a block reads, and stores to."""
-    return {x for n in nodes_of(block) for x in _names(n)}
 
 
 def joint_totals(loop: For) -> list[Update]:
@@ -87,17 +81,4 @@ def for_all_rows(
 
     body = map_nodes(map_values(run, expr, lambda i: i), node)
     if body:
-        yield loop_over_batch(body, rows, Coordinate.SEQ if names_of(body) & common else Coordinate.VECTOR)
-
-
-def _names(n: Node) -> set[str]:
-    """What a node itself reads, and stores to."""
-    match n:
-        case Declare(_, _, value):
-            return set(read_names(value, ())) if value is not None else set()
-        case Store(buffer, indices, value) | Update(buffer, indices, _, value):
-            return {buffer, *read_names(value, indices)}
-        case If(cond):
-            return set(read_names(cond, ()))
-        case _:
-            return set()
+        yield loop_over_batch(body, rows, Coordinate.SEQ if touched_in(body) & common else Coordinate.VECTOR)

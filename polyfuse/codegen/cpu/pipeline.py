@@ -44,18 +44,29 @@ from polyfuse.codegen.transforms.transpose_loads import turn_tiles
 from polyfuse.codegen.transforms.transpose_stores import turn_stores
 from polyfuse.codegen.transforms.unroll_and_jam.batched_loops import loops_jointly
 from polyfuse.codegen.transforms.unroll_and_jam.batched_rows import rows_jointly
-from polyfuse.codegen.transforms.unroll_and_jam.dot_products import dots_jammed
-from polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows import rows_together, with_arrays
+from polyfuse.codegen.transforms.unroll_and_jam.dot_products import DOT_PRODUCTS
+from polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows import INTERLEAVED_ROWS
 from polyfuse.codegen.transforms.unroll_and_jam.overlapping_windows import neighbours_together
-from polyfuse.codegen.transforms.unroll_and_jam.recurrences import rows_in_step
-from polyfuse.codegen.transforms.unroll_and_jam.reductions import jam, rows_added_up
-from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import rows_jammed
+from polyfuse.codegen.transforms.unroll_and_jam.recurrences import RECURRENCES
+from polyfuse.codegen.transforms.unroll_and_jam.reductions import REDUCTIONS, SHORT_SUMS
+from polyfuse.codegen.transforms.unroll_and_jam.rule import LoopRule, NestRule, with_arrays
+from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.codegen.transforms.unroll_and_jam.stencils import jammed_windows
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import with_held_totals
 from polyfuse.codegen.transforms.unswitch import unswitch
 from polyfuse.codegen.transforms.wide_accumulators import long_sums, task_with_long_totals
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import Kernel
+
+
+def _jammed_loops(rule: LoopRule) -> Pass:
+    """A rule of unroll-and-jam for loops that are no functions yet."""
+    run = on_block(lambda k, b, cx: rule.in_block(k, b, cx.knobs)[0])
+    return Pass(f"unroll-and-jam:{rule.name}", rule.does, run)
+
+
+def _unroll_and_jam(rule: LoopRule | NestRule) -> Pass:
+    return Pass(f"unroll-and-jam:{rule.name}", rule.does, on_tasks(lambda k, t, cx: rule.run(k, t, cx.knobs)))
 
 
 def _outlined(x: Loops, cx: PassContext) -> Loops:
@@ -221,11 +232,7 @@ LOOPS = Pipeline(
             "the terms of a small window are added at once",
             on_block(lambda k, b, cx: jammed_windows(b, cx.core)),
         ),
-        Pass(
-            "unroll-and-jam:reductions",
-            "a row of totals gets several terms at a time",
-            on_block(lambda k, b, cx: jam(k, b, cx.core)),
-        ),
+        _jammed_loops(REDUCTIONS),
         Pass(
             "fuse-loops",
             "loops over a row, one after the other, become one",
@@ -275,21 +282,9 @@ FUNCTIONS = Pipeline(
             _outlined,
             False,
         ),
-        Pass(
-            "unroll-and-jam:dot-products",
-            "sums along memory of a few rows and columns are computed together",
-            on_tasks(lambda k, t, cx: dots_jammed(k, t, cx.knobs)),
-        ),
-        Pass(
-            "unroll-and-jam:shared-sums",
-            "rows that add to the same long sums are computed several at a time",
-            on_tasks(lambda k, t, cx: rows_jammed(k, t, cx.knobs)),
-        ),
-        Pass(
-            "unroll-and-jam:recurrences",
-            "rows of a recurrence go together, step by step",
-            on_tasks(lambda k, t, cx: rows_in_step(k, t, cx.knobs)),
-        ),
+        _unroll_and_jam(DOT_PRODUCTS),
+        _unroll_and_jam(SHARED_SUMS),
+        _unroll_and_jam(RECURRENCES),
         Pass(
             "outer-vectorize:recurrences",
             "rows of a recurrence along memory are lanes",
@@ -302,11 +297,7 @@ FUNCTIONS = Pipeline(
             _batched_rows,
         ),
         Pass("unroll-and-jam:batched-loops", "the same for short rows of sequential loops", _batched_loops),
-        Pass(
-            "unroll-and-jam:interleaved-rows",
-            "phases of a few short rows are interleaved",
-            on_tasks(lambda k, t, cx: rows_together(k, t, cx.knobs)),
-        ),
+        _unroll_and_jam(INTERLEAVED_ROWS),
         Pass(
             "invariant-motion:conversions",
             "rows of 16 bits that all iterations read become f32 before them",
@@ -337,11 +328,7 @@ FUNCTIONS = Pipeline(
             "totals of a row stay in registers while a small window adds to them",
             on_each(lambda k, t, cx: with_held_totals(k, t, cx.core)),
         ),
-        Pass(
-            "unroll-and-jam:short-sums",
-            "short rows of one total go several at a time",
-            on_each(lambda k, t, cx: rows_added_up(k, t)),
-        ),
+        _unroll_and_jam(SHORT_SUMS),
         Pass(
             "narrow-vectors",
             "short rows are vectors of the lengths that a machine has",

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import read_names, taken_out
 from polyfuse.codegen.analysis.op_cost import computes_little
-from polyfuse.codegen.analysis.renaming import called, renamed, row_variable, scalar_name
+from polyfuse.codegen.analysis.renaming import copy_of, private, row_variable, scalar_name
 from polyfuse.codegen.analysis.row_batch import row_places
 from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
@@ -54,6 +54,8 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depen
 
 # The variable of the iterations that are handed out (`codegen.cpu.printer_loops`).
 ITERATION = "it"
+# The copy of what is done ahead, for the next iteration.
+NEXT = "row1"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
@@ -96,10 +98,9 @@ def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
     used = set(_read((*middle, *last)))
     carried = [n for n in known.values() if n.name in used]
     start = tuple(replace(n, value=Read(_next(n.name), (), n.dtype)) for n in carried)
-    ahead = {name: called(name, 1) for name in known}
     loops = tuple(replace(x, var=row_variable(x.var, 1)) for x in task.loops)
     env: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, 1)) for x in task.loops}
-    of_next = renamed(substituted(first, {**env, ITERATION: binary("+", IVar(ITERATION), 1)}), ahead)
+    of_next = copy_of(first, NEXT, {**env, ITERATION: binary("+", IVar(ITERATION), 1)})
     return Skew(
         carried=(
             *(replace(n, count=2 * sizes[n.name]) for n in rows),
@@ -108,7 +109,7 @@ def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
         first=(*first, *(_keep(n, n.name) for n in carried)),
         start=(*start, *middle),
         loops=loops,
-        ahead=(*of_next, *(_keep(n, ahead[n.name]) for n in carried)),
+        ahead=(*of_next, *(_keep(n, private(n.name, NEXT)) for n in carried)),
         last=_later(last, task.loops[-1].var),
     )
 

@@ -23,7 +23,8 @@ from thinned import thinned
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.function import Task
-from polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows import rows_together, with_arrays
+from polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows import INTERLEAVED_ROWS
+from polyfuse.codegen.transforms.unroll_and_jam.rule import with_arrays
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import KernelGraph, Scope
@@ -142,14 +143,14 @@ def test_a_serial_loop_stays_as_it_is() -> None:
 def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> None:
     low = lowered(SOFTMAX.format("f32"), 1, T=4096, H=32)
     (task,), two = low.tasks, CpuKnobs(rows=2)
-    (alone,) = rows_together(low.kernel, [task], two)
+    (alone,) = INTERLEAVED_ROWS.run(low.kernel, [task], two)
     assert alone.together is not None and len(alone.together.loops) == 2
     (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
     other = Task((), tuple(n for n in task.body if isinstance(n, For)))
     assert array.tensor == "e"
-    assert [t.together for t in rows_together(low.kernel, [task, other], two)] == [None, None]
+    assert [t.together for t in INTERLEAVED_ROWS.run(low.kernel, [task, other], two)] == [None, None]
     fetching = replace(task, body=(*task.body, Prefetch("x", ())))
-    assert rows_together(low.kernel, [fetching], two) == (fetching,)
+    assert INTERLEAVED_ROWS.run(low.kernel, [fetching], two) == (fetching,)
 
 
 # --- how ----------------------------------------------------------------------------------------------

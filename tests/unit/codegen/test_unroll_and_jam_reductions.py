@@ -11,13 +11,15 @@ import pytest
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.transforms.unroll_and_jam.reductions import jam
+from polyfuse.codegen.transforms.unroll_and_jam.reductions import (
+    REDUCTIONS,
+)
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.dtypes import BY_NAME, F32, I64
 from polyfuse.ir.index_expr import IConst, IVar, binary, evaluate
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.loop_ir import Declare, For, Node, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, Node, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Read, TensorGraph, reads
 
@@ -33,6 +35,10 @@ FAR = """op f(x: f32[K], w: {0}[K, N], b: f32[N]) -> (y: f32[N], s: f32[N]) {{
 NOTHING = Kernel("k", TensorGraph("f", (), (), (), (), (), ()), (), ())
 CORE = Core()
 W, ROW = Read("w", (IVar("t"),), F32), Read("x", (IVar("t"), IVar("c")), F32)
+
+
+def jam(kernel: Kernel, block: Block, core: Core) -> Block:
+    return REDUCTIONS.in_block(kernel, block, CpuKnobs(core=core))[0]
 
 
 def nest(
@@ -54,7 +60,7 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     assert isinstance(main, For) and isinstance(rest, For)
     assert (main.step, main.upper, rest.lower, rest.step) == (FITTED.jam_together, IConst(10), IConst(10), 1)
     *own, inner = main.body
-    assert [n.name for n in own if isinstance(n, Declare)] == ["%h", "%h_1", "%h_2", "%h_3"]
+    assert [n.name for n in own if isinstance(n, Declare)] == ["%h", "%t_1_h", "%t_2_h", "%t_3_h"]
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
     value = inner.body[0].value
     assert isinstance(value, Apply) and value.op == "add"

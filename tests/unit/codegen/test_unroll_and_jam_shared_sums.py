@@ -11,13 +11,12 @@ from equivalence import Array, assert_right, run_on, seeded_inputs
 from row_kernels import made
 from thinned import thinned
 
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import commutes_but_for, independent
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.transforms.outline import tasks_of
-from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import rows_jammed
-from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.dtypes import F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
@@ -37,6 +36,7 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
+from polyfuse.layers.mapping import memory_hints
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
 LN = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{
@@ -127,7 +127,7 @@ def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
 ) -> None:
     """67 rows in shares of eight: the last one has three."""
     monkeypatch.setattr(FITTED, "prefetch_share_of_l1", 99)
-    monkeypatch.setattr(FITTED, "prefetch_share_in_l3", 0)
+    monkeypatch.setattr(memory_hints, "SHARE_IN_L3", 0)
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)
@@ -195,17 +195,17 @@ def kernel_of(text: str = "op f(x: f32[T, H], k: i64[T]) -> (y: f32[T, H], s: f3
 
 
 def result(kernel: Kernel, body: Block) -> Task:
-    (task,) = rows_jammed(kernel, [Task((), body)], CpuKnobs(rows=2))
+    (task,) = SHARED_SUMS.run(kernel, [Task((), body)], CpuKnobs(rows=2))
     return task
 
 
 def test_what_rows_add_to_and_what_they_write_apart() -> None:
     kernel = kernel_of()
     plain = rows_of(columns(WRITE, ADD))
-    assert in_common(kernel, plain) == frozenset("s") and result(kernel, (plain,)).jammed == 2
+    assert commutes_but_for(kernel, plain) == frozenset("s") and result(kernel, (plain,)).jammed == 2
     apart = rows_of(columns(Store("y", (T + 3, C), at("y", T + 3, C)), ADD))
-    assert in_common(kernel, apart) == frozenset("s")
-    assert in_common(kernel, rows_of(columns(WRITE))) == frozenset(), "nothing in common: nothing to gain"
+    assert commutes_but_for(kernel, apart) == frozenset("s")
+    assert independent(kernel, rows_of(columns(WRITE))), "nothing in common: nothing to gain"
     assert result(kernel, (rows_of(columns(WRITE)),)).jammed == 1
 
 
@@ -231,7 +231,7 @@ REFUSED: dict[str, Block] = {
 def test_rows_that_depend_on_each_other_stay_apart(why: str) -> None:
     kernel = kernel_of()
     loop = rows_of(*REFUSED[why])
-    assert in_common(kernel, loop) is None
+    assert commutes_but_for(kernel, loop) is None
     assert result(kernel, (loop,)) == Task((), (loop,))
 
 
@@ -243,7 +243,7 @@ def test_parameters_in_place_have_two_names() -> None:
     (out,) = names.values()
     same = rows_of(columns(ADD, Store(out, (T, C), at("p", T, C))))
     other = rows_of(columns(ADD, Store(out, (T, C), at("p", T - 1, C))))
-    assert in_common(kernel, same) == frozenset("s") and in_common(kernel, other) is None
+    assert commutes_but_for(kernel, same) == frozenset("s") and commutes_but_for(kernel, other) is None
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_parameters_in_place_have_two_names() -> None:
 )
 def test_phases_that_are_not_the_same_loop_for_all_rows_gain_nothing(phase: For) -> None:
     loop = rows_of(phase)
-    assert in_common(kernel_of(), loop) is not None
+    assert commutes_but_for(kernel_of(), loop) is not None
     assert result(kernel_of(), (loop,)).jammed == 1
 
 
 def test_only_sequential_loops_over_single_rows() -> None:
     loop = rows_of(columns(ADD))
     for other in (replace(loop, step=2), replace(loop, coordinate=Coordinate.VECTOR)):
-        assert in_common(kernel_of(), other) is None
+        assert commutes_but_for(kernel_of(), other) is None
 
 
 def test_sums_are_in_one_loop_and_other_phases_take_turns() -> None:
@@ -276,9 +276,9 @@ def test_sums_are_in_one_loop_and_other_phases_take_turns() -> None:
     (main,) = result(kernel_of(), (loop,)).body
     assert isinstance(main, For) and (main.step, main.upper) == (2, IConst(7))
     first, second, both, one, two = main.body
-    assert [n.name for n in (first, second) if isinstance(n, Declare)] == ["%acc", "%row1_acc"]
-    assert isinstance(both, For) and both.lanes == ("%acc", "%row1_acc")
-    assert [n.buffer for n in both.body if isinstance(n, Update)] == ["%acc", "s", "%row1_acc", "s"]
+    assert [n.name for n in (first, second) if isinstance(n, Declare)] == ["%acc", "%t_1_acc"]
+    assert isinstance(both, For) and both.lanes == ("%acc", "%t_1_acc")
+    assert [n.buffer for n in both.body if isinstance(n, Update)] == ["%acc", "s", "%t_1_acc", "s"]
     stored = [n.body[0] for n in (one, two) if isinstance(n, For)]
     assert [n.indices[0] for n in stored if isinstance(n, Store)] == [T, T + 1]
 

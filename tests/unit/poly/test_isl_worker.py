@@ -220,7 +220,8 @@ def test_a_fork_while_a_thread_holds_the_helper_does_not_hang() -> None:
 
 def test_the_helper_ends_with_its_parent() -> None:
     program = (
-        "import os\nfrom polyfuse.poly.scheduling import isl_worker as worker\nfrom test_isl_worker import EASY\n"
+        "import os\nfrom polyfuse.poly.scheduling import isl_worker as worker\n"
+        "from test_isl_worker import EASY\n"
         "worker.solve(EASY)\nprint(worker.helper().process.pid, flush=True)\n{end}"
     )
     tests = Path(__file__).parents[2]

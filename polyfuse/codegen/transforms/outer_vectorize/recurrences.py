@@ -29,10 +29,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import accesses, plain
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import independent, independent_rows
 from polyfuse.codegen.analysis.reduction_nests import are_steps
 from polyfuse.codegen.analysis.row_batch import ROW, first_row, for_all_rows, of_all
-from polyfuse.codegen.analysis.row_phases import possible, touched_bytes
+from polyfuse.codegen.analysis.row_phases import touched_bytes
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.c_printer import certain_reads
 from polyfuse.codegen.function import Task, Together
@@ -95,7 +95,7 @@ def rows_in_lanes(
     for t, one in zip(tasks, alone, strict=True):
         if far and _as_fast_as_memory(t):
             made.append(t)
-        elif len(t.loops) == 1 and possible(kernel, one, alone):
+        elif len(t.loops) == 1 and independent_rows(kernel, one, alone):
             made.append(_nest(arrays, t))
         else:
             made.append(t if t.loops or t.jammed > 1 else _serial(arrays, t, touched))
@@ -120,7 +120,7 @@ def _serial(arrays: _Arrays, task: Task, touched: Counter[str]) -> Task:
 
     def change(loop: For) -> list[Node] | None:
         rows = _count(loop)
-        if not rows or in_common(arrays.kernel, loop) != frozenset():
+        if not rows or not independent(arrays.kernel, loop):
             return None
         here = Counter(name for name, _ in accesses(loop.body))
         common = frozenset(name for name, count in here.items() if count < touched[name])

@@ -28,9 +28,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from polyfuse.codegen.analysis.accesses import touched_in
+from polyfuse.codegen.analysis.dependence import independent_rows
 from polyfuse.codegen.analysis.op_cost import computes_little
-from polyfuse.codegen.analysis.row_batch import ROW, first_row, names_of
-from polyfuse.codegen.analysis.row_phases import possible
+from polyfuse.codegen.analysis.row_batch import ROW, first_row
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.function import Task, Together
 from polyfuse.codegen.transforms.outer_vectorize.full_unroll import COMPARED, SIZES, StraightRows
@@ -73,10 +74,10 @@ def short_rows_in_lanes(
         return (), tuple(tasks)
     change = _Change(kernel, knobs.on)
     made: list[Task] = []
-    touching = Counter(x for t in tasks for x in names_of(t.body))
+    touching = Counter(x for t in tasks for x in touched_in(t.body))
     shared = {x for x, count in touching.items() if count > 1}
     for t in tasks:
-        nest = change.nest(t) if len(t.loops) == 1 and possible(kernel, t, tasks) else None
+        nest = change.nest(t) if len(t.loops) == 1 and independent_rows(kernel, t, tasks) else None
         made.append(nest or change.inside(t, shared))
     return tuple(change.arrays), tuple(made)
 
@@ -118,8 +119,8 @@ class _Change:
             one_by_one = loop.coordinate in (Coordinate.SEQ, Coordinate.VECTOR) and loop.step == 1
             if not one_by_one or loop.lanes or loop.joint:
                 return None
-            mine = names_of((loop,)) & own
-            elsewhere = mine and shared | names_of(map_nodes(task.body, lambda n: () if n is loop else n))
+            mine = touched_in((loop,)) & own
+            elsewhere = mine and shared | touched_in(map_nodes(task.body, lambda n: () if n is loop else n))
             found = None if mine & elsewhere else self._at_once(loop, IVar(loop.var))
             if found is None:
                 return None

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import accesses
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import commutes_but_for
 from polyfuse.codegen.analysis.row_batch import ROW
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task
@@ -90,7 +90,7 @@ def _at_once(
         return None
     own = _own(kernel, loop, touched)
     known = tuple(Declare(b.tensor, b.dtype) for b in kernel.buffers if b.tensor in own)
-    common = in_common(kernel, replace(loop, body=(*known, *loop.body)))
+    common = commutes_but_for(kernel, replace(loop, body=(*known, *loop.body)))
     if common is None:
         return None
     trip = trip_of(loop)

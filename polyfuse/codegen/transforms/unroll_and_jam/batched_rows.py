@@ -22,16 +22,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from polyfuse.codegen.analysis.accesses import touched_in
+from polyfuse.codegen.analysis.dependence import independent_rows
 from polyfuse.codegen.analysis.row_batch import (
     ROW,
     for_all_rows,
     joint_totals,
     loop_over_batch,
-    names_of,
     of_all,
     row_places,
 )
-from polyfuse.codegen.analysis.row_phases import LONG, possible, takes_long, touched_bytes, waits
+from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task, Together
 from polyfuse.cost.cpu_tables import FITTED
@@ -65,7 +66,7 @@ def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tupl
     made: list[Task] = []
     places: dict[str, int] = {}
     for t in tasks:
-        if asked is not False and possible(kernel, t, tasks) and (asked or _known(t.loops)):
+        if asked is not False and independent_rows(kernel, t, tasks) and (asked or _known(t.loops)):
             own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
             found = at_once(kernel, t.body, own, knobs, turns=True)
             if found is not None:
@@ -156,7 +157,7 @@ def at_once(
     if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
         return None
     rows = _VECTOR_BYTES // min(widths)
-    touched = names_of(row)
+    touched = touched_in(row)
     mine = [b for b in kernel.buffers if b.tensor in touched & own]
     arrays = [n for n in row if isinstance(n, Declare) and n.count]
     on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
@@ -225,7 +226,7 @@ def _loop(n: Node, scalars: Mapping[str, Declare]) -> Block:
     joint = _joint(n, scalars)
     changed = {x.buffer for x in nodes_of((n,)) if isinstance(x, (Store, Update)) and x.buffer in scalars}
     changed -= set(joint)
-    used = [d for d in scalars.values() if d.name in names_of((n,)) - {*joint}]
+    used = [d for d in scalars.values() if d.name in touched_in((n,)) - {*joint}]
     place = (IVar(ROW),)
     return (
         *(Declare(d.name, d.dtype, Read(of_all(d.name), place, d.dtype)) for d in used),

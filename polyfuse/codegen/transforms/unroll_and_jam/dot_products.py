@@ -17,53 +17,42 @@ nothing in them but the sum, whose factors depend on a row or on a column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.reduction_nests import bounds_of
-from polyfuse.codegen.analysis.renaming import renamed
-from polyfuse.codegen.analysis.trip_count import in_steps
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule, jammed
+from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, Joins
 from polyfuse.ir.cpu_core import Core, CpuKnobs, dots_fit, vectors_of_sum
 from polyfuse.ir.dtypes import F16
-from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
-    Block,
-    Declare,
     For,
     Node,
     Update,
     map_nodes,
-    map_outermost,
     nodes_of,
-    substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, depends_on, reads
 
 
-def dots_jammed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> list[Task]:
-    """The tasks with such sums together, but where the knobs want rows one by one."""
-    return [*tasks] if knobs.rows == 1 else [_jam(kernel, t, knobs.on) for t in tasks]
+def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
+    shape = _shape(kernel, loop, knobs.on) if knobs.rows != 1 else None
+    if shape is None:
+        return None
+    rows, columns = shape
+    (inner,) = map_nodes(loop.body, lambda n: few_lanes(n, knobs.on))
+    assert isinstance(inner, For)
+    together = tuple(jammed(inner, Jam(columns, inner.body, joins_of_products(columns))))
+    return Jam(rows, together, joins_of_products(rows), rows=rows * columns)
 
 
-def _jam(kernel: Kernel, task: Task, core: Core) -> Task:
-    counts = [1]
-
-    def change(loop: For) -> Sequence[Node] | None:
-        shape = _shape(kernel, loop, core)
-        if shape is None:
-            return None
-        counts.append(shape[0] * shape[1])
-        (columns,) = map_nodes(loop.body, lambda n: few_lanes(n, core))
-        assert isinstance(columns, For)
-        return jammed(replace(loop, body=tuple(jammed(columns, shape[1]))), shape[0])
-
-    body = map_outermost(task.body, change)
-    return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
+DOT_PRODUCTS = LoopRule(
+    "dot-products", "sums along memory of a few rows and columns are computed together", _matches
+)
 
 
 def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
@@ -83,7 +72,7 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     inner = [n for n in nodes_of(columns.body) if isinstance(n, For)]
     if rows.var in bounds_of([columns, *inner]) or columns.var in bounds_of(inner):
         return None
-    if any(in_common(kernel, x) != frozenset() for x in (rows, columns)):
+    if not (independent(kernel, rows) and independent(kernel, columns)):
         return None
     shape = strips[0].length, strips[1].length
     (update,) = sums[0].body
@@ -125,39 +114,13 @@ def few_lanes(n: Node, core: Core) -> Node:
     return replace(n, lane_bytes=vectors * core.vector_bytes)
 
 
-def jammed(loop: For, count: int) -> list[Node]:
-    """So many iterations of a loop at a time, then what is left one by one."""
-    return in_steps(loop, _woven([_at(loop, k) for k in range(count)]), count)
+def joins_of_products(rows: int) -> Joins:
+    """How loops of so many rows are joined: sums of a step in the order in which those factors stay in
+    registers that there are fewer of, and each of the others is needed once."""
 
+    def join(loop: For) -> Join:
+        if not loop.lanes:
+            return Join.JAMMED
+        return Join.CONCATENATED if rows > len(loop.body) else Join.INTERLEAVED
 
-def _at(loop: For, k: int) -> Block:
-    """The body as it is k iterations later, in names of its own."""
-    if k == 0:
-        return loop.body
-    names = {
-        n.name: f"%{loop.var}_{k}_{n.name.removeprefix('%')}"
-        for n in nodes_of(loop.body)
-        if isinstance(n, Declare)
-    }
-    return renamed(substituted(loop.body, {loop.var: IVar(loop.var) + k}), names)
-
-
-def _woven(bodies: Sequence[Block]) -> Block:
-    """The phases of all bodies in turns, with one loop for those of a phase."""
-    body: list[Node] = []
-    for phase in zip(*bodies, strict=True):
-        loops = [n for n in phase if isinstance(n, For)]
-        if not loops:
-            body += phase
-            continue
-        inner = in_turns([n.body for n in loops]) if loops[0].lanes else _woven([n.body for n in loops])
-        body.append(replace(loops[0], body=inner, lanes=tuple(x for n in loops for x in n.lanes)))
-    return tuple(body)
-
-
-def in_turns(sums: Sequence[Block]) -> Block:
-    """The sums of a step, so many for each row: in the order in which those factors stay in registers that
-    there are fewer of, and each of the others is needed once."""
-    if len(sums) > len(sums[0]):
-        return tuple(n for row in sums for n in row)
-    return tuple(n for column in zip(*sums, strict=True) for n in column)
+    return join

@@ -17,21 +17,12 @@ of rows that are read already.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from polyfuse.codegen.analysis.row_phases import (
-    LONG,
-    array_of_row,
-    body_of_row,
-    loops_of_row,
-    possible,
-    takes_long,
-    touched_bytes,
-    waits,
-    worker_arrays,
-)
+from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Task
+from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule
+from polyfuse.codegen.transforms.unroll_and_jam.weave import apart
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import HALVES
@@ -40,25 +31,13 @@ from polyfuse.ir.loop_ir import Block, For, Store, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 
 
-def rows_together(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
-    """The tasks of a kernel, with several rows in turns where that can be: as many as the knobs say, or where
-    it pays."""
-    found: list[Task] = []
-    for t in tasks:
-        most = _most(kernel, t.body, knobs)
-        count = (knobs.rows or _worth(t.body, most)) if possible(kernel, t, tasks) else 1
-        found.append(replace(t, together=_together(kernel, t, count)) if count > 1 else t)
-    return tuple(found)
+def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
+    """As many rows as the knobs say, or where it pays."""
+    count = knobs.rows or _worth(task.body, _most(kernel, task.body, knobs))
+    return Jam(count, task.body, apart) if count > 1 else None
 
 
-def with_arrays(kernel: Kernel, rows: int) -> Kernel:
-    """The kernel with arrays of a worker for each of several rows."""
-    own = [
-        replace(b, tensor=array_of_row(kernel, b.tensor, k))
-        for k in range(1, rows)
-        for b in worker_arrays(kernel)
-    ]
-    return replace(kernel, buffers=(*kernel.buffers, *own))
+INTERLEAVED_ROWS = NestRule("interleaved-rows", "phases of a few short rows are interleaved", _matches)
 
 
 def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int, int]]:
@@ -86,13 +65,3 @@ def _bytes(loop: For) -> int:
     computed = [n.value.dtype.bytes for n in nodes_of(loop.body) if isinstance(n, (Store, Update))]
     trip = trip_of(loop)
     return LONG if trip is None else trip * max(computed, default=1)
-
-
-# --- how ----------------------------------------------------------------------------------------------
-
-
-def _together(kernel: Kernel, task: Task, count: int) -> Together:
-    rows = range(count)
-    bodies = [body_of_row(kernel, task, k) for k in rows]
-    phases = tuple(n for phase in zip(*bodies, strict=True) for n in phase)
-    return Together(tuple(loops_of_row(task, k) for k in rows), phases, count)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from polyfuse.codegen.analysis.accesses import strides_of
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.index_ranges import cuts
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, at_place, nest
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
@@ -77,9 +77,7 @@ def neighbours_together(kernel: Kernel, task: Task, core: Core) -> Task:
 
     def change(loop: For) -> Block | None:
         plain = loop.coordinate is Coordinate.SEQ and loop.step == 1
-        return (
-            _jointly(kernel, loop, loop, core) if plain and in_common(kernel, loop) == frozenset() else None
-        )
+        return _jointly(kernel, loop, loop, core) if plain and independent(kernel, loop) else None
 
     return replace(task, body=map_outermost(task.body, change))
 
@@ -99,8 +97,7 @@ def _jointly(
             made.append(part)
             continue
         found = True
-        main, *left = in_steps(part, window.rows(range(count), core), count)
-        made += [main, *(replace(x, body=part.body) for x in left if isinstance(x, For))]
+        made += in_steps(part, window.rows(range(count), core), count)
     return held(tuple(made), dtypes, core) if found else None
 
 

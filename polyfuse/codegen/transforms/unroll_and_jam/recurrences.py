@@ -22,42 +22,40 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.dependence import in_common
+from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.reduction_nests import are_steps, bounds_of
-from polyfuse.codegen.analysis.row_phases import LONG, body_of_row, loops_of_row, possible
+from polyfuse.codegen.analysis.renaming import worker_arrays
+from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Task
 from polyfuse.codegen.transforms.unroll_and_jam.dot_products import (
     few_lanes,
-    in_turns,
-    jammed,
+    joins_of_products,
     multiplies,
     sums_fit,
 )
+from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule, jammed
+from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, Joins
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_outermost, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 
 
-def rows_in_step(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
-    """The tasks of a kernel, with rows of recurrences in step: as many as the knobs say, or where it pays."""
-    return tuple(_in_step(kernel, t, tasks, knobs) for t in tasks)
-
-
-def _in_step(kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs) -> Task:
+def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
+    """As many rows as the knobs say, or where it pays."""
     rows = {x.var for x in task.loops}
     steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
     count = knobs.rows or FITTED.rows_in_step_rows
-    own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
-    if count < 2 or not any(_worth(n, rows, own) for n in steps) or not possible(kernel, task, tasks):
-        return task
-    few = replace(task, body=_columns(kernel, task.body, rows, own, count, knobs.on))
-    bodies = [body_of_row(kernel, few, k) for k in range(count)]
-    loops = tuple(loops_of_row(task, k) for k in range(count))
-    together = Together(loops, _woven(bodies, rows), count)
-    return replace(task, body=_columns(kernel, task.body, rows, own, 1, knobs.on), together=together)
+    own = frozenset(b.tensor for b in worker_arrays(kernel))
+    if count < 2 or not any(_worth(n, rows, own) for n in steps):
+        return None
+    several, one = (_columns(kernel, task.body, rows, own, n, knobs.on) for n in (count, 1))
+    return Jam(count, several, _joins(count, rows), tail=one)
+
+
+RECURRENCES = NestRule("recurrences", "rows of a recurrence go together, step by step", _matches)
 
 
 def _worth(steps: For, rows: Set[str], own: Set[str]) -> bool:
@@ -77,15 +75,12 @@ def _bytes(loop: For) -> int:
     return LONG if trip is None else trip * sum(stored)
 
 
-# --- how ----------------------------------------------------------------------------------------------
-
-
 def _columns(kernel: Kernel, body: Block, rows: Set[str], own: Set[str], count: int, core: Core) -> Block:
     """With sums of several columns together, as many as registers hold for so many rows."""
 
     def change(loop: For) -> Sequence[Node] | None:
         sums = [n for n in loop.body if isinstance(n, For)]
-        if loop.coordinate is not Coordinate.SEQ or len(sums) != 1 or in_common(kernel, loop) != frozenset():
+        if loop.coordinate is not Coordinate.SEQ or len(sums) != 1 or not independent(kernel, loop):
             return None
         if not multiplies(sums[0], rows, {loop.var}, own) or loop.var in bounds_of(sums):
             return None
@@ -97,27 +92,18 @@ def _columns(kernel: Kernel, body: Block, rows: Set[str], own: Set[str], count: 
             if c == 1 or sums_fit(count, c, update, core)
         ]
         loop = replace(loop, body=map_nodes(loop.body, lambda n: few_lanes(n, core)))
-        return jammed(loop, min(fits[-1], trip_of(loop) or 1))
+        columns = min(fits[-1], trip_of(loop) or 1)
+        return jammed(loop, Jam(columns, loop.body, joins_of_products(columns)))
 
     return map_outermost(body, change)
 
 
-def _woven(bodies: Sequence[Block], rows: Set[str]) -> Block:
-    """The phases of all rows in turns; loops of steps, and of sums of products, are one loop for all rows."""
-    made: list[Node] = []
-    for phase in zip(*bodies, strict=True):
-        loops = [n for n in phase if isinstance(n, For)]
-        if loops and _joins(loops[0], rows):
-            inner = [n.body for n in loops]
-            body = in_turns(inner) if loops[0].lanes else _woven(inner, rows)
-            made.append(replace(loops[0], body=body, lanes=tuple(x for n in loops for x in n.lanes)))
-        else:
-            made += phase
-    return tuple(made)
+def _joins(count: int, rows: Set[str]) -> Joins:
+    """Loops with the same bounds for all rows are one loop, if they are steps or sums of products."""
+    of_steps = joins_of_products(count)
 
+    def join(loop: For) -> Join:
+        steps = loop.coordinate is Coordinate.SEQ or loop.lane_bytes
+        return of_steps(loop) if steps and not rows & bounds_of([loop]) else Join.APART
 
-def _joins(loop: For, rows: Set[str]) -> bool:
-    """Is it one loop for all rows: with the same bounds, and steps or sums of products alone?"""
-    if rows & bounds_of([loop]):
-        return False
-    return loop.coordinate is Coordinate.SEQ or bool(loop.lane_bytes)
+    return join

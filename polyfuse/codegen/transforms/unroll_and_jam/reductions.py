@@ -19,38 +19,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import strides_of
-from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, combined
-from polyfuse.codegen.analysis.trip_count import in_steps, most_trips, trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds
+from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
+from polyfuse.codegen.transforms.unroll_and_jam.weave import Join
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_core import L1_WAY, Core
-from polyfuse.ir.index_expr import IndexExpr, IVar, evaluate, sizes, substitute, variables
+from polyfuse.ir.cpu_core import L1_WAY, Core, CpuKnobs
+from polyfuse.ir.index_expr import evaluate, sizes, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Update, map_nodes, values_of
+from polyfuse.ir.loop_ir import Declare, For, Update, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Read, depends_on, map_expr, plain_variables, reads
+from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 
 
-def jam(kernel: Kernel, block: Block, core: Core) -> Block:
-    """See the module docstring."""
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For() if _fits(node) or _one_row(node):
-                result += in_steps(node, in_one(node, FITTED.jam_together), FITTED.jam_together)
-            case For() if (turns := _turns(node, core)) is not None:
-                rows = replace(turns, body=in_one(replace(node, body=turns.body), FITTED.jam_together))
-                result += in_steps(node, (rows,), FITTED.jam_together)
-            case For() if _far(kernel, node):
-                result += in_steps(node, in_one(node, FITTED.jam_far_together), FITTED.jam_far_together)
-            case For():
-                result.append(replace(node, body=jam(kernel, node.body, core)))
-            case If():
-                then, other = (jam(kernel, b, core) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case _:
-                result.append(node)
-    return tuple(result)
+def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
+    if _fits(loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
+        return Jam(FITTED.jam_together, loop.body, _join)
+    return Jam(FITTED.jam_far_together, loop.body, _join) if _far(kernel, loop) else None
+
+
+def _join(loop: For) -> Join:
+    return Join.COMBINED if loop.coordinate is Coordinate.VECTOR else Join.JAMMED
+
+
+REDUCTIONS = LoopRule("reductions", "a row of totals gets several terms at a time", _matches)
 
 
 def _fits(loop: For) -> bool:
@@ -92,25 +84,26 @@ def _far(kernel: Kernel, loop: For) -> bool:
     return _bytes(kernel, along[0]) >= FITTED.jam_far_bytes
 
 
-def _turns(loop: For, core: Core) -> For | None:
-    """The loop inside over rows of totals that L1 does not hold, if all it does is to add a term to each."""
+def _outside_of_rows(loop: For, core: Core) -> bool:
+    """Is there a loop inside over rows of totals that L1 does not hold, and all it does is to add a term to
+    each?"""
     (rows, *more) = loop.body or (None,)
     if not isinstance(rows, For) or more or rows.coordinate is not Coordinate.SEQ or rows.step != 1:
-        return None
+        return False
     if (
         loop.var in variables(rows.lower) + variables(rows.upper)
         or (most_trips(loop) or 0) < 2 * FITTED.jam_together
     ):
-        return None
+        return False
     inner = _sums(replace(loop, body=rows.body))
     counts = (trip_of(rows), None if inner is None else trip_of(inner))
     if inner is None or counts[0] is None or counts[1] is None:
-        return None
+        return False
     totals = [n for n in inner.body if isinstance(n, Update) and rows.var in depends_on(*n.indices)]
     held = counts[0] * counts[1] * sum(n.value.dtype.bytes for n in totals)
     along = [plain_variables(r.indices) for n in totals for r in reads(n.value)]
     once = any({rows.var, inner.var} <= names for names in along)  # such terms come from memory themselves
-    return rows if len(totals) == len(inner.body) and held > core.l1 and not once else None
+    return len(totals) == len(inner.body) and held > core.l1 and not once
 
 
 def _bytes(kernel: Kernel, r: Read) -> int:
@@ -134,41 +127,6 @@ def _sums(loop: For) -> For | None:
     return inner if fits else None
 
 
-def in_one(loop: For, count: int) -> Block:
-    """The body for so many iterations."""
-    *scalars, inner = loop.body
-    assert isinstance(inner, For)
-    together: list[Node] = [_at(n, loop.var, k, scalars) for k in range(count) for n in scalars]
-    updates: list[Node] = []
-    for n in inner.body:
-        assert isinstance(n, Update)
-        terms = [_expr(n.value, loop.var, k, scalars) for k in range(count)]
-        updates.append(replace(n, value=combined(n.op, terms)))
-    return (*together, replace(inner, body=tuple(updates)))
-
-
-def _at(n: Node, var: str, k: int, scalars: list[Node]) -> Node:
-    assert isinstance(n, Declare) and n.value is not None
-    return Declare(_name(n.name, k), n.dtype, _expr(n.value, var, k, scalars))
-
-
-def _expr(e: Expr, var: str, k: int, scalars: list[Node]) -> Expr:
-    """An expression as it is k iterations later."""
-    names = {n.name for n in scalars if isinstance(n, Declare)}
-
-    def index(i: IndexExpr) -> IndexExpr:
-        return substitute(i, {var: IVar(var) + k})
-
-    def renamed(x: Expr) -> Expr:
-        return replace(x, tensor=_name(x.tensor, k)) if isinstance(x, Read) and x.tensor in names else x
-
-    return map_expr(e, renamed, index) if k else e
-
-
-def _name(name: str, k: int) -> str:
-    return f"{name}_{k}" if k else name
-
-
 # Short rows of one total go several at a time, before lanes are added up.
 #
 #     for n in 0..128:                              for n in 0..128 by 4:
@@ -181,15 +139,12 @@ def _name(name: str, k: int) -> str:
 # (`codegen.transforms.prefetch`).  Sums may be reassociated (Meaning, in the language).
 
 
-def rows_added_up(kernel: Kernel, task: Task) -> Task:
-    """See the module docstring."""
+def _matches_short(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
+    # Lines are asked for as for single rows.
+    return Jam(FITTED.rows_added_up_rows, loop.body, _join, rows=1) if _adds_up_rows(kernel, loop) else None
 
-    def together(node: Node) -> Node | Block:
-        if isinstance(node, For) and _adds_up_rows(kernel, node):
-            return tuple(in_steps(node, in_one(node, FITTED.rows_added_up_rows), FITTED.rows_added_up_rows))
-        return node
 
-    return replace(task, body=map_nodes(task.body, together))
+SHORT_SUMS = LoopRule("short-sums", "short rows of one total go several at a time", _matches_short)
 
 
 def _adds_up_rows(kernel: Kernel, rows: For) -> bool:

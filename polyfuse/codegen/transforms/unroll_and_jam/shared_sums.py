@@ -22,17 +22,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.dependence import in_common, steps
+from polyfuse.codegen.analysis.dependence import commutes_but_for, steps
 from polyfuse.codegen.analysis.op_cost import computes_little
-from polyfuse.codegen.analysis.renaming import called, renamed
-from polyfuse.codegen.analysis.trip_count import in_steps, most_trips_of, trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.analysis.trip_count import most_trips_of, trip_of
+from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
+from polyfuse.codegen.transforms.unroll_and_jam.weave import Join
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
-from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
-    Block,
     Declare,
     For,
     If,
@@ -41,35 +40,29 @@ from polyfuse.ir.loop_ir import (
     Store,
     Update,
     map_nodes,
-    map_outermost,
     nodes_of,
-    substituted,
     values_of,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, walk
 
 
-def rows_jammed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
-    """The tasks, with rows of loops in them computed several at a time: as many as the knobs say, or where it
-    pays."""
-    return tuple(_jam(kernel, t, knobs) for t in tasks)
+def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
+    """As many rows as the knobs say, or where it pays."""
+    common = commutes_but_for(kernel, loop) or frozenset()
+    merged = [n for n in loop.body if isinstance(n, For) and _merges(loop, n, common)]
+    count = min(knobs.rows or _worth(merged, common, knobs.on), most_trips_of(loop))
+    if not merged or count < 2:
+        return None
+    narrow = [_narrow(n, count, knobs.on) for n in merged]
+    tail = tuple(narrow[merged.index(n)] if n in merged else n for n in loop.body)
+    body = map_nodes(tail, lambda n: () if _fetches(n) else n)
+    return Jam(count, body, lambda n: Join.CONCATENATED if n in narrow else Join.APART, tail)
 
 
-def _jam(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Task:
-    counts = [1]
-
-    def change(loop: For) -> Sequence[Node] | None:
-        common = in_common(kernel, loop) or frozenset()
-        merged = [n for n in loop.body if isinstance(n, For) and _merges(loop, n, common)]
-        count = min(knobs.rows or _worth(merged, common, knobs.on), most_trips_of(loop))
-        if not merged or count < 2:
-            return None
-        counts.append(count)
-        return _jammed(loop, merged, count, knobs.on)
-
-    body = map_outermost(task.body, change)
-    return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
+SHARED_SUMS = LoopRule(
+    "shared-sums", "rows that add to the same long sums are computed several at a time", _matches
+)
 
 
 def _merges(rows: For, loop: For, common: frozenset[str]) -> bool:
@@ -107,26 +100,6 @@ def _light(loop: For) -> bool:
     return all(computes_little(x) for v in values_of(loop.body) for x in walk(v) if isinstance(x, Apply))
 
 
-# --- how ----------------------------------------------------------------------------------------------
-
-
-def _jammed(rows: For, merged: Sequence[For], count: int, core: Core) -> list[Node]:
-    """The loop for so many rows at a time, and the one for what is left."""
-    narrow = [_narrow(n, count, core) for n in merged]
-    rows = replace(rows, body=tuple(narrow[merged.index(n)] if n in merged else n for n in rows.body))
-    bodies = [_body(rows, row) for row in range(count)]
-    body: list[Node] = []
-    for phase in zip(*bodies, strict=True):
-        loops = [n for n in phase if isinstance(n, For)]
-        body += [_merged(loops)] if phase[0] in narrow else phase
-    return in_steps(rows, tuple(body), count)
-
-
-def _merged(loops: Sequence[For]) -> For:
-    body = tuple(x for n in loops for x in n.body)
-    return replace(loops[0], body=body, lanes=tuple(x for n in loops for x in n.lanes))
-
-
 def _narrow(loop: For, count: int, core: Core) -> For:
     """With so few lanes that accumulators of all rows fill half of the registers; also what is left, so that
     a row's sums do not depend on where it is."""
@@ -134,13 +107,6 @@ def _narrow(loop: For, count: int, core: Core) -> For:
         return loop
     room = core.registers // 2 * core.vector_bytes // (count * len(loop.lanes))
     return replace(loop, lane_bytes=max(core.vector_bytes, 1 << room.bit_length() - 1))
-
-
-def _body(rows: For, row: int) -> Block:
-    """What is done for one of several rows, in names of that row's own; nothing is asked for."""
-    body = map_nodes(rows.body, lambda n: () if _fetches(n) else n)
-    names = {n.name: called(n.name, row) for n in nodes_of(body) if isinstance(n, Declare)}
-    return renamed(substituted(body, {rows.var: IVar(rows.var) + row}), names) if row else body
 
 
 def _fetches(n: Node) -> bool:

@@ -16,18 +16,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, at_place, beside, combined, nest
+from polyfuse.codegen.analysis.reduction_nests import (
+    EXTREMES,
+    adds,
+    beside,
+    nest,
+)
 from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, weave
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, For, Update, map_outermost
+from polyfuse.ir.loop_ir import Block, For, Update, map_outermost, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, reads
 
-# Totals that fill half a vector fill one.
-EVEN_BYTES = 32
+# Vectors of such totals; half a vector is one as well.
+HELD, EVEN_BYTES = 12, 32
 
 
 def jammed_windows(block: Block, core: Core) -> Block:
@@ -35,7 +41,7 @@ def jammed_windows(block: Block, core: Core) -> Block:
     return map_outermost(block, lambda loop: _jammed(loop, core))
 
 
-def _jammed(loop: For, core: Core) -> tuple[For] | None:
+def _jammed(loop: For, core: Core) -> Block | None:
     *around, inner = nest(loop)
     if inner.coordinate is not Coordinate.VECTOR or inner.lanes or inner.step != 1 or not inner.body:
         return None
@@ -57,7 +63,7 @@ def _jammed(loop: For, core: Core) -> tuple[For] | None:
     places: list[dict[str, IndexExpr]] = [{}]
     for x in window:
         places = [{**p, x.var: binary("+", x.lower, k)} for p in places for k in range(trip_of(x) or 0)]
-    made = replace(inner, body=tuple(_together(n, places) for n in updates))
+    (made,) = weave([substituted((inner,), p) for p in places], lambda loop: Join.COMBINED)
     for x in reversed(strips):
         made = replace(x, body=(made,))
     return (made,)
@@ -99,11 +105,7 @@ def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
     if any(isinstance(i, EXPR_TYPES) or linear(i).factor(lane) not in (0, 1) for i in last):
         return True
     size = max(n.value.dtype.bytes for n in updates)
-    if (
-        trip is None
-        or not isinstance(at, IConst)
-        or trip * size > FITTED.jammed_windows_held * core.vector_bytes
-    ):
+    if trip is None or not isinstance(at, IConst) or trip * size > HELD * core.vector_bytes:
         return False
     return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
 
@@ -121,7 +123,3 @@ def _in_groups(loops: Sequence[For], updates: Sequence[Update], inner: For) -> b
     return any(c > 1 for _, c in steps) and all(
         c in (0, 1) or any(n == c and f.factor(IVar(v)) == 1 for v, n in filled) for f, c in steps
     )
-
-
-def _together(n: Update, places: Sequence[dict[str, IndexExpr]]) -> Update:
-    return replace(n, value=combined(n.op, [at_place(n.value, p) for p in places]))
