@@ -201,7 +201,7 @@ CHOICES = (
     Choice(
         "sums across memory inside of a row, four terms at a time",
         (Case("dien_attention"),),
-        ((lower, "jam", lambda kernel, block, core: block),),
+        knobs=CpuKnobs(disabled=("unroll-and-jam:reductions",)),
     ),
     Choice(
         "the first phase of the next row before the last of a row",

@@ -17,6 +17,7 @@ from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.transforms.outline import tasks_of
 from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.dtypes import F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar
