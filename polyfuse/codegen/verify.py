@@ -1,0 +1,77 @@
+"""What a pass gives is verified: it keeps the facts of loop IR (`ir.verify_loops`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from itertools import chain, product
+
+from polyfuse.codegen.analysis.row_batch import first_row
+from polyfuse.codegen.analysis.row_phases import array_of_row, worker_arrays
+from polyfuse.codegen.function import Task, begin_of, end_of
+from polyfuse.codegen.passes import Loops
+from polyfuse.diagnostics import InternalError
+from polyfuse.ir.loop_ir import For
+from polyfuse.ir.verify_loops import LoopVerifier, places_of
+
+# The number of the iteration, in a worker's loop.
+ITERATION = "it"
+
+
+def verify_loops(pipeline: str, name: str, loops: Loops, around: Set[str] = frozenset()) -> None:
+    """Raise InternalError PF905, naming the pass and the loop, if these loops break a fact.
+
+    `around`: variables that loops around the block may have.
+    """
+    try:
+        _verify_block(loops, around)
+        for t in loops.tasks:
+            _verify_task(loops, t)
+    except InternalError as error:
+        after = f"after the pass {name}" if name else "before the first pass"
+        message = f"kernel {loops.kernel.name}, {after} ({pipeline}): {error.diagnostics[0].message}"
+        raise InternalError(message, code="PF905") from None
+
+
+def _variables(loops: Iterable[For]) -> tuple[str, ...]:
+    return tuple(x.var for x in loops)
+
+
+def _verifier(loops: Loops, declared: bool) -> LoopVerifier:
+    kernel = loops.kernel
+    known = places_of((*kernel.buffers, *loops.arrays), declared)
+    for b, k in product(worker_arrays(kernel), range(1, loops.rows)):  # `declare-arrays` comes last
+        known.setdefault(array_of_row(kernel, b.tensor, k), known[b.tensor])
+    return LoopVerifier(known, frozenset(loops.kernel.graph.sizes))
+
+
+def _verify_block(loops: Loops, around: Set[str]) -> None:
+    verifier = _verifier(loops, False)
+    verifier.variables |= around
+    verifier.block(loops.block)
+
+
+def _verify_task(loops: Loops, task: Task) -> None:
+    """Its parts, each where the printer has it (`codegen.cpu.printer_loops`)."""
+    v = _verifier(loops, True)
+    v.variables |= {task.time.var} if task.time else set()
+    v.block(task.before)
+    with v.inside((ITERATION, *_variables(task.loops))):
+        v.block(task.body)
+    if task.along:
+        *outer, inner = task.loops
+        with v.inside((*_variables(outer), begin_of(inner), end_of(inner))):
+            v.block(task.along)
+    for way in task.ways:
+        names = _variables(chain.from_iterable(way.loops))
+        first = map(first_row, names) if len(way.loops) == 1 else ()
+        with v.inside((ITERATION, *names, *first)):
+            v.block(way.body)
+    if (skew := task.skew) is not None:
+        v.block(skew.carried)
+        with v.inside((ITERATION, *_variables(task.loops))):
+            with v.inside():
+                v.block(skew.first)
+            v.block(skew.start)
+            with v.inside(_variables(skew.loops)):
+                v.block(skew.ahead)
+            v.block(skew.last)
