@@ -1,0 +1,488 @@
+"""What loops compute, in numbers that do not round: two forms of a block are compared by running both.
+
+Floats are numbers modulo a prime: sums may be in any order, a quotient is a product with an inverse, and what
+two different polynomials give is equal by a chance of one in 10^17 (Schwartz and Zippel).  A function gives a
+number that follows from its name and its argument, a min or max takes one of its operands by an order of all
+numbers, and no conversion between floats changes anything.  Integers are themselves.  Memory that nobody has
+stored to has numbers that follow from its name and place.
+
+A block becomes a Python function, and each loop says first how much it will do: what is too long stops there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+from zlib import crc32
+
+from polyfuse.codegen.analysis.row_batch import ROW, of_all
+from polyfuse.ir.dtypes import DType
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, substitute
+from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.loop_ir import (
+    PLACES,
+    Barrier,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Node,
+    OwnedLoop,
+    Prefetch,
+    RegisterTile,
+    Store,
+    TurnedTile,
+    Update,
+    VectorLoad,
+    VectorStore,
+    nodes_of,
+)
+from polyfuse.ir.ops import COMBINES
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    IndexValue,
+    Read,
+    Select,
+    map_expr,
+)
+
+PRIME = 2**61 - 1
+HALF = PRIME // 2
+# Integers that are data: indices, mostly, and some of them out of range.
+INTEGERS, LEAST = 13, -1
+# Floats that become integers without change.
+WHOLE = 2**40
+# How terms of register tiles are applied to an element of the left and one of the right factor.
+_DOTS = {"words": "dot_words", "bytes": "dot_bytes", "row bytes": "dot_bytes", "pairs": "dot_pairs"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+class Skipped(Exception):
+    """Why a block is not run: what it has that this module knows nothing of, or how long it would take."""
+
+
+class Memory(dict[Any, int]):
+    """The elements of an array or scalar by their indices."""
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        super().__init__()
+        self.seed, self.dtype = crc32(name.encode()), dtype
+
+    def __missing__(self, place: Any) -> int:
+        self[place] = value = drawn(hash((self.seed, place)), self.dtype)
+        return value
+
+
+class Memories(dict[str, Memory]):
+    """All memory by name."""
+
+    def of(self, name: str, dtype: DType) -> Memory:
+        if name not in self:
+            self[name] = Memory(name, dtype)
+        return self[name]
+
+    def differs(self, other: Memories, names: Callable[[str], bool]) -> str | None:
+        """An element that has another value in the other memories, as text."""
+        for name in sorted({*self, *other}):
+            if not names(name):
+                continue
+            known = self.get(name) or other[name]
+            mine = self.of(name, known.dtype)
+            theirs = other.of(name, known.dtype)
+            for place in [*mine, *(p for p in theirs if p not in mine)]:
+                if mine[place] != theirs[place]:
+                    return f"{name}[{', '.join(map(str, place))}]"
+        return None
+
+
+def drawn(number: int, dtype: DType) -> int:
+    """The value of a dtype that a number stands for."""
+    if dtype.is_float:
+        return number * 0x9E3779B97F4A7C15 % PRIME
+    if dtype.is_bool:
+        return number >> 5 & 1
+    return (number >> 5) % INTEGERS + (LEAST if dtype.name[0] == "i" else 0)
+
+
+# --- what the functions call ---------------------------------------------------------------------------
+
+
+def _called(op: str, floats: bool) -> Callable[..., int]:
+    seed = crc32(op.encode())
+
+    def function(*args: int) -> int:
+        number = hash((seed, *args))
+        return number * 0x9E3779B97F4A7C15 % PRIME if floats else number % 2**31
+
+    return function
+
+
+def _inverse(x: int) -> int:
+    return pow(x, -1, PRIME) if x else 0
+
+
+def _greatest(a: int, b: int) -> int:
+    return a if (a + HALF) % PRIME >= (b + HALF) % PRIME else b
+
+
+def _least(a: int, b: int) -> int:
+    return a if (a + HALF) % PRIME <= (b + HALF) % PRIME else b
+
+
+def _size(x: int) -> int:
+    return x if x <= HALF else PRIME - x
+
+
+def _whole(x: int) -> int:
+    signed = x if x <= HALF else x - PRIME
+    return signed if abs(signed) < WHOLE else x % INTEGERS + LEAST
+
+
+def _floor(op: str) -> Callable[[int, int], int]:
+    return (lambda a, b: a // b if b else 0) if op == "//" else (lambda a, b: a % b if b else 0)
+
+
+def _constant(value: float, dtype: DType) -> int:
+    if not dtype.is_float:
+        return int(value)
+    if math.isnan(value):
+        return HALF - 1
+    if math.isinf(value):
+        return HALF if value > 0 else HALF + 1
+    exact = Fraction(value)
+    return exact.numerator * _inverse(exact.denominator % PRIME) % PRIME
+
+
+@dataclass(slots=True)
+class _Budget:
+    """So many statements are run."""
+
+    left: int
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise Skipped("too long")
+
+
+# --- blocks as Python ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LoopProgram:
+    """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are clamped."""
+
+    buffers: Mapping[str, Buffer]
+    lines: list[str] = field(default_factory=list)
+    memories: dict[str, tuple[str, DType]] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
+    globals: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    batch: tuple[str, ...] = ()
+    count: int = 0
+
+    def run(self, memories: Memories, variables: Mapping[str, int], budget: int) -> None:
+        """Run the function on memories.  Raises Skipped."""
+        head = [f"  {m} = memories.of({name!r}, dtype_{m})" for name, (m, _) in self.memories.items()]
+        head += [f"  {v} = variables[{name!r}]" for name, v in self.parameters.items() if name in variables]
+        if missing := [n for n in self.parameters if n not in variables]:
+            raise Skipped(f"{missing[0]} is not known")
+        text = "\n".join(["def run(memories, variables, take):", *head, *self.lines, "  return"])
+        space = {f"dtype_{m}": dtype for m, dtype in self.memories.values()}
+        space |= {"greatest": _greatest, "least": _least, "inverse": _inverse, "size": _size, "whole": _whole}
+        space |= {"div": _floor("//"), "mod": _floor("%"), "Memory": Memory, **self.globals}
+        try:
+            exec(compile(text, "<loops>", "exec"), space)  # noqa: S102  (made of numbers and own names)
+        except (SyntaxError, RecursionError, MemoryError):
+            raise Skipped("loops in too many loops") from None
+        space["run"](memories, variables, _Budget(budget).take)
+
+    def fresh(self, stem: str) -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def line(self, text: str, depth: int) -> None:
+        self.lines.append("  " * depth + text)
+
+    def variable(self, name: str) -> str:
+        """A variable of a loop: those that no loop of the program has are parameters."""
+        if name in self.own:
+            return f"i_{name}"
+        return self.parameters.setdefault(name, f"i_{name}")
+
+    def inside(self, block: Block, depth: int, *variables: str) -> None:
+        """A block in braces, in which loops have these variables."""
+        known, own = dict(self.known), set(self.own)
+        self.own |= set(variables)
+        self.line("pass", depth)
+        self.block(block, depth)
+        self.known, self.own = known, own
+
+    def block(self, block: Block, depth: int = 1) -> None:
+        for n in block:
+            self.node(n, depth)
+
+    def node(self, n: Node, depth: int) -> None:
+        match n:
+            case For():
+                self._loop(n, depth)
+            case If(cond, then, other):
+                self.line(f"if {self.expr(cond)}:", depth)
+                self.inside(then, depth + 1)
+                self.line("else:", depth)
+                self.inside(other, depth + 1)
+            case Declare(name, dtype, value, count):
+                self._declare(name, dtype, value, count, depth)
+            case Store(buffer, indices, value):
+                stored = self.expr(value)
+                self.line(f"{self.element(buffer, indices, value.dtype)} = {stored}", depth)
+            case Update(buffer, indices, op, value):
+                place = self.element(buffer, indices, value.dtype)
+                total = self.apply(COMBINES[op], [place, self.expr(value)], value.dtype, value.dtype)
+                self.line(f"{place} = {total}", depth)
+            case RegisterTile():
+                self._tile(n, depth)
+            case TurnedTile():
+                self._turned(n, depth)
+            case OwnedLoop():
+                self._owned(n, depth)
+            case VectorLoad(name, dtype, buffer, indices, count):
+                array = self._array(name, dtype, depth)
+                for k in range(count):
+                    self.line(f"{array}[{k},] = {self.element(buffer, _later(indices, k), dtype)}", depth)
+            case VectorStore(buffer, indices, name, count):
+                dtype = self.buffers[buffer].dtype
+                for k in range(count):
+                    place = self.element(buffer, _later(indices, k), dtype)
+                    self.line(f"{place} = {self.element(name, (IConst(k),), dtype)}", depth)
+            case Comment() | Prefetch() | Barrier():
+                pass
+            case _:
+                raise Skipped(type(n).__name__)
+
+    def _loop(self, n: For, depth: int, key: Callable[[int], None] | None = None) -> None:
+        if all(isinstance(x, Prefetch) for x in n.body):
+            return
+        low, high = self.index(n.lower), self.index(n.upper)
+        self.line(f"take(max(0, {high} - {low}) // {n.step} * {len(n.body) + 1})", depth)
+        self.line(f"for i_{n.var} in range({low}, {high}, {n.step}):", depth)
+        known = dict(self.known)
+        if n.var == ROW:
+            own = set(self.own)
+            self.own.add(ROW)
+            for text in self.batch:
+                self.line(text, depth + 1)
+            self.own = own
+            for name in n.lanes if n.joint else ():
+                array = self.element(of_all(name), (IVar(ROW),), next(iter(self._dtypes(n, name))), (ROW,))
+                self.known[name] = array
+        if key is not None:
+            self.own.add(n.var)
+            key(depth + 1)
+            depth += 1
+        self.inside(n.body, depth + 1, n.var)
+        self.known = known
+
+    def _dtypes(self, n: For, name: str) -> Iterator[DType]:
+        yield from (u.value.dtype for u in nodes_of(n.body) if isinstance(u, Update) and u.buffer == name)
+
+    def _declare(self, name: str, dtype: DType, value: Expr | None, count: int, depth: int) -> None:
+        start = None if value is None else self.expr(value)
+        if count:
+            array = self._array(name, dtype, depth)
+            if start is not None:
+                self.line(f"for k in range({count}): {array}[k,] = {start}", depth)
+            return
+        own = self.fresh("s")
+        self.line(f"{own} = {start if start is not None else drawn(crc32(name.encode()), dtype)}", depth)
+        self.known[name] = own
+
+    def _array(self, name: str, dtype: DType, depth: int) -> str:
+        array = self.fresh("a")
+        self.globals[f"dtype_{array}"] = dtype
+        self.line(f"{array} = Memory({name!r}, dtype_{array})", depth)
+        self.known[name] = array
+        return array
+
+    def _tile(self, n: RegisterTile, depth: int) -> None:
+        (row, first_row), (lane, first_lane) = n.start
+        array = self._array(n.name, n.dtype, depth)
+        for name, first in ((row, first_row), (lane, first_lane)):
+            self.line(f"i_{name} = {self.index(first)}", depth)
+            self.own.add(name)
+        own = set(self.own)
+        self.line(f"for tr in range({n.rows}):", depth)
+        self.line(f"  for tl in range({n.lanes}):", depth)
+        depth += 2
+        self.line("tt = 0", depth)
+        self.own |= {"tile_row", "tile_lane"}
+        self.line(f"i_tile_row = i_{row} + tr; i_tile_lane = i_{lane} + tl", depth)
+        left, right = (
+            map_expr(e, lambda x: x, lambda i, v=v, at=at: substitute(i, {v: IVar(at)}))
+            for e, v, at in ((n.left, n.row, "tile_row"), (n.right, n.lane, "tile_lane"))
+        )
+        inner = depth
+        for x in n.loops:
+            low, high = self.index(x.lower), self.index(x.upper)
+            self.line(f"take(max(0, {high} - {low}))", inner)
+            self.line(f"for i_{x.var} in range({low}, {high}, {x.step}):", inner)
+            self.own.add(x.var)
+            inner += 1
+        a, b = self.expr(left), self.expr(right)
+        wide = left.dtype
+        match n.term:
+            case "product":
+                term = self.apply("mul", [a, b], wide, wide)
+            case "difference":
+                term = self.apply("sub", [a, b], wide, wide)
+                term = self.apply("mul", [term, term], wide, wide)
+            case "row bytes":
+                term = self.apply("dot_bytes", [b, a], wide, wide)
+            case _:
+                term = self.apply(_DOTS[n.term], [a, b], wide, wide)
+        self.line(f"tt = {self.apply('add', ['tt', term], n.dtype, n.dtype)}", inner)
+        self.line(f"{array}[tr * {n.lanes} + tl,] = tt", depth)
+        self.own = own
+
+    def _turned(self, n: TurnedTile, depth: int) -> None:
+        array = self._array(n.name, n.dtype, depth) if n.to is None else ""
+        own = set(self.own)
+        for x in (n.row, n.lane):
+            low, high = self.index(x.lower), self.index(x.upper)
+            self.line(f"take(max(0, {high} - {low}))", depth)
+            self.line(f"for i_{x.var} in range({low}, {high}):", depth)
+            self.own.add(x.var)
+            depth += 1
+        place = (
+            self.element(*n.to, n.dtype)
+            if n.to is not None
+            else f"{array}[(i_{n.row.var} - {self.index(n.row.lower)}) * {n.lanes}"
+            f" + i_{n.lane.var} - {self.index(n.lane.lower)},]"
+        )
+        self.line(f"{place} = {self.element(n.buffer, n.indices, n.dtype)}", depth)
+        self.own = own
+
+    def _owned(self, n: OwnedLoop, depth: int) -> None:
+        low, high = map(self.index, n.share)
+
+        def key(at: int) -> None:
+            value = f"max(0, min({self.expr(n.key)}, {self.index(n.extent)} - 1))"
+            self.line(f"if {low} <= {value} < {high}:", at)
+
+        own = set(self.own)
+        self._loop(n.loop, depth, key)
+        self.own = own
+
+    # --- values ---------------------------------------------------------------------------------------
+
+    def element(self, name: str, indices: tuple[Index, ...], dtype: DType, own: Sequence[str] = ()) -> str:
+        """An element, to be read or stored to."""
+        before, self.own = self.own, {*self.own, *own}
+        places = ", ".join(self.place(name, k, i) for k, i in enumerate(indices))
+        self.own = before
+        found = self.known.get(name)
+        if found is not None:
+            return f"{found}[{places},]" if found[0] == "a" and places else found
+        buffer = self.buffers.get(name)
+        if buffer is not None and buffer.scope is Scope.REGISTER:
+            places = ""
+        kept = buffer.dtype if buffer else dtype
+        memory, _ = self.memories.setdefault(name, (f"m{len(self.memories)}", kept))
+        return f"{memory}[{places},]" if places else f"{memory}[()]"
+
+    def place(self, name: str, k: int, i: Index) -> str:
+        if not isinstance(i, EXPR_TYPES):
+            return self.index(i)
+        value, buffer = self.expr(i), self.buffers.get(name)
+        if buffer is None or (isinstance(i, Read) and i.tensor.startswith(PLACES)):
+            return value
+        return f"max(0, min({value}, {self.index(buffer.extents[k])} - 1))"
+
+    def index(self, e: IndexExpr) -> str:
+        match e:
+            case IConst(value):
+                return f"({value})"
+            case IVar(name) | ISize(name):
+                return self.variable(name)
+            case IBin("+" | "-" | "*" as op, left, right):
+                return f"({self.index(left)} {op} {self.index(right)})"
+            case IBin("//" | "%" as op, left, right):
+                if isinstance(right, IConst) and right.value:
+                    return f"({self.index(left)} {op} {right.value})"
+                return f"{'div' if op == '//' else 'mod'}({self.index(left)}, {self.index(right)})"
+            case IBin(op, left, right):
+                return f"{op}({self.index(left)}, {self.index(right)})"
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value, dtype):
+                return f"({_constant(value, dtype)})"
+            case IndexValue(index, dtype):
+                return f"({self.index(index)} % {PRIME})" if dtype.is_float else self.index(index)
+            case Read(tensor, indices, dtype):
+                return self.element(tensor, indices, dtype)
+            case Cast(arg, dtype):
+                return self.cast(self.expr(arg), arg.dtype, dtype)
+            case Select(cond, then, other):
+                return f"({self.expr(then)} if {self.expr(cond)} else {self.expr(other)})"
+            case Apply(op, args, dtype):
+                return self.apply(op, [self.expr(a) for a in args], args[0].dtype, dtype)
+
+    def cast(self, value: str, source: DType, target: DType) -> str:
+        if target.is_bool:
+            return value if source.is_bool else f"({value} != 0)"
+        if source.is_float:
+            return value if target.is_float else f"whole({value})"
+        return f"({value} % {PRIME})" if target.is_float else f"({value} + 0)"
+
+    def apply(self, op: str, args: list[str], of: DType, to: DType) -> str:
+        """An operation on operands of a dtype."""
+        op = op.removeprefix("short_").removeprefix("waiting_")
+        match op:
+            case "add" | "sub" | "mul" if not of.is_bool:
+                text = f"({args[0]} {_INFIX[op]} {args[1]})"
+                return f"({text} % {PRIME})" if of.is_float else text
+            case "div" | "quotient":
+                return f"({args[0]} * inverse({args[1]}) % {PRIME})"
+            case "choose":
+                return f"({args[1]} if {args[0]} else {args[2]})"
+            case "neg":
+                return f"(-{args[0]} % {PRIME})" if of.is_float else f"(-{args[0]})"
+            case "abs":
+                return f"{'size' if of.is_float else 'abs'}({args[0]})"
+            case "min" | "max" if not of.is_bool:
+                name = {"min": "least", "max": "greatest"}[op] if of.is_float else op
+                return f"{name}({args[0]}, {args[1]})"
+            case "lt" | "le" | "gt" | "ge" | "eq" | "ne":
+                a, b = (f"(({x} + {HALF}) % {PRIME})" for x in args) if of.is_float else args
+                return f"({a} {_COMPARE[op]} {b})"
+            case "and" | "or" | "min" | "max" | "mul" | "add":
+                return f"({args[0]} {'and' if op in ('and', 'min', 'mul') else 'or'} {args[1]})"
+            case "not":
+                return f"(not {args[0]})"
+            case "floordiv" | "mod" if of.is_integer:
+                return f"{'div' if op == 'floordiv' else 'mod'}({args[0]}, {args[1]})"
+            case "isnan":
+                return "False"
+            case _:
+                self.globals[f"f_{op}"] = _called(op, to.is_float)
+                return f"f_{op}({', '.join(args)})"
+
+
+def _later(indices: tuple[Index, ...], k: int) -> tuple[Index, ...]:
+    """The element some places further."""
+    last = indices[-1]
+    if isinstance(last, EXPR_TYPES):
+        raise Skipped("a vector at an index that is data")
+    return (*indices[:-1], last + k)

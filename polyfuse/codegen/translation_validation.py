@@ -1,0 +1,309 @@
+"""Does a pass keep what loops compute? Both forms are run, on numbers that do not round
+(`codegen.analysis.loop_values`), and the memory that they leave is compared.
+
+    before                        after                          what is run, first
+    A                             A
+    for t in 0..4096:             for t in 0..4096:              B for t = 0, 2048, 4095, from any memory,
+      B                             B'                           then B' for these
+    C                             C
+
+The smallest blocks that differ come first, with a few values for the variables of loops around.  They may
+differ where the whole does not, as a value that is found before a loop; then the blocks around are compared,
+and only the outermost ones tell.  Functions are run for some iterations from the first one on, and for some
+up to the last one.  Nothing of a pass is trusted but that it leaves dead what was dead: at the outermost level
+arguments and memory between kernels count, no arrays of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import chain
+
+from polyfuse.codegen.analysis.loop_values import LoopProgram, Memories, Skipped
+from polyfuse.codegen.analysis.row_batch import ROW, first_row
+from polyfuse.codegen.function import Skew, Task, Together, begin_of, end_of
+from polyfuse.codegen.passes import Loops
+from polyfuse.ir.index_expr import binary, evaluate
+from polyfuse.ir.kernel import Buffer, Scope
+from polyfuse.ir.loop_ir import Block, For, If
+
+ITERATION = "it"
+# Statements that are run for one form of a block.
+USUAL_BUDGET = 20_000
+# Iterations of a function that are run, besides those that go together.
+SOME = 3
+
+
+class Verdict(Enum):
+    SAME = "same"
+    DIFFERENT = "different"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What comparing two forms told; `what` is an element that differs, or why they were not run."""
+
+    verdict: Verdict
+    what: str = ""
+
+
+SAME = Finding(Verdict.SAME)
+
+
+def compared(before: Loops, after: Loops, budget: int = USUAL_BUDGET) -> Finding:
+    """Do the loops after a pass compute what they did before it?"""
+    validator = _Validator(before, after, budget)
+    try:
+        return validator.whole()
+    except Skipped as why:
+        return Finding(Verdict.SKIPPED, str(why))
+
+
+@dataclass(slots=True)
+class _Validator:
+    before: Loops
+    after: Loops
+    budget: int
+
+    def whole(self) -> Finding:
+        old, new = self.before, self.after
+        if not (old.tasks or new.tasks):
+            if not old.block:
+                raise Skipped("there were no loops")
+            return self.blocks(old.block, new.block, (), self.outside)
+        if len(old.tasks) != len(new.tasks):
+            return self.run(lambda p, x: _everything(p, x), ({},), self.outside)
+        for k, (a, b) in enumerate(zip(old.tasks, new.tasks, strict=True)):
+            if a != b and (found := self.tasks(k, a, b)) != SAME:
+                return found
+        return SAME
+
+    def tasks(self, k: int, a: Task, b: Task) -> Finding:
+        """Of one function: its body for some iterations; else some iterations in turn, as a worker runs them."""
+        if replace(a, body=b.body) == b and not (a.together or a.skew or a.along):
+            around = (*([a.time] if a.time else []), *a.loops)
+            found = self.blocks(a.body, b.body, around, self.outside if not a.loops else self.every)
+            if found == SAME or not a.loops:
+                return found
+        return self.run(lambda p, x: worker(p, x.tasks[k]), _ranges(a, b), self.outside)
+
+    # --- blocks ---------------------------------------------------------------------------------------
+
+    def blocks(
+        self, a: Block, b: Block, around: tuple[For, ...], counts: Callable[[str], bool]
+    ) -> Finding:
+        """The parts that differ, if these tell; else the blocks."""
+        c, d = _differing(a, b)
+        inner = [self._inner(x, y, around) for x, y in _pairs(c, d)]
+        if inner and all(f == SAME for f in inner):
+            return SAME
+        outermost = counts == self.outside
+        if not outermost or (c, d) != (a, b):
+            found = self.run_blocks(c, d, around, self.every)
+            if found == SAME or not outermost:
+                return found
+        return self.run_blocks(a, b, around, counts)
+
+    def _inner(self, a: object, b: object, around: tuple[For, ...]) -> Finding:
+        match a, b:
+            case For(), For() if replace(a, body=b.body) == b:
+                return self.blocks(a.body, b.body, (*around, a), self.every)
+            case If(), If() if a.cond == b.cond:
+                found = self.blocks(a.then, b.then, around, self.every)
+                return self.blocks(a.other, b.other, around, self.every) if found == SAME else found
+            case _:
+                return SAME if a == b else Finding(Verdict.DIFFERENT)
+
+    def run_blocks(
+        self, a: Block, b: Block, around: Sequence[For], counts: Callable[[str], bool]
+    ) -> Finding:
+        return self.run(lambda p, x: p.block(a if x is self.before else b), _samples(around), counts)
+
+    def run(
+        self,
+        make: Callable[[LoopProgram, Loops], None],
+        samples: Sequence[Mapping[str, int]],
+        counts: Callable[[str], bool],
+    ) -> Finding:
+        """Both forms, for each set of variables."""
+        programs = []
+        for x in (self.before, self.after):
+            programs.append(LoopProgram(_buffers(x)))
+            make(programs[-1], x)
+        for values in samples:
+            left = []
+            for p in programs:
+                left.append(Memories())
+                p.run(left[-1], values, self.budget)
+            if place := left[0].differs(left[1], counts):
+                at = ", ".join(f"{name} = {value}" for name, value in values.items())
+                return Finding(Verdict.DIFFERENT, f"{place}{f' for {at}' if at else ''}")
+        return SAME
+
+    def outside(self, name: str) -> bool:
+        """Does memory outlive the kernel?"""
+        return any(b.tensor == name for b in self.before.kernel.arguments)
+
+    def every(self, name: str) -> bool:
+        return True
+
+
+def _buffers(x: Loops) -> dict[str, Buffer]:
+    return {b.tensor: b for b in (*x.kernel.buffers, *x.arrays)}
+
+
+def _differing(a: Block, b: Block) -> tuple[Block, Block]:
+    """The blocks without what they begin and end with both."""
+    first, most = 0, min(len(a), len(b))
+    while first < most and a[first] == b[first]:
+        first += 1
+    last = 0
+    while last < most - first and a[-1 - last] == b[-1 - last]:
+        last += 1
+    return a[first : len(a) - last], b[first : len(b) - last]
+
+
+def _pairs(a: Block, b: Block) -> list[tuple[object, object]]:
+    return list(zip(a, b, strict=True)) if len(a) == len(b) else []
+
+
+def _samples(around: Sequence[For]) -> list[dict[str, int]]:
+    """First, last and middle values of the variables of loops; none where a loop has no iteration."""
+    found: list[dict[str, int]] = []
+    for part in (0, 2, 1):
+        values: dict[str, int] = {}
+        for x in around:
+            try:
+                low, high = evaluate(x.lower, values), evaluate(x.upper, values)
+            except KeyError:
+                raise Skipped("sizes are open") from None
+            count = max(0, -((low - high) // x.step))
+            if not count:
+                break
+            values[x.var] = low + (count - 1) * part // 2 * x.step
+        else:
+            if values not in found:
+                found.append(values)
+    return found
+
+
+# --- functions -----------------------------------------------------------------------------------------
+
+
+def _ranges(*tasks: Task) -> list[dict[str, int]]:
+    """From the first iteration on, and up to the last one."""
+    if not tasks[0].loops:
+        return _samples([t.time for t in tasks[:1] if t.time])
+    total = _total(tasks[0])
+    some = min(total, SOME + max((w.rows for t in tasks for w in t.ways), default=1))
+    times = _samples([t.time for t in tasks[:1] if t.time])
+    ranges = [{"begin": 0, "end": some}, {"begin": total - some, "end": total}]
+    return [{**r, **t} for t in times for r in (ranges if some < total else ranges[:1])]
+
+
+def _total(task: Task) -> int:
+    total = 1
+    for x in task.loops:
+        try:
+            total *= max(0, evaluate(binary("-", x.upper, x.lower), {}))
+        except KeyError:
+            raise Skipped("sizes are open") from None
+    return total
+
+
+def _everything(p: LoopProgram, x: Loops) -> None:
+    """A kernel from its first function to its last one."""
+    p.block(x.block)
+    for t in x.tasks:
+        if t.time is not None:
+            raise Skipped("functions take turns")
+        if t.loops:
+            p.line(f"i_begin, i_end = 0, {_total(t)}", 1)
+            p.own |= {"begin", "end"}
+        worker(p, t)
+
+
+def worker(p: LoopProgram, task: Task) -> None:
+    """What a worker does with the iterations from `begin` to `end` (`codegen.cpu.printer_loops`)."""
+    p.block(task.before)
+    if not task.loops:
+        p.block(task.body)
+        return
+    begin, end = p.variable("begin"), p.variable("end")
+    p.line(f"i_it = {begin}", 1)
+    if task.skew is not None:
+        _skewed(p, task, task.skew, end)
+        return
+    if task.along:
+        _along(p, task, end)
+        return
+    for way in task.ways:
+        _together(p, way, end)
+    p.line(f"while i_it < {end}:", 1)
+    _iteration(p, task.loops, task.body, 2)
+    p.line("i_it += 1", 2)
+
+
+def _iteration(p: LoopProgram, loops: tuple[For, ...], body: Block, depth: int, later: str = "i_it") -> None:
+    _decode(p, loops, later, depth)
+    p.line(f"take({len(body) + 1})", depth)
+    p.inside(body, depth, ITERATION, *(x.var for x in loops))
+
+
+def _decode(p: LoopProgram, loops: tuple[For, ...], number: str, depth: int) -> None:
+    """The variables of a nest from the number of an iteration; the innermost runs fastest."""
+    p.line(f"rest = {number}", depth)
+    for x in reversed(loops[1:]):
+        extent = p.index(binary("-", x.upper, x.lower))
+        p.line(f"i_{x.var} = {p.index(x.lower)} + rest % {extent}; rest //= {extent}", depth)
+    p.line(f"i_{loops[0].var} = {p.index(loops[0].lower)} + rest", depth)
+
+
+def _together(p: LoopProgram, way: Together, end: str) -> None:
+    p.line(f"while i_it + {way.rows} <= {end}:", 1)
+    names = [x.var for x in chain.from_iterable(way.loops)]
+    if len(way.loops) == 1:
+        (loops,) = way.loops
+        batch = LoopProgram(p.buffers, own={*p.own, ROW})
+        _decode(batch, loops, f"i_it + i_{ROW}", 0)
+        first = first_row(loops[0].var)
+        p.line(f"i_{first} = {p.index(loops[0].lower)} + i_it", 2)
+        p.batch, names = tuple(batch.lines), [*names, first]
+    else:
+        for k, loops in enumerate(way.loops):
+            _decode(p, loops, f"i_it + {k}", 2)
+    p.line(f"take({len(way.body) + 1})", 2)
+    p.inside(way.body, 2, ITERATION, *names)
+    p.line(f"i_it += {way.rows}", 2)
+    p.batch = ()
+
+
+def _along(p: LoopProgram, task: Task, end: str) -> None:
+    """Iterations that differ in the innermost variable only go together."""
+    *outer, inner = task.loops
+    first, last = begin_of(inner), end_of(inner)
+    p.line(f"while i_it < {end}:", 1)
+    _decode(p, (*outer, replace(inner, var=first)), "i_it", 2)
+    p.line(f"i_{last} = min(i_{first} + {end} - i_it, {p.index(inner.upper)})", 2)
+    p.line(f"i_it += i_{last} - i_{first}", 2)
+    p.inside(task.along, 2, first, last, *(x.var for x in outer))
+
+
+def _skewed(p: LoopProgram, task: Task, skew: Skew, end: str) -> None:
+    p.block(skew.carried)
+    p.line(f"if i_it < {end}:", 1)
+    _iteration(p, task.loops, skew.first, 2)
+    p.line(f"while i_it < {end}:", 1)
+    _decode(p, task.loops, "i_it", 2)
+    own, known = set(p.own), dict(p.known)
+    p.own |= {ITERATION, *(x.var for x in task.loops)}
+    p.line(f"take({len(skew.start) + len(skew.last) + 1})", 2)
+    p.block(skew.start, 2)
+    p.line(f"if i_it + 1 < {end}:", 2)
+    _iteration(p, skew.loops, skew.ahead, 3, "i_it + 1")
+    p.block(skew.last, 2)
+    p.own, p.known = own, known
+    p.line("i_it += 1", 2)
