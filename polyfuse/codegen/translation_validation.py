@@ -16,22 +16,23 @@ arguments and memory between kernels count, no arrays of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 
-from polyfuse.codegen.analysis.loop_values import LoopProgram, Memories, Skipped
+from polyfuse.codegen.analysis.loop_values import LoopProgram, Memories, Skipped, Unknown
 from polyfuse.codegen.analysis.row_batch import ROW, first_row
 from polyfuse.codegen.function import Skew, Task, Together, begin_of, end_of
 from polyfuse.codegen.passes import Loops
 from polyfuse.ir.index_expr import binary, evaluate
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.loop_ir import Block, For, If
+from polyfuse.ir.loop_ir import Block, Declare, For, If, RegisterTile, TurnedTile, VectorLoad
 
 ITERATION = "it"
 # Statements that are run for one form of a block.
 USUAL_BUDGET = 20_000
+DECLARING = (Declare, RegisterTile, TurnedTile, VectorLoad)
 # Iterations of a function that are run, besides those that go together.
 SOME = 3
 
@@ -67,6 +68,12 @@ class _Validator:
     before: Loops
     after: Loops
     budget: int
+    registers: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.after.tasks and not self.before.tasks:
+            known = self.before.kernel.buffers
+            self.registers = frozenset(b.tensor for b in known if b.scope is Scope.REGISTER)
 
     def whole(self) -> Finding:
         old, new = self.before, self.after
@@ -74,6 +81,8 @@ class _Validator:
             if not old.block:
                 raise Skipped("there were no loops")
             return self.blocks(old.block, new.block, (), self.outside)
+        if new.tasks and not old.tasks:  # outlined
+            return self.blocks(old.block, tuple(chain.from_iterable(map(_nest, new.tasks))), (), self.outside)
         if len(old.tasks) != len(new.tasks):
             return self.run(lambda p, x: _everything(p, x), ({},), self.outside)
         for k, (a, b) in enumerate(zip(old.tasks, new.tasks, strict=True)):
@@ -97,12 +106,15 @@ class _Validator:
     ) -> Finding:
         """The parts that differ, if these tell; else the blocks."""
         c, d = _differing(a, b)
-        inner = [self._inner(x, y, around) for x, y in _pairs(c, d)]
-        if inner and all(f == SAME for f in inner):
+        pairs = _pairs(c, d)
+        if pairs and all(self._inner(x, y, around) == SAME for x, y in pairs):
             return SAME
         outermost = counts == self.outside
         if not outermost or (c, d) != (a, b):
-            found = self.run_blocks(c, d, around, self.every)
+            try:
+                found = self.run_blocks(c, d, around, self.every)
+            except Unknown as name:  # it is declared in front
+                found = Finding(Verdict.DIFFERENT, str(name))
             if found == SAME or not outermost:
                 return found
         return self.run_blocks(a, b, around, counts)
@@ -148,7 +160,8 @@ class _Validator:
         return any(b.tensor == name for b in self.before.kernel.arguments)
 
     def every(self, name: str) -> bool:
-        return True
+        """Any memory; but registers, once they are declared where they are needed."""
+        return name not in self.registers
 
 
 def _buffers(x: Loops) -> dict[str, Buffer]:
@@ -156,13 +169,15 @@ def _buffers(x: Loops) -> dict[str, Buffer]:
 
 
 def _differing(a: Block, b: Block) -> tuple[Block, Block]:
-    """The blocks without what they begin and end with both."""
+    """The blocks without what they begin and end with both; what follows a declaration may need it."""
     first, most = 0, min(len(a), len(b))
     while first < most and a[first] == b[first]:
         first += 1
     last = 0
     while last < most - first and a[-1 - last] == b[-1 - last]:
         last += 1
+    if any(isinstance(n, DECLARING) for n in (*a[first : len(a) - last], *b[first : len(b) - last])):
+        last = 0
     return a[first : len(a) - last], b[first : len(b) - last]
 
 
@@ -212,6 +227,14 @@ def _total(task: Task) -> int:
         except KeyError:
             raise Skipped("sizes are open") from None
     return total
+
+
+def _nest(task: Task) -> Block:
+    """A function as the loops that it was made of."""
+    body = (*task.before, *task.body)
+    for x in reversed((*([task.time] if task.time else []), *task.loops)):
+        body = (replace(x, body=body),)
+    return body
 
 
 def _everything(p: LoopProgram, x: Loops) -> None:

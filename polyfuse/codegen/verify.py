@@ -1,20 +1,58 @@
-"""What a pass gives is verified: it keeps the facts of loop IR (`ir.verify_loops`)."""
+"""What a pass gives is verified: it keeps the facts of loop IR (`ir.verify_loops`), and computes what was
+computed before it (`codegen.translation_validation`)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 from itertools import chain, product
 
 from polyfuse.codegen.analysis.row_batch import first_row
 from polyfuse.codegen.analysis.row_phases import array_of_row, worker_arrays
 from polyfuse.codegen.function import Task, begin_of, end_of
 from polyfuse.codegen.passes import Loops
+from polyfuse.codegen.translation_validation import ITERATION, USUAL_BUDGET, Verdict, compared
 from polyfuse.diagnostics import InternalError
 from polyfuse.ir.loop_ir import For
 from polyfuse.ir.verify_loops import LoopVerifier, places_of
 
-# The number of the iteration, in a worker's loop.
-ITERATION = "it"
+@dataclass(slots=True)
+class PassVerifier:
+    """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906, with the name of the
+    pass.
+
+    At most `budget` statements are run for each form of a block, and none if it is 0; `verdicts` counts what
+    became of that, by pass.
+    """
+
+    budget: int = USUAL_BUDGET
+    verdicts: Counter[tuple[str, Verdict]] = field(default_factory=Counter)
+    before: Loops | None = None
+    around: frozenset[str] = frozenset()
+
+    def __call__(self, pipeline: str, name: str, loops: Loops) -> None:
+        """After a pass, or with no name before the first one."""
+        before, self.before = self.before, loops
+        if not name:
+            self.around = variables_around(loops)
+        elif loops == before:
+            return
+        verify_loops(pipeline, name, loops, self.around)
+        if name and before is not None and self.budget:
+            found = compared(before, loops, self.budget)
+            self.verdicts[name, found.verdict] += 1
+            if found.verdict is Verdict.DIFFERENT:
+                message = f"kernel {loops.kernel.name}: the pass {name} ({pipeline}) changed {found.what}"
+                raise InternalError(message, code="PF906")
+
+
+def variables_around(loops: Loops) -> frozenset[str]:
+    """Variables that a block reads and no loop of it has: those of loops around it."""
+    verifier = _verifier(loops, False)
+    verifier.free = set()
+    verifier.block(loops.block)
+    return frozenset(verifier.free)
 
 
 def verify_loops(pipeline: str, name: str, loops: Loops, around: Set[str] = frozenset()) -> None:

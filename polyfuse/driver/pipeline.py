@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
 from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
 from polyfuse.codegen.passes import Loops, observed
+from polyfuse.codegen.verify import PassVerifier
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
 from polyfuse.driver import feedback
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 # Shorter steps are left out where people read.
 SHOWN_S = 0.001
+# Steps whose loops are compiled; others make loops to estimate their times.
+PRINTED = ("cpp", "cuda")
 
 
 @dataclass(slots=True)
@@ -115,12 +118,14 @@ class Watch:
 
 
 class _Passes:
-    """Looks at passes over loops: how long each takes, and what came out, for the folder of dumps."""
+    """Looks at passes over loops: how long each takes, and what came out, for the folder of dumps.  What a step
+    prints is verified."""
 
     def __init__(self, watch: Watch, step: str) -> None:
         self.watch, self.number, self.before = watch, 0, 0.0
         folder = watch.options.dump
         self.folder = folder and folder / f"{watch.dumped:02d}_{step}_passes"
+        self.verify = PassVerifier() if watch.options.verify and step in PRINTED else None
 
     def __call__(self, pipeline: str, name: str, loops: Loops) -> None:
         if name:
@@ -128,6 +133,8 @@ class _Passes:
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - self.before
         if self.folder is not None:
             self._write(pipeline, name or "before", loops)
+        if self.verify is not None:
+            self.verify(pipeline, name, loops)
         self.before = time.perf_counter()
 
     def _write(self, pipeline: str, name: str, loops: Loops) -> None:

@@ -71,6 +71,10 @@ class Skipped(Exception):
     """Why a block is not run: what it has that this module knows nothing of, or how long it would take."""
 
 
+class Unknown(Skipped):
+    """A variable that stands for a number before the block."""
+
+
 class Memory(dict[Any, int]):
     """The elements of an array or scalar by their indices."""
 
@@ -197,7 +201,7 @@ class LoopProgram:
         head = [f"  {m} = memories.of({name!r}, dtype_{m})" for name, (m, _) in self.memories.items()]
         head += [f"  {v} = variables[{name!r}]" for name, v in self.parameters.items() if name in variables]
         if missing := [n for n in self.parameters if n not in variables]:
-            raise Skipped(f"{missing[0]} is not known")
+            raise Unknown(missing[0])
         text = "\n".join(["def run(memories, variables, take):", *head, *self.lines, "  return"])
         space = {f"dtype_{m}": dtype for m, dtype in self.memories.values()}
         space |= {"greatest": _greatest, "least": _least, "inverse": _inverse, "size": _size, "whole": _whole}
