@@ -226,7 +226,7 @@ class Spmd:
         if self.mask is not None:
             body = masked(kernel, body, self.mask)
         accesses = replace(self.cx, aligned={})
-        body = ACCESSES.run(Loops(self.kernel, body), accesses).block
+        body = ACCESSES.run(Loops(kernel, body), accesses).block
         ranges = dict(self.ranges) if self.known else None
         return DeviceTask(kernel, task.loops, body, ranges, accesses.aligned)
 
