@@ -100,9 +100,8 @@ class Memories(dict[str, Memory]):
         for name in sorted({*self, *other}):
             if not names(name):
                 continue
-            known = self.get(name) or other[name]
-            mine = self.of(name, known.dtype)
-            theirs = other.of(name, known.dtype)
+            dtype = (self if name in self else other)[name].dtype
+            mine, theirs = self.of(name, dtype), other.of(name, dtype)
             for place in [*mine, *(p for p in theirs if p not in mine)]:
                 if mine[place] != theirs[place]:
                     return f"{name}[{', '.join(map(str, place))}]"
