@@ -64,7 +64,11 @@ def test_golden_text_does_not_depend_on_hashes() -> None:
     folder = Path(__file__).parent
     texts = []
     for seed in ("0", "1"):
-        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{folder}:{folder.parents[1]}:{folder.parents[1] / 'helpers'}"}
+        env = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": f"{folder}:{folder.parents[1]}:{folder.parents[1] / 'helpers'}",
+        }
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True
         )

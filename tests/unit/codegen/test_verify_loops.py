@@ -239,7 +239,9 @@ def rows_of(task: Task, *later: int) -> Together:
     (loop,) = task.loops
     names = [f"row{k}_{loop.var}" if k else loop.var for k in range(len(later))]
     loops = tuple((replace(loop, var=n),) for n in names)
-    bodies = (For("once", as_index(0), as_index(1), 1, substituted(task.body, {loop.var: IVar(n)})) for n in names)
+    bodies = (
+        For("once", as_index(0), as_index(1), 1, substituted(task.body, {loop.var: IVar(n)})) for n in names
+    )
     return Together(loops, tuple(bodies), len(later))
 
 
