@@ -15,15 +15,16 @@ One is of the code alone:
 
 The printers note what they make in `Printer.made`; `as_printed` divides each such decision by it.
 
-Passes over loops note whose loops they changed, as `pass NAME` of a tensor; each that acted is a decision.
+Passes over loops note whose loops they changed, as `pass NAME` of a tensor, and whose they left as they were,
+as `declined NAME: REASON`.  Each that acted is a decision, and each reason of one that did not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from polyfuse.codegen.passes import Pipeline
+from polyfuse.codegen.passes import PassContext, Pipeline
 from polyfuse.decisions import Decision
 from polyfuse.ir.kernel import Kernel
 
@@ -37,7 +38,7 @@ _LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes no
 # What is said of results that no layer made tiles of, but loops store by rows and lanes all the same.
 _TURNED = "columns of it are transposed together, after their loops"
 
-PASS = "pass "
+PASS, DECLINED = "pass ", "declined "
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "prefetch lines": "no vector loop goes along lines that are not near yet",
@@ -57,18 +58,27 @@ def as_printed(
     return (*(x for d in decisions for x in _divided(d, made)), *own, *of_passes(made, pipelines))
 
 
-def noted(changed: Mapping[str, Sequence[str]]) -> Made:
-    """What `PassContext.changed` says, as what was made."""
-    return frozenset((PASS + name, tensor) for name, tensors in changed.items() for tensor in tensors)
+def noted(cx: PassContext) -> Made:
+    """What passes noted, as what was made."""
+    changed = {(PASS + name, t) for name, tensors in cx.changed.items() for t in tensors}
+    left = {(f"{DECLINED}{p}: {why}", t) for (p, why), tensors in cx.declined.items() for t in tensors}
+    return frozenset(changed | left)
 
 
 def of_passes(made: Set[tuple[str, str]], pipelines: Sequence[Pipeline]) -> tuple[Decision, ...]:
-    """A decision for each pass that acted, in the order of the passes."""
+    """A decision for each pass that acted, in the order of the passes, and one for each reason of one that
+    did not, where it did not act on the same tensor elsewhere."""
+    names: dict[str, set[str]] = {}
+    for kind, name in made:
+        names.setdefault(kind, set()).add(name)
     found: list[Decision] = []
-    for p in (p for line in pipelines for p in line.passes):
-        names = sorted(name for kind, name in made if kind == PASS + p.name)
-        if names:
-            found.append(Decision(p.name, ", ".join(names), True, p.does))
+    for p in {p.name: p for line in pipelines for p in line.passes}.values():
+        changed, head = names.get(PASS + p.name, set()), f"{DECLINED}{p.name}: "
+        if changed:
+            found.append(Decision(p.name, ", ".join(sorted(changed)), True, p.does))
+        for kind in sorted(k for k in names if k.startswith(head)):
+            if left := sorted(names[kind] - changed):
+                found.append(Decision(p.name, ", ".join(left), False, kind.removeprefix(head)))
     return tuple(found)
 
 

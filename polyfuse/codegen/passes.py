@@ -4,9 +4,9 @@
     Loops --pass--> Loops --pass--> ...        a kernel, its loops, later the functions that they become
 
 A pass takes what a kernel has become and gives it again, the same object where it has nothing to do.  After
-each one the pipeline notes which tensors' loops it changed, tells whoever looks on (dumps, times), and
-verifies the loops where that is asked for.  An optional pass can be switched off: the code is as right
-without it.
+each one the pipeline notes which tensors' loops it changed and which it could have changed but for a reason
+(`missed`), tells whoever looks on (dumps, times), and verifies the loops where that is asked for.  An
+optional pass can be switched off: the code is as right without it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class PassContext:
 
     checked: indices that are data are checked where they are used.  strided: tensors whose strides come at
     run time.  numbers: for new names.  changed: for each pass that acted, tensors whose loops it changed.
-    aligned: how many bytes vector accesses need tensors aligned to (GPU).
+    declined: for a pass and each of its reasons, tensors whose loops it left as they were.  aligned: how
+    many bytes vector accesses need tensors aligned to (GPU).
     """
 
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
@@ -64,7 +65,18 @@ class PassContext:
     strided: frozenset[str] = frozenset()
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     changed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    declined: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     aligned: dict[str, int] = field(default_factory=dict)
+
+    def note(self, name: str, before: Loops, after: Loops, missed: Sequence[Missed]) -> None:
+        """What a pass has changed; what it `missed` for a reason and has not changed either."""
+        changed = changed_tensors(before, after) if after is not before else ()
+        if changed:
+            self.changed[name] = _joined(self.changed.get(name, ()), changed)
+        known = {b.tensor for b in before.kernel.buffers} - {*changed}
+        for tensors, reason in missed:
+            if left := [n for n in tensors if n in known]:
+                self.declined[name, reason] = _joined(self.declined.get((name, reason), ()), left)
 
     @property
     def core(self) -> Core:
@@ -104,6 +116,35 @@ def observed(by: Observer) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
+
+
+# Tensors that are stored where a pass had something to do and did not do it, and why not.
+Missed: TypeAlias = tuple[tuple[str, ...], str]
+_missed: ContextVar[list[Missed] | None] = ContextVar("_missed", default=None)
+
+
+def missed(nodes: Iterable[Node], reason: str) -> None:
+    """Said by a pass: these loops have the form that it looks for, and stay as they are for a reason.
+
+    A reason is one of few sentences of a pass, without names: it is told once for all tensors.
+    """
+    found = _missed.get()
+    if found is not None:
+        found.append((_stored(tuple(nodes)), reason))
+
+
+@contextmanager
+def _listening() -> Iterator[list[Missed]]:
+    found: list[Missed] = []
+    token = _missed.set(found)
+    try:
+        yield found
+    finally:
+        _missed.reset(token)
+
+
+def _joined(names: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *more)))
 
 
 def on_block(change: Callable[[Kernel, Block, PassContext], Block]) -> Callable[[Loops, PassContext], Loops]:
@@ -156,11 +197,12 @@ class Pipeline:
         for p in self.passes:
             if p.is_off(cx.knobs.disabled):
                 continue
-            after = p.run(loops, cx)
+            with _listening() as found:
+                after = p.run(loops, cx)
             if observer:
                 observer(self.name, p.name, after)
-            if p.optional and after is not loops and (names := changed_tensors(loops, after)):
-                cx.changed[p.name] = tuple(dict.fromkeys((*cx.changed.get(p.name, ()), *names)))
+            if p.optional:
+                cx.note(p.name, loops, after, found)
             loops = after
         return loops
 

@@ -17,6 +17,7 @@ from polyfuse.diagnostics import InternalError
 from polyfuse.ir.loop_ir import For
 from polyfuse.ir.verify_loops import LoopVerifier, places_of
 
+
 @dataclass(slots=True)
 class PassVerifier:
     """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906, with the name of the

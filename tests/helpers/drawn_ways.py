@@ -104,6 +104,10 @@ class DrawnWay:
                 plainer = replace(setting, **{f.name: getattr(usual, f.name)})
                 if plainer != setting:
                     yield replace(self, **{name: plainer})
+        off = self.knobs.disabled
+        for part in (off[: len(off) // 2], off[len(off) // 2 :], *([n] for n in off)):
+            kept = tuple(n for n in off if n not in part)
+            yield replace(self, knobs=replace(self.knobs, disabled=kept))
 
 
 @dataclass(frozen=True)

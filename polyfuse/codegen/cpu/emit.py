@@ -28,7 +28,7 @@ from polyfuse.codegen.cpu.workarounds import (
     two_orders,
     with_hidden_steps,
 )
-from polyfuse.codegen.decisions import Made, in_names_of, noted
+from polyfuse.codegen.decisions import Made, in_names_of
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
@@ -345,7 +345,7 @@ def _bodies(
         names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
         found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
         functions += [emitter.body(n, places, task, found) for n, task in zip(names, low.tasks, strict=True)]
-        made = frozenset(found) | noted(low.changed)
+        made = low.noted | found
         emitter.printed[form] = names, low, made
     emitter.made |= made
     emitter.scratch = max(emitter.scratch, scratch_bytes(low.kernel))

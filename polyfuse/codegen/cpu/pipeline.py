@@ -6,13 +6,13 @@ outlined: chunks of a parallel nest, or one serial piece.  A kernel with owners 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.dependence import order_collisions
 from polyfuse.codegen.analysis.index_ranges import simplify_windows
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
+from polyfuse.codegen.decisions import Made, noted
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_tasks
 from polyfuse.codegen.transforms.common_subexpressions import kept_rows
@@ -369,13 +369,13 @@ PIPELINES = (LOOPS, OWNED, FUNCTIONS)
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel with the functions that it becomes; `rows` of one of them take turns.  `changed`: for each
-    pass that acted, the tensors whose loops it changed."""
+    """A kernel with the functions that it becomes; `rows` of one of them take turns.  `noted`: what
+    passes did and declined."""
 
     kernel: Kernel
     tasks: tuple[Task, ...]
     rows: int = 1
-    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    noted: Made = field(default=frozenset(), compare=False)
 
 
 def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) -> LoweredKernel:
@@ -383,4 +383,4 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     cx = PassContext(knobs or CpuKnobs(), checked)
     loops = LOOPS.run(Loops(kernel), cx)
     done = (OWNED if kernel.owners else FUNCTIONS).run(loops, cx)
-    return LoweredKernel(done.kernel, done.tasks, done.rows, cx.changed)
+    return LoweredKernel(done.kernel, done.tasks, done.rows, noted(cx))

@@ -201,7 +201,7 @@ def _print(
         launches.append(one.launch)
     needs = tuple((b.name, aligned[b.name]) for b in buffers if b.name in aligned)
     plan = GridPlan(buffers, tuple(launches), needs, kernels.graph.sizes, tuple(sorted(request.copied)))
-    return functions, plan, tuple(checks), noted(cx.changed)
+    return functions, plan, tuple(checks), noted(cx)
 
 
 def _library_launch(kernel: Kernel, product: MatrixProduct) -> GridLaunch:

@@ -28,6 +28,7 @@ from typing import TypeAlias
 from polyfuse.codegen.analysis.accesses import START, steps_across
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import BOOL, I64
@@ -60,6 +61,8 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
     phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
     found = [(b, lead) for b in chosen if (lead := _leading(rows, b.tensor)) is not None]
     if len(phases) < 2 or not found:
+        if found:
+            missed((rows,), "rows have one phase only, which loads them")
         return rows
     last = rows.body[phases[-1]]
     assert isinstance(last, For)
@@ -70,6 +73,7 @@ def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
     elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):
         fetched = (_in_pieces(rows, last, last.upper.value, found),)
     else:
+        missed((last,), "the last phase does not go along whole rows")
         return rows
     return replace(rows, body=(*rows.body[: phases[-1]], *fetched, *rows.body[phases[-1] + 1 :]))
 
@@ -160,6 +164,9 @@ def _asking(task: Task, soon: list[Buffer], core: Core) -> Task:
     found = [(b, p) for b in soon if (p := _second_pass(task, b)) is not None]
     row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
     if not core.l1 * FITTED.next_rows_least_of_l1 < row <= core.l2 * FITTED.next_rows_most_of_l2:
+        if found:
+            short = row <= core.l1 * FITTED.next_rows_least_of_l1
+            missed(task.body, "rows stay in L1" if short else "L2 does not hold a row")
         return task
     body = list(task.body)
     for b, (number, path, read) in found:

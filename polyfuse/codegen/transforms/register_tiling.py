@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.index_ranges import strip_of
+from polyfuse.codegen.passes import missed
 from polyfuse.ir.contraction import Term, factors_of, term_of
 from polyfuse.ir.dtypes import F32, F64, I32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, sizes, substitute, variables
@@ -167,18 +168,26 @@ def element(e: Expr) -> Read | None:
 def _tile(kernel: Kernel, nest: SumNest, numbers: itertools.count[int]) -> list[Node] | None:
     dtype = nest.update.value.dtype
     shape, left, right = (strip_of(nest.row), strip_of(nest.lane)), nest.left, nest.right
-    if shape[0] is None or shape[1] is None or not (isinstance(left, Read) and isinstance(right, Read)):
+    if not (isinstance(left, Read) and isinstance(right, Read)):
+        return None
+    if shape[0] is None or shape[1] is None:
+        missed((nest.update,), "rows and columns are not cut into tiles")
         return None
     if not {left.tensor, right.tensor} <= {b.tensor for b in kernel.buffers}:
         return None  # what loops around compute
     rows, lanes = shape[0].length, _lanes(kernel, nest, right, shape[1].length)
     if rows * lanes * dtype.bytes > MOST_BYTES:
+        missed((nest.update,), "registers do not hold a tile")
         return None
     starts = (
         _start(kernel, nest, nest.row, rows, left),
         _start(kernel, nest, nest.lane, lanes, right),
     )
-    if starts[0] is None or starts[1] is None or not _contiguous(kernel, right, nest.lane.var):
+    if starts[0] is None or starts[1] is None:
+        missed((nest.update,), "a whole tile would read beyond the end of a tensor")
+        return None
+    if not _contiguous(kernel, right, nest.lane.var):
+        missed((nest.update,), "columns do not lie side by side")
         return None
     name = f"%tile{next(numbers)}"
     row, lane = f"{name[1:]}_row", f"{name[1:]}_lane"

@@ -30,8 +30,9 @@ from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import guarded_load
 from polyfuse.codegen.function import Skew, Task
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_core import CpuKnobs, overlap_room, skew_room
+from polyfuse.ir.cpu_core import KIB, Core, CpuKnobs, overlap_room, skew_room
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -67,16 +68,19 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
     made: list[Task] = []
     doubled: set[str] = set()
     for t in tasks:
-        found = None
-        if wanted is not False and t.loops and not t.together and t.jammed == 1:
-            found = _cut(t.body, local)
+        found = _cut(t.body, local) if wanted is not False and t.loops else None
+        if found is not None and (t.together or t.jammed > 1):
+            missed(t.body, "several rows are computed at a time")
+            found = None
         if found is None:
             made.append(t)
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
         row = sum(_row_bytes(t.body).values())
-        fits = row <= FITTED.skewed_most_row and _held_bytes(found, own, kernel) <= skew_room(knobs.on)
-        if wanted or (fits and not _long(t.body)):
+        against = None if wanted else _against(t, row, _held_bytes(found, own, kernel), knobs.on)
+        if against:
+            missed(t.body, against)
+        else:
             if row <= overlap_room(knobs.on):
                 found = _asking(found, t.loops[-1])
             doubled |= own
@@ -125,6 +129,15 @@ def _keep(n: Declare, name: str) -> Store:
 # --- whether ------------------------------------------------------------------------------------------
 
 
+def _against(task: Task, row: int, held: int, core: Core) -> str | None:
+    """Why it does not pay, if it does not; a row has `row` bytes, and `held` are in L1 at a time."""
+    if row > FITTED.skewed_most_row:
+        return f"rows are longer than {FITTED.skewed_most_row // KIB} KiB"
+    if held > skew_room(core):
+        return "L1 does not hold two rows"
+    return "functions of elements take longer than a row waits" if _long(task.body) else None
+
+
 def _long(body: Block) -> bool:
     """Is there a function of elements that takes long?"""
     loops = [n for n in nodes_of(body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
@@ -150,10 +163,13 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     if not _reduces(loop) or not all(isinstance(n, (Declare, Store, Update)) for n in before):
         return None
     if (trip_of(loop) or 0) * HEAD < max(trip_of(x) or 0 for x in nodes_of(body) if isinstance(x, For)):
-        return None  # it is too short to fill a wait, and touches a row long before the rest of it is needed
+        # It would touch a row long before the rest of it is needed.
+        missed(body, "the first phase is too short to fill a wait")
+        return None
     found = {n.name if isinstance(n, Declare) else n.buffer for n in before}  # type: ignore[union-attr]
     stored = found | {n.buffer for n in loop.body if isinstance(n, (Store, Update))}
     if not all(local.get(name, True) for name in stored):
+        missed(body, "the first phase stores more than one row")
         return None
     follows, rest = _following(body[one + 1 : two], found)
     return (*before, loop, *follows), (*rest, *body[two:end]), body[end:]

@@ -24,7 +24,9 @@ from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import Printer, guards_index
 from polyfuse.codegen.math.headers import read
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.cpu_core import KIB
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
@@ -119,13 +121,17 @@ class _Turned:
     def _tile(self, r: Read, lane: For, rows: int, lanes: int) -> Read | None:
         """Where an element is in its tile; None if it is not to be turned around."""
         row = self.row
-        if r.tensor not in self.fixed or not across(r, row.var, lane.var):
+        if not across(r, row.var, lane.var):
+            return None
+        if r.tensor not in self.fixed:
+            missed((lane,), "the kernel changes what is read across the lanes")
             return None
         indices = tuple(substitute(i, {lane.var: IVar("%lane")}) for i in plain(r.indices))
         key = r.tensor, indices, lane.lower, lane.upper
         if key not in self.tiles:
             room = _room(lanes * r.dtype.bytes) // r.dtype.bytes
             if self.room + rows * room * r.dtype.bytes > FITTED.transposed_most_bytes:
+                missed((lane,), f"tiles would take more than {FITTED.transposed_most_bytes // KIB} KiB")
                 return None
             self.room += rows * room * r.dtype.bytes
             bare_row, bare_lane = replace(row, body=()), replace(lane, body=(), lanes=())

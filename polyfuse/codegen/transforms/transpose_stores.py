@@ -24,6 +24,7 @@ from polyfuse.codegen.analysis.accesses import LINE, memory_of, plain, steps_acr
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.renaming import BACK
 from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -98,10 +99,18 @@ class _Tiles:
             return row, []
         tiles: list[Node] = []
         for s in _stored(row):
-            if not self._shares_lines(row, s) or not self._is_alone(row, s):
+            if not self._shares_lines(row, s):
+                continue
+            if not self._is_alone(row, s):
+                missed((row.body[s.last],), "a row reads or adds to what it stores across the lanes")
                 continue
             array = self._array(s, rows)
-            if array is not None:
+            if array is None:
+                missed(
+                    (row.body[s.last],),
+                    f"tiles would take more than {FITTED.turned_stores_most_bytes >> 20} MiB",
+                )
+            else:
                 tiles.append(_turned_back(row, s, array))
                 row = _redirected(row, s, array.tensor)
         return row, tiles

@@ -20,6 +20,7 @@ import numpy as np
 from polyfuse.codegen.analysis.guards import Loops, never_negative
 from polyfuse.codegen.analysis.invariants import aliases, written
 from polyfuse.codegen.c_printer import guarded_load, guards_index
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import variables
 from polyfuse.ir.kernel import Kernel
@@ -132,7 +133,10 @@ def unswitch(kernel: Kernel, block: Block) -> Block:
     def branches(loop: For, left: int, around: Loops) -> Node:
         cond = _same_for_all(loop) if left else None
         if cond is None:
-            return with_shared_loads(kernel, loop, around, numbers)
+            made = with_shared_loads(kernel, loop, around, numbers)
+            if guarded_load(made.body):
+                missed((made,), "a load may be outside of its tensor where a lane does not make it")
+            return made
         return If(cond, *((branches(_with(loop, cond, known), left - 1, around),) for known in (True, False)))
 
     def change(node: Node, around: Loops) -> Node:

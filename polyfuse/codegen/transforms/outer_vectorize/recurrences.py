@@ -36,6 +36,7 @@ from polyfuse.codegen.analysis.row_phases import touched_bytes
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.c_printer import certain_reads
 from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.outer_vectorize.strip_tiles import (
     Run,
     StripTile,
@@ -94,6 +95,8 @@ def rows_in_lanes(
     made: list[Task] = []
     for t, one in zip(tasks, alone, strict=True):
         if far and _as_fast_as_memory(t):
+            if len(t.loops) == 1 and _count(replace(t.loops[0], body=t.body)):
+                missed(t.body, "steps are as fast as memory brings rows")
             made.append(t)
         elif len(t.loops) == 1 and independent_rows(kernel, one, alone):
             made.append(_nest(arrays, t))
@@ -142,6 +145,7 @@ def _at_once(
     before = dict(arrays.made)
     body = _Lanes(arrays, loop, rows, common).body()
     if body is None or not arrays.fit:
+        missed((loop,), "L2 does not hold tiles of all rows" if body else "rows are no tiles of memory")
         arrays.made = before
         return None
     return substituted(body, {loop.var: first + IVar(ROW)})

@@ -32,8 +32,10 @@ from polyfuse.codegen.analysis.accesses import touched_in
 from polyfuse.codegen.analysis.dependence import independent_rows
 from polyfuse.codegen.analysis.op_cost import computes_little
 from polyfuse.codegen.analysis.row_batch import ROW, first_row
+from polyfuse.codegen.analysis.row_phases import waits
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.outer_vectorize.full_unroll import COMPARED, SIZES, StraightRows
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
@@ -140,7 +142,11 @@ class _Change:
         few = width == min(SIZES) and length <= (
             FITTED.short_rows_in_lanes_few if wide else FITTED.short_rows_in_lanes_few - 1
         )
-        if not width or not 1 < length < rows or not _is_worth(row.body, length, few, wide):
+        if not width or not 1 < length < rows:
+            return None
+        if not _is_worth(row.body, length, few, wide):
+            if waits(row.body):
+                missed(row.body, "vectors along a row take no longer")
             return None
         if trip is not None and trip < rows:
             return None
@@ -149,6 +155,7 @@ class _Change:
         straight = StraightRows(self.kernel, row, rows, names)
         body = straight.made_of(row.body)
         if body is None:
+            missed(row.body, "rows are no tiles of memory")
             return None
         self.arrays += straight.arrays()
         whole = (*straight.tiles(back=False), *body, *straight.tiles(back=True))

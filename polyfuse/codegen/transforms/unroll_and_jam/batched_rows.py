@@ -35,6 +35,7 @@ from polyfuse.codegen.analysis.row_batch import (
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import CpuKnobs, joint_room
 from polyfuse.ir.dtypes import HALVES
@@ -152,7 +153,10 @@ def at_once(
     scalars = {n.name: n for n in row if isinstance(n, Declare) and not n.count}
     totals = [u for n in row if isinstance(n, For) for u in joint_totals(n) if u.buffer in scalars]
     widths = {u.value.dtype.bytes for u in totals}
-    if not widths or not (wanted(knobs) or _worth(kernel, row, knobs, turns)):
+    if not widths:
+        return None
+    if not (wanted(knobs) or _worth(kernel, row, knobs, turns)):
+        missed(row, "rows are too long for their totals to take long")
         return None
     if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
         return None
@@ -162,8 +166,10 @@ def at_once(
     arrays = [n for n in row if isinstance(n, Declare) and n.count]
     on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
     if any(sizes(b.elements) for b in mine) or rows * on_stack > FITTED.rows_jointly_most_stack:
+        missed(row, "arrays of all rows are too large")
         return None
     if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > joint_room(knobs.on):
+        missed(row, "L2 does not hold arrays of all rows")
         return None
     names = frozenset(b.tensor for b in mine)
     all_rows = placed(row, names, {n.name: row_places(n) for n in arrays}, IVar(ROW))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.reduction_nests import bounds_of
@@ -78,6 +79,8 @@ def _shape(kernel: Kernel, rows: For, core: Core) -> tuple[int, int] | None:
     (update,) = sums[0].body
     assert isinstance(update, Update)
     fits = sums_fit(*shape, update, core)
+    if max(shape) > 1 and not fits:
+        missed((rows,), "registers do not hold the sums")
     return shape if max(shape) > 1 and fits else None
 
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule
 from polyfuse.codegen.transforms.unroll_and_jam.weave import apart
 from polyfuse.cost.cpu_tables import FITTED
@@ -34,6 +35,8 @@ from polyfuse.ir.schedule_tree import Coordinate
 def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
     count = knobs.rows or _worth(task.body, _most(kernel, task.body, knobs))
+    if count < 2 and waits(task.body):
+        missed(task.body, "rows are too long for L1 to hold several")
     return Jam(count, task.body, apart) if count > 1 else None
 
 

@@ -29,6 +29,7 @@ from polyfuse.codegen.analysis.index_ranges import cuts
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, at_place, nest
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.function import Task, begin_of, end_of
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import (
     first_of,
     held,
@@ -94,6 +95,7 @@ def _jointly(
         window = _window(part, dtypes, own)
         count = _count(window, kernel, core, trip_of(loop)) if window is not None else 1
         if window is None or count < 2:
+            missed((window.inner,) if window else (), "several rows would take as many loads")
             made.append(part)
             continue
         found = True

@@ -28,6 +28,7 @@ from polyfuse.codegen.analysis.renaming import worker_arrays
 from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.function import Task
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.dot_products import (
     few_lanes,
     joins_of_products,
@@ -50,6 +51,7 @@ def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
     count = knobs.rows or FITTED.rows_in_step_rows
     own = frozenset(b.tensor for b in worker_arrays(kernel))
     if count < 2 or not any(_worth(n, rows, own) for n in steps):
+        missed(steps, "steps compute longer than they wait, or rows are several already")
         return None
     several, one = (_columns(kernel, task.body, rows, own, n, knobs.on) for n in (count, 1))
     return Jam(count, several, _joins(count, rows), tail=one)

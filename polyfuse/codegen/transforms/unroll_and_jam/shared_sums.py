@@ -25,6 +25,7 @@ from dataclasses import replace
 from polyfuse.codegen.analysis.dependence import commutes_but_for, steps
 from polyfuse.codegen.analysis.op_cost import computes_little
 from polyfuse.codegen.analysis.trip_count import most_trips_of, trip_of
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join
 from polyfuse.cost.cpu_tables import FITTED
@@ -53,6 +54,8 @@ def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
     merged = [n for n in loop.body if isinstance(n, For) and _merges(loop, n, common)]
     count = min(knobs.rows or _worth(merged, common, knobs.on), most_trips_of(loop))
     if not merged or count < 2:
+        if merged:
+            missed(merged, "L1 holds the sums, or their terms take longer than sums")
         return None
     narrow = [_narrow(n, count, knobs.on) for n in merged]
     tail = tuple(narrow[merged.index(n)] if n in merged else n for n in loop.body)
