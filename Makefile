@@ -69,6 +69,7 @@ tutorials: $(VENV)/dev.stamp ## run every tutorial
 docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_errors.py
 	$(RUN) docs/build_environment.py
+	$(RUN) docs/build_passes.py
 	$(RUN) docs/build_stdlib_reference.py
 	$(RUN) docs/build_api_reference.py
 	$(RUN) docs/build_pictures.py

@@ -35,6 +35,7 @@ from polyfuse.api import (
 )
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.driver.targets import ON_GPU, chip
+from polyfuse.driver.targets import passes as passes_by_list
 from polyfuse.runtime.cache.disk import package_version
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "load_text",
     "micro_text",
     "parse_text",
+    "passes_by_list",
     "standard_programs",
     "stdlib",
     "version",

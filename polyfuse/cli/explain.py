@@ -130,8 +130,18 @@ def explain(
 
 
 def passes() -> None:
-    """List the passes of the compiler with their options."""
-    from polyfuse.cli.compiler import LoopFusion
+    """List the passes of the compiler, in order, and the options of layer I.
+
+    Passes over the graph come first, then those over the loops of kernels, for a CPU and for a GPU. All but
+    those that others need can be switched off; results are as right without them:
+
+      POLYFUSE_DISABLE=unswitch,unroll-and-jam polyfuse run stdlib:softmax
+
+      pf.compile(program, options=pf.Options(disable=["unroll-and-jam:stencils"]))
+
+    A name up to its colon stands for all rules of one idea.
+    """
+    from polyfuse.cli.compiler import LoopFusion, passes_by_list
 
     for made in (LoopFusion,):
         about, options = _documented(inspect.getdoc(made) or "")
@@ -141,6 +151,28 @@ def passes() -> None:
             table.add_row(f.name, repr(f.default), options.get(f.name, ""))
         screen.out().print(table)
     screen.show("In Python: pf.compile(program, fusion=pf.LoopFusion(rematerialise=False))")
+    for name, found in passes_by_list().items():
+        screen.out().print(f"\n{TITLES.get(name, name)}", style="bold", soft_wrap=True)
+        for p in found:
+            cpu_only = "" if getattr(p, "on_gpu", True) else " (CPU only)"
+            screen.show(f"{' ' if p.optional else '!'} {p.name:{NAME_WIDTH}} {p.does}{cpu_only}")
+    screen.show(
+        "\n! is needed by others. The rest can be switched off, by name or by the name up to the colon:"
+        "\nPOLYFUSE_DISABLE=unswitch,unroll-and-jam, or pf.Options(disable=['unswitch', 'unroll-and-jam'])"
+    )
+
+
+NAME_WIDTH = 38
+TITLES = {
+    "graph": "Over the graph",
+    "cpu loops": "CPU, over the loops of a kernel",
+    "cpu owners": "CPU, where a worker owns a share of a scatter's result",
+    "cpu functions": "CPU, over the functions that loops become",
+    "gpu loops": "GPU, over the loops of a kernel",
+    "gpu threads": "GPU, over what the threads of a function do together",
+    "gpu accesses": "GPU, over what one thread does",
+}
+"""Headings of the lists of passes."""
 
 
 def _documented(doc: str) -> tuple[str, dict[str, str]]:

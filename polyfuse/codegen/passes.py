@@ -69,13 +69,16 @@ class PassContext:
     aligned: dict[str, int] = field(default_factory=dict)
 
     def note(self, name: str, before: Loops, after: Loops, missed: Sequence[Missed]) -> None:
-        """What a pass has changed; what it `missed` for a reason and has not changed either."""
+        """What a pass has changed; what it `missed` for a reason and has not changed either, told of memory
+        outside where there is any."""
         changed = changed_tensors(before, after) if after is not before else ()
         if changed:
             self.changed[name] = _joined(self.changed.get(name, ()), changed)
         known = {b.tensor for b in before.kernel.buffers} - {*changed}
+        outside = {b.tensor for b in before.kernel.arguments}
         for tensors, reason in missed:
-            if left := [n for n in tensors if n in known]:
+            left = [n for n in tensors if n in known]
+            if left := [n for n in left if n in outside] or left:
                 self.declined[name, reason] = _joined(self.declined.get((name, reason), ()), left)
 
     @property
@@ -199,10 +202,10 @@ class Pipeline:
                 continue
             with _listening() as found:
                 after = p.run(loops, cx)
-            if observer:
-                observer(self.name, p.name, after)
             if p.optional:
                 cx.note(p.name, loops, after, found)
+            if observer:
+                observer(self.name, p.name, after)
             loops = after
         return loops
 

@@ -9,7 +9,7 @@ Between two steps one callback sees what came out: it verifies, dumps and times.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
@@ -76,8 +76,9 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
-# Shorter steps are left out where people read.
+# Shorter steps are left out where people read, and all passes but the slowest.
 SHOWN_S = 0.001
+SLOWEST = 3
 # Steps whose loops are compiled; others make loops to estimate their times.
 PRINTED = ("cpp", "cuda")
 
@@ -315,7 +316,8 @@ class Built:
 
     `seconds` are those of the steps that ran: an earlier compilation found in the cache leaves out all
     but loading, and then `scheduled` and `kernels` are made when they are asked for.  `tuning`: what was
-    measured to choose among variants, where that was asked for.
+    measured to choose among variants, where that was asked for.  `passes` are seconds by pass over loops, in
+    this process.
     """
 
     compilation: Compilation
@@ -326,13 +328,16 @@ class Built:
     made: Lowered | None = None
     tuning: Tuning | None = None
     peak_bytes: int = 0
+    passes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cost(self) -> str:
-        """What the compilation took: seconds by step, and memory."""
-        steps = ", ".join(f"{n} {s:.3g} s" for n, s in self.seconds.items() if s >= SHOWN_S)
+        """What the compilation took: seconds by step, memory, and the slowest passes over loops."""
+        steps = _listed(self.seconds.items())
         whole = f"compiled in {sum(self.seconds.values()):.3g} s"
-        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB"
+        slowest = _listed(sorted(self.passes.items(), key=lambda p: -p[1])[:SLOWEST])
+        passes = f"; slowest passes: {slowest}" if slowest else ""
+        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB{passes}"
 
     @property
     def scalar_loops(self) -> tuple[Decision, ...]:
@@ -350,6 +355,10 @@ class Built:
     @property
     def kernels(self) -> KernelGraph:
         return self.lowered.kernels
+
+
+def _listed(seconds: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{n} {s:.3g} s" for n, s in seconds if s >= SHOWN_S)
 
 
 def build(
@@ -389,8 +398,8 @@ def run(compilation: Compilation) -> Built:
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
-        seconds = step.seconds
-        return Built(compilation, None, machine, low.decisions, seconds, low, peak_bytes=peak_bytes())
+        found = Built(compilation, None, machine, low.decisions, step.seconds, low, peak_bytes=peak_bytes())
+        return replace(found, passes=step.passes)
     made: Lowered | None = None
     key = compilation.key if compilation.kept else None
     kept = load_plan(key, graph.span.source) if key else None
@@ -402,7 +411,8 @@ def run(compilation: Compilation) -> Built:
     code, decisions = kept
     # C++ or CUDA C++ -> loaded kernels
     executable = step("build", lambda: load(code, target, options))
-    return Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
+    found = Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
+    return replace(found, passes=step.passes)
 
 
 def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:

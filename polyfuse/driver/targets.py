@@ -30,7 +30,7 @@ from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
-from polyfuse.layers.graph.pipeline import GRAPH_PASSES
+from polyfuse.layers.graph.pipeline import GRAPH_PASSES, GraphPass
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.pool import default_threads
@@ -227,16 +227,15 @@ def knobs_for(target: str, options: Options) -> CpuKnobs:
     return CpuKnobs(core=core, disabled=disabled_passes(options))
 
 
-def passes() -> dict[str, tuple[Pass, ...]]:
-    """The passes of code generation over loops, by target and list, in order."""
+def passes() -> dict[str, tuple[GraphPass | Pass, ...]]:
+    """All passes, in order: those over a graph, then those over loops, by target and list."""
     lists = [("cpu", p) for p in cpu_passes.PIPELINES] + [("gpu", p) for p in gpu_passes.PIPELINES]
-    return {f"{target} {p.name}": p.passes for target, p in lists}
+    return {"graph": GRAPH_PASSES, **{f"{target} {p.name}": p.passes for target, p in lists}}
 
 
 def disabled_passes(options: Options) -> tuple[str, ...]:
     """The names in `Options.disable`. Raises ArgumentError PF490 where no optional pass is called so."""
     known = {n for found in passes().values() for p in found if p.optional for n in (p.name, p.idea)}
-    known |= {p.name for p in GRAPH_PASSES}
     for name in options.disable:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

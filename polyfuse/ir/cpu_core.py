@@ -153,5 +153,5 @@ class CpuKnobs:
 
     def __str__(self) -> str:
         """``strip=512, chunks=2``; empty if all is as the passes have it."""
-        chosen = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "core"]
-        return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)
+        chosen = [(f, getattr(self, f.name)) for f in fields(self) if f.name != "core"]
+        return ", ".join(f"{f.name}={value}" for f, value in chosen if value != f.default)

@@ -296,7 +296,11 @@ FUNCTIONS = Pipeline(
             "short rows sixteen at once: their totals are combined together",
             _batched_rows,
         ),
-        Pass("unroll-and-jam:batched-loops", "the same for short rows of sequential loops", _batched_loops),
+        Pass(
+            "unroll-and-jam:batched-loops",
+            "short rows of sequential loops sixteen at once: their totals are combined together",
+            _batched_loops,
+        ),
         _unroll_and_jam(INTERLEAVED_ROWS),
         Pass(
             "invariant-motion:conversions",

@@ -50,12 +50,19 @@ class GraphContext:
 
 @dataclass(frozen=True, slots=True)
 class GraphPass:
-    """A named rewrite of a graph, which records its own decisions. `on_gpu`: for a GPU, too."""
+    """A named rewrite of a graph, which records its own decisions; named as passes over loops are
+    (`codegen.passes`). `on_gpu`: for a GPU, too."""
 
     name: str
     does: str
     run: Callable[[TensorGraph, GraphContext], TensorGraph]
     on_gpu: bool = False
+    optional: bool = True
+
+    @property
+    def idea(self) -> str:
+        """What it is a rule of: its name up to the colon."""
+        return self.name.partition(":")[0]
 
 
 def _inlined_choices(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
@@ -144,7 +151,7 @@ GRAPH_PASSES = (
 def prepared(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
     """What clusters are made of."""
     for p in GRAPH_PASSES:
-        off = not {p.name, p.name.partition(":")[0]}.isdisjoint(cx.disabled)
+        off = p.optional and not {p.name, p.idea}.isdisjoint(cx.disabled)
         if not off and (p.on_gpu or cx.target.vector_loops):
             graph = p.run(graph, cx)
     return graph

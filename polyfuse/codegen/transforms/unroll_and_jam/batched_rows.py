@@ -156,7 +156,7 @@ def at_once(
     if not widths:
         return None
     if not (wanted(knobs) or _worth(kernel, row, knobs, turns)):
-        missed(row, "rows are too long for their totals to take long")
+        missed(row, "rows are so long that their totals take little of the time")
         return None
     if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
         return None

@@ -36,7 +36,7 @@ def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
     count = knobs.rows or _worth(task.body, _most(kernel, task.body, knobs))
     if count < 2 and waits(task.body):
-        missed(task.body, "rows are too long for L1 to hold several")
+        missed(task.body, "rows are too long for several to pay")
     return Jam(count, task.body, apart) if count > 1 else None
 
 
