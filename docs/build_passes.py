@@ -19,8 +19,9 @@ _HEAD = """\
 <!-- Made by docs/build_passes.py from the lists of passes. -->
 # Passes
 
-A *pass* is a named step of the compiler. It takes a form of the program and gives the form again, changed where the pass
-has something to do. Passes run in the order of the lists below; `polyfuse passes` prints the same lists.
+A *pass* is a named step of the compiler. It takes a form of the program and gives the form again, changed
+where the pass has something to do. Passes run in the order of the lists below; `polyfuse passes` prints the
+same lists.
 
 - **Over the graph**: before it is cut into clusters (`polyfuse/layers/graph/pipeline.py`).
 - **Over loops**: kernels become loops, and loops functions. Each target has lists of its own
@@ -30,16 +31,16 @@ A name such as `unroll-and-jam:stencils` is a rule (`stencils`) of a larger idea
 
 ## What a pass did
 
-`explain()` has a line for each pass over loops that changed something, and one for each reason for which a pass left loops
-that have the form it looks for. Of a layer norm after
-a sum (`benchmarks/workloads/res_ln.pf`, rows of 1024) on a core with AVX-512:
+`explain()` has a line for each pass over loops that changed something, and one for each reason for which a
+pass left loops that have the form it looks for. Of a layer norm after a sum (`benchmarks/workloads/res_ln.pf`,
+rows of 1024) on a core with AVX-512:
 
 ```
 {explained}
 ```
 
-A line with `+` names the tensors whose loops were changed; a line with `-` those whose loops were not. Passes over
-the graph tell in words of their own what they did to which statement.
+A line with `+` names the tensors whose loops were changed; a line with `-` those whose loops were not.
+Passes over the graph tell in words of their own what they did to which statement.
 
 ## How to look at a pass
 
@@ -49,8 +50,8 @@ the graph tell in words of their own what they did to which statement.
 FOLDER/10_cpp_passes/k0/017_loops_unswitch.txt
 ```
 
-`10_cpp` is the step of the compiler, `k0` the kernel, `017` the place in the order, `loops` the list. Two files next to each
-other differ by what one pass did.
+`10_cpp` is the step of the compiler, `k0` the kernel, `017` the place in the order, `loops` the list. Two files
+next to each other differ by what one pass did.
 
 `compiled.cost(...)` ends with the slowest passes, in seconds. Those of helper processes are not in it.
 
@@ -64,10 +65,10 @@ POLYFUSE_DISABLE=unswitch,unroll-and-jam python program.py
 pf.compile(program, disable=["unroll-and-jam:stencils"])
 ```
 
-The name of an idea stands for all its rules. Results are as right without an optional pass, and no faster; random programs
-with random sets of passes switched off are compared with the reference in the tests. It helps to find which pass is
-behind a difference in speed or in rounding. A pass that others need is not optional, and the name of one
-that does not exist is an error ([PF490](../errors.md#pf490)).
+The name of an idea stands for all its rules. Results are as right without an optional pass: the tests compare
+random programs, with random sets of passes off, with the reference. So it can be found which pass is behind
+a difference in speed or in rounding. A pass that others need is not optional, and the name of one that does not
+exist is an error ([PF490](../errors.md#pf490)).
 """
 
 TITLES = {

@@ -337,7 +337,8 @@ class Built:
         whole = f"compiled in {sum(self.seconds.values()):.3g} s"
         slowest = _listed(sorted(self.passes.items(), key=lambda p: -p[1])[:SLOWEST])
         passes = f"; slowest passes: {slowest}" if slowest else ""
-        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB{passes}"
+        memory = f"peak memory {self.peak_bytes >> 20} MiB"
+        return f"{whole}{' (' + steps + ')' if steps else ''}, {memory}{passes}"
 
     @property
     def scalar_loops(self) -> tuple[Decision, ...]:
