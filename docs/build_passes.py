@@ -32,8 +32,8 @@ A name such as `unroll-and-jam:stencils` is a rule (`stencils`) of a larger idea
 ## What a pass did
 
 `explain()` has a line for each pass over loops that changed something, and one for each reason for which a
-pass left loops that have the form it looks for. Of a layer norm after a sum (`benchmarks/workloads/res_ln.pf`,
-rows of 1024) on a core with AVX-512:
+pass left loops that have the form it looks for. Of a layer norm after a sum
+(`benchmarks/workloads/res_ln.pf`, rows of 1024) on a core with AVX-512:
 
 ```
 {explained}
@@ -50,8 +50,8 @@ Passes over the graph tell in words of their own what they did to which statemen
 FOLDER/10_cpp_passes/k0/017_loops_unswitch.txt
 ```
 
-`10_cpp` is the step of the compiler, `k0` the kernel, `017` the place in the order, `loops` the list. Two files
-next to each other differ by what one pass did.
+`10_cpp` is the step of the compiler, `k0` the kernel, `017` the place in the order, `loops` the list. Two
+files next to each other differ by what one pass did.
 
 `compiled.cost(...)` ends with the slowest passes, in seconds. Those of helper processes are not in it.
 
@@ -67,8 +67,8 @@ pf.compile(program, disable=["unroll-and-jam:stencils"])
 
 The name of an idea stands for all its rules. Results are as right without an optional pass: the tests compare
 random programs, with random sets of passes off, with the reference. So it can be found which pass is behind
-a difference in speed or in rounding. A pass that others need is not optional, and the name of one that does not
-exist is an error ([PF490](../errors.md#pf490)).
+a difference in speed or in rounding. A pass that others need is not optional, and the name of one that does
+not exist is an error ([PF490](../errors.md#pf490)).
 """
 
 TITLES = {

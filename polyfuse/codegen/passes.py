@@ -21,7 +21,7 @@ from typing import TypeAlias
 from polyfuse.codegen.function import Task
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, format_block, nodes_of
+from polyfuse.ir.loop_ir import Block, For, Node, Store, TurnedTile, Update, format_block, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,4 +236,6 @@ def _changed(before: Block, after: Block) -> tuple[str, ...]:
 
 
 def _stored(block: Sequence[Node]) -> tuple[str, ...]:
-    return tuple(n.buffer for n in nodes_of(tuple(block)) if isinstance(n, Store | Update))
+    every = list(nodes_of(tuple(block)))
+    tiles = [n.to[0] for n in every if isinstance(n, TurnedTile) and n.to]
+    return (*(n.buffer for n in every if isinstance(n, Store | Update)), *tiles)

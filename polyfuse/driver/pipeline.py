@@ -377,8 +377,10 @@ def build(
 ) -> Built:
     """Compile a graph at known sizes for a target (`TARGETS` less "auto") by the layers given."""
     cut, usual = clustering_of(clustering, options), knobs_for(target, options)
-    own = usual if knobs is None else replace(knobs, core=knobs.core or usual.core)
-    return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, own))
+    if knobs is not None:
+        off = knobs.disabled or usual.disabled
+        usual = replace(knobs, core=knobs.core or usual.core, disabled=off)
+    return run(Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut, usual))
 
 
 def clustering_of(clustering: Clustering | None, options: Options) -> Clustering:

@@ -18,8 +18,10 @@ from typer.testing import CliRunner, Result
 
 import polyfuse
 from polyfuse.cli import app
+from polyfuse.cli.explain import TITLES
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.diagnostics import ToolchainError
+from polyfuse.driver.targets import passes
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.runtime.cuda.compiler import find_cuda_compiler
@@ -394,6 +396,34 @@ def test_explain_for_a_gpu(norm: str) -> None:
 def test_passes() -> None:
     text = call("passes").stdout
     assert "LoopFusion" in text and "rematerialise" in text and "recompute cheap" in text
+
+
+def test_passes_are_in_order_with_what_they_do() -> None:
+    lines = call("passes").stdout.splitlines()
+    graph, loops, gpu = (lines.index(x) for x in (TITLES["graph"], TITLES["cpu loops"], TITLES["gpu loops"]))
+    assert graph < loops < gpu
+    (unswitch,) = (x for x in lines if x.startswith("  unswitch "))
+    assert unswitch.endswith("branches around the loop") and loops < lines.index(unswitch) < gpu
+    needed = [x.split()[1] for x in lines if x.startswith("! ") and x != lines[-2]]
+    assert {"lower-statements", "outline"} <= set(needed) and "unswitch" not in needed
+    assert "POLYFUSE_DISABLE=unswitch" in lines[-1]
+    assert len([x for x in lines if x.endswith(" (CPU only)")]) >= 8
+
+
+def test_every_list_of_passes_has_a_title() -> None:
+    assert list(TITLES) == list(passes())
+
+
+def test_help_says_how_to_switch_passes_off() -> None:
+    text = call("passes", "--help").stdout
+    assert "POLYFUSE_DISABLE=" in text and "Options(disable=" in text
+
+
+def test_a_pass_is_off(norm: str) -> None:
+    done = process("run", norm, *SMALL, POLYFUSE_DISABLE="unswitch,nan-free-extremes")
+    assert done.returncode == 0, done.stderr
+    done = process("run", norm, *SMALL, POLYFUSE_DISABLE="unswich")
+    assert done.returncode != 0 and "did you mean 'unswitch'?" in done.stderr
 
 
 # --- check, fmt, stdlib ------------------------------------------------------------------------------

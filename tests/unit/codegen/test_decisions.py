@@ -1,10 +1,11 @@
-"""What `explain()` says of loops is what was printed: the decisions beside the text, over the operators that
-are timed, for cores that are named."""
+"""What `explain()` says of loops is what was printed: the decisions beside the text, over the workloads and
+the operators that are timed, for cores that are named."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ from thinned import thinned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the benchmarks are not part of the package
 
-from benchmarks.golden_programs import of_case
+from benchmarks.golden_programs import of_case, programs
 from benchmarks.operators import CASES, Case
 from polyfuse.api import parse
 from polyfuse.codegen.decisions import as_printed
 from polyfuse.decisions import Decision
 from polyfuse.driver.kernel_stages import Kernels
-from polyfuse.driver.pipeline import Compilation, Watch, printed, told
+from polyfuse.driver.pipeline import Compilation, Watch, printed
+from polyfuse.driver.targets import told
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
+from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
@@ -32,9 +35,25 @@ KINDS = ("stream", "prefetch lines", "prefetch rows", "transpose", "tile")
 EVERY = [(c, *WAYS[(k + s) % len(WAYS)]) for s in range(len(WAYS)) for k, c in enumerate(CASES)]
 
 
-def decided(case: Case, core: Core, threads: int) -> tuple[tuple[Decision, ...], str]:
+WORKLOADS = [name for name in programs() if name.startswith("workload/")]
+
+# Passes over loops, and what is in the text exactly where one of them has changed something: a name that only
+# they make, or a call.
+_LANES = "outer-vectorize:recurrences"
+TRACES = {
+    ("register-tiling",): r"\btile\d+_row\b",
+    ("transpose-tiles:loads", "transpose-tiles:stores", "outer-vectorize:short-rows", _LANES): r"pf_turn\w*<",
+    ("software-pipelining",): r"\bnext_",
+    ("unroll-and-jam:interleaved-rows", "unroll-and-jam:recurrences", "software-pipelining"): r"\brow1_",
+    ("unroll-and-jam:batched-rows", "unroll-and-jam:batched-loops", _LANES): r"\ball_",
+    ("invariant-motion:conversions",): r"\bwide\d+\b",
+}
+
+
+def decided(
+    graph: TensorGraph, sizes: Mapping[str, int], core: Core, threads: int
+) -> tuple[tuple[Decision, ...], str]:
     """The decisions as they are told, and the functions."""
-    graph, sizes = of_case(case)
     options = Options(threads=threads, verify=False)
     layers = {"stitching": Stitching(), "packing": Packing(), "knobs": CpuKnobs(core=core)}
     compilation = Compilation(graph, sizes, LoopFusion(), options, **layers)
@@ -67,7 +86,21 @@ PARTS = [EVERY[k : k + len(CASES)] for k in range(0, len(EVERY), len(CASES))]
     ("case", "core", "threads"), [p for part in PARTS for p in thinned(part, 9, several=True)]
 )
 def test_what_is_told_of_an_operator_is_in_its_text(case: Case, core: str, threads: int) -> None:
-    decisions, text = decided(case, CORES[core], threads)
+    compare(*decided(*of_case(case), CORES[core], threads))
+
+
+@pytest.mark.parametrize(
+    ("name", "core"), thinned([(n, c) for n in WORKLOADS for c in CORES], 3, several=True)
+)
+def test_what_is_told_of_a_workload_is_in_its_text(name: str, core: str) -> None:
+    compare(*decided(*programs()[name](), CORES[core], 4))
+
+
+def compare(decisions: tuple[Decision, ...], text: str) -> None:
+    """Each decision about loops, and each pass that leaves a trace, beside the text."""
+    for passes, trace in TRACES.items():
+        acted = [str(d) for d in decisions if d.kind in passes and d.taken]
+        assert bool(acted) == bool(re.search(trace, text)), (passes, acted, re.search(trace, text))
     mine = [(d, name) for d in decisions if d.kind in KINDS for name in d.subject.split(", ")]
     taken = {(d.kind, name) for d, name in mine if d.taken}
     alike = {
@@ -86,7 +119,7 @@ def test_what_is_told_of_an_operator_is_in_its_text(case: Case, core: str, threa
 def test_the_gradient_of_an_rms_norm_goes_past_the_caches(core: str, threads: int) -> None:
     """Its loop stores the one gradient and adds to the other: `explain()` said what it did not do."""
     (case,) = (c for c in CASES if c.name == "gradient of an RMS norm, one dot of a row")
-    decisions, text = decided(case, CORES[core], threads)
+    decisions, text = decided(*of_case(case), CORES[core], threads)
     assert [d.taken for d in decisions if d.kind == "stream"] == [True]
     assert "pf_stream(&b_dx[" in text
 

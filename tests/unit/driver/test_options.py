@@ -6,16 +6,21 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import polyfuse as pf
 from polyfuse.diagnostics import ArgumentError, ToolchainError
-from polyfuse.options import ENV_DUMP, ENV_VERIFY, Options
+from polyfuse.driver.pipeline import Compilation
+from polyfuse.driver.targets import disabled_passes, knobs_for, passes
+from polyfuse.options import ENV_DISABLE, ENV_DUMP, ENV_VERIFY, Options
 
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_DUMP, raising=False)
     monkeypatch.delenv(ENV_VERIFY, raising=False)
+    monkeypatch.delenv(ENV_DISABLE, raising=False)
 
 
 def test_defaults() -> None:
@@ -73,6 +78,9 @@ def test_dump_may_be_text() -> None:
         {"threads": 1.5},
         {"threads": True},
         {"dump": 3},
+        {"disable": "unswitch"},
+        {"disable": (3,)},
+        {"disable": None},
     ],
     ids=str,
 )
@@ -81,3 +89,81 @@ def test_values_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"option {name} cannot be") as caught:
         Options(**wrong)
     assert caught.value.code == "PF490"
+
+
+# --- passes that are switched off --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("unswitch", ("unswitch",)),
+        (" unswitch , unroll-and-jam:stencils,", ("unswitch", "unroll-and-jam:stencils")),
+        ("", ()),
+        (" , ", ()),
+    ],
+)
+def test_passes_off_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(ENV_DISABLE, text)
+    assert Options().disable == names
+    assert Options(disable=("fuse-loops",)).disable == ("fuse-loops",)
+
+
+def test_names_may_be_a_list() -> None:
+    assert Options(disable=["unswitch"]).disable == ("unswitch",)  # type: ignore[arg-type]
+
+
+def test_names_are_sorted_and_once() -> None:
+    names = ("unswitch", "fuse-loops", "unswitch", "unroll-and-jam", "unroll-dims", "clean-up")
+    assert disabled_passes(Options(disable=names)) == (
+        "clean-up",
+        "fuse-loops",
+        "unroll-and-jam",
+        "unroll-dims",
+        "unswitch",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("unroll-and-jam:stencil", "did you mean 'unroll-and-jam:stencils'?"),
+        ("nothing", "`polyfuse passes` lists them"),
+        ("lower-statements", "`polyfuse passes` lists them"),  # is one, but needed
+    ],
+)
+def test_names_of_no_optional_pass_are_refused(name: str, hint: str) -> None:
+    with pytest.raises(ArgumentError, match=f"no optional pass is called '{name}'") as caught:
+        disabled_passes(Options(disable=(name,)))
+    assert caught.value.code == "PF490"
+    assert caught.value.diagnostics[0].hint == hint
+
+
+def test_every_optional_pass_can_be_switched_off() -> None:
+    names = {p.name for found in passes().values() for p in found if p.optional}
+    assert len(names) > 50
+    assert set(disabled_passes(Options(disable=tuple(names)))) == names
+
+
+DOUBLE = "op f(x: f32[N]) -> (y: f32[N]) {\n  y[i] = 2.0 * x[i]\n}"
+
+
+def test_plans_without_a_pass_are_kept_apart() -> None:
+    def key(*names: str) -> str:
+        options = Options(disable=names)
+        graph = pf.parse(DOUBLE).op().graph()
+        return Compilation(graph, {"N": 8}, None, options, knobs=knobs_for("cpu", options)).key
+
+    keys = [key(), key("unswitch"), key("unswitch", "fuse-loops"), key("clean-up")]
+    assert len(set(keys)) == len(keys)
+    assert key("fuse-loops", "unswitch") == key("unswitch", "fuse-loops")
+
+
+def test_compiled_without_a_pass_gives_the_same() -> None:
+    x = np.arange(100, dtype=np.float32)
+    for names in ((), ("unswitch",), ("unroll-and-jam", "clean-up")):
+        assert (pf.compile(DOUBLE, target="cpu", disable=names)(x) == 2 * x).all()
+    with pytest.raises(ArgumentError, match="no optional pass"):
+        pf.compile(DOUBLE, target="cpu", disable=("nothing",))(x)
