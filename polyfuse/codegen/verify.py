@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 
 from polyfuse.codegen.analysis.row_batch import first_row
-from polyfuse.codegen.analysis.row_phases import array_of_row, worker_arrays
+from polyfuse.codegen.analysis.renaming import array_of_row, worker_arrays
 from polyfuse.codegen.function import Task, begin_of, end_of
 from polyfuse.codegen.passes import Loops
 from polyfuse.codegen.translation_validation import ITERATION, USUAL_BUDGET, Verdict, compared

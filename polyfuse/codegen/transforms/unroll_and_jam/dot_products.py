@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from polyfuse.codegen.passes import missed
 from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.reduction_nests import bounds_of
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule, jammed
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, Joins
 from polyfuse.ir.cpu_core import Core, CpuKnobs, dots_fit, vectors_of_sum
