@@ -424,6 +424,7 @@ class _Emitter:
         printer = BorderPrinter(
             places.element,
             self.functions,
+            kernel=places.kernel,
             lazy=self.checked,
             lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
             lane_room=lane_room(self.knobs.on),
@@ -433,7 +434,7 @@ class _Emitter:
             near_room=near_room(self.knobs.on),
             strided=strided,
             flushes=self.knobs.on.flushes,
-            strip=strip_of(task),
+            strip=strip_of(places.kernel, task),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
         )
         parameters = self._parameters(places)

@@ -30,6 +30,7 @@ from polyfuse.codegen.function import Task
 from polyfuse.codegen.transforms.transpose_loads import is_short
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
@@ -337,8 +338,7 @@ class SoonPrinter(StreamPrinter):
             if any(isinstance(i, EXPR_TYPES) for i in r.indices):
                 continue  # the data may be there under a condition only
             row = r.tensor, r.indices[:-1]
-            memory = self.element(self, r.tensor, r.indices).startswith("b_")  # or an array that L1 has
-            if memory and row not in self.near:
+            if (r.tensor, r.indices) not in self.held and row not in self.near:  # nor in an array that L1 has
                 rows.setdefault(row, r)
         many = Counter(name for name, _ in rows)
         return [r for r in rows.values() if many[r.tensor] < FITTED.soon_streams]
@@ -407,13 +407,17 @@ class BorderPrinter(SoonPrinter):
         return [*lines, *SoonPrinter.loop(self, shifted, i1), f"{indent}}}"]
 
 
-def strip_of(task: Task) -> Strip | None:
+def strip_of(kernel: Kernel, task: Task) -> Strip | None:
     """The only loop of a task whose iterations are strips of it, one by one: those that run together have
     loops of their own, which would begin elsewhere."""
     if task.together is not None or task.skew is not None:
         return None
     loops = [n for n in task.body if isinstance(n, For)]
-    if not task.loops or len(loops) != 1 or not all(_is_scalar(n) for n in task.body if n != loops[0]):
+    if (
+        not task.loops
+        or len(loops) != 1
+        or not all(_is_scalar(kernel, n) for n in task.body if n != loops[0])
+    ):
         return None
     (loop,), block = loops, task.loops[-1]
     plain = loop.coordinate is Coordinate.VECTOR and loop.step == 1 and not loop.lanes
@@ -443,15 +447,15 @@ def _last(loop: For, size: int, block: For) -> IndexExpr | None:
             return None
 
 
-def _is_scalar(node: Node) -> bool:
+def _is_scalar(kernel: Kernel, node: Node) -> bool:
     """Does a node only make scalars?"""
     match node:
         case Declare(count=0) | Comment():
             return True
         case Store(buffer):
-            return buffer.startswith("%")
+            return kernel.find(buffer) is None
         case If(_, then, other):
-            return all(_is_scalar(n) for n in (*then, *other))
+            return all(_is_scalar(kernel, n) for n in (*then, *other))
         case _:
             return False
 

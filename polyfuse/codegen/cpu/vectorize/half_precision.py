@@ -13,7 +13,7 @@ goes under masks (`codegen.cpu.vectorize.predicated_tails`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import converted
@@ -28,6 +28,7 @@ from polyfuse.codegen.transforms.strength_reduction import bounded, moved, scale
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BF16, F16, F32, HALVES, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import linear
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, Update, values_of
 from polyfuse.ir.schedule_tree import Coordinate
@@ -50,9 +51,11 @@ class HalfPrinter(Printer):
 
     Neighbours in memory of buffers in `strided` may be apart.  Where arithmetic `flushes`, it makes 0 of
     denormals.  Loops `in_rows` that are computed at once (`codegen.cpu.printer`) are short: the rest of each
-    goes under masks.  Iterations over a variable in `begin` begin with its lines.
+    goes under masks.  Iterations over a variable in `begin` begin with its lines.  Elements that
+    are `held` are in arrays of the loop (`codegen.cpu.vectorize.predicated_tails`).
     """
 
+    kernel: Kernel = field(kw_only=True)
     strided: frozenset[str] = field(default=frozenset(), kw_only=True)
     flushes: bool = field(default=False, kw_only=True)
     widened: Mapping[Element, str] = field(default_factory=dict, kw_only=True)
@@ -61,6 +64,7 @@ class HalfPrinter(Printer):
     roomy: set[str] = field(default_factory=set, kw_only=True)
     in_rows: bool = field(default=False, kw_only=True)
     begin: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
+    held: Set[Element] = field(default=frozenset(), kw_only=True)
 
     def expr(self, e: Expr) -> str:
         match e:
@@ -68,7 +72,9 @@ class HalfPrinter(Printer):
                 return f"{self.widened[tensor, indices]}[l]"
             case Cast(Read(tensor, indices), dtype) if dtype == F32 and (tensor, indices) in self.alike:
                 return self.alike[tensor, indices]
-            case Cast(Read(tensor, ()) as r, dtype) if dtype == F32 and r.dtype == F16 and tensor[0] != "%":
+            case Cast(Read(tensor, ()) as r, dtype) if (dtype, r.dtype) == (F32, F16) and self.kernel.find(
+                tensor
+            ):
                 return self.call("pf_wide_f16", [Printer.expr(self, r)])
             case Cast(arg, dtype) if within(e):
                 return self.call(f"pf_{dtype.name}_within_{arg.dtype.name}", [self.expr(arg)])
@@ -181,7 +187,7 @@ class HalfPrinter(Printer):
         i1, start = indent + "  ", f"{loop.var}_s"
         before, after = carried(tail, self, lanes, "rest", i1)
         copies, back = kept(totals, lanes, "rest", i1)
-        inner = replace(self, element=tail.element(self.element))
+        inner = replace(self, element=tail.element(self.element), held=tail.places().keys())
         head = f"if ({start} < {end})" if once else f"for (; {start} < {end}; {start} += {lanes})"
         left = f"{end} - {start}"
         rest = f"({left})" if once else self.call("pf_min_i64", [left, str(lanes)])
@@ -243,7 +249,7 @@ class HalfPrinter(Printer):
             return self._part(Part(loop.body), loop.var, start, lanes, indent)
         cut = in_parts(
             loop.body,
-            lambda s: "[" not in self.element(self, s.buffer, s.indices),
+            self._is_scalar,
             self._normal(loop),
             self._lane(loop),
         )
@@ -252,6 +258,11 @@ class HalfPrinter(Printer):
         for part in cut.parts:
             lines += inner._part(part, loop.var, start, lanes, indent)
         return lines
+
+    def _is_scalar(self, s: Store) -> bool:
+        """Does a store set a scalar of the function, no element of an array or of memory?"""
+        b = self.kernel.find(s.buffer)
+        return not s.indices if b is None else b.scope is Scope.REGISTER
 
     def _part(self, part: Part, var: str, start: str, lanes: int, indent: str) -> list[str]:
         i1 = indent + "  "
