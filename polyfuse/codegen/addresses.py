@@ -51,10 +51,10 @@ class Addresses:
 
     def element(self, printer: Printer, name: str, indices: tuple[Index, ...]) -> str:
         """An element as an lvalue."""
-        if name.startswith("%"):
+        b = self.kernel.find(name)
+        if b is None:
             own = f"[{self.index(printer, indices[0], IConst(0))}]" if indices else ""
             return scalar_name(name) + own
-        b = self.kernel.buffer(name)
         if b.scope is Scope.REGISTER:
             return scalar_name(name)
         if self.by_value(b):

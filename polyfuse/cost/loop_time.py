@@ -61,8 +61,6 @@ LEFT = 8
 ALONE, FUNCTION = 3.0, 9.0
 # Extremes that let NaN through take more than one instruction.
 CAREFUL = 1.5
-# Arrays of the code, which stay in registers or near, begin so.
-OWN = "%"
 Values = Mapping[str, int]
 
 
@@ -100,7 +98,7 @@ class LoopTime:
             case Store():
                 return self._value(n.value, lane, seen) + self._access(n.buffer, n.indices, lane, STORE)
             case Update():
-                kept = not n.indices or n.buffer.startswith(OWN)
+                kept = not n.indices or self.kernel.find(n.buffer) is None
                 access = 0.0 if kept else self._access(n.buffer, n.indices, lane, STORE) + LOAD
                 each = CAREFUL if n.op in ("min", "max") and n.nan else 1 / self.core.units
                 return self._value(n.value, lane, seen) + access + each
@@ -187,8 +185,9 @@ class LoopTime:
         return total
 
     def _access(self, buffer: str, indices: tuple[Index, ...], lane: str | None, whole: float) -> float:
-        """Cycles of an access that takes `whole` along memory."""
-        if buffer.startswith(OWN):
+        """Cycles of an access that takes `whole` along memory.  What passes declared stays near."""
+        b = self.kernel.find(buffer)
+        if b is None:
             return whole / 2
         if lane is None:
             return whole

@@ -138,6 +138,10 @@ class Kernel:
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)
 
+    def find(self, name: str) -> Buffer | None:
+        """The buffer of a name in loops; None where a pass declared it (`loop_ir.Declare`)."""
+        return next((b for b in self.buffers if b.tensor == name), None)
+
     @property
     def statements(self) -> tuple[str, ...]:
         return statements(tree(self))

@@ -62,8 +62,8 @@ def _collide(kernel: Kernel, loop: For) -> bool:
 
     def look(node: Node) -> Node:
         nonlocal found
-        if isinstance(node, Update) and not node.buffer.startswith("%"):
-            scalar = kernel.buffer(node.buffer).scope is Scope.REGISTER
+        if isinstance(node, Update) and (b := kernel.find(node.buffer)) is not None:
+            scalar = b.scope is Scope.REGISTER
             found = found or not (scalar or any(steps(i, loop) for i in node.indices))
         return node
 

@@ -373,7 +373,9 @@ class CudaPrinter(Printer):
 
     def expr(self, e: Expr) -> str:
         match e:
-            case Apply("pow", (base, Read(name, ()) as y)) if e.dtype.is_float and not name.startswith("%"):
+            case Apply("pow", (base, Read(name, ()) as y)) if e.dtype.is_float and self.places.kernel.find(
+                name
+            ):
                 return self.call(f"pf_pow_alike_{e.dtype.name}", [self.expr(base), self.expr(y)])
             case _:
                 return Printer.expr(self, e)

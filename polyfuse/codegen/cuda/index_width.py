@@ -63,10 +63,11 @@ def _iterations(node: Node, ranges: Mapping[str, Range]) -> int:
 
 
 def _address(kernel: Kernel, buffer: str, indices: tuple[Index, ...], ranges: Mapping[str, Range]) -> int:
-    if buffer.startswith("%") or not indices:
+    b = kernel.find(buffer)
+    if b is None or not indices:
         return 0
     total = 0
-    for i, extent in zip(indices, kernel.buffer(buffer).extents, strict=True):
+    for i, extent in zip(indices, b.extents, strict=True):
         size = evaluate(extent, {})
         mine = size if isinstance(i, EXPR_TYPES) else magnitude(i, ranges)
         total = total * size + mine

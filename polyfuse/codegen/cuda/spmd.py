@@ -283,9 +283,8 @@ class Spmd:
                 return (node,)
 
     def in_memory(self, buffer: str) -> bool:
-        if buffer.startswith("%"):
-            return False
-        return self.kernel.buffer(buffer).scope not in (Scope.REGISTER, Scope.LOCAL)
+        b = self.kernel.find(buffer)
+        return b is not None and b.scope not in (Scope.REGISTER, Scope.LOCAL)
 
     def once(self, node: Node, threaded: bool, rowed: bool) -> Block:
         """Memory is written by one thread where all of them come by."""

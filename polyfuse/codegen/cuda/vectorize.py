@@ -117,9 +117,9 @@ class VectorAccess:
         """Are the elements over the loop neighbours, beginning at a multiple of the vector?"""
         assert isinstance(loop.upper, IConst)
         count = loop.upper.value
-        if buffer.startswith("%") or buffer in self.strided:
+        b = self.kernel.find(buffer)
+        if b is None or buffer in self.strided:
             return False
-        b = self.kernel.buffer(buffer)
         if b.scope not in _MEMORY or b.dtype.bytes * count > VECTOR_BYTES or not indices:
             return False
         plain: list[IndexExpr] = []
@@ -186,7 +186,7 @@ def keep_sums(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bl
 def _around(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
     before: list[Node] = []
     after: list[Node] = []
-    for found in _sums(loop):
+    for found in _sums(kernel, loop):
         u, vector = found.update, found.vector
         dtype = kernel.buffer(u.buffer).dtype
         name = f"%s{next(numbers)}"
@@ -201,7 +201,7 @@ def _around(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[No
     return [*before, inner, *after]
 
 
-def _sums(loop: For) -> list[_Found]:
+def _sums(kernel: Kernel, loop: For) -> list[_Found]:
     found: list[_Found] = []
     inner = {loop.var}
 
@@ -217,7 +217,7 @@ def _sums(loop: For) -> list[_Found]:
                         inner.add(node.var)
                         go(node.body, None, None if mine is None else (*guards, *mine))
                 case Update() if vector is not None and guards is not None:
-                    if _only_lane(node, vector.var, inner):
+                    if kernel.find(node.buffer) is not None and _only_lane(node, vector.var, inner):
                         found.append(_Found(node, vector, guards))
                 case _:
                     pass
@@ -233,7 +233,7 @@ def _bounds(loop: For) -> set[str]:
 
 
 def _only_lane(u: Update, lane: str, inner: set[str]) -> bool:
-    if u.atomic or u.buffer.startswith("%") or any(isinstance(i, EXPR_TYPES) for i in u.indices):
+    if u.atomic or any(isinstance(i, EXPR_TYPES) for i in u.indices):
         return False
     used = {v for i in u.indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
     return lane in used and not used & inner

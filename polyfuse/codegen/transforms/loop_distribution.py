@@ -298,13 +298,13 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
             in_array(PLACES, _within(i, e), _narrow(e)) if isinstance(i, EXPR_TYPES) else i
             for i, e in zip(n.indices, extents, strict=True)
         )
-        value = n.value if _plain(n.value) else in_array("%term", n.value, n.value.dtype)
+        value = n.value if _plain(kernel, n.value) else in_array("%term", n.value, n.value.dtype)
         return replace(n, indices=indices, value=value)
 
     updates = tuple(moved(n) for n in loop.body if isinstance(n, Update))
     declared = tuple(n for n in loop.body if isinstance(n, Declare))
     fill = tuple(Store(r.tensor, r.indices, _as(e, r.dtype)) for (_, e), r in arrays.items())
-    if all(_plain(n.value) for n in fill):
+    if all(_plain(kernel, n.value) for n in fill):
         return (loop,)  # nothing is computed
     lanes = For(lane, IConst(0), IConst(FITTED.places_strip), 1, (*declared, *fill), Coordinate.VECTOR)
     body = (
@@ -338,13 +338,13 @@ def _as(e: Expr, dtype: DType) -> Expr:
     return e if e.dtype == dtype else Cast(e, dtype)
 
 
-def _plain(e: Expr) -> bool:
+def _plain(kernel: Kernel, e: Expr) -> bool:
     """Is a value there already, or made of what is by conversions alone?"""
     inner = e
     while isinstance(inner, Cast):
         inner = inner.arg
     return isinstance(inner, Const | IndexValue) or (
         isinstance(inner, Read)
-        and not inner.tensor.startswith("%")
+        and kernel.find(inner.tensor) is not None
         and not any(isinstance(i, EXPR_TYPES) for i in inner.indices)
     )

@@ -62,11 +62,11 @@ def promoted(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Blo
 def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[Node]:
     before: list[Node] = []
     after: list[Node] = []
-    for update, guards in _hoistable(loop):
+    for update, guards in _hoistable(kernel, loop):
         ways = _sharing(loop, update)
-        if update.buffer.startswith("%") or len(ways) > 1:
+        buffer = kernel.find(update.buffer)
+        if buffer is None or len(ways) > 1:
             continue  # an outer loop made a scalar of it already; or only some of the updates are shared
-        buffer = kernel.buffer(update.buffer)
         name = f"%acc{next(numbers)}"
         zero = Const(identity(update.op, buffer.dtype), buffer.dtype)
         before.append(Declare(name, buffer.dtype, zero))
@@ -82,7 +82,7 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
         after.append(whole)
         loop = replace(loop, body=_redirect(loop.body, update, name))
     if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
-        lanes = tuple(u.buffer for u, _ in _hoistable(loop) if u.buffer.startswith("%"))
+        lanes = tuple(u.buffer for u, _ in _hoistable(kernel, loop) if kernel.find(u.buffer) is None)
         return [*before, replace(loop, lanes=lanes), *after]
     inner = promoted(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
@@ -102,8 +102,8 @@ def uncombined(kernel: Kernel, block: Block) -> Update | None:
                     found = look(node.body, within, mine | {node.var} if tells else mine)
                 case If(_, then, other):
                     found = look((*then, *other), shared, mine)
-                case Update(buffer, indices) if shared and not buffer.startswith("%"):
-                    own = kernel.buffer(buffer).scope in (Scope.REGISTER, Scope.LOCAL)
+                case Update(buffer, indices) if shared and (b := kernel.find(buffer)) is not None:
+                    own = b.scope in (Scope.REGISTER, Scope.LOCAL)
                     found = node if own and not depends_on(*indices) & mine else None
                 case _:
                     pass
@@ -143,7 +143,7 @@ def _sharing(loop: For, update: Update) -> set[frozenset[Coordinate]]:
     return found
 
 
-def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
+def _hoistable(kernel: Kernel, loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
     """Updates in the loop of elements that it and the loops inside leave alone, one for each element.
 
     With each comes what must hold for any update to happen: where it does not, the element may not even
@@ -179,7 +179,7 @@ def _hoistable(loop: For) -> list[tuple[Update, tuple[Expr, ...]]]:
     return [
         (u, guards or ())
         for u, guards in found.values()
-        if (guards is not None or u.buffer.startswith("%"))
+        if (guards is not None or kernel.find(u.buffer) is None)
         and u.buffer not in others
         and not any(_varies(i, inner) for i in u.indices)
     ]

@@ -113,11 +113,11 @@ class _Shares:
 
     def _far(self, loop: For, r: Read) -> bool:
         *before, last = r.indices or (None,)
-        if r.tensor.startswith("%") or last is None or isinstance(last, EXPR_TYPES):
+        b = self.kernel.find(r.tensor)
+        if b is None or last is None or isinstance(last, EXPR_TYPES):
             return False
         if loop.var in depends_on(last) or loop.var not in depends_on(*(i for i in before if i is not None)):
             return False
-        b = self.kernel.buffer(r.tensor)
         elements = product(b.shape)
         return (
             not sizes(elements) and evaluate(elements, {}) * b.dtype.bytes >= FITTED.owners_least_ahead_bytes

@@ -164,21 +164,20 @@ def task_with_long_totals(kernel: Kernel, task: Task, numbers: itertools.count[i
 
 def long_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such loops in pieces. `numbers` numbers the totals."""
-    single = frozenset(b.tensor for b in kernel.buffers if b.dtype == F32)
-    return _in_blocks(block, numbers, single, {})
+    return _in_blocks(kernel, block, numbers, {})
 
 
 def _in_blocks(
-    block: Block, numbers: itertools.count[int], single: frozenset[str], ranges: Mapping[str, Range]
+    kernel: Kernel, block: Block, numbers: itertools.count[int], ranges: Mapping[str, Range]
 ) -> Block:
     made: list[Node] = []
     for n in block:
         match n:
             case For():
-                inner = replace(n, body=_in_blocks(n.body, numbers, single, within(n, ranges)))
-                made += _in_pieces(inner, numbers, single, ranges)
+                inner = replace(n, body=_in_blocks(kernel, n.body, numbers, within(n, ranges)))
+                made += _in_pieces(kernel, inner, numbers, ranges)
             case If(_, then, other):
-                then, other = (_in_blocks(b, numbers, single, ranges) for b in (then, other))
+                then, other = (_in_blocks(kernel, b, numbers, ranges) for b in (then, other))
                 made.append(replace(n, then=then, other=other))
             case _:
                 made.append(n)
@@ -232,13 +231,13 @@ class _Body:
 
 
 def _in_pieces(
-    rows: For, numbers: itertools.count[int], single: frozenset[str], ranges: Mapping[str, Range]
+    kernel: Kernel, rows: For, numbers: itertools.count[int], ranges: Mapping[str, Range]
 ) -> Block:
     most = most_of(rows, ranges)
     trips = 0 if most is None else -(-most // rows.step)
     if rows.coordinate is not Coordinate.SEQ or rows.joint or trips < 2:
         return (rows,)
-    long = [s for s in _sums(rows, single, within(rows, ranges)) if trips * s.each > LONG_REDUCTION]
+    long = [s for s in _sums(kernel, rows, within(rows, ranges)) if trips * s.each > LONG_REDUCTION]
     if not long:
         return (rows,)
     size = max(1, CHAIN // max(s.each for s in long)) * rows.step
@@ -271,7 +270,7 @@ def _each(s: _Sum, *nodes: Node) -> list[Node]:
     return [*nodes] if s.along is None else [replace(s.along, body=nodes, lanes=(), long=False)]
 
 
-def _sums(rows: For, single: frozenset[str], ranges: Mapping[str, Range]) -> Iterator[_Sum]:
+def _sums(kernel: Kernel, rows: For, ranges: Mapping[str, Range]) -> Iterator[_Sum]:
     """What the loop adds terms of f32 to, and neither reads nor stores."""
     body = _Body()
     body.look(rows.body, ())
@@ -284,8 +283,9 @@ def _sums(rows: For, single: frozenset[str], ranges: Mapping[str, Range]) -> Ite
         in_lanes = any(buffer in x.lanes for _, path in found for x in path)
         if buffer in body.others or in_lanes or not (plain and same):
             continue
-        along = _row(rows, found) if buffer in single else None
-        if along is None and (first.indices or not buffer.startswith("%")):
+        b = kernel.find(buffer)
+        along = _row(rows, found) if b is not None and b.dtype == F32 else None
+        if along is None and (first.indices or b is not None):
             continue
         yield _Sum(buffer, first.indices, along, sum(_times(p, along, ranges) for _, p in found))
 

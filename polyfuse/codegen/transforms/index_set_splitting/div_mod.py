@@ -98,7 +98,7 @@ def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
     found = periods(loop)
     if not found:
         return loop
-    totals = [n for n in nodes_of(loop.body) if isinstance(n, Update) and n.buffer.startswith("%")]
+    totals = [n for n in nodes_of(loop.body) if isinstance(n, Update) and not n.indices]
     if totals and _along(loop, max(found)):
         fewer = _in_steps(loop, totals)
         if fewer is not None or max(found) < FITTED.digits_least_sum:
