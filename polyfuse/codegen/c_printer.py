@@ -22,7 +22,6 @@ from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, wrapped
 from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.loop_ir import (
-    PLACES,
     Barrier,
     Block,
     Combine,
@@ -31,6 +30,7 @@ from polyfuse.ir.loop_ir import (
     Exec,
     For,
     If,
+    LocalRole,
     Node,
     OwnedLoop,
     Prefetch,
@@ -70,7 +70,7 @@ class Printer:
 
     `functions` collects the names of the prelude's functions that the text calls.  With `lazy`, no side of
     a conditional is computed in vain (checked builds must not report it).  `made` collects what of certain
-    decisions the text has (`codegen.decisions`).
+    decisions the text has (`codegen.decisions`), `roles` what it has declared.
     """
 
     element: Callable[[Printer, str, tuple[Index, ...]], str]
@@ -78,6 +78,7 @@ class Printer:
     lazy: bool = False
     index_type: str = "pf_i64"
     made: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
+    roles: dict[str, LocalRole] = field(default_factory=dict, kw_only=True)
 
     # --- statements -----------------------------------------------------------------------------------
 
@@ -85,6 +86,8 @@ class Printer:
         return [line for node in nodes for line in self.node(node, indent)]
 
     def node(self, node: Node, indent: str) -> list[str]:
+        if isinstance(node, Declare):
+            self.roles[node.name] = node.role
         match node:
             case For():
                 return self.loop(node, indent)
@@ -309,7 +312,7 @@ class Printer:
     def data_index(self, e: Expr, extent: IndexExpr) -> str:
         """A gathered index, clamped to its range (`checked` builds report it before); in 32 bits where these
         hold both."""
-        if isinstance(e, Read) and e.tensor.startswith(PLACES):
+        if isinstance(e, Read) and self.roles.get(e.tensor) is LocalRole.PLACES:
             return self.expr(e)
         narrow = e.dtype.bits <= 32 and isinstance(extent, IConst) and 0 < extent.value <= 2**31
         dtype = I32 if narrow else I64

@@ -90,8 +90,12 @@ class Exec:
     args: tuple[IndexExpr, ...]
 
 
-# Arrays of indices that are within the dims they are for begin so.
-PLACES = "%place"
+class LocalRole(Enum):
+    """What passes ask of scalars and arrays that others declared."""
+
+    PLAIN = "plain"
+    CARRIED = "carried"  # what a step of a recurrence leaves for later ones
+    PLACES = "places"  # indices, within the dims that they are for
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Declare:
     dtype: DType
     value: Expr | None = None
     count: int = 0
+    role: LocalRole = LocalRole.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,8 @@ class TurnedTile:
     and `lane` (which have no bodies) find, row after row.
 
     In memory neighbours along `row` lie side by side, if the buffer's own strides do not part them.  With
-    `to`, a buffer and the indices of an element, they are stored there and nothing is declared.
+    `to`, a buffer and the indices of an element, they are stored there and nothing is declared; `back`, they
+    come from an array of the worker.
     """
 
     name: str
@@ -224,6 +230,7 @@ class TurnedTile:
     lane: For
     lanes: int
     to: tuple[str, tuple[IndexExpr, ...]] | None = None
+    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

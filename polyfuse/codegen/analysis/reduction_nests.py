@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from polyfuse.codegen.analysis.renaming import CARRIED
 from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import For, Store, Update, nodes_of, values_of
+from polyfuse.ir.loop_ir import Declare, For, LocalRole, Store, Update, nodes_of, values_of
 from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -77,9 +76,9 @@ def are_steps(loop: For, rows: Set[str]) -> bool:
     if loop.coordinate is not Coordinate.SEQ or rows & bounds_of([loop]):
         return False
     nodes = list(nodes_of(loop.body))
-    written = [n for n in nodes if isinstance(n, (Store, Update))]
-    if any(n.buffer.startswith(CARRIED) for n in written):
+    if any(isinstance(n, Declare) and n.role is LocalRole.CARRIED for n in nodes):
         return True
+    written = [n for n in nodes if isinstance(n, (Store, Update))]
     read = [r for e in values_of(nodes) for r in reads(e)]
     return any(_before(r, n, loop.var) for r in read for n in written if r.tensor == n.buffer)
 

@@ -80,11 +80,3 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
                 return n
 
     return map_nodes(map_values(block, expr, lambda i: i), node)
-
-
-# How the scalars' names begin.
-CARRIED = "%step"
-
-
-# What tiles are called that are stored from an array of the worker.
-BACK = "%back"

@@ -18,7 +18,7 @@ from math import prod
 from typing import assert_never
 
 from polyfuse.codegen.analysis.accesses import LINE
-from polyfuse.codegen.analysis.renaming import BACK, scalar_name
+from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.row_batch import ROW, of_all
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import Printer, bare
@@ -231,7 +231,7 @@ def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = F
     given = [*target, *place_and_steps(printer, tile.buffer, tile.indices, row.var, lane.var), *counts]
     kind = tile.dtype.c_name
     size = tile.rows * tile.lanes
-    call = f"pf_turn<{tile.dtype.bytes}, {2 if tile.name == BACK else int(ahead)}>("
+    call = f"pf_turn<{tile.dtype.bytes}, {2 if tile.back else int(ahead)}>("
     if is_short(tile):
         call, given = f"pf_turn_short<{tile.dtype.bytes}, {tile.rows}, {tile.lanes}>(", given[:-2]
     declared = [f"{indent}__attribute__((aligned({LINE}))) {kind} {array}[{size}];"]

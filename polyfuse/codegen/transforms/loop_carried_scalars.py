@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import read_in
-from polyfuse.codegen.analysis.renaming import CARRIED
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import certain_reads
 from polyfuse.cost.cpu_tables import FITTED
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, linear
@@ -31,6 +31,7 @@ from polyfuse.ir.loop_ir import (
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     Store,
     Update,
@@ -56,7 +57,7 @@ def carried(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bloc
             far = _farthest(loop, store)
             if far:
                 found.append(name)
-                first, loop = _in_scalars(loop, store, far, f"{CARRIED}{next(numbers)}")
+                first, loop = _in_scalars(loop, store, far, f"%step{next(numbers)}")
                 before += first
         return (*before, loop)
 
@@ -130,12 +131,16 @@ def _in_scalars(loop: For, store: Store, far: int, name: str) -> tuple[Block, Fo
         (made,) = map_values((n,), expr, lambda i: i)
         if n is store:
             assert isinstance(made, Store)
-            body += [Declare(names[0], dtype, made.value), replace(made, value=Read(names[0], (), dtype))]
+            body += [_carried(names[0], dtype, made.value), replace(made, value=Read(names[0], (), dtype))]
         else:
             body.append(made)
     body += [Store(names[d], (), Read(names[d - 1], (), dtype)) for d in range(far, 0, -1)]
-    first = tuple(Declare(names[d], dtype, load(d)) for d in range(1, far + 1))
+    first = tuple(_carried(names[d], dtype, load(d)) for d in range(1, far + 1))
     return first, replace(loop, body=tuple(body))
+
+
+def _carried(name: str, dtype: DType, value: Expr) -> Declare:
+    return Declare(name, dtype, value, role=LocalRole.CARRIED)
 
 
 def _from_stores(block: Block) -> Block:
@@ -147,7 +152,7 @@ def _from_stores(block: Block) -> Block:
                 n = replace(n, body=_from_stores(body))
             case If(_, then, other):
                 n = replace(n, then=_from_stores(then), other=_from_stores(other))
-            case Declare(name, _, Read(tensor, indices)) if name.startswith(CARRIED):
+            case Declare(name, _, Read(tensor, indices), role=LocalRole.CARRIED):
                 k = next((k for k in reversed(range(len(made))) if tensor in _stored(made[k])), -1)
                 if (
                     k >= 0

@@ -32,10 +32,10 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
 from polyfuse.ir.intervals import of_dtype
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
-    PLACES,
     Block,
     Declare,
     For,
+    LocalRole,
     Node,
     Store,
     Update,
@@ -286,19 +286,20 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
     strip, lane = f"{loop.var}_t", f"{loop.var}_l"
     first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.places_strip)))
     there = {loop.var: binary("+", first, IVar(lane))}
-    arrays: dict[tuple[str, Expr], Read] = {}
+    arrays: dict[tuple[LocalRole, Expr], Read] = {}
 
-    def in_array(prefix: str, e: Expr, dtype: DType) -> Read:
-        known = arrays.get((prefix, e))
-        return known or arrays.setdefault((prefix, e), Read(f"{prefix}{next(numbers)}", (IVar(lane),), dtype))
+    def in_array(role: LocalRole, e: Expr, dtype: DType) -> Read:
+        name = "%place" if role is LocalRole.PLACES else "%term"
+        known = arrays.get((role, e))
+        return known or arrays.setdefault((role, e), Read(f"{name}{next(numbers)}", (IVar(lane),), dtype))
 
     def moved(n: Update) -> Node:
         extents = kernel.buffer(n.buffer).extents
         indices = tuple(
-            in_array(PLACES, _within(i, e), _narrow(e)) if isinstance(i, EXPR_TYPES) else i
+            in_array(LocalRole.PLACES, _within(i, e), _narrow(e)) if isinstance(i, EXPR_TYPES) else i
             for i, e in zip(n.indices, extents, strict=True)
         )
-        value = n.value if _plain(kernel, n.value) else in_array("%term", n.value, n.value.dtype)
+        value = n.value if _plain(kernel, n.value) else in_array(LocalRole.PLAIN, n.value, n.value.dtype)
         return replace(n, indices=indices, value=value)
 
     updates = tuple(moved(n) for n in loop.body if isinstance(n, Update))
@@ -308,7 +309,7 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
         return (loop,)  # nothing is computed
     lanes = For(lane, IConst(0), IConst(FITTED.places_strip), 1, (*declared, *fill), Coordinate.VECTOR)
     body = (
-        *(Declare(r.tensor, r.dtype, None, FITTED.places_strip) for r in arrays.values()),
+        *(Declare(r.tensor, r.dtype, None, FITTED.places_strip, role) for (role, _), r in arrays.items()),
         *substituted((lanes,), there),
         *substituted((For(lane, IConst(0), IConst(FITTED.places_strip), 1, updates),), there),
     )

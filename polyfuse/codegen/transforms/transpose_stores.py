@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import LINE, memory_of, plain, steps_across
 from polyfuse.codegen.analysis.index_ranges import strip_of
-from polyfuse.codegen.analysis.renaming import BACK
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
@@ -238,4 +237,6 @@ def _turned_back(row: For, s: _Stored, array: Buffer) -> TurnedTile:
     (rows, _), bare = array.extents, replace(row, body=())
     assert isinstance(rows, IConst)
     to = s.buffer, s.at(lane.var)
-    return TurnedTile(BACK, array.dtype, array.tensor, place, lane, s.length, bare, rows.value, to)
+    return TurnedTile(
+        "%back", array.dtype, array.tensor, place, lane, s.length, bare, rows.value, to, back=True
+    )

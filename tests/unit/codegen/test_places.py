@@ -11,7 +11,7 @@ from equivalence import fixed_graph_of
 import polyfuse as pf
 from polyfuse.codegen.cpu.pipeline import lower
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.loop_ir import PLACES, Declare, nodes_of
+from polyfuse.ir.loop_ir import Declare, LocalRole, nodes_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.stitching.stitching import Stitching
@@ -53,18 +53,20 @@ LENGTHS = (
 )
 
 
-def arrays(text: str, checked: bool = False, **sizes: int) -> set[str]:
+def arrays(text: str, checked: bool = False, **sizes: int) -> list[LocalRole]:
+    """What the arrays of a strip hold."""
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0].kernels
     nodes = [n for k in kernels for t in lower(k, None, checked).tasks for n in nodes_of(t.body)]
-    return {n.name for n in nodes if isinstance(n, Declare) and n.count == FITTED.places_strip}
+    found = [n for n in nodes if isinstance(n, Declare) and n.count == FITTED.places_strip]
+    return list({n.name: n.role for n in found}.values())
 
 
 @pytest.mark.parametrize("case", ARRAYS)
 def test_what_is_computed_before(case: str) -> None:
     text, expected = ARRAYS[case]
     found = arrays(text, N=4096, D=64, M=64)
-    assert (sum(a.startswith(PLACES) for a in found), sum(a.startswith("%term") for a in found)) == expected
+    assert (found.count(LocalRole.PLACES), found.count(LocalRole.PLAIN)) == expected
 
 
 def test_short_loops_and_checked_ones_stay_as_they_are() -> None:
