@@ -18,9 +18,10 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Cast, Read
+from polyfuse.ir.tensor_graph import Cast, Read, TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
@@ -164,8 +165,8 @@ def test_a_loop_that_does_not_run_leaves_its_total() -> None:
     """What was added before is where the pieces begin: the loop over 0..i has no iteration where i is 0."""
     term = Update("%acc", (), "sum", Read("x", (IVar("t"),), F32))
     rows = For("t", IConst(0), IVar("i"), 1, (term,), Coordinate.SEQ)
-    first, _, pieces, last = wide_accumulators._in_pieces(
-        rows, itertools.count(), frozenset(), {"i": (0, 9999)}
-    )
+    kernel = Kernel("k", TensorGraph("g", (), (), (), (), (), ()), (), ())
+    made = wide_accumulators._in_pieces(kernel, rows, itertools.count(), {"i": (0, 9999)})
+    first, _, pieces, last = made
     assert isinstance(first, Declare) and first.value == Cast(Read("%acc", (), F32), F64)
     assert isinstance(pieces, For) and isinstance(last, Store) and last.buffer == "%acc"
