@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from polyfuse.ir.ops import Cost, of_cost
+from polyfuse.ir.ops import Cost, Trait, of_cost, with_trait
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import Apply, Expr, walk
 
-_FUNCTIONS = of_cost(Cost.FUNCTION)
+# Functions that have a short form, and its name.
+SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
+_FUNCTIONS = of_cost(Cost.FUNCTION) | frozenset(SHORT.values())
 
 
 def is_function(e: Expr) -> bool:
     """Does an expression end in a function, or a short one (`codegen.transforms.precision`)?"""
-    return isinstance(e, Apply) and e.op.removeprefix("short_") in _FUNCTIONS and exponent(e) is None
+    return isinstance(e, Apply) and e.op in _FUNCTIONS and exponent(e) is None
 
 
 def has_function(e: Expr) -> bool:

@@ -18,10 +18,6 @@ def bounding_names() -> tuple[str, ...]:
     return (*bounding, *(f"pf_{i.name}_within_{t.name}" for i in ALL if i.is_integer for t in FLOAT_FORMATS))
 
 
-# Functions that have a short form, and its name.
-SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
-
-
 # The error of a value of these is at most the sum of those of its operands.
 RELATIVE = with_trait(Trait.RELATIVE)
 

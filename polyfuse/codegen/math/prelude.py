@@ -27,7 +27,6 @@ from polyfuse.codegen.math import prelude_cuda
 from polyfuse.codegen.math.conversions import (
     ROWS,
     SCALED,
-    SHORT,
     bounding_names,
     conversions,
     row_name,
@@ -36,6 +35,7 @@ from polyfuse.codegen.math.conversions import (
 from polyfuse.codegen.math.headers import blocks, read
 from polyfuse.codegen.math.vector_reduce import folds, joint_functions
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.functions import SHORT
 from polyfuse.ir.ops import OPS, Takes
 
 Target = Literal["cpu", "cuda"]

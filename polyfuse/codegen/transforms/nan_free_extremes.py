@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.math.conversions import SHORT
+from polyfuse.ir.functions import SHORT
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Node, Update, map_nodes

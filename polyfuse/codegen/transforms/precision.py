@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.math.conversions import RELATIVE, SHORT
+from polyfuse.codegen.math.conversions import RELATIVE
 from polyfuse.ir.dtypes import BF16, F16, F32, HALVES
+from polyfuse.ir.functions import SHORT
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, map_nodes, map_values
 from polyfuse.ir.ops import Trait, with_trait

@@ -15,9 +15,9 @@ import pytest
 from equivalence import cpu_source
 
 import polyfuse as pf
-from polyfuse.codegen.math.conversions import SHORT
 from polyfuse.codegen.math.prelude import SHORT_FUNCTIONS, prelude
 from polyfuse.codegen.transforms.precision import MOST, UNIT
+from polyfuse.ir.functions import SHORT
 
 GXX = shutil.which("g++")
 EXACT: dict[str, Callable[[Any], Any]] = {

@@ -15,9 +15,10 @@ from float_modes import FLUSH
 
 import polyfuse as pf
 from polyfuse.codegen.cpu.vectorize.math_calls import calls_rows, in_parts
-from polyfuse.codegen.math.conversions import ROWS, SHORT, row_name
+from polyfuse.codegen.math.conversions import ROWS, row_name
 from polyfuse.codegen.math.prelude import CPU_FUNCTIONS, ROW_FUNCTIONS, prelude
 from polyfuse.ir.dtypes import BY_NAME, F32, F64, I64, DType
+from polyfuse.ir.functions import SHORT
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import Declare, For, Store, Update
 from polyfuse.ir.tensor_graph import Apply, Const, IndexValue, Read, Select

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.c_printer import Printer, guarded_load, guards_index
-from polyfuse.codegen.math.conversions import ROWS, SHORT, row_name
+from polyfuse.codegen.math.conversions import ROWS, row_name
 from polyfuse.codegen.transforms.precision import is_normal
 from polyfuse.ir.dtypes import BF16, F32, F64, HALVES, DType
+from polyfuse.ir.functions import SHORT
 from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import (
