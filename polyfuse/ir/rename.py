@@ -135,7 +135,8 @@ def kernel_form(kernel: Kernel) -> Kernel:
         compared=True,
     )
     form = names.kernel(replace(kernel, name="", parts=(), packed=()))
-    tensors = tuple(t for t in form.graph.tensors if t.name.startswith("%"))
+    held = {b.tensor for b in form.buffers}
+    tensors = tuple(t for t in form.graph.tensors if t.name in held)
     return replace(
         form,
         graph=replace(form.graph, name="", tensors=tensors, inputs=(), outputs=()),

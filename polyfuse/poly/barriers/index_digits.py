@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar
 from polyfuse.ir.linear import Range, index_operand, interval, linear
@@ -107,14 +108,16 @@ def _disjoint(a: Range | None, b: Range | None, lanes: tuple[int, int]) -> bool:
 # --- one index ----------------------------------------------------------------------------------------------
 
 
+_Atom: TypeAlias = tuple[str, int]  # a variable, and what it is divided by: 1, or a quotient
+
+
 @dataclass(slots=True)
 class _Terms:
-    """``sum of factor * variable + constant``; quotients of variables with a known remainder are variables
-    as well, called ``tx//32``."""
+    """``sum of factor * atom + constant``; quotients of variables with known remainders are atoms."""
 
-    factors: dict[str, int]
+    factors: dict[_Atom, int]
     constant: int
-    ranges: dict[str, Range]
+    ranges: dict[_Atom, Range]
 
 
 def _terms(e: IndexExpr, side: Side) -> _Terms | None:
@@ -123,13 +126,13 @@ def _terms(e: IndexExpr, side: Side) -> _Terms | None:
     for atom, factor in form.terms:
         match atom:
             case IVar(name) if name in side.facts.ranges:
-                found.factors[name], found.ranges[name] = factor, side.facts.ranges[name]
+                found.factors[name, 1], found.ranges[name, 1] = factor, side.facts.ranges[name]
             case IBin("//", IVar(name), IConst(n)) if side.facts.remainders.get(name, (0,))[0] == n:
                 span = side.facts.ranges.get(name)
                 if span is None:
                     return None
-                found.factors[f"{name}//{n}"] = factor
-                found.ranges[f"{name}//{n}"] = span[0] // n, span[1] // n
+                found.factors[name, n] = factor
+                found.ranges[name, n] = span[0] // n, span[1] // n
             case _:
                 return None
     return found
@@ -142,28 +145,29 @@ def _of_index(
     if left is None or right is None:
         return set()
     digits: list[tuple[int, Range, str | None]] = []  # factor, how far the sides may differ, coordinate
-    for name in list(dict.fromkeys((*left.factors, *right.factors))):
-        base = name.partition("//")[0]
-        if base in coordinates:
-            if base != name and a.facts.remainders.get(base) != b.facts.remainders.get(base):
+    for atom in list(dict.fromkeys((*left.factors, *right.factors))):
+        name, divisor = atom
+        if name in coordinates:
+            if divisor != 1 and a.facts.remainders.get(name) != b.facts.remainders.get(name):
                 return set()
-            factor = _levelled(left, right, name, _fixed(a, name), _fixed(b, name))
+            fixed = (_fixed(a, name), _fixed(b, name)) if divisor == 1 else (None, None)
+            factor = _levelled(left, right, atom, *fixed)
             if factor is None:
                 return set()
-            spans = (t.ranges.get(name) or x.facts.ranges[name] for t, x in ((left, a), (right, b)))
-            digits.append((factor, _minus(*spans), base))
+            spans = (t.ranges.get(atom) or x.facts.ranges[name] for t, x in ((left, a), (right, b)))
+            digits.append((factor, _minus(*spans), name))
     digits += _others(left, right)
     digits = [d for d in digits if d[0]]
     constant = left.constant - right.constant
     return _leading(digits, (constant - lanes[1], constant + lanes[0]))
 
 
-def _levelled(left: _Terms, right: _Terms, name: str, mine: int | None, other: int | None) -> int | None:
+def _levelled(left: _Terms, right: _Terms, atom: _Atom, mine: int | None, other: int | None) -> int | None:
     """Take a coordinate out of both sides; its factor, which must be the same.
 
     Where its value is fixed it may be put in:  ``127`` with ty = 7 is ``ty + 120``.
     """
-    one, two = left.factors.pop(name, 0), right.factors.pop(name, 0)
+    one, two = left.factors.pop(atom, 0), right.factors.pop(atom, 0)
     if one == two:
         return one
     if other is not None:
