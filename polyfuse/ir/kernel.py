@@ -31,7 +31,16 @@ from polyfuse.ir.dtypes import DType
 from polyfuse.ir.functions import is_function
 from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, substitute
 from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, band, format_tree, path, sequence, statements
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Statement, Tensor, TensorGraph, statement_reads, walk
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Index,
+    Purpose,
+    Statement,
+    Tensor,
+    TensorGraph,
+    statement_reads,
+    walk,
+)
 
 
 class Scope(Enum):
@@ -145,6 +154,11 @@ class Kernel:
     @property
     def statements(self) -> tuple[str, ...]:
         return statements(tree(self))
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The statements in order, without first values of totals."""
+        return tuple(n for n in self.statements if self.graph.statement(n).purpose is not Purpose.INIT)
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:

@@ -134,7 +134,16 @@ Expr: TypeAlias = Union[Const, IndexValue, Read, Apply, Select, Cast]  # noqa: U
 Index: TypeAlias = Union[IndexExpr, Expr]  # noqa: UP007
 EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
 
-REDUCTIONS = (*COMBINES, "argmax", "argmin")
+ARG_REDUCTIONS = ("argmax", "argmin")
+REDUCTIONS = (*COMBINES, *ARG_REDUCTIONS)
+
+
+class Purpose(Enum):
+    """What a statement is for."""
+
+    VALUE = "value"
+    INIT = "init"  # the first value of a total
+    COPY = "copy"  # keeps a row near
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,7 @@ class Statement:
     reduction: str | None = None
     accumulate: bool = False
     span: Span = field(default=NO_SPAN, compare=False)
+    purpose: Purpose = Purpose.VALUE
     # What `statement_reads` found: passes ask for it again and again.
     _reads: tuple[Read, ...] | None = field(default=None, init=False, repr=False, compare=False)
 

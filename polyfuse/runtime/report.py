@@ -47,7 +47,7 @@ def kernel_figures(kernels: KernelGraph, executable: CpuExecutable | None) -> li
     found = []
     launches = executable.plan.launches if executable is not None else ()
     for k in kernels.kernels:
-        names = tuple(n for n in k.statements if not n.endswith("__init"))
+        names = k.computed
         mine = tuple(i for i, x in enumerate(launches) if x.kernel == k.name)
         read = sum(_read_bytes(k, b) for b in k.arguments)
         written = sum(_written_bytes(k, b) for b in k.arguments)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.ir.kernel import Kernel, KernelGraph, touched_memory
+from polyfuse.ir.tensor_graph import Purpose
 from polyfuse.visualize.svg import CHAR, EDGE, FAINT, MARGIN, PAPER, head, num, rect, text
 
 _WIDE, _LINE, _GAP, _PAD, _TITLE, _MOST = 190, 15, 46, 10, 56, 7
@@ -68,7 +69,7 @@ def _lines(k: Kernel) -> tuple[str, ...]:
     """The statements of a kernel, as far as there is room."""
     if k.library is not None:
         return (str(k.library),)
-    names = [s.name for s in k.graph.statements if not s.name.endswith("__init")]
+    names = [s.name for s in k.graph.statements if s.purpose is not Purpose.INIT]
     shown = [n if len(n) < 26 else n[:24] + ".." for n in names[:_MOST]]
     return (*shown, *([f"and {len(names) - _MOST} more"] if len(names) > _MOST else []))
 
@@ -147,7 +148,7 @@ def _columns(stages: Sequence[KernelGraph]) -> list[str]:
 
 def _statements(k: Kernel) -> list[str]:
     """What a kernel computes, without first values of totals and rows that are only kept."""
-    named = [s.name for s in k.graph.statements if not s.name.endswith(("__init", "__row"))]
+    named = [s.name for s in k.graph.statements if s.purpose is Purpose.VALUE]
     return list(dict.fromkeys(named))
 
 
@@ -215,5 +216,5 @@ def timeline(
 
 def launch_names(kernels: Sequence[Kernel], launched: Sequence[str]) -> list[str]:
     """For each launch of a plan, its kernel and the first of its statements."""
-    statements = {k.name: [s for s in k.statements if not s.endswith("__init")] for k in kernels}
+    statements = {k.name: k.computed for k in kernels}
     return [f"{name}: {', '.join(statements[name][:4])}" for name in launched]

@@ -26,6 +26,7 @@ from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, substitute, variables
 from polyfuse.ir.linear import arms, conjuncts, linear
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Const,
     Expr,
@@ -264,7 +265,7 @@ def with_window_forms(graph: TensorGraph, decisions: list[Decision]) -> TensorGr
 
 
 def _shifted(s: Statement) -> Statement:
-    if s.reduction is None or s.accumulate or s.reduction.startswith("arg"):
+    if s.reduction is None or s.accumulate or s.reduction in ARG_REDUCTIONS:
         return s
     for d in s.dims:
         first = _first(d) if d.reduce else None

@@ -26,6 +26,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     Expr,
     Index,
     IndexValue,
@@ -126,7 +127,7 @@ def _goes_over_pieces(s: Statement, r: Read) -> bool:
         return False
     of = {d.name: d for d in s.dims}
     column, group = of.get(b.name), of.get(a.name)
-    if column is None or group is None or not column.reduce or group.reduce or s.reduction.startswith("arg"):
+    if column is None or group is None or not column.reduce or group.reduce or s.reduction in ARG_REDUCTIONS:
         return False
     rows = [d for d in s.dims if d.reduce and d is not column and d.name in depends_on(*before)]
     return 1 < (_trip(column) or 0) <= MOST_COLUMNS and any((_trip(d) or 0) >= FEWEST_ROWS for d in rows)

@@ -23,6 +23,7 @@ from polyfuse.ir.tensor_graph import (
     Expr,
     Index,
     IterDim,
+    Purpose,
     Read,
     Role,
     Statement,
@@ -270,7 +271,8 @@ def _cached(graph: TensorGraph, nest: Nest, row: _Row) -> tuple[TensorGraph, Nes
     where = tuple(IVar(i) for i in row.indices)
     dims = tuple(replace(d, reduce=False) for d in row.first.dims)
     here = row.place(where, row.readers[row.first.name])
-    copy = Statement(name, name, dims, here, Read(row.tensor, where, source.dtype), span=row.first.span)
+    value = Read(row.tensor, where, source.dtype)
+    copy = Statement(name, name, dims, here, value, span=row.first.span, purpose=Purpose.COPY)
 
     def renamed(s: Statement) -> Statement:
         def change(e: Expr) -> Expr:

@@ -27,7 +27,7 @@ from polyfuse.ir.schedule_tree import (
     sequence,
     statements,
 )
-from polyfuse.ir.tensor_graph import Const, IterDim, Read, Role, Statement, Tensor, TensorGraph
+from polyfuse.ir.tensor_graph import Const, IterDim, Purpose, Read, Role, Statement, Tensor, TensorGraph
 from polyfuse.layers.graph.names import fresh_name
 from polyfuse.layers.mapping.nests import is_free
 from polyfuse.layers.mapping.scatter_copies import found_by_data, in_turns, turns_of, with_start_and_end
@@ -56,7 +56,7 @@ def _init(graph: TensorGraph, s: Statement) -> Statement:
     value = Const(identity(s.reduction, dtype), dtype, s.span)
     outer = tuple(d for d in s.dims if not d.reduce)
     name = fresh_name(graph, f"{s.name}__init")
-    return Statement(name, s.target, outer, s.write, value, span=s.span)
+    return Statement(name, s.target, outer, s.write, value, span=s.span, purpose=Purpose.INIT)
 
 
 def _insert(t: Tree, s: Statement, init: Statement, around: tuple[Member, ...] = ()) -> Tree:

@@ -21,7 +21,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope, placement, tree
 from polyfuse.ir.schedule_tree import Coordinate, Member, path
-from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import Purpose, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.graph.inline import inline
 from polyfuse.layers.mapping.nests import volume
 from polyfuse.poly.model.domains import PolyModel, build_model
@@ -105,8 +105,7 @@ def _edge(
 def producers(graph: TensorGraph, tensor: str, consumer: Statement) -> list[Statement]:
     """Who writes what a statement reads; it waits for totals, not for what they start from."""
     writers = [s for s in graph.writers(tensor) if s.name != consumer.name]
-    starts = {f"{s.name}__init" for s in writers if s.reduction is not None}
-    return [s for s in writers if s.name not in starts]
+    return [s for s in writers if s.purpose is not Purpose.INIT]
 
 
 def _parts(kernels: KernelGraph) -> Iterator[tuple[Kernel, Kernel]]:

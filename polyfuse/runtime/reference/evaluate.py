@@ -23,6 +23,7 @@ from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar
 from polyfuse.ir.index_expr import evaluate as evaluate_index
 from polyfuse.ir.index_expr import variables as index_variables
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Index,
     Read,
@@ -156,7 +157,7 @@ class Runner:
             start = reduction.identity(op, s.expr.dtype)
             return Val(np.full(block.shape, start, kind), 0.0, True)
         axes = tuple(block.axis[n] for n in inner)
-        if op.startswith("arg"):
+        if op in ARG_REDUCTIONS:
             (axis,) = axes
             first = block.ranges[inner[0]][0]
             return reduction.arg_extreme(op, at.expr(s.expr, mask), block.shape, axis, mask, first)

@@ -18,6 +18,7 @@ from math import prod
 
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Apply,
     Const,
@@ -80,7 +81,7 @@ def cascades(graph: TensorGraph) -> list[Cascade | Unknown]:
 
 def _is_plain(s: Statement) -> bool:
     """A reduction over a box that writes each element at plain indices."""
-    if s.reduction is None or s.accumulate or s.reduction.startswith("arg"):
+    if s.reduction is None or s.accumulate or s.reduction in ARG_REDUCTIONS:
         return False
     boxed = all(isinstance(d.lower, IConst) and isinstance(d.upper, IConst) for d in s.dims)
     kept = [IVar(d.name) for d in s.dims if not d.reduce]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.linear import linear
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Expr,
     Index,
@@ -134,7 +135,7 @@ class _Split:
             return False
         values = {v for x in walk(s.expr) if isinstance(x, IndexValue) for v in variables(x.index)}
         bounds = {v for d in s.dims for e in (d.lower, d.upper) for v in variables(e)}
-        place = of[last.name].reduce and s.reduction is not None and s.reduction.startswith("arg")
+        place = of[last.name].reduce and s.reduction in ARG_REDUCTIONS
         if last.name in values | bounds or place:
             return False
         return self.columns.setdefault(s.name, last.name) == last.name
