@@ -145,12 +145,15 @@ CHOICES = (
     Choice(
         "constants in the coefficients of erf",
         (Case("bias_gelu"), Case("gelu_bwd_dbias")),
-        ((half_precision, "moved", lambda e: e), (half_precision, "scaled", lambda e: None)),
+        (
+            (half_precision, "scale_moved_inward", lambda e: e),
+            (half_precision, "scaled_function", lambda e: None),
+        ),
     ),
     Choice(
         "no search for NaN where its absence cannot be seen",
         (Case("msoftmax"), Case("softmax"), Case("xent_fwd")),
-        ((common_passes, "spare_nan", unchanged),),
+        ((common_passes, "nan_free_extremes", unchanged),),
     ),
     Choice(
         "functions of what a loop does not change, before it",
@@ -160,7 +163,7 @@ CHOICES = (
     Choice(
         "quotients by one number as corrected products, where lanes divide more",
         (Case("adamw"), Case("adam50_small")),
-        ((lower, "quotients", lambda kernel, block, numbers: block),),
+        ((lower, "divide_by_reciprocals", lambda kernel, block, numbers: block),),
     ),
     Choice(
         "quotients that become 16 bits as products",
@@ -217,7 +220,7 @@ CHOICES = (
     Choice(
         "software pipelining with prefetch in a loop that waits for none",
         (Case("ln_fwd"), Case("res_ln", {"T": 4096, "H": 768}), Case("astitch_768")),
-        ((software_pipelining, "_asking", lambda parts, rows: parts),),
+        ((software_pipelining, "_prefetching", lambda parts, rows: parts),),
     ),
     Choice(
         "sixteen short rows at once",
@@ -232,12 +235,12 @@ CHOICES = (
             Case("rms_swiglu", {"T": 50_000, "H": 3}),
             Case("rms_swiglu", {"T": 50_000, "H": 5}),
         ),
-        ((lower, "short_rows_in_lanes", lambda kernel, tasks, knobs: ((), tuple(tasks))),),
+        ((lower, "vectorize_short_rows", lambda kernel, tasks, knobs: ((), tuple(tasks))),),
     ),
     Choice(
         "rows shorter than a vector in vectors of several lengths",
         tuple(Case("rope", {"N": 1, "A": 4, "S": 7500, "D": d}) for d in (5, 7, 9, 12, 15)),
-        ((lower, "rows_in_pieces", lambda kernel, task: task),),
+        ((lower, "narrow_vectors", lambda kernel, task: task),),
     ),
     Choice(
         "owners of short rows that a scatter updates",
@@ -290,7 +293,7 @@ CHOICES = (
     Choice(
         "prefetch of lines shortly before use",
         (Case("residual_chain"), Case("softmax"), Case("ln_fwd"), Case("bn_train_relu")),
-        ((targets, "fetched_soon", lambda kernels, *_: kernels),),
+        ((targets, "prefetched_lines", lambda kernels, *_: kernels),),
     ),
     Choice(
         "strips in place that begin at cache lines",

@@ -1,4 +1,7 @@
-"""Where an element of a buffer lives, as C text; the same on all targets."""
+"""Where an element of a buffer lives, as C text; the same on all targets.
+
+`plan_buffers` has what a launch plan reserves memory for or is given: arguments, results, temporaries.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,7 @@ class Addresses:
         return f"({{ const pf_i64 q = {value}; if (q < 0 || q >= {bound}) *status = {number}; {clamped}; }})"
 
 
-# What a launch plan reserves memory for or is given: arguments, results, temporaries.
+# --- what a launch plan reserves memory for or is given ---------------------------------------------------
 
 
 def plan_buffers(

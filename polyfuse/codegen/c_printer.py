@@ -36,7 +36,7 @@ from polyfuse.ir.loop_ir import (
     Prefetch,
     RegisterTile,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     VectorLoad,
     VectorStore,
@@ -114,8 +114,8 @@ class Printer:
                 return [f"{indent}// {text}"]
             case RegisterTile():
                 return self.tile(node, indent)
-            case TurnedTile():
-                return self.turned(node, indent)
+            case TransposedTile():
+                return self.transposed(node, indent)
             case OwnedLoop():
                 return self.owned(node, indent)
             case Barrier() | Combine() | VectorLoad() | VectorStore():
@@ -133,7 +133,7 @@ class Printer:
         """Sums of products in vector registers."""
         raise AssertionError(f"not for this target: {node}")
 
-    def turned(self, node: TurnedTile, indent: str) -> list[str]:
+    def transposed(self, node: TransposedTile, indent: str) -> list[str]:
         """A tile of memory with its two loops exchanged."""
         raise AssertionError(f"not for this target: {node}")
 

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from polyfuse.codegen.function import Task
 from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import Buffer, Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, Store, TurnedTile, Update, format_block, nodes_of
+from polyfuse.ir.loop_ir import Block, For, Node, Store, TransposedTile, Update, format_block, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,5 +237,5 @@ def _changed(before: Block, after: Block) -> tuple[str, ...]:
 
 def _stored(block: Sequence[Node]) -> tuple[str, ...]:
     every = list(nodes_of(tuple(block)))
-    tiles = [n.to[0] for n in every if isinstance(n, TurnedTile) and n.to]
+    tiles = [n.to[0] for n in every if isinstance(n, TransposedTile) and n.to]
     return (*(n.buffer for n in every if isinstance(n, Store | Update)), *tiles)

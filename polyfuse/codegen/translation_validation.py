@@ -10,8 +10,8 @@
 The smallest blocks that differ come first, with a few values for the variables of loops around.  They may
 differ where the whole does not, as a value that is found before a loop; then the blocks around are compared,
 and only the outermost ones tell.  Functions are run for some iterations from the first one on, and for some
-up to the last one.  Nothing of a pass is trusted but that it leaves dead what was dead: at the outermost level
-arguments and memory between kernels count, no arrays of workers.
+up to the last one.  Nothing of a pass is trusted but that it leaves dead what was dead: at the outermost
+level arguments and memory between kernels count, no arrays of workers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from polyfuse.codegen.function import Skew, Task, Together, begin_of, end_of
 from polyfuse.codegen.passes import Loops
 from polyfuse.ir.index_expr import binary, evaluate
 from polyfuse.ir.kernel import Buffer, Scope
-from polyfuse.ir.loop_ir import Block, Declare, For, If, RegisterTile, TurnedTile, VectorLoad
+from polyfuse.ir.loop_ir import Block, Declare, For, If, RegisterTile, TransposedTile, VectorLoad
 
 ITERATION = "it"
 # Statements that are run for one form of a block.
 USUAL_BUDGET = 20_000
-DECLARING = (Declare, RegisterTile, TurnedTile, VectorLoad)
+DECLARING = (Declare, RegisterTile, TransposedTile, VectorLoad)
 # Iterations of a function that are run, besides those that go together.
 SOME = 3
 
@@ -91,7 +91,8 @@ class _Validator:
         return SAME
 
     def tasks(self, k: int, a: Task, b: Task) -> Finding:
-        """Of one function: its body for some iterations; else some iterations in turn, as a worker runs them."""
+        """Of one function: its body for some iterations; else some iterations in turn, as a worker runs
+        them."""
         if replace(a, body=b.body) == b and not (a.together or a.skew or a.along):
             around = (*([a.time] if a.time else []), *a.loops)
             found = self.blocks(a.body, b.body, around, self.outside if not a.loops else self.every)
@@ -101,9 +102,7 @@ class _Validator:
 
     # --- blocks ---------------------------------------------------------------------------------------
 
-    def blocks(
-        self, a: Block, b: Block, around: tuple[For, ...], counts: Callable[[str], bool]
-    ) -> Finding:
+    def blocks(self, a: Block, b: Block, around: tuple[For, ...], counts: Callable[[str], bool]) -> Finding:
         """The parts that differ, if these tell; else the blocks."""
         c, d = _differing(a, b)
         pairs = _pairs(c, d)
@@ -129,9 +128,7 @@ class _Validator:
             case _:
                 return SAME if a == b else Finding(Verdict.DIFFERENT)
 
-    def run_blocks(
-        self, a: Block, b: Block, around: Sequence[For], counts: Callable[[str], bool]
-    ) -> Finding:
+    def run_blocks(self, a: Block, b: Block, around: Sequence[For], counts: Callable[[str], bool]) -> Finding:
         return self.run(lambda p, x: p.block(a if x is self.before else b), _samples(around), counts)
 
     def run(

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import chain, product
 
-from polyfuse.codegen.analysis.row_batch import first_row
 from polyfuse.codegen.analysis.renaming import array_of_row, worker_arrays
+from polyfuse.codegen.analysis.row_batch import first_row
 from polyfuse.codegen.function import Task, begin_of, end_of
 from polyfuse.codegen.passes import Loops
 from polyfuse.codegen.translation_validation import ITERATION, USUAL_BUDGET, Verdict, compared
@@ -20,8 +20,8 @@ from polyfuse.ir.verify_loops import LoopVerifier, places_of
 
 @dataclass(slots=True)
 class PassVerifier:
-    """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906, with the name of the
-    pass.
+    """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906, with the name of
+    the pass.
 
     At most `budget` statements are run for each form of a block, and none if it is 0; `verdicts` counts what
     became of that, by pass.

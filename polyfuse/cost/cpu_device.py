@@ -11,6 +11,8 @@ from math import ceil
 
 from polyfuse.ir.cpu_core import Core, vectors_of_sum
 
+# --- sums of products -------------------------------------------------------------------------------------
+
 # What sums of products take of a core: in register tiles, which layer II chooses, and of a library.
 #
 # For each step of the sum a tile of R rows and V vectors of columns takes

@@ -117,13 +117,14 @@ class CpuTime:
         return one * full + n.lane_sums * COMBINED + n.strided() * STRIDED
 
 
+# --- shared steps of recurrences --------------------------------------------------------------------------
+
 # Does it pay to share a part of a recurrence's step among the workers of a CPU?
 #
 #     gain  =  time of the part on one core * (1 - 1 / threads)  -  time of a barrier of the workers
 #
 # Each step waits for the one before, so that the gain must be found in every one of them, and it must be a
-# good
-# part of the time: others may need the cores.  What a step touches is near after the first steps, so
+# good part of the time: others may need the cores.  What a step touches is near after the first steps, so
 # operations and accesses are what takes time.
 
 

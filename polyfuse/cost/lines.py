@@ -44,7 +44,7 @@ class Jumps:
 
 def jumps(n: Nest) -> Iterator[Jumps]:
     """Of a nest with a vector loop: accesses to memory whose lanes are a line or more apart, except those of
-    tiles that are turned around in registers."""
+    tiles that are transposed in registers."""
     if n.vector is None:
         return
     for s, found in n.timed:
@@ -92,7 +92,7 @@ def _between(n: Nest, s: Statement, at: Linear) -> float | None:
 
 def in_tiles(n: Nest, s: Statement, at: Linear) -> bool:
     """Is the access in a tile of the lanes and of the loop along memory right around them, of which one at
-    least is cut into blocks? Such tiles are turned around."""
+    least is cut into blocks? Such tiles are transposed."""
     along = _walks(n, s, at)
     if along is None or n.vector is None or n.loops[along + 1 : along + 2] != (n.vector,):
         return False

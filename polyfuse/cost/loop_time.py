@@ -5,8 +5,8 @@
     body            operations of its expressions, loads, stores; lanes that lie apart are loaded one by one
 
 `cost.cpu_time` counts operations of the statements of a kernel.  This sees what became of them: whether
-rows go in lanes, which loops hold branches or indices with arms, what is loaded lane by lane, what is turned
-around in registers, what is computed outside of a loop.
+rows go in lanes, which loops hold branches or indices with arms, what is loaded lane by lane, what is
+transposed in registers, what is computed outside of a loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from polyfuse.ir.loop_ir import (
     Prefetch,
     RegisterTile,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     values_of,
 )
@@ -45,7 +45,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, IndexValue, Read, 
 LOAD, STORE = 0.5, 1.0
 LANE_LOADED, LANE_STORED, LANE_FOUND = 0.6, 1.5, 2.0
 # Of the beginning and the end of a vector loop; of lanes that become one number; of an element of a tile that
-# is turned around; of an iteration; of a step that waits for the one before it.
+# is transposed; of an iteration; of a step that waits for the one before it.
 BEGUN, JOINED, TURNED, ITERATION, STEP = 8.0, 16.0, 0.4, 1.0, 8.0
 # Compilers write loops of so few iterations out, and find vectors in the loop around; that takes so much more
 # than whole vectors.
@@ -102,7 +102,7 @@ class LoopTime:
                 access = 0.0 if kept else self._access(n.buffer, n.indices, lane, STORE) + LOAD
                 each = CAREFUL if n.op in ("min", "max") and n.nan else 1 / self.core.units
                 return self._value(n.value, lane, seen) + access + each
-            case TurnedTile():
+            case TransposedTile():
                 return TURNED * n.rows * n.lanes * n.dtype.bytes / 4 + BEGUN
             case RegisterTile():
                 steps = prod(trips(x, known) for x in n.loops)

@@ -7,6 +7,8 @@ A kernel that fills the machine alone gains the overhead only; kernels that leav
 time of one of them.  On a GPU all parts get the registers and shared memory of the one that needs most, so
 that fewer blocks may be resident: what that costs those that needed less is taken off.  Source: Apollo
 (MLSys'22) algorithm 3, gain = sum - max.
+
+`Choice` weighs barriers of the grid against further launches.
 """
 
 from __future__ import annotations
@@ -184,16 +186,17 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
+# --- barriers of the grid ---------------------------------------------------------------------------------
+
 # What it costs to run kernels of a GPU in one launch with barriers of the grid, and what a cut costs.
 #
 #     cut    = gap between launches + what the drain of one and the start of the next leave idle
 #     join   = barrier of the grid + what parts lose on a grid that is resident
 #
 # A resident grid may hold fewer threads than a launch of the part's own, and takes its blocks in rounds of
-# its
-# size: both count as far as they lower the rate at which memory is read.  That is the lesser of the bandwidth
-# and of the loads in flight over a round trip (Little's law).  What the parts hand on comes from L2 either
-# way, if it fits.
+# its size: both count as far as they lower the rate at which memory is read.  That is the lesser of the
+# bandwidth and of the loads in flight over a round trip (Little's law).  What the parts hand on comes from L2
+# either way, if it fits.
 
 
 def at_once(part: Kernel, threads: int) -> int:

@@ -7,9 +7,9 @@
     kernel   = step + (sum of its phases + rows) / share of the threads that have work + claims of chunks
 
 `cost.speed_of_light` says what a good kernel of this schedule would take, for decisions between schedules;
-this model also sees what code generation varies (`ir.cpu_knobs`): rows fetched ahead let the memory of one
+this model also sees what code generation varies (`ir.cpu_core`): prefetched rows let the memory of one
 phase overlap the core of another, so that the kernel takes the longer of both sums, if the last phase reads
-them too; stores past the caches move once; more accumulators shorten chains and lengthen the totals; chunks
+them too; non-temporal stores move once; more accumulators shorten chains and lengthen the totals; chunks
 balance threads and cost a claim each.  Contractions take the cycles of their tiles (`cost.cpu_device`).
 Strips, partial results and what workers keep are in the kernels.  Lines that loops ask for shortly before
 (`Buffer.soon`) are taken to come as the others do.
@@ -151,7 +151,7 @@ def _since(kernels: Sequence[Kernel]) -> list[dict[str, float]]:
 
 
 def _streamed(k: Kernel) -> set[str]:
-    """Results that a kernel stores past the caches."""
+    """Results that a kernel streams."""
     return {b.tensor for b in k.buffers if b.past}
 
 
@@ -219,7 +219,7 @@ class _Kernel:
         return bool(ahead and loops) and ahead <= {a.tensor for a in loops[-1].accesses if not a.written}
 
     def _together(self, memory: Sequence[float], core: Sequence[float]) -> float:
-        """Phases one after the other; rows fetched ahead come while other phases compute."""
+        """Phases one after the other; prefetched rows come while other phases compute."""
         if self._comes_ahead:
             return _overlapped(sum(memory), sum(core))
         return sum(_overlapped(a, b) for a, b in zip(memory, core, strict=True))
@@ -253,8 +253,8 @@ class _Kernel:
         return sum(a.nbytes * self._hit(a.tensor) for a in far) / total if total else 0.0
 
     def _more_for_stores(self, nest: Nest) -> float:
-        """Bytes of memory that stores move besides: plain ones read first what lies there, those past the
-        caches also write what would have stayed in a cache."""
+        """Bytes of memory that stores move besides: plain ones read first what lies there, non-temporal
+        ones also write what would have stayed in a cache."""
         past = _streamed(self.kernel)
         outside = [a for a in nest.accesses if a.written and a.scope in OUTSIDE]
         plain = sum(a.nbytes * (1 - self._hit(a.tensor)) for a in outside if a.tensor not in past)

@@ -60,7 +60,7 @@ def _in(whole: Kernel, part: Kernel) -> Kernel:
     return replace(part, resident=whole.resident * at_once(part, prod(whole.threads)))
 
 
-# What a kernel would take if no part of the machine were ever idle: the same bytes and operations.
+# --- a machine that is never idle -------------------------------------------------------------------------
 
 
 def busy_s(kernel: KernelEstimate, machine: Machine) -> float:

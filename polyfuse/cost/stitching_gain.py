@@ -5,6 +5,8 @@
 A group takes the longer of its traffic and its operations, on the share of the machine that its rows fill,
 and a launch.  What a stitched group moves less is `saved`; what it may lose is parallelism.  Sources:
 FusionStitching's delta evaluator  f = T_reduced_mem + T_reduced_calls - T_penalty.
+
+`StitchingCost` is for groups of nests, `PatternCost` for sets of statements.
 """
 
 from __future__ import annotations
@@ -165,6 +167,8 @@ class StitchingCost:
         return max(beyond / m.memory_bandwidth, (f.nbytes + again) / l2, work)
 
 
+# --- patterns of statements -------------------------------------------------------------------------------
+
 # What a pattern of statements gains as one kernel, and a plan of patterns takes. From figures alone.
 #
 #     f(pattern) = T_reduced_mem + T_reduced_calls - T_penalty
@@ -175,7 +179,7 @@ class StitchingCost:
 # T_reduced_calls  launches that are saved
 # T_penalty        what idle parts of the machine cost, where common loops are short
 #
-# The time of a group is that of `cost.stitching_gain`; here all groups of a graph are judged by the same
+# The time of a group is that of `StitchingCost`; here all groups of a graph are judged by the same
 # level of memory, so that times of disjoint patterns add up.  Source: FusionStitching (2020) section 5, the
 # delta evaluator.
 

@@ -1,6 +1,6 @@
 """Memory of a call: arguments and results by name, as kernels get them and as the caller has them.
 
-`CallMemory` places what lies on the host; `device_calls` adds what lies on a GPU.
+`CallMemory` places what lies on the host; the last part is about what lies on a GPU.
 """
 
 from __future__ import annotations
@@ -312,7 +312,9 @@ def _is_copied(value: object, array: object) -> bool:
     return bool(here != there)
 
 
-# Calls of kernels on a GPU: arguments and results there, on the host, or some on each side.
+# --- memory of a GPU --------------------------------------------------------------------------------------
+
+# Arguments and results lie there, on the host, or some on each side.
 #
 # What lies on the device is used as it lies; results are made where the arguments are.  How host memory gets
 # to the device and back is the executable's matter (`runtime.cuda.call`).

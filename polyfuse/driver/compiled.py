@@ -46,7 +46,7 @@ from polyfuse.support.progress import followed
 from polyfuse.tuning.tuner import build_tuned
 from polyfuse.visualize.launches import launch_names, plan_svg, timeline
 
-# An operator's signature as Python's `inspect` shows it.
+# --- signatures as Python's `inspect` shows them ----------------------------------------------------------
 
 
 def python_signature(signature: Signature) -> PythonSignature:

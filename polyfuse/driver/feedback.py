@@ -3,8 +3,7 @@
     a cluster fails (isl reaches its limit, an order cannot be proved, no kernel can be made)
       -> cut into parts that are tried each on their own, again and again
       -> a single statement, or what must stay together, is compiled without fusion
-    a cluster is doubtful (`polyfuse.driver.feedback`: lost coincidence, predicted or measured slower than its
-    parts)
+    a cluster is doubtful (lost coincidence, predicted or measured slower than its parts)
       -> cut at the edge that is to blame; the faster of both is taken, by the model or by a measurement
 
 Apollo reports such a cluster to a developer; here it is cut.  Where isl reached its limit, recurrences are
@@ -14,6 +13,8 @@ failed; not where isl's helper process failed, which may go well the next time. 
 fusion: the unfused plan is always there.
 
 Source: Apollo (MLSys'22) section 3.4, feedback between layers; automatic here.
+
+`doubt_of` finds what is doubtful, a `Judge` says which way is faster, `pieces_of` compiles clusters and cuts.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ from polyfuse.layers.graph.reindex.collapse import collapse
 from polyfuse.poly.scheduling.isl_scheduler import ScheduleTimeout
 from polyfuse.runtime.machine.stopwatch import TooLarge, seconds_of_run
 
+# --- what is doubtful -------------------------------------------------------------------------------------
+
 # What makes a fused cluster doubtful, once there are kernels of it, and where to cut it.
 #
 # lost coincidence   a kernel keeps so little of the machine busy, because its statements share loops, that
@@ -60,7 +63,7 @@ from polyfuse.runtime.machine.stopwatch import TooLarge, seconds_of_run
 # measured slower    where kernels are timed: nothing speaks against the slowest kernel, but a clock might
 #
 # Figures of statements are those of the plan search (`layers.stitching.figures`), those of kernels are of the
-# speed-of-light model.  A doubt is no verdict: `feedback` compiles the parts, and takes what is faster.
+# speed-of-light model.  A doubt is no verdict: the parts are compiled, and what is faster is taken.
 
 
 # Two ways to do the same are told apart by the model where one takes so many times as long: it is not exact,
@@ -236,6 +239,8 @@ def _reads(reader: object, tensor: str) -> bool:
     return any(r.tensor == tensor for r in statement_reads(reader))  # type: ignore[arg-type]
 
 
+# --- judges -----------------------------------------------------------------------------------------------
+
 # Who says whether a cluster is faster in parts: the cost model, or a clock.
 #
 # Both name the doubt that makes a second try worth its time, and tell the seconds of either way.
@@ -383,6 +388,8 @@ def judge_of(passes: Passes) -> Judge | None:
 CUT_AT_RECURRENCES, CUT, UNFUSED = "cut at recurrences", "cut", "unfused"
 # Of a doubtful cluster: its parts were no faster; or they were, and which statements the first one has.
 KEPT, APART = "kept", "apart"
+# --- clusters that are compiled, and cut ------------------------------------------------------------------
+
 # Of the lesson which layers a cluster is compiled by.
 FEWER = " by fewer layers"
 # What no way of compiling mends: sizes that must be known.

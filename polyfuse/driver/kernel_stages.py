@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from polyfuse.driver.stages import Scheduled
 
 
-# The error of an attribute that only a later stage has: it names the call that leads there.
+# --- attributes that only a later stage has ---------------------------------------------------------------
 
 
 def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
@@ -65,7 +65,7 @@ def later_stage(missing: Mapping[str, str]) -> Callable[[object, str], Any]:
     return getattribute
 
 
-# Passes of any class: an object whose `apply` takes a stage and gives one.
+# --- passes of any class ----------------------------------------------------------------------------------
 
 
 Stage = TypeVar("Stage")

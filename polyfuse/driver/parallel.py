@@ -33,6 +33,8 @@ from polyfuse.source import SourceText
 from polyfuse.support.processes import Child, ChildDied, ChildLate, ChildUnavailable, jobs, peak_memory
 from polyfuse.support.progress import tell
 
+# --- messages ---------------------------------------------------------------------------------------------
+
 # What a process and those that lower clusters for it say to each other.
 #
 # Lines are pickles in base 64.  Both ends are the same program on the same machine, and the pipe is private.

@@ -209,7 +209,7 @@ class Scheduled:
         return Kernels(self, kernels, why, options, target, stitching, packing, copied)
 
 
-# What a compiled function was built from, as the stages that lead there by hand have it.
+# --- stages of what was compiled --------------------------------------------------------------------------
 
 
 class BuiltStages(Built):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from polyfuse.runtime.emulator.emulator import EmulatedKernels
 
 
-# The cost model's figures of this machine, and which machine kernels are estimated on.
+# --- figures of this machine ------------------------------------------------------------------------------
 
 
 _NAMES = ("L1", "L2", "L3", "memory")

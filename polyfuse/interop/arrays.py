@@ -105,7 +105,7 @@ def _to_torch(array: Array) -> object:
     return torch.from_numpy(array)
 
 
-# Integer arrays of fewer than 64 bits where an operator takes i64: indices of most libraries are int32.
+# --- integer arrays of fewer than 64 bits -----------------------------------------------------------------
 
 
 _NARROW = ("int32", "int16", "int8", "uint8")

@@ -1,4 +1,7 @@
-"""One core of a CPU as register tiles see it: vector registers, what computes in them, the caches behind."""
+"""One core of a CPU as register tiles see it: vector registers, what computes in them, the caches behind.
+
+`CpuKnobs` has what the code of a schedule can be varied by.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,9 @@ def wide_room(core: Core) -> int:
 
 
 def skew_room(core: Core) -> int:
-    """Bytes of rows that are in L1 at a time, at most, where rows overlap: those of two rows that are read
-    again, and of results (`codegen.transforms.software_pipelining`). Lines that are asked for and what rows
-    share need the rest."""
+    """Bytes of rows that are in L1 at a time, at most, where rows are pipelined: those of two rows that are
+    read again, and of results (`codegen.transforms.software_pipelining`). Lines that are prefetched and what
+    rows share need the rest."""
     return core.l1 // 2
 
 
@@ -77,8 +80,8 @@ def near_room(core: Core) -> int:
 
 
 def overlap_room(core: Core) -> int:
-    """Bytes that a row may have where rows overlap and lines of a third one are asked for between them: all
-    three shall stay in L1, with what is kept of a row and what rows share."""
+    """Bytes that a row may have where rows are pipelined and lines of a third one are prefetched between
+    them: all three shall stay in L1, with what is kept of a row and what rows share."""
     return core.l1 // 8
 
 
@@ -98,6 +101,8 @@ def dots_fit(rows: int, columns: int, core: Core, itemsize: int, halves: bool) -
     others are operands from memory."""
     return (rows * columns + min(rows, columns)) * vectors_of_sum(core, itemsize, halves) <= core.registers
 
+
+# --- choices of code generation ---------------------------------------------------------------------------
 
 # What the CPU code of a schedule can be varied by: one field for each number or choice of code generation.
 #

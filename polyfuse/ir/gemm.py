@@ -26,12 +26,12 @@ LARGEST = 2**31 - 1
 class Matrix:
     """An operand of the product, by its `place` (left, right, result: 0, 1, 2).
 
-    `turned`: BLAS must transpose it.  `leading`, `step` and `steps` are elements from a column, from a matrix
-    of the batch, and from a point of the loops around to the next.
+    `transposed`: BLAS must transpose it.  `leading`, `step` and `steps` are elements from a column, from a
+    matrix of the batch, and from a point of the loops around to the next.
     """
 
     place: int
-    turned: bool
+    transposed: bool
     leading: int
     step: int
     steps: tuple[int, ...]
@@ -66,9 +66,9 @@ def gemm_of(product: MatrixProduct, shapes: Mapping[str, tuple[int, ...]]) -> Ge
     operands = (product.left, product.right, product.out)
     left, right, out = (_View.of(k, x, shapes[x.tensor]) for k, x in enumerate(operands))
     if out.inner_step != 1 and out.inner > 1:  # the transposed product
-        left, right, out = right.turned(), left.turned(), out.turned()
-    first, second = _matrix(right.turned()), _matrix(left.turned())
-    result = _matrix(out.turned())
+        left, right, out = right.transposed(), left.transposed(), out.transposed()
+    first, second = _matrix(right.transposed()), _matrix(left.transposed())
+    result = _matrix(out.transposed())
     if first is None or second is None or result is None or result[0]:
         return None
     if max(out.outer, out.inner, left.inner, *(x[1] for x in (first, second, result))) > LARGEST:
@@ -115,14 +115,14 @@ class _View:
             strides[x.inner[-1]],
         )
 
-    def turned(self) -> _View:
+    def transposed(self) -> _View:
         return _View(
             self.place, self.batch, self.steps, self.inner, self.inner_step, self.outer, self.outer_step
         )
 
 
 def _matrix(x: _View) -> tuple[bool, int] | None:
-    """(turned, leading dimension) of a column-major matrix of `outer` rows; None if no axis has neighbours.
+    """(transposed, leading dimension) of a column-major matrix of `outer` rows; None without neighbours.
 
     A single row or column has neighbours of any distance.
     """

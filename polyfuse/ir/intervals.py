@@ -180,7 +180,7 @@ def _slack(value: float) -> float:
     return abs(value) * _MARGIN + _SMALL
 
 
-# Integers of 32 bits that have room in 16: bytes, shorts, and bytes less a zero point.
+# --- integers that have room in 16 bits -------------------------------------------------------------------
 
 
 _VALUES = {BOOL: (0, 1), U8: (0, 255), I8: (-128, 127), I16: (-(1 << 15), (1 << 15) - 1)}

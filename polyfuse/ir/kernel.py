@@ -60,10 +60,10 @@ class Buffer:
     `extents` are those of the storage, one per dim of the tensor: element ``x`` lives at
     ``x mod extent`` along each dim, which is the identity where the extent is the tensor's own, unless
     `slots` says otherwise (an expression over ``x`` per dim).  `reason` says why it lives there.
-    While a CPU's kernel works on one row of it, the row `ahead` of that is asked for (0: none).  With `soon`,
-    a CPU's loops ask for its lines shortly before they are read.  With `past`, a CPU's stores go past the
-    caches.
-    On a GPU, arrays of a scope with one `place` lie in the same memory (`ir.shared_memory`).
+    While a CPU's kernel works on one row of it, the row `ahead` of that is prefetched (0: none).  With
+    `soon`, a CPU's loops prefetch its lines shortly before they are read.  With `past`, a CPU's stores are
+    non-temporal.
+    On a GPU, arrays of a scope with one `place` lie in the same memory (the end of this module).
     """
 
     tensor: str
@@ -250,7 +250,7 @@ class KernelGraph:
         return "\n\n".join(map(str, self.kernels))
 
 
-# How much a kernel computes, in instances of a plain statement: what it is worth in threads.
+# --- work -------------------------------------------------------------------------------------------------
 
 
 # Of an instance of a statement: what it computes besides functions, each of these, and, once for all
@@ -270,6 +270,8 @@ def work(found: Iterable[tuple[Statement, IndexExpr]]) -> IndexExpr:
         most = binary("max", most, count)
     return binary("//", binary("+", computed, binary("*", most, MOVED)), WHOLE)
 
+
+# --- shared memory ----------------------------------------------------------------------------------------
 
 # Which arrays of a GPU kernel lie in the same memory, and where: those of a block and those of a thread.
 #

@@ -55,7 +55,7 @@ class PlanBuffer:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """`instances` is the number of statement instances, for choosing chunks and for reports; `work` is what
-    they are in those of a plain statement (`ir.work`), for choosing threads.  Iterations are computed
+    they are in those of a plain statement (`ir.kernel.work`), for choosing threads.  Iterations are computed
     `together`, so many at a time, where a chunk has so many; the largest number comes first.  A
     chunk has `least` iterations, where each thread gets so many, if they share what it computes before.  The
     first launch of a `series` of so many says that they run one after the other, in so many `rounds`; in

@@ -172,7 +172,7 @@ def arms(op: str, e: IndexExpr) -> list[IndexExpr]:
             return [e]
 
 
-# What conditions on indices say: comparisons of index expressions, and conjunctions of them.
+# --- conditions -------------------------------------------------------------------------------------------
 
 
 def index_operand(e: Expr) -> IndexExpr | None:

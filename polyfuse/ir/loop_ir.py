@@ -12,7 +12,7 @@
          | VectorStore(buffer, indices, name, count)
          | Prefetch(buffer, indices)        asks for a cache line of memory
          | RegisterTile(name, loops, left, right)   sums of products of rows and lanes, in registers
-         | TurnedTile(name, buffer, indices, row, lane)     a small array: memory with two loops exchanged
+         | TransposedTile(name, buffer, indices, row, lane)  a small array: memory with two loops exchanged
          | OwnedLoop(loop, key, extent, share, ahead)     iterations whose key is in the share
          | Comment(text)
 
@@ -212,7 +212,7 @@ class RegisterTile:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedTile:
+class TransposedTile:
     """Declare the array `name` of `rows` times `lanes` places: the elements of a buffer that the loops `row`
     and `lane` (which have no bodies) find, row after row.
 
@@ -238,7 +238,7 @@ class OwnedLoop:
     """The iterations of `loop` with `low <= key < high`, where (low, high) is `share`, in order.
 
     `key` is data, clamped to 0..extent, and an index of what the loop updates (`update`, its buffer).
-    `ahead` are reads whose rows are asked for some iterations before.
+    `ahead` are reads whose rows are prefetched some iterations before.
     """
 
     loop: For
@@ -267,7 +267,7 @@ Node: TypeAlias = Union[  # noqa: UP007
     VectorStore,
     Prefetch,
     RegisterTile,
-    TurnedTile,
+    TransposedTile,
     OwnedLoop,
     Comment,
 ]
@@ -354,7 +354,7 @@ def map_values(
                 return _with(node, value=expr(value))
             case VectorLoad() | VectorStore() | Prefetch():
                 return _with(node, indices=places(node.indices))
-            case TurnedTile():
+            case TransposedTile():
                 loops = (node.row, node.lane)
                 row, lane = (_with(x, lower=on_index(x.lower), upper=on_index(x.upper)) for x in loops)
                 to = (node.to[0], tuple(map(on_index, node.to[1]))) if node.to else None
@@ -436,7 +436,7 @@ def _format(node: Node, indent: str) -> str:
             factors = _TERMS[node.term].format(left, right)
             at = f"{row} from {node.start[0][1]}, {lane} from {node.start[1][1]}"
             return f"{indent}{size} = sum over {over} of {factors}  # in registers: {at}"
-        case TurnedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
+        case TransposedTile(name, dtype, buffer, indices, row, rows, lane, lanes):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in (row, lane))
             array = _place(*node.to) if node.to else f"{dtype} {name}[{rows}, {lanes}]"
             return f"{indent}{array} = {_place(buffer, indices)} for {over}"

@@ -260,7 +260,7 @@ def shape(tree: Tree) -> str:
             return f"B{flags}({inner})"
 
 
-# A tensor graph with a schedule tree: what layer I takes and gives.
+# --- a graph with its schedule ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
-    """A CPU: so many threads of a pool. The core that code is for is one of its knobs (`ir.cpu_knobs`)."""
+    """A CPU: so many threads of a pool. The core that code is for is one of its knobs (`ir.cpu_core`)."""
 
     threads: int = 2
 

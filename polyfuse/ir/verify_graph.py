@@ -1,4 +1,4 @@
-"""The facts that hold in every tensor graph (see `tensor_graph`): checked after it is built.
+"""The facts that hold in every tensor graph (`ir.tensor_graph`): checked after it is built.
 
 `verify_graph` raises InternalError (PF900) and names the broken fact: a bug of ours, never of a user.
 Disjoint pieces and ranges of indices need isl and are proved by `poly.legality.ranges`.
@@ -25,7 +25,7 @@ class _Broken(Exception):
 
 
 def verify_graph(graph: g.TensorGraph) -> None:
-    """Raise InternalError if a fact of the module docstring of `tensor_graph` does not hold."""
+    """Raise InternalError if a fact of the module docstring of `ir.tensor_graph` does not hold."""
     try:
         _verify_names(graph)
         _verify_tensors(graph)
@@ -219,7 +219,7 @@ class _Statement:
         self._require(e.dtype is row.result(operand), f"{e.op} of {operand} gives {e.dtype}")
 
 
-# Extents that 64 bits cannot hold: found before anything computes with them.
+# --- extents beyond 64 bits -------------------------------------------------------------------------------
 
 
 LARGEST = (1 << 63) - 1

@@ -31,7 +31,7 @@ from polyfuse.ir.loop_ir import (
     Prefetch,
     RegisterTile,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     VectorLoad,
     VectorStore,
@@ -135,7 +135,7 @@ class LoopVerifier:
                 self._same(self._place(name).dtype, self._element(buffer, indices), buffer)
             case RegisterTile():
                 self._tile(n)
-            case TurnedTile():
+            case TransposedTile():
                 self._turned(n)
             case OwnedLoop():
                 self._owned(n)
@@ -179,7 +179,7 @@ class LoopVerifier:
         self.variables |= {row, lane}
         self.declare(n.name, n.dtype, ARRAY)
 
-    def _turned(self, n: TurnedTile) -> None:
+    def _turned(self, n: TransposedTile) -> None:
         for x in (n.row, n.lane):
             self._index(x.lower)
             self._index(x.upper)

@@ -306,6 +306,8 @@ def serve(greeting: str, answer: Callable[[str], str], idle_s: float | None = No
         print(answer(line), file=out, flush=True)
 
 
+# --- locks ------------------------------------------------------------------------------------------------
+
 # Locks that a forked child finds open.
 #
 # A child has one thread, that which forked.  A lock that another thread held at that moment has nobody there

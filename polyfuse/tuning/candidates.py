@@ -32,6 +32,8 @@ from polyfuse.runtime.toolchain.compiler import compile_shared
 from polyfuse.support.processes import jobs
 from polyfuse.tuning.table import CHANGES, Choices, Variant
 
+# --- variants ---------------------------------------------------------------------------------------------
+
 # Variants of an operator's CPU code: the choices of passes and code generation, taken one way or another.
 #
 # A variant is a set of named changes to what the passes would do on their own:
@@ -95,6 +97,8 @@ def _terms(s: Statement) -> int:
     extents = [binary("-", d.upper, d.lower) for d in s.dims if d.name not in own]
     return prod(e.value if isinstance(e, IConst) else 1 << 20 for e in extents)
 
+
+# --- their code -------------------------------------------------------------------------------------------
 
 COMPILERS = 2
 LATE = "not compiled in time"

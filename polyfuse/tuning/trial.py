@@ -36,6 +36,8 @@ from polyfuse.runtime.inputs import KEPT, index_limits
 from polyfuse.source import SourceText
 from polyfuse.support.processes import serve
 
+# --- inputs -----------------------------------------------------------------------------------------------
+
 # Inputs for a trial run, told as data: another process makes them without knowing the operator.
 #
 # Values are of the kinds that `runtime.inputs` gives, but large arrays repeat a pattern: what is timed has no

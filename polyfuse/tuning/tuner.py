@@ -5,9 +5,9 @@
 
 All is bounded in time: a budget is shared out to the steps, each of which may use what the ones before have
 left, and goes on with what there is when its time is up, in the order of projected times.  The child starts
-and makes inputs while variants are lowered, and the likeliest are compiled meanwhile (`tuning_code`).  It
-runs a variant only after it was compiled, compares its results with those of the model's choice, and times
-all in turns (`tuning_turns`).  What crashes, hangs or computes something else is left out with a note; where
+and makes inputs while variants are lowered, and the likeliest are compiled meanwhile (`tuning.candidates`).
+It runs a variant only after it was compiled, compares its results with those of the model's choice, and times
+all in turns (`in_turns`).  What crashes, hangs or computes something else is left out with a note; where
 nothing can be measured, the model's choice stands, and so it does unless another is faster by more than the
 noise, twice.  The choice is kept in the cache by what the compilation follows from, compiler and machine.
 """
@@ -37,6 +37,8 @@ from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
 from polyfuse.tuning.candidates import LATE, Candidate, Compilers, Maker, compilation_of, proposed
 from polyfuse.tuning.table import Row, Tuning, Variant
 from polyfuse.tuning.trials import ChildTimer, Timer, TrialFailed
+
+# --- times ------------------------------------------------------------------------------------------------
 
 # Variants timed in turns, and which of them is faster by more than the noise.
 #
@@ -139,6 +141,8 @@ def fastest(rows: Sequence[Row]) -> Row:
     able = [r for r in rows[1:] if is_faster(r, rows[0])]
     return min(able, key=lambda r: r.measured or 0.0, default=rows[0])
 
+
+# --- variants that are tried ------------------------------------------------------------------------------
 
 # Variants that are timed at most.
 MOST = 9

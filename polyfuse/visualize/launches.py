@@ -192,6 +192,8 @@ def _around(
     return box.replace("/>", f' stroke-dasharray="{dash}"/>') if dash else box
 
 
+# --- timelines --------------------------------------------------------------------------------------------
+
 # Times of launches as a timeline that Perfetto and chrome://tracing open (Trace Event Format, JSON).
 #
 # text = timeline("encoder layer", [("k0: a, b", 12e-6), ("k1: c", 3e-6)])

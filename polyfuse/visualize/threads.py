@@ -90,6 +90,8 @@ def _line(top: float, label: str, places: list[Place], thread: int | None) -> li
     return found
 
 
+# --- producer and consumer --------------------------------------------------------------------------------
+
 # Where a producer and a consumer run on a GPU, as a picture (SVG text).
 #
 #     placement_svg(kernel, producer, consumer, along="h")

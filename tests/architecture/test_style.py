@@ -12,6 +12,46 @@ from package_sources import PACKAGE, ROOT, Module, modules
 
 MODULE_LINES = 700
 FUNCTION_LINES = 70
+# A module of fewer lines has a reason to stand alone. Packages and `__main__` need none.
+SHORT_LINES = 80
+SHORT = {
+    "polyfuse.cli.app": "the command, which imports all the others",
+    "polyfuse.cli.compiler": "what all commands take of the compiler",
+    "polyfuse.codegen.analysis.op_cost": "one fact, asked by seven transformations",
+    "polyfuse.codegen.analysis.renaming": "one spelling of names, for all transformations",
+    "polyfuse.codegen.analysis.trip_count": "one fact, asked by most transformations",
+    "polyfuse.codegen.common_passes": "the part that the pipelines of all targets share",
+    "polyfuse.codegen.cpu.loop_seconds": "the cost of printed loops: cost may not import codegen",
+    "polyfuse.codegen.cuda.pipeline": "the list of passes of a target",
+    "polyfuse.codegen.decisions": "decisions of both targets",
+    "polyfuse.codegen.function": "the form that functions have between passes",
+    "polyfuse.codegen.math.conversions": "names of the prelude, for passes that do not print it",
+    "polyfuse.codegen.math.headers": "the only reader of header files",
+    "polyfuse.cost.machines": "one case for each target, imported by all of cost",
+    "polyfuse.cost.speed_of_light": "the estimate above the times of both targets",
+    "polyfuse.decisions": "a noun that every package imports",
+    "polyfuse.driver.parallel_helper": "a process of its own, started by name",
+    "polyfuse.frontend_dsl.semantics.check": "the one call that runs all checks",
+    "polyfuse.frontend_dsl.syntax.grammar_file": "the only place that knows where the grammar lies",
+    "polyfuse.ir.functions": "one fact of the table of operations with powers, asked by all layers",
+    "polyfuse.ir.identity": "one fact, asked by five packages",
+    "polyfuse.ir.layouts": "a noun of calls, which graphs do not know",
+    "polyfuse.ir.powers": "one rewrite that printers and costs share",
+    "polyfuse.ir.truth_values": "one rewrite of graphs for memory of callers",
+    "polyfuse.ir.verify_kernel": "the verifier of a form, beside its noun as others are",
+    "polyfuse.layers.graph.cleanup.run": "the order of the clean-up",
+    "polyfuse.layers.graph.names": "fresh names, for all rewrites of graphs",
+    "polyfuse.layers.graph.reindex.axis_order": "one rewrite, which only calls ask for",
+    "polyfuse.layers.stitching.group": "the noun of layer II, below all of its verbs",
+    "polyfuse.library": "files of the standard library, found without a compiler",
+    "polyfuse.runtime.cpu.blas": "the only caller of BLAS on a CPU",
+    "polyfuse.runtime.cuda.nvrtc_process": "a process of its own, started by path",
+    "polyfuse.runtime.cuda.open": "the choice between bindings, above all of them",
+    "polyfuse.runtime.machine.room": "one question, asked before calls and by the command",
+    "polyfuse.runtime.machine.stopwatch": "one measurement, above the runtime of a CPU",
+    "polyfuse.runtime.toolchain.run_sanitized": "a program of its own, started by name",
+    "polyfuse.visualize.svg": "words that all pictures share",
+}
 
 # What users import. The methods of these classes are part of it.
 PUBLIC = tuple(
@@ -40,6 +80,14 @@ def test_size(module: Module) -> None:
     for f in _functions(module.tree):
         length = (f.end_lineno or f.lineno) - f.lineno + 1
         assert length < FUNCTION_LINES, f"{module.where}:{f.lineno} {f.name} has {length} lines"
+
+
+def test_short_modules_have_a_reason() -> None:
+    alone = [m for m in modules() if not m.path.name.startswith("__")]
+    short = {m.name for m in alone if m.text.count("\n") < SHORT_LINES}
+    silent = sorted(short - SHORT.keys())
+    assert not silent, f"merge with what they belong to, or say why they stand alone: {silent}"
+    assert not sorted(SHORT.keys() - {m.name for m in alone})
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)

@@ -1,4 +1,7 @@
-"""Which buffers and scalars loops and expressions touch."""
+"""Which buffers and scalars loops and expressions touch, and how far apart.
+
+`strides_of` says how far apart the elements are that a read takes in neighbouring iterations of loops.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from polyfuse.ir.loop_ir import (
     Node,
     Prefetch,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_nodes,
     map_values,
@@ -61,7 +64,7 @@ def accesses(block: Block) -> list[tuple[str, tuple[Index, ...]]]:
     def look(node: Node) -> Node:
         if isinstance(node, (Store, Update)):
             found.append((node.buffer, node.indices))
-        if isinstance(node, TurnedTile):
+        if isinstance(node, TransposedTile):
             found.append((node.buffer, node.indices))
             found.extend([node.to] if node.to else [])
         return node
@@ -122,7 +125,7 @@ def read_names(value: Expr, indices: tuple[Index, ...]) -> set[str]:
     return names | {r.tensor for i in indices if isinstance(i, EXPR_TYPES) for r in reads(i)}
 
 
-# How far apart the elements are that a read takes in neighbouring iterations of loops.
+# --- strides ----------------------------------------------------------------------------------------------
 
 
 def strides_of(kernel: Kernel, r: Read, *loops: str) -> tuple[int, ...]:

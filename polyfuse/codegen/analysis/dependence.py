@@ -5,7 +5,7 @@
 - `independent_rows`: the same for the rows of a parallel nest.
 - `own_elements`: each iteration touches one element of what loops over a row change.
 
-`order_collisions` makes vector loops sequential in which two iterations may update one element of memory.
+`serialize_conflicts` makes vector loops sequential in which two iterations may update one element of memory.
 
     for e in 0..E @vec:  deg[dst[e]] += 1         becomes         for e in 0..E:  deg[dst[e]] += 1
 
@@ -34,7 +34,7 @@ from polyfuse.ir.loop_ir import (
     Node,
     Prefetch,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_nodes,
     map_values,
@@ -45,7 +45,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
 
 
-def order_collisions(kernel: Kernel, block: Block) -> Block:
+def serialize_conflicts(kernel: Kernel, block: Block) -> Block:
     """Vector loops whose iterations collide become sequential. To be called when accumulators are scalars
     already."""
 
@@ -89,7 +89,7 @@ def steps(i: Index, loop: For) -> bool:
 
 
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
-_PLAIN_ROWS = (For, If, Declare, Store, Update, Comment, TurnedTile)
+_PLAIN_ROWS = (For, If, Declare, Store, Update, Comment, TransposedTile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def independent_rows(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
     if others & {b.tensor for b in worker_arrays(kernel)}:
         return False
     nodes = list(nodes_of(task.body))
-    return all(isinstance(n, _PLAIN_ROWS) and not (isinstance(n, TurnedTile) and n.to) for n in nodes)
+    return all(isinstance(n, _PLAIN_ROWS) and not (isinstance(n, TransposedTile) and n.to) for n in nodes)
 
 
 def commutes_but_for(kernel: Kernel, loop: For) -> frozenset[str] | None:

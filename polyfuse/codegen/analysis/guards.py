@@ -1,4 +1,4 @@
-"""Conditions that the loops around them decide are resolved.
+"""Guards: conditions that the loops around them decide are resolved (`simplify_guards`).
 
     for s in 0..N:                                            for s in 0..N:
       for t in 0..s+1:  m max= x[s, t] if t <= s else -inf  ->    for t in 0..s+1:  m max= x[s, t]
@@ -25,7 +25,7 @@ MOST_BOUNDS = 16
 Loops = tuple[For, ...]  # outermost first
 
 
-def decided(block: Block, around: Loops = ()) -> Block:
+def simplify_guards(block: Block, around: Loops = ()) -> Block:
     """See the module docstring."""
 
     def expr(e: Expr) -> Expr:
@@ -35,13 +35,13 @@ def decided(block: Block, around: Loops = ()) -> Block:
     for node in block:
         match node:
             case For():
-                result.append(replace(node, body=decided(node.body, (*around, node))))
+                result.append(replace(node, body=simplify_guards(node.body, (*around, node))))
             case If(cond, then, other):
                 cond = settled(cond, around)
                 if isinstance(cond, Const):
-                    result += decided(then if cond.value else other, around)
+                    result += simplify_guards(then if cond.value else other, around)
                 else:
-                    kept = (decided(b, around) for b in (then, other))
+                    kept = (simplify_guards(b, around) for b in (then, other))
                     result.append(If(cond, *kept))
             case Store(_, indices, value) | Update(_, indices, _, value):
                 places = tuple(map_index(i, expr, lambda i: i) for i in indices)

@@ -1,4 +1,4 @@
-"""`c % E` -> `c - start`, `c // E` -> `start // E` for loops that run over one window of E elements."""
+"""Ranges of indices, and `c % E` -> `c - start`, `c // E` -> `start // E` in loops over one window of E."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from polyfuse.ir.loop_ir import (
     Prefetch,
     RegisterTile,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     VectorLoad,
     VectorStore,
@@ -183,7 +183,8 @@ class _Budget:
 
 @dataclass(slots=True)
 class LoopProgram:
-    """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are clamped."""
+    """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are
+    clamped."""
 
     buffers: Mapping[str, Buffer]
     lines: list[str] = field(default_factory=list)
@@ -256,7 +257,7 @@ class LoopProgram:
                 self.line(f"{place} = {total}", depth)
             case RegisterTile():
                 self._tile(n, depth)
-            case TurnedTile():
+            case TransposedTile():
                 self._turned(n, depth)
             case OwnedLoop():
                 self._owned(n, depth)
@@ -358,7 +359,7 @@ class LoopProgram:
         self.line(f"{array}[tr * {n.lanes} + tl,] = tt", depth)
         self.own = own
 
-    def _turned(self, n: TurnedTile, depth: int) -> None:
+    def _turned(self, n: TransposedTile, depth: int) -> None:
         array = self._array(n.name, n.dtype, depth) if n.to is None else ""
         own = set(self.own)
         for x in (n.row, n.lane):

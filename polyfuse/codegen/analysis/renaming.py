@@ -13,7 +13,7 @@ from polyfuse.ir.loop_ir import (
     For,
     Node,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_nodes,
     map_values,
@@ -55,7 +55,7 @@ def copy_of(
 ) -> Block:
     """One of several copies of a block: with loop variables that have the values `at`, and names of its own
     for what the block declares and for `arrays`."""
-    declared = (n.name for n in nodes_of(block) if isinstance(n, Declare | TurnedTile))
+    declared = (n.name for n in nodes_of(block) if isinstance(n, Declare | TransposedTile))
     names = {**(arrays or {}), **{name: private(name, copy) for name in declared}}
     return renamed(substituted(block, at), names)
 
@@ -72,7 +72,7 @@ def renamed(block: Block, names: Mapping[str, str]) -> Block:
                 return replace(n, buffer=names.get(buffer, buffer))
             case Declare(name):
                 return replace(n, name=names.get(name, name))
-            case TurnedTile(name, buffer=buffer):
+            case TransposedTile(name, buffer=buffer):
                 return replace(n, name=names.get(name, name), buffer=names.get(buffer, buffer))
             case For():
                 return replace(n, lanes=tuple(names.get(x, x) for x in n.lanes))

@@ -4,6 +4,9 @@ Every function has the pool's signature
     void f(char* const* buf, const pf_i64* num, char* scratch, pf_i64 begin, pf_i64 end)
 `buf` is the plan's pointer table, its last entry a status cell (checked builds store the number of a
 failed check there); `num` holds the sizes that are still open, then the strides of strided buffers.
+
+`launch_of` says how a function is run.  `pack_text` makes one function of a pack of kernels.  `emit` and
+`emit_together` print kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses, plan_buffers
-from polyfuse.codegen.cpu.memory_ops import STREAM, BorderPrinter, strip_of
+from polyfuse.codegen.cpu.memory_ops import STREAM, AlignmentPrinter, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import iterations
 from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
@@ -23,9 +26,9 @@ from polyfuse.codegen.cpu.workarounds import (
     STEPS,
     WRITTEN,
     falls,
+    in_two_orders,
     steps_text,
     stores_several,
-    two_orders,
     with_hidden_steps,
 )
 from polyfuse.codegen.decisions import Made, in_names_of
@@ -48,7 +51,7 @@ from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.source import Span
 
-# How functions of C++ for the CPU are run: their numbers, their launches, a worker's memory.
+# --- numbers, launches, a worker's memory -----------------------------------------------------------------
 
 
 CACHE_LINE = Core().line
@@ -101,6 +104,8 @@ def local_bytes(b: Buffer) -> int:
 def whole_lines(nbytes: int) -> int:
     return -(-nbytes // CACHE_LINE) * CACHE_LINE
 
+
+# --- packs ------------------------------------------------------------------------------------------------
 
 # A pack of kernels as one step of the CPU's parallel region.
 #
@@ -178,6 +183,8 @@ def _call(x: Launch, count: int) -> str:
         return f"{x.function}(buf, num, scratch, 0, {whole});"
     return f"{x.function}(buf, num, scratch, {whole} * part / parts, {whole} * (part + 1) / parts);"
 
+
+# --- printing ---------------------------------------------------------------------------------------------
 
 # gcc 12 counts iterations by an address that falls, wrongly: such a loop stored nothing (docs/targets.md).
 BACKWARDS = "// needs -fno-ivopts"
@@ -421,7 +428,7 @@ class _Emitter:
         decisions it has goes into `made`."""
         strided = frozenset(n for n, b in self.buffers.items() if b.strided)
         task = with_hidden_steps(places.kernel, task, self.knobs.on, strided, made)
-        printer = BorderPrinter(
+        printer = AlignmentPrinter(
             places.element,
             self.functions,
             kernel=places.kernel,
@@ -429,7 +436,7 @@ class _Emitter:
             lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
             lane_room=lane_room(self.knobs.on),
             streamed=self._streamed(places),
-            soon=self._soon(places, task),
+            soon=self._prefetched_lines(places, task),
             ahead=frozenset(b.tensor for b in places.kernel.arguments if b.ahead),
             near_room=near_room(self.knobs.on),
             strided=strided,
@@ -471,7 +478,9 @@ class _Emitter:
         text = "\n".join([*needs, head, *body, "}"])
         if order or not several:
             return text
-        return two_orders(f"{name}_body", text, [p for p, _ in parameters], [*dict.fromkeys(large.values())])
+        return in_two_orders(
+            f"{name}_body", text, [p for p, _ in parameters], [*dict.fromkeys(large.values())]
+        )
 
     def _large(self, places: Addresses) -> dict[str, str]:
         """Large arrays outside, and the parameters that point to them."""
@@ -483,8 +492,8 @@ class _Emitter:
         ]
         return {name: places.pointer(name) for name in large}
 
-    def _soon(self, places: Addresses, task: Task) -> frozenset[str]:
-        """Inputs whose lines are asked for in vector loops: those of rows that are computed one by one."""
+    def _prefetched_lines(self, places: Addresses, task: Task) -> frozenset[str]:
+        """Inputs whose lines are prefetched in vector loops: those of rows that are computed one by one."""
         alone = task.together is None and task.jammed == 1 and not task.along
         return frozenset(b.tensor for b in places.kernel.arguments if b.soon and alone)
 

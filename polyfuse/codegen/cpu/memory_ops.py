@@ -1,4 +1,10 @@
-"""Non-temporal stores: results that are too large for the caches go past them (`Buffer.past`).
+"""Memory in loops as C++: non-temporal stores, prefetches of lines, alignment peeling.
+
+Three printers, each of which does what the one before does (`codegen.cpu.vectorize`), and one thing more:
+`StreamPrinter`, `PrefetchPrinter`, `AlignmentPrinter`.  Which buffers have such stores and prefetches is
+decided before (`layers.mapping.memory_hints`).
+
+Results that are too large for the caches have non-temporal stores (`Buffer.past`).
 
     for c1: y[c1] = v(c1)     becomes     up to a border of a line as it was
                                           for c1 by 64:
@@ -11,7 +17,7 @@ not, if whole lines are written, several together.  The values are made in an ar
 stores are not ordered: the function ends with a fence.
 
 Windows (`codegen.transforms.index_set_splitting.div_mod`) are neighbours.  Where they are whole lines and the
-first begins with one, all do, and shorter loops than others go past the caches; else none does.
+first begins with one, all do, and shorter loops than others have non-temporal stores; else none has.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from typing import TypeAlias
 from polyfuse.codegen.analysis.accesses import LINE, along
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
 from polyfuse.codegen.c_printer import Printer, guarded_load
-from polyfuse.codegen.cpu.printer import to_border, turned_text
+from polyfuse.codegen.cpu.printer import to_border, transposed_text
 from polyfuse.codegen.cpu.vectorize.reductions import LanePrinter
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.transforms.transpose_loads import is_short
@@ -40,12 +46,15 @@ from polyfuse.ir.loop_ir import (
     Node,
     Prefetch,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_values,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
+
+# --- non-temporal stores ----------------------------------------------------------------------------------
+
 
 STREAM = """\
 // Whole lines go past the caches, if they begin where a line begins.
@@ -90,7 +99,7 @@ PF_INLINE void pf_stream(void* to, const void* from, pf_i64 bytes) {
 
 @dataclass(slots=True)
 class StreamPrinter(LanePrinter):
-    """Stores to `streamed` in vector loops go past the caches."""
+    """Stores to `streamed` in vector loops are non-temporal."""
 
     streamed: frozenset[str] = field(default_factory=frozenset, kw_only=True)
 
@@ -100,7 +109,7 @@ class StreamPrinter(LanePrinter):
             return LanePrinter.loop(self, loop, indent)
         self.made.update(("stream", s.buffer) for s in found)
         if loop.window and (size := together(loop, found)):
-            return self._window_past(loop, found, size, indent)
+            return self._streamed_window(loop, found, size, indent)
         return self._streaming(loop, found, indent)
 
     def _streaming(self, loop: For, found: list[Store], indent: str) -> list[str]:
@@ -121,8 +130,8 @@ class StreamPrinter(LanePrinter):
             f"{indent}}}",
         ]
 
-    def _window_past(self, loop: For, found: list[Store], size: int, indent: str) -> list[str]:
-        """A window of whole lines goes past the caches where it begins with one: then all of them do."""
+    def _streamed_window(self, loop: For, found: list[Store], size: int, indent: str) -> list[str]:
+        """A window of whole lines is streamed where it begins with one: then all of them do."""
         i1, i2 = indent + "  ", indent + "    "
         begins = " && ".join(f"{self._to_border(loop, s)} == 0" for s in found)
         return [
@@ -222,7 +231,9 @@ def _into_arrays(
     return lane
 
 
-# Lines that are needed soon are asked for in vector loops (`Buffer.soon`).
+# --- prefetches -------------------------------------------------------------------------------------------
+
+# Lines that are needed soon are prefetched in vector loops (`Buffer.soon`).
 #
 #     for c1 by 64:                           for c1 by 64:
 #       for l in 0..64:                         fetch the lines of x[c1 + 32] to x[c1 + 96] into L2
@@ -230,19 +241,19 @@ def _into_arrays(
 #
 # Requests of a loop's own (loops over lines of another row in its body,
 # `codegen.transforms.software_pipelining`) are made there as well, as far as the lanes have come.  What an
-# earlier loop of the same iteration has read is in a cache already, and is not asked for again.
+# earlier loop of the same iteration has read is in a cache already, and is not prefetched again.
 #
-# Measured, it pays in loops that compute for long between two lines, and beside stores past the caches where
-# vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
+# Measured, it pays in loops that compute for long between two lines, and beside non-temporal stores
+# where vectors cross lines: arrays of NumPy begin 16 bytes after one (docs/targets.md).
 
 
 _Row: TypeAlias = tuple[str, tuple[Index, ...]]  # a tensor, and where its row is
 
 
 @dataclass(slots=True)
-class SoonPrinter(StreamPrinter):
+class PrefetchPrinter(StreamPrinter):
     """Vector loops over what is in `soon` go in strips, each of which begins with requests.  Rows of up to
-    `near_room` bytes are near once a loop has read them.  Rows of what is in `ahead` are asked for one by one
+    `near_room` bytes are near once a loop has read them.  Rows of what is in `ahead` are prefetched alone
     (`codegen.transforms.prefetch`).
 
     Not so where a loop updates memory of the caller (`inout`) in place: measured, it gains nothing there.
@@ -282,16 +293,16 @@ class SoonPrinter(StreamPrinter):
             self.made.add(("prefetch rows" if node.buffer in self.ahead else "prefetch lines", node.buffer))
         return StreamPrinter.node(self, node, indent)
 
-    def turned(self, node: TurnedTile, indent: str) -> list[str]:
+    def transposed(self, node: TransposedTile, indent: str) -> list[str]:
         self.made.add(("transpose", node.buffer))
         self.made.update({("transpose", node.to[0])} if node.to else ())
         if node.buffer in self.soon and not is_short(node):
             self.made.add(("prefetch lines", node.buffer))
-        return turned_text(self, node, indent, ahead=node.buffer in self.soon)
+        return transposed_text(self, node, indent, ahead=node.buffer in self.soon)
 
     def lanes_of(self, loop: For, start: str, lanes: int, indent: str) -> list[str]:
         fetches = [
-            line for r in self._fetched(loop) for line in self._fetch(r, loop.var, start, lanes, indent)
+            line for r in self._prefetched(loop) for line in self._prefetch(r, loop.var, start, lanes, indent)
         ]
         for lines in self.asked:
             each = f"for (int l = 0; l < {lanes}; l += {lines.step})"
@@ -313,9 +324,9 @@ class SoonPrinter(StreamPrinter):
     def _worth(self, loop: For) -> bool:
         trip = trip_of(loop)
         long = trip is None or trip >= FITTED.halves_lanes
-        return StreamPrinter._worth(self, loop) or (long and bool(self.asked or self._fetched(loop)))
+        return StreamPrinter._worth(self, loop) or (long and bool(self.asked or self._prefetched(loop)))
 
-    def _fetch(self, r: Read, var: str, start: str, lanes: int, indent: str) -> list[str]:
+    def _prefetch(self, r: Read, var: str, start: str, lanes: int, indent: str) -> list[str]:
         size = r.dtype.bytes
         step = LINE // size
         place = self.element(self, r.tensor, r.indices)
@@ -324,7 +335,7 @@ class SoonPrinter(StreamPrinter):
         self.made.add(("prefetch lines", r.tensor))
         return [f"{indent}{each} {{ {here} __builtin_prefetch(&{place}, 0, 2); }}"]
 
-    def _fetched(self, loop: For) -> list[Read]:
+    def _prefetched(self, loop: For) -> list[Read]:
         """One read of each row of memory that the lanes go along and do not change."""
         plain = all(isinstance(n, (Declare, Store, Update)) for n in loop.body)
         if self.lazy or not plain or self.in_place(loop):
@@ -362,6 +373,8 @@ def _all_reads(body: Block) -> Iterator[Read]:
             yield from reads(n.value)
 
 
+# --- alignment peeling ------------------------------------------------------------------------------------
+
 # Strips of memory that is updated in place begin where a cache line begins.
 #
 #     for c0 in parallel:                          for c0 in parallel:
@@ -383,7 +396,7 @@ class Strip:
 
 
 @dataclass(slots=True)
-class BorderPrinter(SoonPrinter):
+class AlignmentPrinter(PrefetchPrinter):
     """The loop of `strip` runs between borders of lines, if it updates memory of the caller in place."""
 
     strip: Strip | None = field(default=None, kw_only=True)
@@ -391,7 +404,7 @@ class BorderPrinter(SoonPrinter):
     def loop(self, loop: For, indent: str) -> list[str]:
         changed = self.in_place(loop) if self.strip and loop == self.strip.loop else None
         if self.strip is None or changed is None:
-            return SoonPrinter.loop(self, loop, indent)
+            return PrefetchPrinter.loop(self, loop, indent)
         i1, last = indent + "  ", self.index(self.strip.last)
         begin, end = f"{loop.var}_f", f"{loop.var}_t"
         place = self.element(self, changed.buffer, changed.indices)
@@ -404,7 +417,7 @@ class BorderPrinter(SoonPrinter):
             *[f"{i1}{x} = {x} < {last} ? {x} : {last};" for x in (begin, end)],
         ]
         shifted = replace(loop, lower=IVar(begin), upper=IVar(end))
-        return [*lines, *SoonPrinter.loop(self, shifted, i1), f"{indent}}}"]
+        return [*lines, *PrefetchPrinter.loop(self, shifted, i1), f"{indent}}}"]
 
 
 def strip_of(kernel: Kernel, task: Task) -> Strip | None:

@@ -8,40 +8,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.analysis.dependence import order_collisions
+from polyfuse.codegen.analysis.dependence import serialize_conflicts
 from polyfuse.codegen.analysis.index_ranges import simplify_windows
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
 from polyfuse.codegen.decisions import Made, noted
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_tasks
-from polyfuse.codegen.transforms.common_subexpressions import kept_rows
-from polyfuse.codegen.transforms.fuse_collapse import merged_rows, sums_in_one
-from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import cut_loops
-from polyfuse.codegen.transforms.index_set_splitting.div_mod import split_digits
-from polyfuse.codegen.transforms.index_set_splitting.last_iteration import last_iterations
-from polyfuse.codegen.transforms.index_set_splitting.stencil_interiors import window_borders
+from polyfuse.codegen.transforms.common_subexpressions import common_subexpressions
+from polyfuse.codegen.transforms.fuse_collapse import collapse_reductions, fuse_loops
+from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import split_clamped_indices
+from polyfuse.codegen.transforms.index_set_splitting.div_mod import split_div_mod
+from polyfuse.codegen.transforms.index_set_splitting.last_iteration import peel_last_iterations
+from polyfuse.codegen.transforms.index_set_splitting.stencil_interiors import split_stencils
 from polyfuse.codegen.transforms.invariant_motion import (
-    column_values,
     hoist,
-    task_with_column_values,
-    widened,
+    hoist_columns,
+    hoist_conversions,
+    hoist_task_columns,
 )
-from polyfuse.codegen.transforms.loop_carried_scalars import carried
-from polyfuse.codegen.transforms.loop_distribution import placed, terms_first
-from polyfuse.codegen.transforms.outer_vectorize.recurrences import rows_in_lanes
-from polyfuse.codegen.transforms.outer_vectorize.short_rows import short_rows_in_lanes
-from polyfuse.codegen.transforms.outline import tasks_of
-from polyfuse.codegen.transforms.precision import copied, rounded_once, with_short_functions
-from polyfuse.codegen.transforms.prefetch import fetch_ahead, next_rows
-from polyfuse.codegen.transforms.register_tiling import follow_tiles, register_tiles
-from polyfuse.codegen.transforms.remainders import overlapping_ends, rows_in_pieces
-from polyfuse.codegen.transforms.scatter import owned
+from polyfuse.codegen.transforms.loop_carried_scalars import loop_carried_scalars
+from polyfuse.codegen.transforms.loop_distribution import (
+    distribute_recurrences,
+    distribute_scatters,
+)
+from polyfuse.codegen.transforms.outer_vectorize.recurrences import vectorize_recurrences
+from polyfuse.codegen.transforms.outer_vectorize.short_rows import vectorize_short_rows
+from polyfuse.codegen.transforms.outline import outlined
+from polyfuse.codegen.transforms.precision import (
+    plain_copies,
+    rounded_once,
+    short_functions,
+)
+from polyfuse.codegen.transforms.prefetch import prefetch_next_row, prefetch_rows
+from polyfuse.codegen.transforms.register_tiling import fuse_tile_epilogues, register_tiles
+from polyfuse.codegen.transforms.remainders import (
+    narrow_vectors,
+    overlapping_tails,
+)
+from polyfuse.codegen.transforms.scatter import owner_computes
 from polyfuse.codegen.transforms.short_reductions import short_folds
-from polyfuse.codegen.transforms.software_pipelining import skewed
-from polyfuse.codegen.transforms.strength_reduction import quotients
-from polyfuse.codegen.transforms.transpose_loads import turn_tiles
-from polyfuse.codegen.transforms.transpose_stores import turn_stores
+from polyfuse.codegen.transforms.software_pipelining import software_pipelined
+from polyfuse.codegen.transforms.strength_reduction import divide_by_reciprocals
+from polyfuse.codegen.transforms.transpose_loads import transpose_loads
+from polyfuse.codegen.transforms.transpose_stores import transpose_stores
 from polyfuse.codegen.transforms.unroll_and_jam.batched_loops import loops_jointly
 from polyfuse.codegen.transforms.unroll_and_jam.batched_rows import rows_jointly
 from polyfuse.codegen.transforms.unroll_and_jam.dot_products import DOT_PRODUCTS
@@ -54,7 +64,7 @@ from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.codegen.transforms.unroll_and_jam.stencils import jammed_windows
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import with_held_totals
 from polyfuse.codegen.transforms.unswitch import unswitch
-from polyfuse.codegen.transforms.wide_accumulators import long_sums, task_with_long_totals
+from polyfuse.codegen.transforms.wide_accumulators import task_with_wide_totals, wide_row_totals
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import Kernel
 
@@ -70,16 +80,18 @@ def _unroll_and_jam(rule: LoopRule | NestRule) -> Pass:
 
 
 def _outlined(x: Loops, cx: PassContext) -> Loops:
-    return replace(x, block=(), tasks=tuple(tasks_of(x.kernel, x.block)))
+    return replace(x, block=(), tasks=tuple(outlined(x.kernel, x.block)))
 
 
 def _owned(x: Loops, cx: PassContext) -> Loops:
     assert x.kernel.owners
-    return replace(x, block=(), tasks=tuple(tasks_of(x.kernel, owned(x.kernel, x.kernel.owners, x.block))))
+    return replace(
+        x, block=(), tasks=tuple(outlined(x.kernel, owner_computes(x.kernel, x.kernel.owners, x.block)))
+    )
 
 
 def _short_functions(x: Loops, cx: PassContext) -> Loops:
-    kernel = with_short_functions(x.kernel)
+    kernel = short_functions(x.kernel)
     return x if kernel is x.kernel else replace(x, kernel=kernel)
 
 
@@ -87,21 +99,21 @@ def _distributed_scatters(x: Loops, cx: PassContext) -> Loops:
     """Checks stand where an index is used, and owners find their share by it."""
     if cx.checked or x.kernel.owners:
         return x
-    return replace(x, block=placed(x.kernel, x.block, cx.numbers))
+    return replace(x, block=distribute_scatters(x.kernel, x.block, cx.numbers))
 
 
 def _transposed_stores(x: Loops, cx: PassContext) -> Loops:
-    kernel, block = turn_stores(x.kernel, x.block)
+    kernel, block = transpose_stores(x.kernel, x.block)
     return replace(x, kernel=kernel, block=block)
 
 
 def _recurrences_in_lanes(x: Loops, cx: PassContext) -> Loops:
-    arrays, tasks = rows_in_lanes(x.kernel, x.tasks, cx.knobs)
+    arrays, tasks = vectorize_recurrences(x.kernel, x.tasks, cx.knobs)
     return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
 
 
 def _short_rows_in_lanes(x: Loops, cx: PassContext) -> Loops:
-    arrays, tasks = short_rows_in_lanes(x.kernel, x.tasks, cx.knobs)
+    arrays, tasks = vectorize_short_rows(x.kernel, x.tasks, cx.knobs)
     return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
 
 
@@ -116,7 +128,7 @@ def _batched_loops(x: Loops, cx: PassContext) -> Loops:
 
 
 def _pipelined(x: Loops, cx: PassContext) -> Loops:
-    kernel, tasks = skewed(x.kernel, x.tasks, cx.knobs)
+    kernel, tasks = software_pipelined(x.kernel, x.tasks, cx.knobs)
     return replace(x, kernel=kernel, tasks=tasks)
 
 
@@ -137,7 +149,7 @@ LOOPS = Pipeline(
         Pass(
             "peel-last-iteration",
             "iterations that leave scalars to what follows are apart from vector loops",
-            on_block(lambda k, b, cx: last_iterations(b)),
+            on_block(lambda k, b, cx: peel_last_iterations(b)),
             False,
         ),
         Pass(
@@ -148,7 +160,7 @@ LOOPS = Pipeline(
         Pass(
             "serialize-conflicts",
             "vector loops whose updates may meet in one element run in order",
-            on_block(lambda k, b, cx: order_collisions(k, b)),
+            on_block(lambda k, b, cx: serialize_conflicts(k, b)),
             False,
         ),
         Pass(
@@ -159,17 +171,17 @@ LOOPS = Pipeline(
         Pass(
             "collapse-reductions",
             "a sum over a short loop and one around it is one loop",
-            on_block(lambda k, b, cx: sums_in_one(b, cx.core)),
+            on_block(lambda k, b, cx: collapse_reductions(b, cx.core)),
         ),
         Pass(
             "index-set-splitting:div-mod",
             "loops that read by `i // K` and `i % K` run over windows of K",
-            on_block(lambda k, b, cx: split_digits(b, cx.numbers, cx.core)),
+            on_block(lambda k, b, cx: split_div_mod(b, cx.numbers, cx.core)),
         ),
         Pass(
             "index-set-splitting:clamped-indices",
             "loops are cut where min and max in indices, or guards, change",
-            on_block(lambda k, b, cx: cut_loops(b)),
+            on_block(lambda k, b, cx: split_clamped_indices(b)),
         ),
         Pass(
             "invariant-motion:scalars",
@@ -179,19 +191,23 @@ LOOPS = Pipeline(
         Pass(
             "strength-reduction:quotients",
             "quotients by what a loop does not change are products",
-            on_block(lambda k, b, cx: quotients(k, b, cx.numbers)),
+            on_block(lambda k, b, cx: divide_by_reciprocals(k, b, cx.numbers)),
         ),
         Pass(
             "invariant-motion:columns",
             "functions of what stands in a column are computed before the rows",
-            on_block(lambda k, b, cx: column_values(k, b, cx.numbers, cx.core)),
+            on_block(lambda k, b, cx: hoist_columns(k, b, cx.numbers, cx.core)),
         ),
         Pass(
             "unswitch",
             "conditions that are the same for all lanes are branches around the loop",
             on_block(lambda k, b, cx: unswitch(k, b)),
         ),
-        Pass("precision:copies", "copies of 16 bits convert nothing", on_block(lambda k, b, cx: copied(b))),
+        Pass(
+            "precision:copies",
+            "copies of 16 bits convert nothing",
+            on_block(lambda k, b, cx: plain_copies(b)),
+        ),
         Pass(
             "precision:rounded-once",
             "values of 16 bits that a loop reads again stay f32, rounded",
@@ -200,17 +216,17 @@ LOOPS = Pipeline(
         Pass(
             "loop-carried-scalars",
             "what a loop reads of the steps before stays in scalars",
-            on_block(lambda k, b, cx: carried(k, b, cx.numbers)),
+            on_block(lambda k, b, cx: loop_carried_scalars(k, b, cx.numbers)),
         ),
         Pass(
             "common-subexpressions",
             "what several loops make of elements of 16 bits is kept as f32",
-            on_block(lambda k, b, cx: kept_rows(k, b, cx.numbers, cx.core)),
+            on_block(lambda k, b, cx: common_subexpressions(k, b, cx.numbers, cx.core)),
         ),
         Pass(
             "prefetch:rows",
             "the next row's inputs are prefetched before the last phase of a row",
-            on_block(lambda k, b, cx: fetch_ahead(k, b)),
+            on_block(lambda k, b, cx: prefetch_rows(k, b)),
         ),
         Pass(
             "register-tiling",
@@ -220,12 +236,12 @@ LOOPS = Pipeline(
         Pass(
             "fuse-tile-epilogue",
             "what follows a register tile reads its sums where the tile has left them",
-            on_block(lambda k, b, cx: follow_tiles(k, b)),
+            on_block(lambda k, b, cx: fuse_tile_epilogues(k, b)),
         ),
         Pass(
             "index-set-splitting:stencil-interiors",
             "the interior of a stencil has no conditions",
-            on_block(lambda k, b, cx: window_borders(k, b, cx.numbers, unswitch)),
+            on_block(lambda k, b, cx: split_stencils(k, b, cx.numbers, unswitch)),
         ),
         Pass(
             "unroll-and-jam:stencils",
@@ -236,22 +252,22 @@ LOOPS = Pipeline(
         Pass(
             "fuse-loops",
             "loops over a row, one after the other, become one",
-            on_block(lambda k, b, cx: merged_rows(k, b)),
+            on_block(lambda k, b, cx: fuse_loops(k, b)),
         ),
         Pass(
             "overlapping-tails",
             "the rest of a row is one more vector, which computes some elements again",
-            on_block(lambda k, b, cx: overlapping_ends(k, b, cx.core, cx.numbers)),
+            on_block(lambda k, b, cx: overlapping_tails(k, b, cx.core, cx.numbers)),
         ),
         Pass(
             "transpose-tiles:loads",
             "tiles that are read across the lanes are transposed in registers",
-            on_block(lambda k, b, cx: turn_tiles(k, b, cx.numbers)),
+            on_block(lambda k, b, cx: transpose_loads(k, b, cx.numbers)),
         ),
         Pass(
             "wide-accumulators:rows",
             "sums over several loops are kept in double",
-            on_block(lambda k, b, cx: long_sums(b)),
+            on_block(lambda k, b, cx: wide_row_totals(b)),
         ),
     ),
 )
@@ -305,12 +321,12 @@ FUNCTIONS = Pipeline(
         Pass(
             "invariant-motion:conversions",
             "rows of 16 bits that all iterations read become f32 before them",
-            on_each(lambda k, t, cx: widened(k, t, cx.core)),
+            on_each(lambda k, t, cx: hoist_conversions(k, t, cx.core)),
         ),
         Pass(
             "invariant-motion:task-columns",
             "functions of what stands in a column are computed before a task's rows",
-            on_each(lambda k, t, cx: task_with_column_values(k, t, cx.numbers, cx.core)),
+            on_each(lambda k, t, cx: hoist_task_columns(k, t, cx.numbers, cx.core)),
         ),
         Pass(
             "software-pipelining",
@@ -320,7 +336,7 @@ FUNCTIONS = Pipeline(
         Pass(
             "prefetch:next-row",
             "the last pass over a row prefetches the next one",
-            on_tasks(lambda k, t, cx: next_rows(k, tuple(t), cx.core)),
+            on_tasks(lambda k, t, cx: prefetch_next_row(k, tuple(t), cx.core)),
         ),
         Pass(
             "unroll-and-jam:overlapping-windows",
@@ -336,17 +352,17 @@ FUNCTIONS = Pipeline(
         Pass(
             "narrow-vectors",
             "short rows are vectors of the lengths that a machine has",
-            on_each(lambda k, t, cx: rows_in_pieces(k, t)),
+            on_each(lambda k, t, cx: narrow_vectors(k, t)),
         ),
         Pass(
             "wide-accumulators:columns",
             "totals of long loops are added up in pieces, in double",
-            on_each(lambda k, t, cx: task_with_long_totals(k, t, cx.numbers)),
+            on_each(lambda k, t, cx: task_with_wide_totals(k, t, cx.numbers)),
         ),
         Pass(
             "loop-distribution:recurrences",
             "what steps need not wait for is computed in lanes before them",
-            on_each(lambda k, t, cx: t if cx.checked else terms_first(k, t, cx.numbers)),
+            on_each(lambda k, t, cx: t if cx.checked else distribute_recurrences(k, t, cx.numbers)),
         ),
         Pass(
             "loop-distribution:short-reductions",
@@ -373,7 +389,7 @@ PIPELINES = (LOOPS, OWNED, FUNCTIONS)
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel with the functions that it becomes; `rows` of one of them take turns.  `noted`: what
+    """A kernel with the functions that it becomes; `rows` of one of them are interleaved.  `noted`: what
     passes did and declined."""
 
     kernel: Kernel

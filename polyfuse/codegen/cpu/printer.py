@@ -1,4 +1,9 @@
-"""A register tile as C++: accumulators are vectors of the machine, one or more for each row.
+"""What passes have made for registers, as C++: register tiles, batches of rows, transposed tiles.
+
+`tile_text` prints a register tile, `rows_text` and `sums_text` loops of a batch of rows, `transposed_text` a
+tile that is transposed in registers.
+
+Accumulators of a register tile are vectors of the machine, one or more for each row.
 
 gcc and clang keep an array of vectors in registers where every index is known once loops of fixed length
 are unrolled; the width of vectors is the prelude's PF_VECTOR, so one text serves all machines.  Where they
@@ -28,8 +33,10 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import For, RegisterTile, TurnedTile, Update
+from polyfuse.ir.loop_ir import For, RegisterTile, TransposedTile, Update
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Read
+
+# --- register tiles ---------------------------------------------------------------------------------------
 
 _UNROLL = '_Pragma("GCC unroll 32")'
 # Bytes of a vector at most; the prelude says how many the machine has.
@@ -142,6 +149,8 @@ def _at(read: Read, var: str, value: IndexExpr) -> Read:
     return Read(read.tensor, places, read.dtype, read.span)
 
 
+# --- batches of rows --------------------------------------------------------------------------------------
+
 # Loops over rows that are computed at once (`codegen.transforms.unroll_and_jam.batched_rows`), as C++: each
 # combines its totals.
 #
@@ -214,14 +223,17 @@ def _aligned(dtype: DType) -> str:
     return f"__attribute__((aligned(64))) {dtype.c_name}"
 
 
+# --- transposed tiles -------------------------------------------------------------------------------------
+
+
 def to_border(place: str, size: int, var: str, at: str) -> str:
     """How many elements it is from `at` to one that begins a line; `place` is that at index `var`."""
     to = f"(pf_i64)(-(__UINTPTR_TYPE__)&{place} % {LINE}) / {size}"
     return f"({{ const pf_i64 {var} = {at}; {to}; }})"
 
 
-def turned_text(printer: Printer, tile: TurnedTile, indent: str, ahead: bool = False) -> list[str]:
-    """The array, if there is one, and the call that fills it; `ahead`, the next lines are asked for."""
+def transposed_text(printer: Printer, tile: TransposedTile, indent: str, ahead: bool = False) -> list[str]:
+    """The array, if there is one, and the call that fills it; `ahead`, the next lines are prefetched."""
     row, lane, i1 = tile.row, tile.lane, indent + "  "
     array = scalar_name(tile.name)
     target = (array, str(tile.lanes), "1")

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.row_batch import ROW, first_row
 from polyfuse.codegen.c_printer import Printer
-from polyfuse.codegen.cpu.memory_ops import SoonPrinter
+from polyfuse.codegen.cpu.memory_ops import PrefetchPrinter
 from polyfuse.codegen.function import Skew, Task, Together, begin_of, end_of
 from polyfuse.ir.index_expr import binary
 from polyfuse.ir.loop_ir import Block, Declare, For, Prefetch, Store, nodes_of
 
 
-def iterations(task: Task, printer: SoonPrinter) -> list[str]:
+def iterations(task: Task, printer: PrefetchPrinter) -> list[str]:
     """Those from `begin` to `end`."""
     if task.skew is not None:
         return _skewed(task, task.skew, printer)
@@ -28,13 +28,13 @@ def iterations(task: Task, printer: SoonPrinter) -> list[str]:
     return _each(task, "pf_i64 it = begin", printer)
 
 
-def _each(task: Task, first: str, printer: SoonPrinter) -> list[str]:
+def _each(task: Task, first: str, printer: PrefetchPrinter) -> list[str]:
     """One by one, each found by its number."""
     head, decoded = f"  for ({first}; it < end; ++it) {{", _decode(task.loops, printer)
     return [head, *decoded, *printer.block(task.body, "    "), "  }"]
 
 
-def _in_rows(task: Task, printer: SoonPrinter) -> list[str]:
+def _in_rows(task: Task, printer: PrefetchPrinter) -> list[str]:
     """One by one; those in which only the innermost variable differs are a loop, so that the others, and what
     follows from them, are found once for all of these.
 
@@ -64,7 +64,7 @@ def _only_stores(body: Block) -> bool:
     return all(isinstance(n, For) and all(isinstance(x, (Declare, Store)) for x in n.body) for n in body)
 
 
-def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[str]:
+def _together(together: Together, one: list[str], printer: PrefetchPrinter) -> list[str]:
     """Several at a time, then fewer, or one by one."""
     rest = _together(together.rest, one, printer) if together.rest else one
     if len(together.loops) == 1:
@@ -81,7 +81,7 @@ def _together(together: Together, one: list[str], printer: SoonPrinter) -> list[
     ]
 
 
-def _places(together: Together, printer: SoonPrinter) -> tuple[list[str], tuple[str, ...]]:
+def _places(together: Together, printer: PrefetchPrinter) -> tuple[list[str], tuple[str, ...]]:
     """What finds the variables of all rows, and what each of the rows begins with."""
     (loops,) = together.loops
     if len(loops) == 1:
@@ -98,7 +98,7 @@ def _places(together: Together, printer: SoonPrinter) -> tuple[list[str], tuple[
     return found, tuple(f"const pf_i64 {x.var} = {x.var}_r[{ROW}];" for x in loops)
 
 
-def _skewed(task: Task, skew: Skew, printer: SoonPrinter) -> list[str]:
+def _skewed(task: Task, skew: Skew, printer: PrefetchPrinter) -> list[str]:
     """Each with a part of the next one in it. Its lines are not asked for where whole rows are, earlier."""
     decoded = _decode(task.loops, printer)
     lines = [

@@ -1,17 +1,19 @@
-"""A loop over what an owner updates, as C++: stretch by stretch, run by run.
+"""Loops over what an owner updates (`codegen.transforms.scatter`), as C++: by runs of one key, or row by row.
+
+Rows of several vectors go stretch by stretch, run by run (`owned_text`):
 
     for e by 1024:                           a stretch of indices
       skip it if its least and its greatest key say that nothing of it is in the share
       keys[..] = their keys;  list[..] = the iterations of the share
       for each run of iterations with one key in the list:
         acc[l] = y[key, f + l]               64 lanes in registers
-        for e in the run:  acc[l] += ...     while rows some places further in the list are asked for
+        for e in the run:  acc[l] += ...     while rows some places further in the list are prefetched
         y[key, f + l] = acc[l]
 
-Rows of as many lanes or less go otherwise (`codegen.cpu.scatter_printer`): where a run ends, it is found
-while rows are added, and not before.
+Rows of as many lanes or less go otherwise (`register_row_text`): where a run ends, it is found while rows are
+added, and not before.
 
-What is asked for: rows that data name (x[src[e], f]); where the list has gaps, rows in the order of e
+What is prefetched: rows that data name (x[src[e], f]); where the list has gaps, rows in the order of e
 (x[e, f]), which the hardware would fetch whole, with what other owners need; where the keys of a stretch lie
 too far apart for the caches, rows of the result.  Sorted keys have neither gaps nor such stretches.
 
@@ -35,7 +37,9 @@ from polyfuse.ir.loop_ir import Declare, For, Node, OwnedLoop, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read
 
-# Rows of a few vectors that an owner updates, as C++: one of them is in registers while the key is the same.
+# --- rows in registers ------------------------------------------------------------------------------------
+
+# Of rows of a few vectors one is in registers while the key is the same.
 #
 #     key = keys[list[0]];  acc[l] = y[key, l]
 #     for q in the list:
@@ -55,7 +59,7 @@ NOT_VECTORISED = '__asm__ volatile("");'
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRow:
+class RegisterRow:
     """A loop of an owner; what its iterations compute before the row, the loop over the row and its update;
     and lines that ask for rows of later iterations."""
 
@@ -81,8 +85,8 @@ class HeldRow:
         return [(f"{self.node.loop.var}_acc{k}", p) for k, p in enumerate(pieces(inner, self.size))]
 
 
-def held_text(printer: Printer, held: HeldRow, indent: str) -> list[str]:
-    """See the module docstring; after the list is there, and `asked` has what it needs."""
+def register_row_text(printer: Printer, held: RegisterRow, indent: str) -> list[str]:
+    """See the head of this section; after the list is there, and `asked` has what it needs."""
     _, inner, _ = held.row
     in_registers = list(_in_registers(printer, held, indent))
     if (trip_of(inner) or 0) * held.size > WIDTHS[0]:
@@ -101,7 +105,7 @@ def held_text(printer: Printer, held: HeldRow, indent: str) -> list[str]:
     ]
 
 
-def _in_memory(printer: Printer, held: HeldRow, indent: str) -> Iterator[str]:
+def _in_memory(printer: Printer, held: RegisterRow, indent: str) -> Iterator[str]:
     """Each iteration loads and stores its row."""
     e, (before, inner, update) = held.node.loop.var, held.row
     body = tuple(replace(n, indices=held.by_key) if n is update else n for n in inner.body)
@@ -112,7 +116,7 @@ def _in_memory(printer: Printer, held: HeldRow, indent: str) -> Iterator[str]:
     yield f"{indent}}}"
 
 
-def _in_registers(printer: Printer, held: HeldRow, indent: str) -> Iterator[str]:
+def _in_registers(printer: Printer, held: RegisterRow, indent: str) -> Iterator[str]:
     """A row stays until the key changes."""
     e, (before, _, update) = held.node.loop.var, held.row
     i1, i2, i3 = indent + "  ", indent + "    ", indent + "      "
@@ -138,7 +142,7 @@ def _in_registers(printer: Printer, held: HeldRow, indent: str) -> Iterator[str]
     yield f"{indent}}}"
 
 
-def _moved(printer: Printer, held: HeldRow, way: str, indent: str) -> Iterator[str]:
+def _moved(printer: Printer, held: RegisterRow, way: str, indent: str) -> Iterator[str]:
     """The row of the key is loaded, or stored."""
     place = printer.element(printer, held.row[2].buffer, held.by_key)
     for acc, p in held.parts:
@@ -147,7 +151,7 @@ def _moved(printer: Printer, held: HeldRow, way: str, indent: str) -> Iterator[s
         yield f"{indent}}}"
 
 
-def _updated(printer: Printer, held: HeldRow, acc: str, piece: For, indent: str) -> Iterator[str]:
+def _updated(printer: Printer, held: RegisterRow, acc: str, piece: For, indent: str) -> Iterator[str]:
     """What an iteration adds to a part of the row."""
     buffer, own = held.row[2].buffer, printer.element
 
@@ -159,7 +163,7 @@ def _updated(printer: Printer, held: HeldRow, acc: str, piece: For, indent: str)
     yield f"{indent}}}"
 
 
-def _lanes(printer: Printer, held: HeldRow, piece: For, indent: str) -> Iterator[str]:
+def _lanes(printer: Printer, held: RegisterRow, piece: For, indent: str) -> Iterator[str]:
     """The head of a loop over a part of a row; of one vector gcc 12 would make scalars."""
     trip = trip_of(piece) or 0
     rolled = " PF_ROLLED" if 4 <= trip <= WIDTHS[0] // held.size else ""
@@ -167,6 +171,8 @@ def _lanes(printer: Printer, held: HeldRow, piece: For, indent: str) -> Iterator
     yield f"{indent}for (int l = 0; l < {trip}; ++l) {{"
     yield f"{indent}  const pf_i64 {piece.var} = {printer.index(piece.lower)} + l;"
 
+
+# --- runs of one key --------------------------------------------------------------------------------------
 
 LINE = Core().line
 
@@ -217,8 +223,11 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         ]
     _, inner, update = row
     if _length(inner) * update.value.dtype.bytes <= FITTED.runs_held_bytes:
-        asked = [line for r in node.ahead for line in _asked(printer, node, inner, r, "q", "")]
-        return [*_until(node, inner, indent), *held_text(printer, HeldRow(node, row, asked), indent)]
+        asked = [line for r in node.ahead for line in _prefetches(printer, node, inner, r, "q", "")]
+        return [
+            *_until(node, inner, indent),
+            *register_row_text(printer, RegisterRow(node, row, asked), indent),
+        ]
     i1, i2 = indent + "  ", indent + "    "
     lines = [
         *_until(node, inner, indent),
@@ -313,7 +322,7 @@ def _strip(
 
 
 def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
-    """How much of the list is asked for ahead, by the kind of rows: all or nothing of it, in each stretch."""
+    """How much of the list is prefetched, by the kind of rows: all or nothing of it, in each stretch."""
     e = node.loop.var
     kinds = {_kind(node, r) for r in node.ahead}
     lines = []
@@ -327,20 +336,20 @@ def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
 
 
 def _before_run(printer: Printer, node: OwnedLoop, inner: For, indent: str) -> list[str]:
-    """What is asked for once in a run, so that long ones do not look for it: these are of sorted keys."""
+    """What is prefetched once in a run, so that long ones do not look for it: these are of sorted keys."""
     e = node.loop.var
     lines: list[str] = []
     for r in node.ahead:
         if _kind(node, r) == "far":
-            lines += _asked(printer, node, inner, r, f"{e}_k", indent)
+            lines += _prefetches(printer, node, inner, r, f"{e}_k", indent)
         elif _kind(node, r) == "gaps":
             lines.append(f"{indent}if ({e}_gaps) for (int q = {e}_k; q < {e}_next; ++q) {{")
-            lines += [*_asked(printer, node, inner, r, "q", indent + "  "), f"{indent}}}"]
+            lines += [*_prefetches(printer, node, inner, r, "q", indent + "  "), f"{indent}}}"]
     return lines
 
 
 def _kind(node: OwnedLoop, r: Read) -> str:
-    """The suffix of the variable that says how much of the list is asked for."""
+    """The suffix of the variable that says how much of the list is prefetched."""
     if r.tensor == node.update:
         return "far"
     return "count" if any(isinstance(i, EXPR_TYPES) for i in r.indices) else "gaps"
@@ -355,10 +364,10 @@ def _ahead(printer: Printer, node: OwnedLoop, inner: For, start: str, indent: st
     """Ask for rows that data name; in the first of several strips only."""
     first = "" if start.isdigit() else f"{start} == {bare(printer.index(inner.lower))} && "
     named = [r for r in node.ahead if _kind(node, r) == "count"]
-    return [line for r in named for line in _asked(printer, node, inner, r, "q", indent, first)]
+    return [line for r in named for line in _prefetches(printer, node, inner, r, "q", indent, first)]
 
 
-def _asked(
+def _prefetches(
     printer: Printer, node: OwnedLoop, inner: For, r: Read, q: str, indent: str, first: str = ""
 ) -> list[str]:
     """Ask for the row that the list needs some iterations after `q`."""

@@ -1,4 +1,10 @@
-"""Loops along which an address falls: gcc 12 counts their iterations by it, wrongly (docs/targets.md)."""
+"""What compilers get wrong or do badly in loops, and what is done about it (docs/targets.md).
+
+`falls` finds addresses that fall, `in_two_orders` prints loops with several large results twice,
+`with_kept_loops` marks vector loops whose rest is not to be written out.
+
+Where an address falls along a loop, gcc 12 counts its iterations by it, wrongly.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +39,8 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, depends_on, reads
+
+# --- addresses that fall ----------------------------------------------------------------------------------
 
 
 def falls(block: Block, begins: Mapping[str, IndexExpr] | None = None) -> bool:
@@ -77,6 +85,8 @@ def _falls(index: IndexExpr, loops: Mapping[str, IndexExpr]) -> bool:
     return any(factor < 0 and not found <= rising for found, factor in terms)
 
 
+# --- loops in two orders ----------------------------------------------------------------------------------
+
 # Loops that store several large results are there twice, once with instructions in the order of the text.
 #
 #     body(p, m, g):  for c @vec:  m[c] = f(m[c], g[c]);  p[c] = h(p[c], m[c])
@@ -108,7 +118,7 @@ def stores_several(loop: Node, large: Set[str]) -> bool:
     return len({n.buffer for n in stores} & large) > 1 and not any(map(has_function, values_of(loop.body)))
 
 
-def two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequence[str]) -> str:
+def in_two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequence[str]) -> str:
     """A function's text in both orders, and under its name the choice: in order where pointers are alike."""
     head = f"void {name}("
     given = ", ".join(p.split()[-1].lstrip("*") for p in parameters)
@@ -128,6 +138,8 @@ def two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequence[
         ]
     )
 
+
+# --- loops that stay loops --------------------------------------------------------------------------------
 
 # Vector loops whose rest compilers must not write out.
 #

@@ -57,7 +57,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Read
 from polyfuse.source import Span
 
-# Where elements are in a function of a GPU, and whether two functions differ in names only.
+# --- addresses, and functions that differ in names only ---------------------------------------------------
 
 
 NONE: frozenset[str] = frozenset()
@@ -102,6 +102,8 @@ class DeviceAddresses(Addresses):
     def reported(self, printer: Printer, value: str, bound: str, number: int) -> str:
         return f"pf_checked({bare(value)}, {bare(bound)}, {number}, status)"
 
+
+# --- printing ---------------------------------------------------------------------------------------------
 
 # Loops with so many iterations or fewer are unrolled, so that arrays stay in registers.
 MOST_UNROLLED = 16

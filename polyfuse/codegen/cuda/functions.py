@@ -16,7 +16,7 @@ from polyfuse.codegen.cuda.pipeline import LOOPS
 from polyfuse.codegen.cuda.spmd import TX, TY, DeviceTask, Spmd, compare, guarded, merged
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, PassContext
-from polyfuse.codegen.transforms.outline import tasks_of
+from polyfuse.codegen.transforms.outline import outlined
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -43,7 +43,7 @@ def lower_device(
     if kernel.parts:
         return [_joined(kernel, copied, cx)]
     found = []
-    for t in tasks_of(kernel, _loops(kernel, cx)):
+    for t in outlined(kernel, _loops(kernel, cx)):
         spare = threads > prod(kernel.threads)
         place = compare("lt", TY, as_index(kernel.threads[1])) if spare else None
         mapped = Spmd(kernel, copied, cx, mask=place)
@@ -133,7 +133,7 @@ def _several_at_once(
     own = any(b.scope is Scope.SHARED for b in task.kernel.buffers)
     if most == 1 or own or not task.loops:
         return task
-    (only,) = tasks_of(part, _loops(part, cx))
+    (only,) = outlined(part, _loops(part, cx))
     free = Spmd(part, copied, cx).task(only)
     if _waits(free, copied):
         return task
@@ -174,7 +174,7 @@ def _joined(kernel: Kernel, copied: frozenset[str], cx: PassContext) -> DeviceTa
     aligned: dict[str, int] = {}
     shared: list[Buffer] = []
     for part in kernel.parts:
-        for t in tasks_of(part, _loops(part, cx)):
+        for t in outlined(part, _loops(part, cx)):
             task = _part(part, t, kernel, copied, shared, cx)
             if nests:
                 nests.append(Barrier(BarrierScope.GRID, "all blocks have done the part before"))

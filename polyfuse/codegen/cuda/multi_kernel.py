@@ -13,6 +13,8 @@ whatever they had to do before.
 
 A launch takes 4,096 bytes of arguments on every driver.  Where that is not enough they are cells of a table
 in the memory of the device, a row for each kernel.
+
+`pack_function` and `staged_function` print them; `together` and `staged` say how they are launched.
 """
 
 from __future__ import annotations
@@ -246,8 +248,8 @@ def _by_halves(
     ]
 
 
-# Launches of a GPU that run several kernels: their functions as text, and how they are launched.
-#
+# --- launches ---------------------------------------------------------------------------------------------
+
 # Kernels of one form share a function.  What such functions declare of shared memory adds up, for the
 # compiler gives each its own.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyfuse.codegen.common_passes import COMMON
-from polyfuse.codegen.cuda.vectorize import VectorAccess, keep_sums, thread_tiles
+from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.scalar_replacement import uncombined
-from polyfuse.codegen.transforms.wide_accumulators import long_totals
+from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
 
 
@@ -40,7 +40,7 @@ LOOPS = Pipeline(
         Pass(
             "wide-accumulators:columns",
             "totals of long loops are added up in pieces, in double",
-            on_block(lambda k, b, cx: long_totals(k, b, cx.numbers)),
+            on_block(lambda k, b, cx: wide_column_totals(k, b, cx.numbers)),
         ),
     ),
 )
@@ -56,7 +56,7 @@ THREADS = Pipeline(
         Pass(
             "scalar-replacement:vector-sums",
             "sums of a vector's elements over a loop are an array of the thread",
-            on_block(lambda k, b, cx: keep_sums(k, b, cx.numbers)),
+            on_block(lambda k, b, cx: vector_sums_in_registers(k, b, cx.numbers)),
         ),
     ),
 )

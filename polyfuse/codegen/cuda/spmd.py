@@ -41,6 +41,8 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, IndexValue, Read, walk
 
+# --- masks of a part of a joined kernel -------------------------------------------------------------------
+
 # Threads that have no place in a part of a joined kernel do nothing there, but they wait with the others.
 #
 #     red[tx] = a; a = red[0]         becomes          if (ty < 1) { red[tx] = a }
@@ -173,6 +175,8 @@ def _outside_loop(loop: For) -> Node:
 def _on_indices(cond: Expr) -> bool:
     return not any(isinstance(x, Read) for x in walk(cond))
 
+
+# --- what a thread does -----------------------------------------------------------------------------------
 
 WARP = 32
 TX, TY = IVar("tx"), IVar("ty")

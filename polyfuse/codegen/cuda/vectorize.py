@@ -1,4 +1,8 @@
-"""Loops over the elements of a vector access memory once: aligned loads before, stores after.
+"""Vectors and tiles of a GPU's thread: vector accesses, sums of vectors in registers, register tiles.
+
+`VectorAccess`, `vector_sums_in_registers` and `thread_tiles` are passes (`codegen.cuda.pipeline`).
+
+Loops over the elements of a vector access memory once: aligned loads before, stores after.
 
     for v in 0..4: y[4*tx + v] = x[4*tx + v] + b
 becomes
@@ -51,6 +55,8 @@ from polyfuse.ir.tensor_graph import (
     reads,
     walk,
 )
+
+# --- vector accesses --------------------------------------------------------------------------------------
 
 VECTOR_BYTES = 16
 _MEMORY = (Scope.ARGUMENT, Scope.GLOBAL, Scope.SHARED)
@@ -161,6 +167,8 @@ def _uses(e: Expr, var: str) -> bool:
     return False
 
 
+# --- sums of vectors --------------------------------------------------------------------------------------
+
 # Sums of a vector's elements over a loop around it are kept in a small array of the thread.
 #
 #     for k: for v in 0..4: y[4*tx + v] += a[k] * b[k, 4*tx + v]
@@ -175,7 +183,7 @@ class _Found:
     guards: tuple[Expr, ...]
 
 
-def keep_sums(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def vector_sums_in_registers(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such sums in arrays, around the outermost loop that allows it."""
     sequential = (Coordinate.SEQ, Coordinate.ROUND)
     return map_outermost(
@@ -197,7 +205,7 @@ def _around(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> list[No
             total = If(cond, (total,))
         after.append(total)
         loop = replace(loop, body=_redirected(loop.body, u, name, lane))
-    inner = loop if before else replace(loop, body=keep_sums(kernel, loop.body, numbers))
+    inner = loop if before else replace(loop, body=vector_sums_in_registers(kernel, loop.body, numbers))
     return [*before, inner, *after]
 
 
@@ -257,6 +265,8 @@ def _redirected(block: Block, update: Update, name: str, lane: IVar) -> Block:
 
     return map_nodes(block, change)
 
+
+# --- register tiles ---------------------------------------------------------------------------------------
 
 # Sums of products over a tile of rows and a vector of columns stay in registers of a GPU's thread.
 #

@@ -1,4 +1,6 @@
-"""The CPU's totals of lanes: an array of partial results becomes one number, in vectors to the end.
+"""Horizontal reductions of a CPU: the lanes of one vector, and those of several rows at once.
+
+An array of partial results becomes one number, in vectors to the end.
 
 A tree of loops would do as well, but gcc unrolls loops of 16 and fewer iterations before it looks for
 vectors, and takes the array apart element by element: half of the time of a softmax over 128 columns.
@@ -12,6 +14,8 @@ from string import Template
 
 from polyfuse.codegen.math.headers import blocks, read
 from polyfuse.ir.dtypes import F32, F64, I32, I64, DType
+
+# --- horizontal reductions --------------------------------------------------------------------------------
 
 OPS = ("sum", "prod", "max", "min")
 DTYPES = (F32, F64, I32, I64)
@@ -66,6 +70,8 @@ def _elements(vector: str, first: int, count: int) -> str:
     return ", ".join(f"{vector}[{first + k}]" for k in range(count))
 
 
+# --- batched horizontal reductions ------------------------------------------------------------------------
+
 # Totals of several rows at once: as many vectors of lanes as a vector has lanes become one, in log2 steps.
 #
 #     a = a0 a1 a2 a3         a0+a2 b0+b2 a1+a3 b1+b3 ┐
@@ -73,8 +79,8 @@ def _elements(vector: str, first: int, count: int) -> str:
 #     c, d alike              c0+c2 d0+d2 c1+c3 d1+d3 ┘
 #
 # Each step puts parts of two vectors into two others and combines these: for each row there are two
-# instructions that move lanes, and one that computes.  Of one row alone (`codegen.math.vector_reduce`) each
-# step waits for the one before, and works on half as many lanes.
+# instructions that move lanes, and one that computes.  Of one row alone each step waits for the one before,
+# and works on half as many lanes.
 
 
 _WIDTHS = (64, 32, 16)

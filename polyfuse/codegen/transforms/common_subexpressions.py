@@ -1,4 +1,4 @@
-"""What several loops of a row make of elements of 16 bits is made once, and kept as f32 for the row.
+"""Common subexpressions of loops: what several make of elements of 16 bits is made once, and kept as f32.
 
     for l: s += f32(x[t, l]) + b[l]                 for l: q = f32(x[t, l]) + b[l];  z[l] = q;  s += q
     m = s / N                                 ->    m = s / N
@@ -30,7 +30,7 @@ from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, walk
 _PLAIN = (Declare, Store, Update)
 
 
-def kept_rows(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
+def common_subexpressions(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
     """The block, with such rows in arrays of their own; `numbers` numbers them."""
     unchanged = frozenset(b.tensor for b in kernel.unchanged)
 

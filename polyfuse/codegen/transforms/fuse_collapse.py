@@ -1,4 +1,8 @@
-"""Loops over a row, one after the other, become one where each element needs its own only.
+"""Two loops become one: neighbours over one row (loop fusion), and nested ones that add (loop collapse).
+
+`fuse_loops` and `collapse_reductions` are passes.
+
+Loops over a row, one after the other, become one where each element needs its own only.
 
     for c @vec: s[c] = 0                                     for c @vec:
     for c @vec: s[c] sum= x[c] + x[c + 1] + x[c + 2]   ->      s[c] = 0; s[c] sum= x[c] + x[c + 1] + x[c + 2]
@@ -22,18 +26,18 @@ from polyfuse.ir.loop_ir import Block, For, If, Node, Update, map_nodes, substit
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, depends_on, reads
 
+# --- loop fusion ------------------------------------------------------------------------------------------
 
-def merged_rows(kernel: Kernel, block: Block) -> Block:
+
+def fuse_loops(kernel: Kernel, block: Block) -> Block:
     """See the module docstring."""
     result: list[Node] = []
     for node in block:
         match node:
             case For():
-                node = replace(node, body=merged_rows(kernel, node.body))
+                node = replace(node, body=fuse_loops(kernel, node.body))
             case If():
-                node = replace(
-                    node, then=merged_rows(kernel, node.then), other=merged_rows(kernel, node.other)
-                )
+                node = replace(node, then=fuse_loops(kernel, node.then), other=fuse_loops(kernel, node.other))
             case _:
                 pass
         if result and (whole := _merged(kernel, result[-1], node)):
@@ -53,6 +57,8 @@ def _merged(kernel: Kernel, a: Node, b: Node) -> For | None:
     return replace(a, body=(*a.body, *at(b, IVar(a.var))))
 
 
+# --- loop collapse ----------------------------------------------------------------------------------------
+
 # Sums over two loops are summed in one, where lanes would run along a short one again and again.
 #
 #     for g in 0..16:                                       for v in 0..2048 @vec:
@@ -60,16 +66,15 @@ def _merged(kernel: Kernel, a: Node, b: Node) -> For | None:
 #
 # Lanes are added up once, not for each g.  The digits of v are the same for all lanes of a step
 # (`codegen.analysis.periodicity.by_steps`), so the inner loop is whole steps of a vector or more.  Of longer
-# sums so many g
-# go together as lanes may add: lanes are single precision, and what they are added to is not
+# sums so many g go together as lanes may add: lanes are single precision, and what they are added to is not
 # (`codegen.transforms.wide_accumulators`).
 #
 #     for g in 0..1024:                                     for p in 0..8:
 #       for k in 0..128 @vec: acc += ...              ->      for v in 16384 p..16384 (p + 1) @vec: acc += ...
 
 
-def sums_in_one(block: Block, core: Core) -> Block:
-    """See the module docstring."""
+def collapse_reductions(block: Block, core: Core) -> Block:
+    """See the head of this section."""
     return map_nodes(block, lambda n: _changed(n, core) if isinstance(n, For) else n)
 
 
@@ -87,7 +92,7 @@ def _changed(outer: For, core: Core) -> Node:
     if lanes < FITTED.sums_in_one_fewest_lanes or rows < 2 or length // lanes > FITTED.sums_in_one_most_steps:
         return outer
     if not all(_along(r, inner.var) for e in values_of(inner.body) for r in reads(e)):
-        return outer  # tiles that are turned around need both loops
+        return outer  # tiles that are transposed need both loops
     v = IVar(inner.var)
     digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
     body = substituted(inner.body, digits)

@@ -1,4 +1,10 @@
-"""Functions and divisions of values that a loop does not change are computed once, before it.
+"""Loop-invariant code motion: what a loop does not change is computed before it.
+
+`hoist`                  the same for all lanes: a scalar
+`hoist_columns`          a value for each lane: an array; of a task's rows `hoist_task_columns` does so
+`hoist_conversions`      rows of 16 bits that all iterations read: an array of f32
+
+Of scalars, functions and divisions are moved:
 
     for c1 in 0..C:                             h0 = log(s)
       y[c0, c1] = x[c0, c1] - log(s)     ->     for c1 in 0..C:
@@ -37,6 +43,8 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, ma
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, depends_on
 
+# --- scalars ----------------------------------------------------------------------------------------------
+
 # Iterations of these loops are shared out; what they have in common is computed by each.
 _SHARED = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
 
@@ -64,6 +72,8 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
     return tuple(result)
 
 
+# --- columns ----------------------------------------------------------------------------------------------
+
 # Functions and divisions of what stands in a column are computed once, before the rows; what lies apart in
 # memory is gathered once.
 #
@@ -75,13 +85,13 @@ def _block(block: Block, alias: Mapping[str, str], numbers: itertools.count[int]
 #       for v in 0..V @vec:                        ->     for t in 0..T:
 #         y[t, v] = x[t] * p[v, 1]                          for v in 0..V @vec:  y[t, v] = x[t] * k[v]
 #
-# What is the same for all lanes, `codegen.transforms.invariant_motion` moves; here each lane has a value of
-# its own, and they are kept in an array that stays in L1.  Where rows are shared out, each chunk of them
-# begins with its own array. No value changes, and only what every row computes is moved.
+# What is the same for all lanes, `hoist` moves; here each lane has a value of its own, kept in an array that
+# stays in L1.  Where rows are shared out, each chunk of them begins with its own array.  No value changes,
+# and only what every row computes is moved.
 
 
-def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
-    """See the module docstring. `numbers` numbers the arrays, which are made for a core."""
+def hoist_columns(kernel: Kernel, block: Block, numbers: itertools.count[int], core: Core) -> Block:
+    """See the head of this section. `numbers` numbers the arrays, which are made for a core."""
     result: list[Node] = []
     for node in block:
         match node:
@@ -90,18 +100,18 @@ def column_values(kernel: Kernel, block: Block, numbers: itertools.count[int], c
             ):
                 rows = _Rows(kernel, written((node,), aliases(kernel)), numbers, kept_room(core))
                 body = rows.block(node.body)
-                result += [*rows.before, replace(node, body=column_values(kernel, body, numbers, core))]
+                result += [*rows.before, replace(node, body=hoist_columns(kernel, body, numbers, core))]
             case For():
-                result.append(replace(node, body=column_values(kernel, node.body, numbers, core)))
+                result.append(replace(node, body=hoist_columns(kernel, node.body, numbers, core)))
             case If():
-                then, other = (column_values(kernel, b, numbers, core) for b in (node.then, node.other))
+                then, other = (hoist_columns(kernel, b, numbers, core) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)
     return tuple(result)
 
 
-def task_with_column_values(kernel: Kernel, task: Task, numbers: itertools.count[int], core: Core) -> Task:
+def hoist_task_columns(kernel: Kernel, task: Task, numbers: itertools.count[int], core: Core) -> Task:
     """The same for rows that are handed out."""
     if (
         task.together
@@ -185,6 +195,8 @@ class _Columns(Moved):
         return (*arrays, replace(self.lane, body=stores, lanes=())) if stores else ()
 
 
+# --- conversions ------------------------------------------------------------------------------------------
+
 # Rows of 16 bits that all iterations of a task read become f32 once, in an array of the task.
 #
 #     for t in 0..T @blk:                        for l in 0..64:  w[l] = f32(g[l])
@@ -202,7 +214,7 @@ class _Columns(Moved):
 _Row = tuple[str, tuple[Index, ...]]  # a tensor, and its leading indices
 
 
-def widened(kernel: Kernel, task: Task, core: Core) -> Task:
+def hoist_conversions(kernel: Kernel, task: Task, core: Core) -> Task:
     """The task, with such rows as f32."""
     shared = () if task.together else _shared(task.loops)
     search = _Search({b.tensor: b.extents for b in kernel.unchanged if b.extents == b.shape}, shared)

@@ -1,4 +1,4 @@
-"""What a loop reads of the steps before stays in scalars.
+"""Scalar replacement of recurrences: what a loop reads of the steps before stays in scalars.
 
     for t in 2..T:                                       p2 = s[0];  p1 = s[1]
       s[t] = a * s[t - 1] + b * s[t - 2] + x[t]    ->    for t in 2..T:
@@ -44,7 +44,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read
 
 
-def carried(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def loop_carried_scalars(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such values in scalars; `numbers` numbers them."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
     found: list[str] = []

@@ -66,7 +66,7 @@ _EXTREMES = ("min", "max")
 CHOSEN = (F32, F64, I32, I64)
 
 
-def terms_first(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+def distribute_recurrences(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
     """See the module docstring. `numbers` numbers the arrays."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
 
@@ -241,7 +241,7 @@ def _takes_long(e: Expr) -> bool:
 # Not where indices are checked: what is reported is the index that data had.
 
 
-def placed(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def distribute_scatters(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers the arrays."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
 

@@ -1,4 +1,4 @@
-"""Instances of statements become stores and updates of buffers; what is stored and read again, scalars.
+"""From kernel IR to loop IR: instances of statements become stores and updates; what is read again, scalars.
 
     s[c0, c1] = x[c0, c1] + b[c1]; acc sum= s[c0, c1]
 becomes
@@ -16,7 +16,7 @@ from polyfuse.ir.loop_ir import Block, Declare, Exec, For, If, Node, Store, Upda
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, map_expr, map_index, reads
 
 
-def bodies(kernel: Kernel, block: Block) -> Block:
+def lower_statements(kernel: Kernel, block: Block) -> Block:
     """Each instance as what it does to a buffer."""
 
     def body(node: Node) -> Node:
@@ -54,7 +54,7 @@ def _storage_indices(buffer: Buffer, indices: tuple[Index, ...]) -> tuple[Index,
     return () if buffer.scope is Scope.REGISTER else buffer.storage_index(indices)
 
 
-def forwarded(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def forward_stores(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """A value that is stored and read again in the same block is kept in a scalar (the module docstring)."""
     result: list[Node] = []
     rest = list(block)
@@ -62,9 +62,9 @@ def forwarded(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Bl
         node = rest.pop(0)
         match node:
             case For():
-                result.append(replace(node, body=forwarded(kernel, node.body, numbers)))
+                result.append(replace(node, body=forward_stores(kernel, node.body, numbers)))
             case If():
-                then, other = (forwarded(kernel, b, numbers) for b in (node.then, node.other))
+                then, other = (forward_stores(kernel, b, numbers) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case Store(buffer, indices, value) if _reread(node, rest):
                 name = f"%f{next(numbers)}"

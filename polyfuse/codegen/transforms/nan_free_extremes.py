@@ -1,4 +1,4 @@
-"""Extremes that need not look for NaN, since whatever depends on them is NaN without them.
+"""Fast-math where it is exact: extremes need not look for NaN if all that depends on them is NaN anyway.
 
     m[r] = max[k](u[r, k])              a NaN among the u[r, k] is one among the e[r, k], so d[r] is NaN,
     e[r, k] = exp(u[r, k] - m[r])       and y[r, k] for all k, whatever m[r] is: the comparison and the
@@ -29,7 +29,7 @@ _STRICT = (*with_trait(Trait.STRICT), *SHORT.values())
 Names = tuple[str, ...]
 
 
-def spare_nan(kernel: Kernel, block: Block) -> Block:
+def nan_free_extremes(kernel: Kernel, block: Block) -> Block:
     """The updates of such extremes do without NaN."""
     spared = {s.target for s in kernel.graph.statements if _is_spared(kernel, s)}
 

@@ -1,4 +1,6 @@
-"""Top-level loops become functions: chunks of a parallel nest, or one serial piece.
+"""Outlining: top-level loops become functions, and steps that workers share kernels of their own.
+
+`outlined` makes a function of chunks of a parallel nest, or of one serial piece.
 
 Scalars are declared in the smallest block that holds all their uses.
 """
@@ -17,7 +19,7 @@ from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, sta
 from polyfuse.ir.tensor_graph import statement_reads
 
 
-def tasks_of(kernel: Kernel, block: Block) -> list[Task]:
+def outlined(kernel: Kernel, block: Block) -> list[Task]:
     """Each parallel nest is a task of its own; what lies between runs serially, in order."""
     tasks: list[Task] = []
     serial: list[Node] = []
@@ -108,6 +110,8 @@ def _uses(node: Node, name: str) -> bool:
         case _:
             return False
 
+
+# --- parts of shared steps --------------------------------------------------------------------------------
 
 # Kernels whose steps workers share, as one kernel for each part of a step.
 #

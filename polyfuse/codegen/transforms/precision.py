@@ -1,4 +1,11 @@
-"""Functions whose results are kept in 16 bits only are computed as exactly as that takes.
+"""Mixed precision: what values of 16 bits need, and no more.
+
+`short_functions`      functions whose results are kept in 16 bits only are as exact as that takes
+`rounded_once`         values of 16 bits that a loop reads again stay f32, rounded
+`plain_copies`         copies convert nothing
+`normal_names`         which values cannot be denormal
+
+Functions, as exact as it takes:
 
     e[k] = exp(x[k] - m)                     e[k] = short_exp(x[k] - m)
     d = sum[k](e[k])                  ->     d = sum[k](e[k])
@@ -41,6 +48,8 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+# --- short functions --------------------------------------------------------------------------------------
+
 # A short function's largest relative error.
 UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
@@ -50,7 +59,7 @@ MOST = 2
 _NOT_NEGATIVE = with_trait(Trait.POSITIVE)
 
 
-def with_short_functions(kernel: Kernel) -> Kernel:
+def short_functions(kernel: Kernel) -> Kernel:
     """The kernel with short functions where they do."""
     graph = kernel.graph
     if not any(_begins(e) for s in graph.statements for e in walk(s.expr)):
@@ -205,6 +214,8 @@ def _errors(graph: TensorGraph, values: list[Expr]) -> int:
     return max(most, *of.values(), 0)
 
 
+# --- values that are read again ---------------------------------------------------------------------------
+
 # Values of 16 bits that a loop computes and reads again stay f32, rounded.
 #
 #     for l: h = f16(f(x[l]))                    for l: q = f(x[l]);  h = f32(f16(q))
@@ -262,6 +273,8 @@ def _widened(body: Block, names: set[str]) -> Block:
     return map_nodes(map_values(body, expr, lambda i: i), declared)
 
 
+# --- copies -----------------------------------------------------------------------------------------------
+
 # Values of 16 bits that a vector loop only copies stay as they are.
 #
 #     for l: y[l] = f16(f32(x[i, l]))     ->     for l: y[l] = x[i, l]
@@ -270,7 +283,7 @@ def _widened(body: Block, names: set[str]) -> Block:
 # NaN is.  A loop that does something else as well keeps them: halves and floats do not fill the same vectors.
 
 
-def copied(block: Block) -> Block:
+def plain_copies(block: Block) -> Block:
     """The block, with such loops as copies."""
     return map_nodes(block, _loop)
 
@@ -291,9 +304,11 @@ def _copy(node: Node) -> Store | None:
             return None
 
 
+# --- normal numbers ---------------------------------------------------------------------------------------
+
 # Which values are normal numbers or 0, where a core makes 0 of the denormal results of its arithmetic.
 #
-# What is only read, chosen or turned around (`max(x, b)`, `-x`) may be denormal as the memory it comes from.
+# What is only read, chosen or negated (`max(x, b)`, `-x`) may be denormal as the memory it comes from.
 # An instruction that takes denormals for 0 is right for the others (`pf_narrow_normal_bf16`).
 
 

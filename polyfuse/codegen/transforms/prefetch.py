@@ -1,13 +1,18 @@
-"""Rows that are to be fetched ahead (`Buffer.ahead`): loops over their cache lines in the last phase.
+"""Prefetch of the next row, by loops over its cache lines: in the last phase of a row, or in its last pass.
 
-Memory is idle while the last phase computes.  Short rows are asked for as one:
+`prefetch_rows` and `prefetch_next_row` are passes; which tensors they are for, `layers.mapping.memory_hints`
+says.  Lines shortly before their use are prefetched where loops are printed (`codegen.cpu.memory_ops`).
+
+Rows of `Buffer.ahead` have loops over their lines in the last phase.
+
+Memory is idle while the last phase computes.  Short rows are prefetched as one:
 
     for t:                            for t:
       phases                            phases
       for h: y[t, h] = x[t, h] ...      if t + 1 < T:  for l in 0..H by 16:  fetch x[t + 1, l]
                                         for h: y[t, h] = x[t, h] ...
 
-A core has only so many requests under way: long rows are asked for in pieces, as the phase goes on:
+A core has only so many requests under way: long rows are prefetched in pieces, as the phase goes on:
 
                                       for t:
                                         phases
@@ -38,6 +43,8 @@ from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Prefetch, Store, 
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Index, IndexValue, Read, reads
 
+# --- rows while the last phase runs -----------------------------------------------------------------------
+
 LINE_BYTES = Core().line
 
 
@@ -46,17 +53,17 @@ WHOLE = 128  # a strip has whole vectors for every accumulator
 _Row: TypeAlias = tuple[Buffer, tuple[IndexExpr, ...]]  # a tensor, and where its rows are
 
 
-def fetch_ahead(kernel: Kernel, block: Block) -> Block:
+def prefetch_rows(kernel: Kernel, block: Block) -> Block:
     """See the module docstring."""
     chosen = [b for b in kernel.buffers if b.ahead]
 
     def change(node: Node) -> Node:
-        return _with_fetches(node, chosen) if isinstance(node, For) else node
+        return _with_prefetches(node, chosen) if isinstance(node, For) else node
 
     return map_nodes(block, change) if chosen else block
 
 
-def _with_fetches(rows: For, chosen: list[Buffer]) -> For:
+def _with_prefetches(rows: For, chosen: list[Buffer]) -> For:
     """The loop over rows with the next one's lines fetched in its last loop; other loops stay."""
     phases = [k for k, n in enumerate(rows.body) if isinstance(n, For)]
     found = [(b, lead) for b in chosen if (lead := _leading(rows, b.tensor)) is not None]
@@ -135,7 +142,9 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
     return tuple(mine[0][:-2]) if mine else None  # type: ignore[arg-type]
 
 
-# The last pass over a row asks for the lines of the next one (`Buffer.soon`).
+# --- the next row -----------------------------------------------------------------------------------------
+
+# The last pass over a row prefetches the lines of the next one (`Buffer.soon`).
 #
 #     for c:                                  for c:
 #       for n, i: s = s + x[n, c, i]            for n, i: s = s + x[n, c, i]
@@ -151,13 +160,13 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
 
 
-def next_rows(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tuple[Task, ...]:
-    """See the module docstring."""
+def prefetch_next_row(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tuple[Task, ...]:
+    """See the head of this section."""
     soon = [b for b in kernel.arguments if b.soon and not b.ahead]
-    return tuple(_asking(t, soon, core) for t in tasks) if soon else tasks
+    return tuple(_prefetching(t, soon, core) for t in tasks) if soon else tasks
 
 
-def _asking(task: Task, soon: list[Buffer], core: Core) -> Task:
+def _prefetching(task: Task, soon: list[Buffer], core: Core) -> Task:
     alone = task.together is None and task.skew is None and task.jammed == 1 and task.time is None
     if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.next_rows_least_rows:
         return task

@@ -1,4 +1,8 @@
-"""Sums of products over tiles of rows and columns stay in vector registers while they are summed.
+"""Register tiling: sums of products stay in vector registers, and what follows reads them there.
+
+`register_tiles` and `fuse_tile_epilogues` are passes.  Tiles are chosen before (`layers.contractions`).
+
+A tile of rows and columns is summed in registers.
 
     for k:                                          t[6, 16] = 0
       for m in 6*c0..min(M, 6*c0 + 6):              for k:  for i in 0..6:  for j in 0..16:
@@ -40,6 +44,8 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, map_index, plain_variables
+
+# --- tiles ------------------------------------------------------------------------------------------------
 
 # Bytes of the accumulators of a tile at most: all registers of a machine with 32 of 64 bytes. A tile that
 # reads its lanes in place has vectors of the longest kind.
@@ -291,7 +297,9 @@ def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
     return spans.get(index.name) if known and isinstance(index, IVar) else None
 
 
-# What follows a tile reads its sums where the tile has left them, not from an array that they are copied to.
+# --- epilogues --------------------------------------------------------------------------------------------
+
+# An epilogue reads the sums of its tile where the tile has left them, not from an array of copies.
 #
 #     t[6, 16] = ...                                           t[6, 16] = ...
 #     for m in 6*c0..min(M, 6*c0 + 6):                         for m in 6*c0..min(M, 6*c0 + 6):
@@ -305,7 +313,7 @@ def span_of(kernel: Kernel, update: Update, var: str) -> range | None:
 # three channels, such copies took as long as all else that follows.
 
 
-def follow_tiles(kernel: Kernel, block: Block) -> Block:
+def fuse_tile_epilogues(kernel: Kernel, block: Block) -> Block:
     """The block without such copies."""
     local = {b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL}
     uses = _uses(block)

@@ -1,4 +1,8 @@
-"""The rest of a row of windows or functions is one more vector, which computes some elements again.
+"""Vector epilogues: the rest of a row that goes in whole vectors.
+
+`overlapping_tails` makes one more vector of it, which begins earlier; `narrow_vectors` shorter ones.
+
+The rest of a row of windows or functions computes some elements again.
 
     for c in 0..62 @vec: y[c] = x[c] + x[c + 1]     ->     for c in 0..48 @vec:   y[c] = x[c] + x[c + 1]
                                                            for c in 46..62 @vec:  y[c] = x[c] + x[c + 1]
@@ -29,11 +33,13 @@ from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, values_of
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Read, reads, walk
 
+# --- overlapping tails ------------------------------------------------------------------------------------
+
 # Numbers of 16 bits have rests of their own (`codegen.cpu.vectorize.predicated_tails`).
 LEAST_BYTES = 4
 
 
-def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
+def overlapping_tails(kernel: Kernel, block: Block, core: Core, numbers: itertools.count[int]) -> Block:
     """See the module docstring. `numbers` numbers arrays of what is summed up."""
     totals = any(isinstance(n, For) and n.lanes for n in block)
     made: list[Node] = []
@@ -43,9 +49,9 @@ def overlapping_ends(kernel: Kernel, block: Block, core: Core, numbers: itertool
                 declared, row, sums = _sums_apart(kernel, n, numbers)
                 made += [*declared, *_with_end(row, core), *sums] if repeats(kernel, row) else [n]
             case For():
-                made.append(replace(n, body=overlapping_ends(kernel, n.body, core, numbers)))
+                made.append(replace(n, body=overlapping_tails(kernel, n.body, core, numbers)))
             case If():
-                then, other = (overlapping_ends(kernel, b, core, numbers) for b in (n.then, n.other))
+                then, other = (overlapping_tails(kernel, b, core, numbers) for b in (n.then, n.other))
                 made.append(replace(n, then=then, other=other))
             case _:
                 made.append(n)
@@ -64,7 +70,7 @@ def _is_worth(kernel: Kernel, row: For, core: Core, totals: bool) -> bool:
         return False
     if not has_window(row) and (totals or not takes_long(row)):
         return False
-    if trip > FITTED.overlapping_ends_longest_past and _goes_past(kernel, row):
+    if trip > FITTED.overlapping_ends_longest_past and _is_streamed(kernel, row):
         return False
     return _is_long(row, trip % lanes, lanes)
 
@@ -104,8 +110,8 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
     return rest // half + rest % half // quarter + rest % quarter >= FITTED.overlapping_ends_fewest_steps
 
 
-def _goes_past(kernel: Kernel, row: For) -> bool:
-    """Is something stored past the caches?"""
+def _is_streamed(kernel: Kernel, row: For) -> bool:
+    """Is something streamed?"""
     past = {b.tensor for b in kernel.buffers if b.past}
     return any(isinstance(n, Store) and n.buffer in past for n in row.body)
 
@@ -129,6 +135,8 @@ def repeats(kernel: Kernel, row: For) -> bool:
     return True
 
 
+# --- short rows -------------------------------------------------------------------------------------------
+
 # Short rows as loops over vectors of the lengths that a machine has.
 #
 #     for f in 0..13 @vec:  y[d[e], f] += x[e, f]     ->     f in 0..8 @vec, f in 8..12 @vec, f in 12..13
@@ -136,8 +144,7 @@ def repeats(kernel: Kernel, row: For) -> bool:
 #
 # Of a length that fills no vector compilers make as many scalars.  Iterations of a vector loop have elements
 # of their own.  What is only stored, and not read, is computed again where that takes fewer steps.  Functions
-# are
-# left: as scalars they take longer than vectors of which a part is in vain (`codegen.c_printer`).  So are
+# are left: as scalars they take longer than vectors of which a part is in vain (`codegen.c_printer`).  So are
 # totals of columns, which stay in registers.
 
 
@@ -145,7 +152,7 @@ def repeats(kernel: Kernel, row: For) -> bool:
 WIDTHS = (64, 32, 16)
 
 
-def rows_in_pieces(kernel: Kernel, task: Task) -> Task:
+def narrow_vectors(kernel: Kernel, task: Task) -> Task:
     """The task, with short loops of what its iterations do cut."""
 
     def cut(node: Node) -> Node | Block:

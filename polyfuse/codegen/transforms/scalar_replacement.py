@@ -1,8 +1,13 @@
-"""Updates of one element over inner loops go through a scalar, added under the guards that they had.
+"""Scalar replacement: an element of memory lives in a scalar while a loop updates it.
 
-for j:                       acc = 0
-  y[i] sum= x[i, j]    ->    for j: acc sum= x[i, j]
-                             y[i] sum= acc
+`accumulators_in_scalars` makes the scalars, `uncombined` finds those that threads would share, and
+`merge_initial` drops stores of initial values.
+
+Updates of one element over inner loops are added under the guards that they had.
+
+    for j:                       acc = 0
+      y[i] sum= x[i, j]    ->    for j: acc sum= x[i, j]
+                                 y[i] sum= acc
 """
 
 from __future__ import annotations
@@ -44,11 +49,13 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+# --- accumulators -----------------------------------------------------------------------------------------
+
 # Loops whose iterations are of one thread each: elements that their variables name are of one thread.
 _OF_THREADS = (Coordinate.THREAD, Coordinate.ROW, Coordinate.STEP)
 
 
-def promoted(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def accumulators_in_scalars(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """Updates whose element no inner loop changes go through a scalar around these loops.
 
     Where threads share a loop, they combine their scalars after it (Combine; its width is set later).
@@ -84,7 +91,7 @@ def _promote_loop(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> l
     if loop.coordinate is Coordinate.VECTOR and not any(isinstance(n, For) for n in loop.body):
         lanes = tuple(u.buffer for u, _ in _hoistable(kernel, loop) if kernel.find(u.buffer) is None)
         return [*before, replace(loop, lanes=lanes), *after]
-    inner = promoted(kernel, loop.body, numbers)
+    inner = accumulators_in_scalars(kernel, loop.body, numbers)
     return [*before, replace(loop, body=inner), *after]
 
 
@@ -226,6 +233,8 @@ def _redirect(block: Block, update: Update, name: str) -> Block:
 
     return map_nodes(block, change)
 
+
+# --- initial values ---------------------------------------------------------------------------------------
 
 # An element that is set to the identity of a reduction and updated once is stored once.
 #

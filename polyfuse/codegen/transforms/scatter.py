@@ -1,4 +1,4 @@
-"""A kernel with owners as loops: each part makes the stores and updates whose index is in its share.
+"""Owner computes: each part of a kernel makes the stores and updates whose index is in its share.
 
 for own in 0..parts @blk:                       low, high = own * share, (own + 1) * share
   for n in low..high:  y[n, f] = 0              bounds of a loop, where the index is its variable
@@ -32,7 +32,7 @@ from polyfuse.ir.tensor_graph import (
 OWN = "own"
 
 
-def owned(kernel: Kernel, owners: Owners, block: Block) -> Block:
+def owner_computes(kernel: Kernel, owners: Owners, block: Block) -> Block:
     """The loop over parts (none, where there is one) of what each runs."""
     extent = kernel.buffer(owners.tensor).shape[owners.place]
     share = binary("//", binary("+", extent, owners.parts - 1), owners.parts)

@@ -1,4 +1,4 @@
-"""The first phase of the next row runs before the last phase of a row.
+"""Software pipelining: the first phase of the next row runs before the last phase of a row.
 
     for t in 0..T @blk:                    s = sum of x[0, :]
       s = sum of x[t, :]                   for t in 0..T @blk:
@@ -8,11 +8,11 @@
 
 A phase waits until the lanes of the phase before have become one number, and until roots and quotients of it
 are there: together as long as the vectors of a row of some kilobytes take.  Now there is always a loop that
-needs none of these numbers.  Lines that are asked for ahead are those of one row later, and asked for by
+needs none of these numbers.  Lines that are prefetched are those of one row later, and requested by
 a loop in between, which has its row in L1 while memory is idle, or else by the last loop.
 
 Iterations of a parallel nest may run in any order, so also in this one.  What the first phase finds goes on
-in scalars, and in arrays of the worker that have room for two rows.  Rows that take turns already
+in scalars, and in arrays of the worker that have room for two rows.  Rows that are interleaved already
 (`codegen.transforms.unroll_and_jam.interleaved_rows`) stay as they are, and so do those with functions that
 take long: there vectors take longer than what they wait for.
 """
@@ -60,7 +60,9 @@ NEXT = "row1"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
-def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
+def software_pipelined(
+    kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
+) -> tuple[Kernel, tuple[Task, ...]]:
     """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
     `knobs.skew` says so), and the kernel with the arrays that they need."""
     wanted = knobs.skew
@@ -77,12 +79,12 @@ def skewed(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kern
             continue
         own = {n.buffer for n in nodes_of(found[0]) if isinstance(n, Store)} & set(local)
         row = sum(_row_bytes(t.body).values())
-        against = None if wanted else _against(t, row, _held_bytes(found, own, kernel), knobs.on)
+        against = None if wanted else _against(t, row, _bytes_in_l1(found, own, kernel), knobs.on)
         if against:
             missed(t.body, against)
         else:
             if row <= overlap_room(knobs.on):
-                found = _asking(found, t.loops[-1])
+                found = _prefetching(found, t.loops[-1])
             doubled |= own
             t = replace(t, skew=_skew(t, found, own))
         made.append(t)
@@ -175,7 +177,7 @@ def _cut(body: Block, local: Mapping[str, bool]) -> tuple[Block, Block, Block] |
     return (*before, loop, *follows), (*rest, *body[two:end]), body[end:]
 
 
-def _held_bytes(parts: tuple[Block, Block, Block], own: Set[str], kernel: Kernel) -> int:
+def _bytes_in_l1(parts: tuple[Block, Block, Block], own: Set[str], kernel: Kernel) -> int:
     """Bytes of rows that are in L1 at a time: two of those that the last loop reads again and of a worker's
     `own`, which the first loop fills, and one of the others and of results that stay in the caches."""
     first, middle, last = parts
@@ -186,7 +188,7 @@ def _held_bytes(parts: tuple[Block, Block, Block], own: Set[str], kernel: Kernel
 
 
 def _stored(parts: tuple[Block, Block, Block], kernel: Kernel) -> dict[str, int]:
-    """Bytes of the rows that vector loops store, but of those that go past the caches."""
+    """Bytes of the rows that vector loops store, but of those that are streamed."""
     loops = [x for part in parts for x in nodes_of(part) if isinstance(x, For)]
     vectors = [x for x in loops if x.coordinate is Coordinate.VECTOR]
     stored = {
@@ -292,7 +294,7 @@ def _in_turns(block: Block, arrays: Set[str], sizes: Mapping[str, int]) -> Block
     return map_places(block, placed)
 
 
-def _asking(parts: tuple[Block, Block, Block], rows: For) -> tuple[Block, Block, Block]:
+def _prefetching(parts: tuple[Block, Block, Block], rows: For) -> tuple[Block, Block, Block]:
     """The parts, with requests of the last one in a vector loop of the middle one, if there is one."""
     first, middle, last = parts
     plain, lines = taken_out(last)
@@ -318,7 +320,7 @@ def _is_vector(loop: For) -> bool:
 
 
 def _later(block: Block, var: str) -> Block:
-    """The block, with lines asked for that are those of one row later."""
+    """The block, with prefetches of lines that are those of one row later."""
 
     def node(n: Node) -> Node:
         fetches = isinstance(n, If) and any(isinstance(x, Prefetch) for x in nodes_of((n,)))

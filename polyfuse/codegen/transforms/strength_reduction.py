@@ -1,5 +1,10 @@
-"""Quotients by what a loop does not change are products: corrected ones where lanes divide more, plain ones
-where they become 16 bits.
+"""Strength reduction: costly operations become cheaper ones.
+
+`divide_by_reciprocals`   quotients by what a loop does not change are products
+`clamp_call`              minima and maxima with a number take one comparison
+`scaled_function`         constant factors go into the coefficients of a function
+
+Products in place of quotients are corrected where lanes divide more, and plain where they become 16 bits.
 
     for i @vec:                                     s = 1;  d = c * s;  r = 1 / d
       p[i] = a[i] / (sqrt(v[i]) / c + e)     ->     for i @vec:
@@ -43,6 +48,8 @@ from polyfuse.ir.loop_ir import Block, For, Node, map_nodes, values_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, walk
 
+# --- quotients --------------------------------------------------------------------------------------------
+
 QUOTIENT = "quotient"
 # Beyond these powers of two, and below one over them, divisors are scaled, by as much.
 SCALES = {F32: 2.0**64, F64: 2.0**512}
@@ -50,7 +57,7 @@ SCALES = {F32: 2.0**64, F64: 2.0**512}
 _DIVIDERS = {"div": 1, "sqrt": 1, "rsqrt": 2}
 
 
-def quotients(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def divide_by_reciprocals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such quotients. `numbers` numbers the scalars."""
     alias = aliases(kernel)
 
@@ -132,6 +139,8 @@ def _scale(d: Expr, dtype: DType) -> Expr:
     return Select(Apply("ge", (size, number(large)), BOOL), number(1 / large), small, dtype)
 
 
+# --- minima, maxima, and conversions of what they bound ---------------------------------------------------
+
 # Minima and maxima with a number, and conversions of what they bound, on a CPU.
 #
 #     max(x, 0.0)                           pf_at_least_f32(x, pf_bound_f32_00000000)
@@ -147,7 +156,7 @@ _BY_NAME = {t.name: t for t in FLOAT_FORMATS}
 _BOUND = re.compile(r"\bpf_bound_(f32|f64)_([0-9a-f]+)\b")
 
 
-def bounded(e: Apply) -> tuple[str, Expr, str] | None:
+def clamp_call(e: Apply) -> tuple[str, Expr, str] | None:
     """(function, value, name of the bound) of a minimum or maximum of floats with a number."""
     if e.op not in BOUNDING or e.dtype not in FLOAT_FORMATS:
         return None
@@ -158,7 +167,7 @@ def bounded(e: Apply) -> tuple[str, Expr, str] | None:
     return None
 
 
-def within(e: Cast) -> bool:
+def clamped_cast(e: Cast) -> bool:
     """Is a float converted to an integer type that its bounds lie in?"""
     if e.arg.dtype not in FLOAT_FORMATS or not e.dtype.is_integer:
         return False
@@ -182,14 +191,15 @@ def _number(c: Const) -> float:
         return float(c.dtype.numpy.type(c.value))
 
 
+# --- constants in functions -------------------------------------------------------------------------------
+
 # Products with constants that disappear into the coefficients of a function.
 #
 #     (0.5 * s) * (1 + erf(s * 0.707))     ->     s * (0.5 + pf_scaled_erf_f32(s, 0.707, 0.5))
 #
 # `erf` and `tanh` in single precision are x P(x^2) / Q(x^2): with other coefficients that is c erf(k x), at
 # the same cost.  k may be any constant of a common size.  c is a power of two of at most one, so that it may
-# move
-# through sums without a change of any bit: a sum with a constant in it is never so small that it would
+# move through sums without a change of any bit: a sum with a constant in it is never so small that it would
 # matter.
 
 
@@ -198,7 +208,7 @@ SMALLEST, LARGEST = 1 / 16, 16.0
 _ONE = Const(1.0, F32)
 
 
-def scaled(e: Apply) -> tuple[str, Expr, Const, Const] | None:
+def scaled_function(e: Apply) -> tuple[str, Expr, Const, Const] | None:
     """(f, x, k, c) if an expression is c f(k x), and not f(x)."""
     match e:
         case Apply("mul", ((Const() as c), (Apply(op, (arg,), dtype)))) if op in SCALED and _is_share(c):
@@ -218,7 +228,7 @@ def scaled(e: Apply) -> tuple[str, Expr, Const, Const] | None:
             return None if c is _ONE else (op, arg, _ONE, c)
 
 
-def moved(e: Apply) -> Expr:
+def scale_moved_inward(e: Apply) -> Expr:
     """A product without its factor that is a power of two, if the other factor can take it."""
     if e.op != "mul" or e.dtype != F32:
         return e

@@ -1,4 +1,4 @@
-"""Tiles of memory are turned around where vector lanes would read across their rows.
+"""In-register transposes of loads: tiles of memory whose rows vector lanes would read across.
 
     for j in 64*c0..min(J, 64*c0 + 64):                    t[64, 64] = x[i, j] for j, i
       for i in 64*c1..min(I, 64*c1 + 64) @vec:      ->     for j in 64*c0..min(J, 64*c0 + 64):
@@ -30,33 +30,33 @@ from polyfuse.ir.cpu_core import KIB
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.linear import flat, linear
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, TurnedTile, Update
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, TransposedTile, Update
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, Select, map_expr
 
 TURNS = read("turned_tiles.h")
 
 
-def turn_tiles(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
-    """The block with such loops reading tiles that are turned around. `numbers` numbers their arrays."""
+def transpose_loads(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """The block with such loops reading tiles that are transposed. `numbers` numbers their arrays."""
     fixed = frozenset(b.tensor for b in kernel.unchanged)
     result: list[Node] = []
     for node in block:
         match node:
             case For():
-                turned = _Turned(node, fixed, numbers)
+                turned = _Transposed(node, fixed, numbers)
                 made = turned.loop()
-                body = turn_tiles(kernel, node.body, numbers) if made is node else made.body
+                body = transpose_loads(kernel, node.body, numbers) if made is node else made.body
                 result += _copied(kernel, made, turned) or [*turned.tiles.values(), replace(node, body=body)]
             case If():
-                then, other = (turn_tiles(kernel, b, numbers) for b in (node.then, node.other))
+                then, other = (transpose_loads(kernel, b, numbers) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)
     return tuple(result)
 
 
-def _copied(kernel: Kernel, row: For, turned: _Turned) -> list[Node]:
+def _copied(kernel: Kernel, row: For, turned: _Transposed) -> list[Node]:
     """The tile stored where it goes, if the loop does nothing else, and rows there spread over a cache."""
     match row.body:
         case (For(body=(Store(buffer, indices, Read(name)) as store,)) as lane,) if name in turned.made:
@@ -70,22 +70,22 @@ def _copied(kernel: Kernel, row: For, turned: _Turned) -> list[Node]:
 
 
 @dataclass(slots=True)
-class _Turned:
+class _Transposed:
     """A loop over rows of tiles, and the `tiles` that vector loops in it are to read."""
 
     row: For
     fixed: frozenset[str]
     numbers: itertools.count[int]
-    tiles: dict[object, TurnedTile] = field(default_factory=dict)
+    tiles: dict[object, TransposedTile] = field(default_factory=dict)
     room: int = 0
 
     @property
-    def made(self) -> dict[str, TurnedTile]:
+    def made(self) -> dict[str, TransposedTile]:
         """The tiles by name."""
         return {t.name: t for t in self.tiles.values()}
 
     def loop(self) -> For:
-        """The loop, itself where there is nothing to turn around."""
+        """The loop, itself where there is nothing to transpose."""
         strip = strip_of(self.row)
         if self.row.coordinate is not Coordinate.SEQ or self.row.step != 1 or strip is None:
             return self.row
@@ -119,7 +119,7 @@ class _Turned:
         return replace(lane, body=tuple(map(changed, lane.body))) if places else lane
 
     def _tile(self, r: Read, lane: For, rows: int, lanes: int) -> Read | None:
-        """Where an element is in its tile; None if it is not to be turned around."""
+        """Where an element is in its tile; None if it is not to be transposed."""
         row = self.row
         if not across(r, row.var, lane.var):
             return None
@@ -136,7 +136,7 @@ class _Turned:
             self.room += rows * room * r.dtype.bytes
             bare_row, bare_lane = replace(row, body=()), replace(lane, body=(), lanes=())
             name = f"%turned{next(self.numbers)}"
-            self.tiles[key] = TurnedTile(
+            self.tiles[key] = TransposedTile(
                 name, r.dtype, r.tensor, plain(r.indices), bare_row, rows, bare_lane, room
             )
         tile = self.tiles[key]
@@ -186,7 +186,7 @@ def _reads(e: Expr) -> Iterator[Read]:
             pass
 
 
-def is_short(tile: TurnedTile) -> bool:
+def is_short(tile: TransposedTile) -> bool:
     """Are its elements exchanged without squares, and without requests?"""
     whole = (trip_of(tile.row), trip_of(tile.lane)) == (tile.rows, tile.lanes)
     return whole and min(tile.rows, tile.lanes) <= FITTED.transposed_short

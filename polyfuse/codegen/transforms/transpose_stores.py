@@ -27,7 +27,18 @@ from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, TurnedTile, Update, map_values, nodes_of
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    If,
+    Node,
+    Store,
+    TransposedTile,
+    Update,
+    map_values,
+    nodes_of,
+)
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Read
 
@@ -62,7 +73,7 @@ class _Stored:
                 return (self.low, self.high) == (loop.lower, loop.upper)
 
 
-def turn_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
+def transpose_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
     """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
     made = _Tiles(kernel, FITTED.turned_stores_most_bytes)
     block = made.block(block)
@@ -230,13 +241,13 @@ def _redirected_lane(loop: For, s: _Stored, array: str, row: For) -> For:
     return replace(loop, body=tuple(map(node, map_values(loop.body, expr, lambda i: i))))
 
 
-def _turned_back(row: For, s: _Stored, array: Buffer) -> TurnedTile:
+def _turned_back(row: For, s: _Stored, array: Buffer) -> TransposedTile:
     """The array turned around into memory."""
     lane = For(_PLACE, s.low, s.high, 1, ())
     place = binary("-", IVar(row.var), row.lower), binary("-", IVar(lane.var), s.low)
     (rows, _), bare = array.extents, replace(row, body=())
     assert isinstance(rows, IConst)
     to = s.buffer, s.at(lane.var)
-    return TurnedTile(
+    return TransposedTile(
         "%back", array.dtype, array.tensor, place, lane, s.length, bare, rows.value, to, back=True
     )

@@ -1,4 +1,9 @@
-"""Vector loops whose guarded loads have conditions that are the same for all lanes are chosen by branches.
+"""Conditions in loops: unswitching, speculative loads, loops that are skipped.
+
+`unswitch` and `skip_empty_loops` are passes; where lanes choose differently, the first makes loads before the
+condition (`with_speculative_loads`).
+
+Guarded loads whose condition is the same for all lanes become a branch around the loop.
 
     for c @vec: s[c] += (x[t - k, c] if t >= k else 0) * w[k, c]
 becomes
@@ -6,7 +11,7 @@ becomes
     else:       for c @vec: s[c] += 0 * w[k, c]
 
 Loads under a condition are not vectorised (`Printer.fence`).  Where lanes choose differently, those that may
-be made in any case are made before the condition (`codegen.transforms.unswitch`).
+be made in any case are made before the condition.
 """
 
 from __future__ import annotations
@@ -56,6 +61,8 @@ from polyfuse.ir.tensor_graph import (
     walk,
 )
 
+# --- speculative loads ------------------------------------------------------------------------------------
+
 # Loads that both sides of a condition make, or that are in range whatever it says, are made before it.
 #
 #     for i @vec: y[i] = x[i] if i != k else -x[i]
@@ -68,8 +75,8 @@ from polyfuse.ir.tensor_graph import (
 # tensor.
 
 
-def with_shared_loads(kernel: Kernel, loop: For, around: Loops, numbers: itertools.count[int]) -> For:
-    """See the module docstring; a loop where other loads stay guarded remains as it is. `around` are the
+def with_speculative_loads(kernel: Kernel, loop: For, around: Loops, numbers: itertools.count[int]) -> For:
+    """See the head of this section; a loop where other loads stay guarded remains as it is. `around` are the
     loops that it is in; `numbers` numbers the scalars."""
     if not guarded_load(loop.body):
         return loop
@@ -126,6 +133,9 @@ def _loads(e: Expr) -> dict[Expr, None]:
     return {e: None} if _is_load(e) else {x: None for part in children(e) for x in _loads(part)}
 
 
+# --- unswitching ------------------------------------------------------------------------------------------
+
+
 def unswitch(kernel: Kernel, block: Block) -> Block:
     """See the module docstring."""
     numbers = itertools.count()
@@ -133,7 +143,7 @@ def unswitch(kernel: Kernel, block: Block) -> Block:
     def branches(loop: For, left: int, around: Loops) -> Node:
         cond = _same_for_all(loop) if left else None
         if cond is None:
-            made = with_shared_loads(kernel, loop, around, numbers)
+            made = with_speculative_loads(kernel, loop, around, numbers)
             if guarded_load(made.body):
                 missed((made,), "a load may be outside of its tensor where a lane does not make it")
             return made
@@ -184,6 +194,8 @@ def _with(loop: For, cond: Expr, known: bool) -> For:
     return replace(loop, body=map_values(loop.body, expr, lambda i: i))
 
 
+# --- loops that add nothing -------------------------------------------------------------------------------
+
 # Loops that add nothing, as a condition says before them, are passed by.
 #
 #     for c in 0..C:                             if odd[o]:
@@ -195,8 +207,8 @@ def _with(loop: For, cond: Expr, known: bool) -> For:
 # included.
 
 
-def passed_by(kernel: Kernel, block: Block) -> Block:
-    """See the module docstring."""
+def skip_empty_loops(kernel: Kernel, block: Block) -> Block:
+    """See the head of this section."""
     alias, graph = aliases(kernel), kernel.graph
     told = {t.name for t in graph.tensors if t.role is Role.TEMP and t.dtype.is_bool}
     other = {s.target for s in graph.statements if s.reduction is None and not _is_zero(s)}

@@ -1,12 +1,16 @@
-"""Sums over several loops are kept in double, where a loop of lanes adds to them once for each row.
+"""Wide accumulators: totals of single precision over long loops are kept in double, or piece by piece.
+
+`wide_row_totals` is for sums along memory, `wide_column_totals` for those with lanes of their own, and
+`task_with_wide_totals` does the same in a task.
+
+Sums over several loops are in double where a loop of lanes adds to them once for each row.
 
     acc = 0                                            double acc = 0
     for n: for h @vec: acc += x[n, h]        ->        for n: acc += total of the lanes of x[n, :]
 
 In single precision the total of many rows loses more than the lanes of a row do: the variance of a channel of
-[32, 64, 56, 56] was off by 2.7e-7 of its value, and is by 0.7e-7
-(`tests/unit/codegen/test_wide_accumulators.py`).  To add in double costs 2 % of BatchNorm, more where rows
-are short and few, which do without.
+[32, 64, 56, 56] was off by 2.7e-7 of its value, and is by 0.7e-7. To add in double costs 2 % of BatchNorm,
+more where rows are short and few, which do without.
 
 The lanes of one long row join a total in double as well, every CHAIN additions (`For.long`,
 `codegen.cpu.vectorize.reductions`):
@@ -37,6 +41,8 @@ from polyfuse.ir.loop_ir import Block, Comment, Declare, For, If, Node, Prefetch
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Cast, Const, Expr, Index, Read, reads
 
+# --- rows -------------------------------------------------------------------------------------------------
+
 # Rows of a sum, at least.
 FEWEST_ROWS = 16
 # Terms of a sum in single precision, at most: longer ones go in pieces.
@@ -45,7 +51,7 @@ LONG = 4096
 CHAIN = 64
 
 
-def long_sums(block: Block) -> Block:
+def wide_row_totals(block: Block) -> Block:
     """The block with such sums declared as f64, which what reads them rounds, and with long loops marked."""
     names = {name for nodes in _blocks(block) for name in _long(nodes)}
     return _marked(block, names, {}) if names else block
@@ -137,6 +143,8 @@ def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]
         yield from _of_rows(n, rows * (FEWEST_ROWS if trip is None else trip), inside)
 
 
+# --- columns ----------------------------------------------------------------------------------------------
+
 # Totals that a long loop adds to, one term after the other, are made of pieces that double adds up.
 #
 #     for t: for h @vec: w[h] += x[t, h]     ->     for h @vec: total[h] = w[h], in double; w[h] = 0
@@ -147,7 +155,7 @@ def _of_rows(loop: For, rows: int, ranges: Mapping[str, Range]) -> Iterator[str]
 # In single precision each addition rounds: 300,000 terms of 0.1 in a column were off by 7e-4 of their sum.  A
 # piece is short, so that its error is of some units in the last place, and many terms share one addition in
 # double.  A loop that does not run leaves what was there.  Sums along memory have lanes, and go in pieces as
-# well (`codegen.transforms.wide_accumulators`).
+# well.
 
 
 # Additions to a total, one after the other, that make it long.
@@ -156,13 +164,13 @@ LONG_REDUCTION = 8 * CHAIN
 MOST_ELEMENTS = 4096
 
 
-def task_with_long_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+def task_with_wide_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
     """A task with long totals in pieces."""
-    body, along = (long_totals(kernel, b, numbers) for b in (task.body, task.along))
+    body, along = (wide_column_totals(kernel, b, numbers) for b in (task.body, task.along))
     return task if body is task.body and along is task.along else replace(task, body=body, along=along)
 
 
-def long_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+def wide_column_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
     """The block with such loops in pieces. `numbers` numbers the totals."""
     return _in_blocks(kernel, block, numbers, {})
 

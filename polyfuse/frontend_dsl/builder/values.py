@@ -27,6 +27,8 @@ from polyfuse.frontend_dsl.syntax.expr_text import expr_text
 from polyfuse.frontend_dsl.syntax.names import REDUCTIONS, did_you_mean
 from polyfuse.source import NO_SPAN, SourceText, Span
 
+# --- places in Python -------------------------------------------------------------------------------------
+
 # Where in the user's Python source a builder was called: the places that its errors point at.
 #
 # A node made by the builder carries a span of the *Python* file, down to the columns of the expression

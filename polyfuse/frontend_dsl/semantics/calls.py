@@ -44,7 +44,7 @@ from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32, DType
 from polyfuse.ir.index_expr import IndexExpr, ISize, as_index, binary, sizes, substitute
 from polyfuse.source import Span
 
-# Sizes of a called operator, solved from the extents of the arguments; results against targets.
+# --- sizes of a called operator ---------------------------------------------------------------------------
 
 
 Bound = tuple[ast.Param, TensorInfo, Span]
@@ -189,6 +189,9 @@ def check_result(
     if problem:
         ctx.diags.error(*problem, span, "give the result another name and convert it in a statement")
     return problem is None
+
+
+# --- inlined calls ----------------------------------------------------------------------------------------
 
 
 class CallError(Exception):

@@ -24,7 +24,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, sizes, variables
 from polyfuse.ir.ops import BY_SIGN, OPS
 from polyfuse.source import Span
 
-# Literals as values of a dtype, and the identities of reductions.
+# --- literals and identities ------------------------------------------------------------------------------
 
 
 # The greatest finite values; a literal beyond rounds to infinity and is refused.

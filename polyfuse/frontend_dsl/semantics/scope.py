@@ -17,7 +17,7 @@ from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, ISize
 from polyfuse.source import NO_SPAN, Span
 
-# Diagnostics that also count what was reported again.
+# --- diagnostics that are counted -------------------------------------------------------------------------
 
 
 MOST_COMPARED = 20_000

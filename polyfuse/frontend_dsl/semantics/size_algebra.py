@@ -14,6 +14,8 @@ from itertools import combinations
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, as_index, binary, leaves
 from polyfuse.ir.tensor_graph import Constraint
 
+# --- polynomials that are not negative --------------------------------------------------------------------
+
 # Polynomials in sizes that are known not to be negative, found by what they have.
 #
 # To show that ``p`` is not negative by ``p - b``, a bound ``b`` has to take away what is negative in ``p``,

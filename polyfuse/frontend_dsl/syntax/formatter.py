@@ -20,7 +20,7 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.expr_text import expr_text, range_text, type_text
 from polyfuse.source import Span
 
-# Hands a program's comments to the formatter, each once and in order of place.
+# --- comments ---------------------------------------------------------------------------------------------
 
 
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")

@@ -24,6 +24,8 @@ from polyfuse.frontend_dsl.syntax.build_ast import SourceToken
 from polyfuse.frontend_dsl.syntax.names import REDUCTIONS, reduction_hint
 from polyfuse.source import SourceText, Span
 
+# --- characters -------------------------------------------------------------------------------------------
+
 # What to say about a character that cannot be part of a program.
 #
 # Outside comments and strings a program is printable ASCII, tabs and newlines.  Control characters,
@@ -134,6 +136,8 @@ def explain(char: str) -> tuple[str, str | None]:
         return message, "names are made of ASCII letters, digits and '_'"
     return message, None
 
+
+# --- limits, and tokens that settle what is around --------------------------------------------------------
 
 MAX_SOURCE_BYTES = 1_048_576
 MAX_BRACKETS = 200

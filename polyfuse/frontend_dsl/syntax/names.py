@@ -11,6 +11,8 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir.dtypes import ALL, BY_NAME
 from polyfuse.ir.ops import COMBINES, OPS, Takes
 
+# --- names of other libraries -----------------------------------------------------------------------------
+
 # Names that people bring from NumPy, PyTorch and C, and the way to write them here.
 #
 # A name of this table is no slip of the pen: nothing that is spelled alike is suggested for it.

@@ -1,7 +1,6 @@
 """Clusters by search: the plan of patterns that the cost model likes best.
 
-    candidates (`layers.clustering.search`)  ->  plans of disjoint patterns  ->  finished greedily  ->  the
-    fastest
+    candidates  ->  plans of disjoint patterns  ->  finished greedily  ->  the fastest
 
 A plan is finished by merging what it leaves apart, two groups at a time, where that gains most, as long as it
 gains and makes no cycle.  More plans take part: one without patterns, and one of everything that is
@@ -12,6 +11,8 @@ for it, and PatternReduction finds sets of independent ones.  This only decides 
 part is a cluster of its own, and layer III makes packs of their kernels, so that a launch is saved once.
 
 Source: FusionStitching (2020) section 5.
+
+`Explorer` has candidates and plans, `packs` remote fusion, and `PlanSearch` puts all together.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.quotient import Quotient
 from polyfuse.layers.stitching.figures import PatternFigures
+
+# --- candidates and plans of patterns ---------------------------------------------------------------------
 
 # FusionStitching's explorer: which sets of nodes of a graph may be worth a kernel each.
 #
@@ -245,6 +248,8 @@ class Explorer:
                 yield plan.having(p)
 
 
+# --- remote fusion ----------------------------------------------------------------------------------------
+
 # Remote fusion: sets of groups that have nothing in common, and would share one launch.
 #
 #     virtual producer -> g0, g1, ... (all groups)     candidates of the producer = sets of independent groups
@@ -345,6 +350,9 @@ def _reduced(sets: Sequence[_Set], launch_s: float) -> list[_Set]:
         if not (a.after & b.places or b.after & a.places)
     ]
     return nlargest(TOP, (*both, *left, *right), key=lambda s: s.part.gain(launch_s))
+
+
+# --- the search -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

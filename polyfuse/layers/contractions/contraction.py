@@ -32,8 +32,8 @@ from polyfuse.ir.intervals import is_half
 from polyfuse.ir.schedule_tree import Tree, restrict, statements
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Statement, TensorGraph, depends_on, map_expr, statement_reads
 from polyfuse.layers.contractions.factors import (
-    Follower,
-    Product,
+    Contraction,
+    EpilogueStep,
     along,
     contiguous,
     extents_of,
@@ -55,7 +55,7 @@ FEWEST_OVER = 8
 # Of fewer steps tiles are worth it on a CPU where both factors lie along them: else lanes read across one.
 FEWEST_ACROSS = 4
 # Of fewer distances loops share out what is summed among workers, tiles do not; and for fewer rows of them,
-# which are not summed together, no factor is turned around.
+# which are not summed together, no factor is transposed.
 FEWEST_DISTANCES, FEWEST_DISTANT = 1024, 8
 # Of fewer rows or columns of short integers compilers sum products as fast, by instructions for pairs: where
 # tiles have no such instructions, and where they turn both factors around.
@@ -67,18 +67,18 @@ FULL_COLUMNS = 12
 Followed: TypeAlias = dict[str, tuple[str, ...]]
 
 
-def around_products(
+def around_contractions(
     graph: TensorGraph,
     phases: Sequence[Tree],
-    wanted: Callable[[TensorGraph, Product], bool],
+    wanted: Callable[[TensorGraph, Contraction], bool],
     core: Core | None = None,
-) -> list[Tree | Product]:
+) -> list[Tree | Contraction]:
     """Phases as parts that run one after the other, cut around the contractions that are wanted; the phases
     themselves where there are none."""
     names = {n for phase in phases for n in statements(phase)}
     inside = [s for s in graph.statements if s.name in names]
     for s in inside:
-        found = product_of(graph, s, core)
+        found = contraction_of(graph, s, core)
         if found is None or not wanted(graph, found):
             continue
         later = depending(graph, s, names)
@@ -87,14 +87,14 @@ def around_products(
         found = replace(found, followers=_followers(graph, inside, found, later))
         after = later - {f.statement for f in found.followers}
         return [
-            *around_products(graph, _restricted(phases, names - later - {s.name}), wanted, core),
+            *around_contractions(graph, _restricted(phases, names - later - {s.name}), wanted, core),
             found,
-            *around_products(graph, _restricted(phases, after), wanted, core),
+            *around_contractions(graph, _restricted(phases, after), wanted, core),
         ]
     return list(phases)
 
 
-def with_followers(graph: TensorGraph, p: Product) -> Product:
+def with_epilogue(graph: TensorGraph, p: Contraction) -> Contraction:
     """A contraction with what follows each element, among all statements."""
     inside = list(graph.statements)
     later = depending(graph, graph.statement(p.statement))
@@ -103,12 +103,12 @@ def with_followers(graph: TensorGraph, p: Product) -> Product:
 
 def followed(graph: TensorGraph, besides: Set[str]) -> Followed:
     """All contractions besides some, each with the statements that may follow its elements."""
-    found = {s.name: product_of(graph, s) for s in graph.statements if s.name not in besides}
-    tiles = {name: with_followers(graph, p) for name, p in found.items() if p is not None}
+    found = {s.name: contraction_of(graph, s) for s in graph.statements if s.name not in besides}
+    tiles = {name: with_epilogue(graph, p) for name, p in found.items() if p is not None}
     return {name: tuple(f.statement for f in p.followers) for name, p in tiles.items()}
 
 
-def from_zero(graph: TensorGraph, p: Product) -> tuple[TensorGraph, Product]:
+def from_zero(graph: TensorGraph, p: Contraction) -> tuple[TensorGraph, Contraction]:
     """The graph and the contraction with sums from 0 on, where copies of factors begin, and panels count."""
     s = graph.statement(p.statement)
     starts = {d.name: d.lower for d in s.dims if d.name in p.over and d.lower != IConst(0)}
@@ -130,7 +130,7 @@ def _restricted(phases: Sequence[Tree], keep: Set[str]) -> list[Tree]:
     return [p for p in parts if p is not None]
 
 
-def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Product | None:
+def contraction_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Contraction | None:
     """A statement as a contraction large enough for tiles, or None. Its bounds are known.
 
     On a core rows and columns are those of the way that takes the fewest cycles
@@ -165,19 +165,19 @@ def product_of(graph: TensorGraph, s: Statement, core: Core | None = None) -> Pr
     return max(found, key=lambda x: _rank(graph, s, x, extents), default=None)
 
 
-def _ways(s: Statement, free: tuple[str, ...], over: tuple[str, ...]) -> Iterator[Product]:
+def _ways(s: Statement, free: tuple[str, ...], over: tuple[str, ...]) -> Iterator[Contraction]:
     """Rows and columns that the factors allow."""
     factors = factors_of(s.expr)
-    assert factors is not None  # `product_of` asked
+    assert factors is not None  # `contraction_of` asked
     for left, right in (factors, factors[::-1]):
         rows, columns = depends_on(left), depends_on(right)
         for m, n in permutations(free, 2):
             if m in rows - columns and n in columns - rows:
                 outer = tuple(d for d in free if d not in (m, n))
-                yield Product(s.name, m, n, outer, over, left, right)
+                yield Contraction(s.name, m, n, outer, over, left, right)
 
 
-def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int]) -> tuple[int, ...]:
+def _rank(graph: TensorGraph, s: Statement, x: Contraction, extents: dict[str, int]) -> tuple[int, ...]:
     """Columns that fill a vector and lie side by side in the result and in what is read; then the longest."""
     written = stride(address(graph, s.target, s.write), x.column) == 1
     return (
@@ -188,14 +188,14 @@ def _rank(graph: TensorGraph, s: Statement, x: Product, extents: dict[str, int])
     )
 
 
-def _read_in_place(graph: TensorGraph, x: Product, extents: dict[str, int]) -> bool:
+def _read_in_place(graph: TensorGraph, x: Contraction, extents: dict[str, int]) -> bool:
     """Do factors that lie along what is summed do so for many steps of products?"""
     dim = along(graph, x)
     difference = is_difference(graph.statement(x.statement).expr)
     return dim is None or (extents[dim] >= FEWEST_ALONG and not difference)
 
 
-def _fewest_widened(graph: TensorGraph, x: Product) -> int:
+def _fewest_widened(graph: TensorGraph, x: Contraction) -> int:
     """Rows and columns that tiles have at least, of integers that become larger."""
     if not widens(x):
         return 0
@@ -206,21 +206,21 @@ def _fewest_widened(graph: TensorGraph, x: Product) -> int:
 
 
 def _followers(
-    graph: TensorGraph, inside: list[Statement], found: Product, later: frozenset[str]
-) -> tuple[Follower, ...]:
+    graph: TensorGraph, inside: list[Statement], found: Contraction, later: frozenset[str]
+) -> tuple[EpilogueStep, ...]:
     """Statements that need, of what depends on the contraction, elements of their own place only."""
     s = graph.statement(found.statement)
     places: dict[str, tuple[str, ...]] = {s.target: tuple(i.name for i in s.write if isinstance(i, IVar))}
     bounds = {d.name: (d.lower, d.upper) for d in s.dims}
     made = {t.target for t in inside if t.name in later}
-    followers: list[Follower] = []
+    followers: list[EpilogueStep] = []
     waiting = [t for t in inside if t.name in later]
     while True:
         for t in waiting:
             dims = _aligned(graph, t, places, made, bounds)
             if dims is None:
                 continue
-            followers.append(Follower(t.name, tuple(dims.items())))
+            followers.append(EpilogueStep(t.name, tuple(dims.items())))
             back = {mine: its for its, mine in dims.items()}
             places[t.target] = tuple(back[i.name] for i in t.write if isinstance(i, IVar))
             waiting.remove(t)

@@ -1,4 +1,4 @@
-"""A contraction on a CPU: tiles of its result in vector registers.
+"""Contractions on a CPU: tiles of the result in vector registers, and copies of factors in their order.
 
     c[m, n] = sum[k](left[m, k] * right[k, n])
 becomes, in tiles of 12 rows and 32 columns,
@@ -16,7 +16,7 @@ The left factor is read in place where memory lies along what is summed, the rig
 it; else the worker of a block copies it into the order of its tiles, a panel at a time, and it stays in its
 caches.  Other left factors are copied before, for all workers.  A copy also computes what is more than an
 element of memory, once; where it would take much more memory than there is to read (the windows of a
-convolution), tiles read in place.  One across memory goes in strips and is turned around
+convolution), tiles read in place.  One across memory goes in strips and is transposed in registers
 (`codegen.transforms.transpose_loads`).
 """
 
@@ -55,9 +55,9 @@ from polyfuse.ir.tensor_graph import (
     reads,
     statement_reads,
 )
-from polyfuse.layers.contractions.contraction import from_zero, product_of
+from polyfuse.layers.contractions.contraction import contraction_of, from_zero
 from polyfuse.layers.contractions.factors import (
-    Product,
+    Contraction,
     along,
     contiguous,
     extents_of,
@@ -68,7 +68,9 @@ from polyfuse.layers.contractions.factors import (
 from polyfuse.layers.contractions.tile_shapes import FEWEST_READERS, MOST_STEPS, TileShape, tile_shape
 from polyfuse.layers.graph.inline import inlinable, inline
 from polyfuse.layers.graph.names import fresh_name
-from polyfuse.layers.graph.quantized import with_words
+from polyfuse.layers.graph.quantized import with_packed_words
+
+# --- copies of factors ------------------------------------------------------------------------------------
 
 # Factors of a contraction in the order in which its tiles read them.
 #
@@ -76,11 +78,10 @@ from polyfuse.layers.graph.quantized import with_words
 #
 # A copy has the dims of the factor that are not of the result's tile or summed, one of tiles, those that are
 # summed, and what lies side by side in a tile.  One that is made by the worker that reads it is made again
-# for each block of rows and each point of the outer dims (`layers.contractions.cpu_tiles` says when, and puts
-# it there).
+# for each block of rows and each point of the outer dims (`map_contraction` says when, and puts it there).
 
 
-# Elements of a factor, along memory, that are turned around together.
+# Elements of a factor, along memory, that are transposed together.
 STRIP = 64
 
 
@@ -117,7 +118,7 @@ class Copy:
     row: str
 
     @classmethod
-    def of(cls, graph: TensorGraph, s: Statement, p: Product, side: Side) -> Copy:
+    def of(cls, graph: TensorGraph, s: Statement, p: Contraction, side: Side) -> Copy:
         """One that is made near its readers is made for each point of the outer dims."""
         used = depends_on(side.factor) | (set(p.outer) if side.near else set())
         name = fresh_name(graph, f"{s.name}__{side.dim}_tiles")
@@ -165,7 +166,7 @@ class Copy:
 
     def loops(self, tiles: tuple[IterDim, ...]) -> list[Member]:
         """Over what is summed, some tiles, and what lies side by side in one. Where memory lies along one
-        of the dims that are summed, each tile is turned around, in strips of that dim
+        of the dims that are summed, each tile is transposed, in strips of that dim
         (`codegen.transforms.transpose_loads`).
         """
         if self.along is None:
@@ -185,6 +186,8 @@ def loop(name: str, *exprs: tuple[str, IndexExpr], at: Coordinate = Coordinate.S
     return Member(name, tuple(sorted(exprs, key=lambda e: e[0])), True, at)
 
 
+# --- tiles ------------------------------------------------------------------------------------------------
+
 # A factor is copied by all workers if so many tiles read it, where memory lies along what is summed and tiles
 # read it in place about as fast (elsewhere `FEWEST_READERS`); and if the copy takes at most so many times its
 # memory.
@@ -193,7 +196,7 @@ FEWEST_ALONG, MOST_COPIED = 256, 2
 LARGEST_COPY = 256 * 1024 * 1024
 
 
-def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
+def fits(graph: TensorGraph, p: Contraction, core: Core) -> bool:
     """Is there memory for the copies that tiles need?"""
     s = graph.statement(p.statement)
     return all(
@@ -201,12 +204,12 @@ def fits(graph: TensorGraph, p: Product, core: Core) -> bool:
     )
 
 
-def shape_of(graph: TensorGraph, s: Statement, p: Product, core: Core, threads: int) -> TileShape:
+def shape_of(graph: TensorGraph, s: Statement, p: Contraction, core: Core, threads: int) -> TileShape:
     """The tiles of a contraction."""
     return tile_shape(measures(graph, s, p), core, threads)
 
 
-def copied_bytes(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> int:
+def copied_bytes(graph: TensorGraph, s: Statement, p: Contraction, shape: TileShape) -> int:
     """Bytes of the copies of factors that all workers read."""
     extents = extents_of(s)
     return sum(
@@ -237,7 +240,7 @@ def with_prologues(
 def _prologue(graph: TensorGraph, name: str, core: Core) -> Statement | None:
     """What computes a factor of a contraction that is copied, if nothing else needs it."""
     s = next((s for s in graph.statements if s.name == name), None)
-    p = product_of(graph, s, core) if s is not None else None
+    p = contraction_of(graph, s, core) if s is not None else None
     if s is None or p is None or not fits(graph, p, core):
         return None
     for side in _sides(graph, s, p, shape_of(graph, s, p, core, 1)):
@@ -258,11 +261,11 @@ def _each_once(e: Read) -> bool:
     return len({i.name for i in e.indices if isinstance(i, IVar)}) == len(e.indices)
 
 
-def map_product(
-    graph: TensorGraph, p: Product, core: Core, threads: int, decisions: list[Decision]
+def map_contraction(
+    graph: TensorGraph, p: Contraction, core: Core, threads: int, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Tree]]:
     """A contraction in tiles, after nests that copy its factors."""
-    graph, p = with_words(*from_zero(graph, p), core)
+    graph, p = with_packed_words(*from_zero(graph, p), core)
     s = graph.statement(p.statement)
     shape = shape_of(graph, s, p, core, threads)
     trees: list[Tree] = []
@@ -286,7 +289,7 @@ def map_product(
     return graph, [*trees, _nest(graph, p, s, shape, inside)]
 
 
-def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tuple[Side, ...]:
+def _sides(graph: TensorGraph, s: Statement, p: Contraction, shape: TileShape) -> tuple[Side, ...]:
     """The factors that may be copied: none where both are read along what is summed, not the right one where
     memory brings it in order."""
     if shape.dots:
@@ -303,7 +306,7 @@ def _sides(graph: TensorGraph, s: Statement, p: Product, shape: TileShape) -> tu
     return (left,) if shape.streamed and not shape.in_rows else (left, right)
 
 
-def _decision(s: Statement, p: Product, shape: TileShape, copied: dict[str, str]) -> Decision:
+def _decision(s: Statement, p: Contraction, shape: TileShape, copied: dict[str, str]) -> Decision:
     products = prod(extents_of(s).values())
     why = f"{products / 1e6:.3g} M products in tiles of {shape.rows} rows and {shape.columns} columns"
     why += " along what is summed" if shape.dots else ""
@@ -336,7 +339,7 @@ def _elements(graph: TensorGraph, name: str) -> int:
 _Values: TypeAlias = Callable[[str, int, Iterable[str]], list[tuple[str, IndexExpr]]]
 
 
-def _nest(graph: TensorGraph, p: Product, s: Statement, shape: TileShape, inside: Copy | None) -> Tree:
+def _nest(graph: TensorGraph, p: Contraction, s: Statement, shape: TileShape, inside: Copy | None) -> Tree:
     """The loops of the tiled contraction and of what follows each tile; `inside` is what a worker copies."""
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 
@@ -371,7 +374,7 @@ def _panel_of(copy: Copy | None, dim: str, size: int) -> IndexExpr:
     return binary("//", IVar(dim), size) if needed else IConst(0)
 
 
-def _dots(p: Product, s: Statement, shape: TileShape, along: str | None, values: _Values) -> Tree:
+def _dots(p: Contraction, s: Statement, shape: TileShape, along: str | None, values: _Values) -> Tree:
     """Sums along memory of a few rows and columns, for all of a block; then what follows its elements."""
     mine, later = (s.name,), tuple(f.statement for f in p.followers)
     others = [d for d in p.over if d != along]
@@ -389,7 +392,9 @@ def _dots(p: Product, s: Statement, shape: TileShape, along: str | None, values:
     return sequence([sums, band(after, sequence([Leaf(n) for n in later]), True)])
 
 
-def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int]], values: _Values) -> Tree:
+def _tile(
+    p: Contraction, s: Statement, shape: TileShape, parts: list[tuple[str, int]], values: _Values
+) -> Tree:
     """The tiles of a block in a panel, each with what follows it."""
     mine, later = (s.name,), tuple(f.statement for f in p.followers)
     each = (*mine, *later)
@@ -412,7 +417,7 @@ def _tile(p: Product, s: Statement, shape: TileShape, parts: list[tuple[str, int
 
 
 def _panels(
-    p: Product, extents: dict[str, int], shape: TileShape
+    p: Contraction, extents: dict[str, int], shape: TileShape
 ) -> tuple[list[tuple[str, int, int]], list[tuple[str, int]]]:
     """The dim that is summed in panels, how much of it is one, so that a tile's column stays in L2, and the
     number of the last; and how much of it one accumulator takes."""

@@ -1,6 +1,8 @@
-"""What a contraction is, and how its factors lie in memory.
+"""What a contraction is, how its factors lie in memory, and its numbers, which the choice of tiles needs.
 
-c[o, m, n] = sum[k](left[o, m, k] * right[o, k, n])
+    c[o, m, n] = sum[k](left[o, m, k] * right[o, k, n])
+
+`measures` gives the numbers (`layers.contractions.tile_shapes`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from polyfuse.layers.mapping.nests import address, stride
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class EpilogueStep:
     """A statement over the elements of a contraction; `dims` are (of the contraction, of the statement)."""
 
     statement: str
@@ -37,7 +39,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Contraction:
     """A contraction: dims of its statement by what they are, its factors, and what follows each element."""
 
     statement: str
@@ -47,15 +49,15 @@ class Product:
     over: tuple[str, ...]
     left: Expr
     right: Expr
-    followers: tuple[Follower, ...] = ()
+    followers: tuple[EpilogueStep, ...] = ()
 
 
-def widens(x: Product) -> bool:
+def widens(x: Contraction) -> bool:
     """Are factors integers that become larger?"""
     return any((isinstance(e, Cast) and e.dtype == I32) or is_half(e) for e in (x.left, x.right))
 
 
-def along(graph: TensorGraph, x: Product) -> str | None:
+def along(graph: TensorGraph, x: Contraction) -> str | None:
     """A dim that is summed along which both factors lie: elements of memory, converted to floats, or shifted
     and scaled by what does not change along it."""
     if widens(x):
@@ -91,7 +93,7 @@ def plain(e: Expr) -> bool:
     return isinstance(e, Read) and not any(isinstance(i, EXPR_TYPES) for i in e.indices)
 
 
-# A contraction in numbers: what the choice of its tiles needs to know (`layers.contractions.tile_shapes`).
+# --- a contraction in numbers -----------------------------------------------------------------------------
 
 
 def extents_of(s: Statement) -> dict[str, int]:
@@ -105,13 +107,13 @@ def _extent(d: IterDim) -> int:
     return max(0, d.upper.value - d.lower.value) if known else 0  # type: ignore[union-attr]
 
 
-def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
+def measures(graph: TensorGraph, s: Statement, p: Contraction) -> Extents:
     """A contraction in numbers."""
     of = extents_of(s)
     steps, outer = prod(of[d] for d in p.over), prod(of[d] for d in p.outer)
     copied = not contiguous(graph, p.right, p.column)
     crowded = not copied and _crowded(graph, s, p.right)
-    turned = not any(contiguous(graph, r, p.column) for r in reads(p.right))
+    transposed = not any(contiguous(graph, r, p.column) for r in reads(p.right))
     dim = None if is_difference(s.expr) else along(graph, p)  # sums along memory are those of products
     length = 0 if dim is None else of[dim]
     halves = any(r.dtype == F16 for e in (p.left, p.right) for r in reads(e))
@@ -121,11 +123,11 @@ def measures(graph: TensorGraph, s: Statement, p: Product) -> Extents:
     beside = contiguous(graph, p.left, p.row)
     rows, columns = of[p.row], of[p.column]
     return Extents(
-        rows, columns, steps, outer, size, copied, turned, crowded, length, halves, shared, apart, beside
+        rows, columns, steps, outer, size, copied, transposed, crowded, length, halves, shared, apart, beside
     )
 
 
-def _apart(graph: TensorGraph, s: Statement, p: Product) -> int:
+def _apart(graph: TensorGraph, s: Statement, p: Contraction) -> int:
     """Elements from one row of the left factor to the next, where tiles follow rows along what is summed."""
     if not any(contiguous(graph, p.left, d) for d in s.reduction_dims):
         return 0

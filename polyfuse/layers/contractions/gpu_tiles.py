@@ -19,7 +19,7 @@ from polyfuse.ir.index_expr import IndexExpr, IVar, binary
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band, sequence
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
-from polyfuse.layers.contractions.factors import Product, extents_of, plain
+from polyfuse.layers.contractions.factors import Contraction, extents_of, plain
 from polyfuse.layers.mapping.gpu import WARP, ceil
 from polyfuse.layers.mapping.nests import Nest
 
@@ -29,14 +29,14 @@ ROWS = (4, 2)
 THREADS = 16
 
 
-def fits(graph: TensorGraph, p: Product, gpu: GpuTarget) -> bool:
+def fits(graph: TensorGraph, p: Contraction, gpu: GpuTarget) -> bool:
     """Do tiles fill the device, and are both factors elements of memory, or their conversions?"""
     lie = all(plain(e.arg if isinstance(e, Cast) else e) for e in (p.left, p.right))
     product = not is_difference(graph.statement(p.statement).expr)
     return product and lie and _rows(graph, p, gpu) is not None
 
 
-def _rows(graph: TensorGraph, p: Product, gpu: GpuTarget) -> int | None:
+def _rows(graph: TensorGraph, p: Contraction, gpu: GpuTarget) -> int | None:
     """Rows of a thread: the most of which there are enough blocks."""
     extents = extents_of(graph.statement(p.statement))
     if extents[p.column] < COLUMNS or gpu.vector is not None or gpu.row_threads is not None:
@@ -49,12 +49,12 @@ def _rows(graph: TensorGraph, p: Product, gpu: GpuTarget) -> int | None:
     return None
 
 
-def _threads(extents: dict[str, int], p: Product, rows: int) -> tuple[int, int]:
+def _threads(extents: dict[str, int], p: Contraction, rows: int) -> tuple[int, int]:
     return min(THREADS, ceil(extents[p.column], COLUMNS)), min(THREADS, ceil(extents[p.row], rows))
 
 
-def map_product(
-    graph: TensorGraph, p: Product, gpu: GpuTarget, decisions: list[Decision]
+def map_contraction(
+    graph: TensorGraph, p: Contraction, gpu: GpuTarget, decisions: list[Decision]
 ) -> tuple[TensorGraph, list[Nest]]:
     """A contraction in tiles of threads."""
     extents, rows = extents_of(graph.statement(p.statement)), _rows(graph, p, gpu)
@@ -68,7 +68,7 @@ def map_product(
     return graph, [Nest(_nest(graph, p, rows, tx, ty), (tx, ty), COLUMNS)]
 
 
-def _nest(graph: TensorGraph, p: Product, rows: int, tx: int, ty: int) -> Tree:
+def _nest(graph: TensorGraph, p: Contraction, rows: int, tx: int, ty: int) -> Tree:
     s = graph.statement(p.statement)
     of = {s.name: {d.name: d.name for d in s.dims}, **{f.statement: dict(f.dims) for f in p.followers}}
 

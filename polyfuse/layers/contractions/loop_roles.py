@@ -5,7 +5,7 @@
 Besides the tiles themselves (`layers.contractions.tile_shapes`) a way takes
 
     what is written      along columns in whole vectors, else each element at a place of its own
-    the right factor     read in place where memory lies along columns, else copied first, or turned around
+    the right factor     read in place where memory lies along columns, else copied first, or transposed
     the left factor      in lines that hold more than the rows and steps of a tile where these lie apart
 
 Columns that fill one vector, and lie as memory does, so are better than many that do not
@@ -23,7 +23,7 @@ from polyfuse.ir.cpu_core import L1_WAY, Core
 from polyfuse.ir.index_expr import evaluate, variables
 from polyfuse.ir.linear import Linear
 from polyfuse.ir.tensor_graph import Statement, TensorGraph, depends_on, reads
-from polyfuse.layers.contractions.factors import Product, extents_of, measures
+from polyfuse.layers.contractions.factors import Contraction, extents_of, measures
 from polyfuse.layers.contractions.tile_shapes import (
     COPY_CYCLES,
     FEWEST_READERS,
@@ -43,7 +43,7 @@ ACROSS_CYCLES, LINE_CYCLES = 3, 6
 FAR_CYCLES, MOST_STARTS = 20, 16
 
 
-def best_way(graph: TensorGraph, s: Statement, ways: Sequence[Product], core: Core) -> Product | None:
+def best_way(graph: TensorGraph, s: Statement, ways: Sequence[Contraction], core: Core) -> Contraction | None:
     """The way of a contraction that takes the fewest cycles; of equal ones that with the most rows."""
     if len(ways) < 2:
         return next(iter(ways), None)
@@ -51,13 +51,13 @@ def best_way(graph: TensorGraph, s: Statement, ways: Sequence[Product], core: Co
     return min(ways, key=lambda p: (way_cycles(graph, s, p, core), -of[p.row]))
 
 
-def way_cycles(graph: TensorGraph, s: Statement, p: Product, core: Core) -> float:
+def way_cycles(graph: TensorGraph, s: Statement, p: Contraction, core: Core) -> float:
     """Cycles of one core for a contraction with such rows and columns."""
     x = measures(graph, s, p)
     return tile_shape(x, core, 1).cycles + moving_cycles(graph, s, p, x, core)
 
 
-def moving_cycles(graph: TensorGraph, s: Statement, p: Product, x: Extents, core: Core) -> float:
+def moving_cycles(graph: TensorGraph, s: Statement, p: Contraction, x: Extents, core: Core) -> float:
     """Those besides the tiles: what memory that lies otherwise takes of one core."""
     shape = tile_shape(x, core, 1)
     cycles = 0 if shape.dots else _copying(x, core) + _lines(graph, s, p, x, shape, core)
@@ -72,10 +72,12 @@ def _copying(x: Extents, core: Core) -> float:
     if not x.copied:
         return 0
     elements = x.outer * x.steps * x.columns / (x.shared if x.once else 1)
-    return elements / lanes_of(core, x.itemsize) * (TURN_CYCLES if x.turned else COPY_CYCLES)
+    return elements / lanes_of(core, x.itemsize) * (TURN_CYCLES if x.transposed else COPY_CYCLES)
 
 
-def _lines(graph: TensorGraph, s: Statement, p: Product, x: Extents, shape: TileShape, core: Core) -> float:
+def _lines(
+    graph: TensorGraph, s: Statement, p: Contraction, x: Extents, shape: TileShape, core: Core
+) -> float:
     """Cycles for the left factor's lines, as far as they hold more than what is needed; none from L1."""
     of, size = extents_of(s), s.expr.dtype.bytes
     elements = prod(of[d] for d in depends_on(p.left))

@@ -6,6 +6,8 @@ what the last tiles compute beyond it.  The caches say how much is summed before
 and how many rows a worker goes through with some columns.  Blocks of rows and of columns are shared out so
 that the last worker is done as early as can be: in many blocks workers end together, in few each element of
 a factor is read, and copied, less often.
+
+`tile_shape` chooses; `dot_shape` is for factors that both lie along the sum.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from math import ceil, gcd
 from polyfuse.cost.cpu_device import TILE_CYCLES, Dots, Tiles, lanes_of
 from polyfuse.ir.cpu_core import L1_WAY, Core, dots_fit, vectors_of_sum
 
+# --- dot products -----------------------------------------------------------------------------------------
+
 # How many rows and columns of a contraction are summed together where both factors lie along the sum.
 #
 #     y[m, n] = sum[k](x[m, k] * w[n, k])        x[3, 4096], w[1024, 4096]
 #
 # Vectors go along k.  Sums of R rows and C columns are in registers together, so that a row of either factor
 # is loaded once for several of the other: w, which memory has to bring, once for all rows of x.  Tiles with
-# columns in vectors would turn w around first, which takes longer than to multiply it with few rows.
+# columns in vectors would transpose w first, which takes longer than to multiply it with few rows.
 #
 # The shape is that with the fewest cycles for the whole result (`cost.cpu_device.Dots`), with what is left of
 # rows and columns, which is computed one by one.
@@ -86,6 +90,8 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
     return [(extent // size, size), (extent % size, 1)]
 
 
+# --- register tiles ---------------------------------------------------------------------------------------
+
 # Vectors of a row of a tile at most: of more, the right factor would take all loads.
 MOST_VECTORS = 6
 # The parts of L2 of what a tile of columns needs of the right factor between two visits of the accumulators
@@ -134,7 +140,7 @@ COPY_CYCLES, TURN_CYCLES, FAR_CYCLES = 1.5, 8, 1 / 64
 class Extents:
     """A contraction in numbers: rows, columns and steps, how often there are these, bytes of an element.
 
-    copied: the right factor cannot be read in place.  turned: memory does not lie along its columns.
+    copied: the right factor cannot be read in place.  transposed: memory does not lie along its columns.
     crowded: its rows share few sets of L2.
     along: both factors lie along what is summed, for so many steps (0: they do not).  halves: one of them is
     f16.  shared: so many of the outer points have one right factor.
@@ -148,7 +154,7 @@ class Extents:
     outer: int
     itemsize: int
     copied: bool = False
-    turned: bool = False
+    transposed: bool = False
     crowded: bool = False
     along: int = 0
     halves: bool = False
@@ -168,7 +174,7 @@ class TileShape:
     that a worker goes through at a time; `cycles` of one core; from how many tiles of rows on a worker
     copies the right factor for them.
 
-    dots: vectors go along what is summed (`layers.contractions.tile_shapes`), else along columns.  streamed:
+    dots: vectors go along what is summed (`dot_shape`), else along columns.  streamed:
     panels are short, and strips of columns, or of rows (`in_rows`), long."""
 
     rows: int
@@ -272,7 +278,7 @@ def _visits(x: Extents, tiles: TileShape, panel: int, core: Core) -> float:
 
 
 def _with_copy(x: Extents, tiles: TileShape, core: Core) -> float:
-    """Cycles of tiles, whose right factor each block of rows turns around."""
+    """Cycles of tiles, whose right factor each block of rows transposes."""
     copies = x.outer * tiles.blocks(x) * x.steps * x.columns / lanes_of(core, x.itemsize)
     return tiles.cycles + copies * TURN_CYCLES
 
@@ -326,7 +332,7 @@ def _longest(
     piece = group * min(across, wide) * each + read * FAR_CYCLES
     vectors = columns // lanes_of(core, x.itemsize)
     if _copies_near(x, group, vectors, core):
-        piece += x.steps * across * (vectors * (TURN_CYCLES if x.turned else COPY_CYCLES) + core.apart)
+        piece += x.steps * across * (vectors * (TURN_CYCLES if x.transposed else COPY_CYCLES) + core.apart)
     elif not x.once:
         piece += x.steps * across * group * core.apart
     return (ceil(pieces / threads) + (WAIT if threads > 1 else 0)) * piece

@@ -24,8 +24,8 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.tensor_graph import Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.contractions import cpu_tiles
-from polyfuse.layers.contractions.contraction import product_of, with_followers
-from polyfuse.layers.contractions.factors import Product, measures
+from polyfuse.layers.contractions.contraction import contraction_of, with_epilogue
+from polyfuse.layers.contractions.factors import Contraction, measures
 from polyfuse.layers.contractions.tile_shapes import STREAMED_FACTOR
 
 # So many times as fast must the library be.
@@ -39,7 +39,7 @@ LIBRARY_ACROSS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class ProductTimes:
+class ContractionTimes:
     """Seconds; `tiles` is None where there are none for the product, and plain `loops` compute it."""
 
     tiles: float | None
@@ -59,33 +59,33 @@ class ProductTimes:
         return f"about {self.library * 1e6:.4g} us, tiles about {self.tiles * 1e6:.4g} us"
 
 
-def product_times(
+def contraction_times(
     graph: TensorGraph, s: Statement, found: MatrixProduct, core: Core, threads: int
-) -> ProductTimes:
+) -> ContractionTimes:
     """Of a statement that is a matrix product, with what follows each element of it."""
     machine = table_cpu(threads, core)
     library = library_s(graph, found, s.expr.dtype.bytes, machine)
     loops = machine.step_s + _loops_s(graph, s, found.products, machine)
-    p = product_of(graph, s, core)
+    p = contraction_of(graph, s, core)
     if p is None or not cpu_tiles.fits(graph, p, core):
-        return ProductTimes(None, loops, library)
-    if with_followers(graph, p).followers:
+        return ContractionTimes(None, loops, library)
+    if with_epilogue(graph, p).followers:
         back = 1 if graph.tensor(s.target).role is not Role.TEMP else 2
         library += moved_s(machine, back * _bytes(graph, s.target)) + machine.step_s
     tiles, copies = tiles_s(graph, s, p, machine)
-    return ProductTimes(tiles + machine.step_s * (2 if copies else 1), loops, library)
+    return ContractionTimes(tiles + machine.step_s * (2 if copies else 1), loops, library)
 
 
 def tile_weight(graph: TensorGraph, s: Statement, threads: int) -> float | None:
     """Lanes' operations that take as long as the tiles of a contraction on a CPU; None where it has none."""
-    p = product_of(graph, s, Core())
+    p = contraction_of(graph, s, Core())
     if p is None or not cpu_tiles.fits(graph, p, Core()):
         return None
     machine = table_cpu(threads)
     return tiles_s(graph, s, p, machine)[0] * machine.operations
 
 
-def tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> tuple[float, int]:
+def tiles_s(graph: TensorGraph, s: Statement, p: Contraction, machine: CpuDevice) -> tuple[float, int]:
     """Seconds of tiles and of copies of factors that all workers read; bytes of these."""
     x = measures(graph, s, p)
     shape = cpu_tiles.shape_of(graph, s, p, machine.core, machine.threads)

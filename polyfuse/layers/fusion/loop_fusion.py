@@ -18,8 +18,8 @@ from polyfuse.ir.schedule_tree import ScheduledGraph, Tree, sequence, statements
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.micro_graphs import micro_graphs
 from polyfuse.layers.fusion.rematerialise import rematerialise
-from polyfuse.layers.graph.domains import split_guards
-from polyfuse.layers.graph.inline import cache_read, compose_views, decompose_argmax
+from polyfuse.layers.graph.domains import split_index_sets
+from polyfuse.layers.graph.inline import cache_read, decompose_argmax, inline_views
 from polyfuse.layers.graph.reindex.collapse import collapse
 from polyfuse.poly.legality.schedules import Legal, Verdict, check_schedule
 from polyfuse.poly.model.domains import build_model, fixed_sizes_needed
@@ -73,13 +73,13 @@ class LoopFusion:
             decisions.append(Decision("cache_read", tensor, True, "asked for"))
         if self.collapse and not graph.sizes:
             graph = collapse(graph, decisions, frozenset(self.strided))
-        graph = compose_views(graph, decisions)
+        graph = inline_views(graph, decisions)
         planner = self._planner(decisions)
         tree = planner(graph)
         if self.rematerialise:
             graph, tree = rematerialise(graph, tree, planner, decisions)
         unsplit = graph
-        graph = split_guards(graph, decisions)
+        graph = split_index_sets(graph, decisions)
         if graph is not unsplit:
             tree = planner(graph)
         require_legal(graph, tree)

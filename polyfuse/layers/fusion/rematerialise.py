@@ -36,7 +36,7 @@ from polyfuse.ir.tensor_graph import (
     reads,
     walk,
 )
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.contractions.factors import plain
 from polyfuse.layers.graph.inline import inlinable, inline
 
@@ -155,7 +155,7 @@ def _trip(d: IterDim) -> int:
 
 def _factors(graph: TensorGraph, s: Statement) -> Iterator[Read]:
     """The factors of a contraction with tiles that are read in place."""
-    found = product_of(graph, s)
+    found = contraction_of(graph, s)
     if found is not None:
         yield from (f for f in (found.left, found.right) if isinstance(f, Read) and plain(f))
 

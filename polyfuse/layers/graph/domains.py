@@ -1,4 +1,8 @@
-"""Guards become domains: a statement that chooses by its indices is split into one piece per choice.
+"""Domains of statements: guards that become domains, windows in one form, sums over windows.
+
+`split_index_sets` and `dense_windows` rewrite graphs; `sums_windows` is a question of mapping.
+
+A statement that chooses by its indices is split into one piece per choice.
 
     y[i] = x[i - 1] if i >= 1 else 0.0        for i in 0..N
 becomes
@@ -13,6 +17,9 @@ becomes
 
 The loops then hold no condition, so that the innermost ones can be vectorised.  Conditions must be
 conjunctions of affine comparisons in which the last loop variable has the factor 1 or -1.
+
+Sums over windows, `y[q, c] = sum[s](x[q + s, c] * w[s, c])`, have an index that adds a summed dim to others,
+so that neighbours read the same elements.
 """
 
 from __future__ import annotations
@@ -42,10 +49,12 @@ from polyfuse.ir.tensor_graph import (
 )
 from polyfuse.layers.graph.names import fresh_name
 
+# --- guards -----------------------------------------------------------------------------------------------
+
 MOST_PIECES = 8
 
 
-def split_guards(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def split_index_sets(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """Split every statement whose guards allow it; records what was done."""
     statements: list[Statement] = []
     names = {s.name for s in graph.statements}
@@ -228,6 +237,8 @@ def _restrict_outer(s: Statement, nonnegative: IndexExpr) -> Statement | None:
     return replace(s, dims=tuple(bound if d is over else d for d in s.dims))
 
 
+# --- windows ----------------------------------------------------------------------------------------------
+
 # Windows in one form: loops over so many terms, of one reduction.
 #
 #     y[p] = max[h in max(2*p - 1, 0)..min(2*p + 2, H)](x[h])
@@ -249,8 +260,8 @@ MOST_TERMS = 32
 _JOINED = ("sum", "max", "min", "prod")
 
 
-def with_window_forms(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
-    """See the module docstring."""
+def dense_windows(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+    """See the head of this section."""
     for name in [s.name for s in graph.statements]:
         if any(s.name == name for s in graph.statements):
             graph = _joined(graph, name, decisions)
@@ -384,9 +395,7 @@ def _length(d: IterDim) -> int | None:
     return min((x.constant for x in found if not x.terms), default=None)
 
 
-# Sums over windows: an index adds a dim that is summed to others, so that neighbours read the same elements.
-#
-# y[q, c] = sum[s](x[q + s, c] * w[s, c])
+# --- sums over windows ------------------------------------------------------------------------------------
 
 
 # Elements of a row over windows that is not cut into strips.

@@ -1,5 +1,9 @@
-"""Functions get statements of their own where loops would compute them more often than they have values, or
-one after the other.
+"""Loop distribution of graphs: functions that loops would repeat have statements of their own.
+
+`distribute_functions` does so.  `suggest_factoring` tells of sums that would take fewer products as two sums.
+
+Functions get statements of their own where loops would compute them more often than they have values, or
+one after the other:
 
     y[i, j] = sum[k](p[i, k] * (log(p[i, k]) - log(q[j, k])))
 becomes
@@ -14,9 +18,8 @@ becomes
     y[b, t] = y[b, t - 1] * e[b, t]
 
 Values of a row alone, or of a column that fits L1, stay: loops keep these themselves
-(`codegen.transforms.invariant_motion`, `codegen.transforms.invariant_motion`).  So do factors of
-contractions, which tiles compute as they copy them.  Nothing is
-computed that was not computed before: what a condition guards goes with it, or stays.
+(`codegen.transforms.invariant_motion`).  So do factors of contractions, which tiles compute as they copy
+them.  Nothing is computed that was not computed before: what a condition guards goes with it, or stays.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.contractions.factors import extents_of
 from polyfuse.layers.graph.inline import as_read
 from polyfuse.layers.graph.names import depending, fresh_name
@@ -61,7 +64,7 @@ FEWEST_SAVED = 1e5
 LANES = 8
 
 
-def functions_apart(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
+def distribute_functions(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
     """The graph with such functions in statements of their own, on a CPU with such cores."""
     for s in graph.statements:
         apart = _Apart.of(graph, s, kept_room(core))
@@ -104,7 +107,7 @@ class _Apart:
         }
         if s.accumulate or not has_function(s.expr):
             return None
-        if len(counts) < len(s.dims) or min(counts.values(), default=0) < 1 or product_of(graph, s):
+        if len(counts) < len(s.dims) or min(counts.values(), default=0) < 1 or contraction_of(graph, s):
             return None
         needing = depending(graph, s)
         later = frozenset({s.target, *(x.target for x in graph.statements if x.name in needing)})
@@ -165,6 +168,8 @@ def _steps_along_memory(s: Statement, later: Iterable[str]) -> bool:
         return False
     return all(i[:-1] == s.write[:-1] for i in before) and any(i[-1:] != s.write[-1:] for i in before)
 
+
+# --- factoring --------------------------------------------------------------------------------------------
 
 # Sums of products of three factors and more that take fewer products as two sums: said, not done.
 #

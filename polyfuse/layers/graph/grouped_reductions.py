@@ -1,4 +1,4 @@
-"""Sums of groups of columns go along whole rows (CPU).
+"""Reductions of groups of columns go along whole rows (CPU).
 
     s[t, g] = sum[h, c](x[t, h, g, c])                 for g in 0..32, c in 0..10
     y[t, h, g, c] = x[t, h, g, c] - s[t, g] / n

@@ -36,7 +36,7 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     reads,
 )
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.graph.names import fresh_name
 
 
@@ -47,7 +47,7 @@ def guarded_products(graph: TensorGraph, decisions: list[Decision], core: Core) 
         if factored is None:
             continue
         simple = _with(graph, s, (factored,), ())
-        if product_of(simple, factored, core) is not None:
+        if contraction_of(simple, factored, core) is not None:
             assert isinstance(factored.expr, Apply)
             other = factored.expr.args[1]
             why = "the condition goes to the factor that meets it: tiles take products of factors"

@@ -1,4 +1,11 @@
-"""Graph-level rewrites of layer I: each keeps the meaning of the graph and records why it was done."""
+"""Inlining: a definition takes the place of reads of its tensor.  Each rewrite keeps what a graph means.
+
+`inline`               a temporary, where it is read
+`inline_views`         pads, concatenations and slices become index maps
+`inline_chosen`        elements that data choose are computed where they are chosen
+`cache_read`           the other way: a copy of what is read
+`decompose_argmax`     a maximum, and the first place that has it
+"""
 
 from __future__ import annotations
 
@@ -31,7 +38,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.layers.graph.domains import split_guards
+from polyfuse.layers.graph.domains import split_index_sets
 from polyfuse.layers.graph.names import fresh_name
 
 LARGEST, LARGEST_SHORT = 2**63 - 1, 2**31 - 1
@@ -256,6 +263,8 @@ def inline(graph: TensorGraph, tensor: str) -> TensorGraph:
     return replace(graph, statements=statements, tensors=tuple(t for t in graph.tensors if t.name != tensor))
 
 
+# --- views ------------------------------------------------------------------------------------------------
+
 # Composition of views: pads, concatenations and slices become part of the index maps that read them.
 #
 #     c[i] = a[i] for i in 0..N;  c[i] = b[i - N] for i in N..N+M
@@ -272,7 +281,7 @@ def inline(graph: TensorGraph, tensor: str) -> TensorGraph:
 MOST_PIECES = 5
 
 
-def compose_views(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def inline_views(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """Replace reads of tensors in pieces by what the pieces read, where that leaves no conditions."""
     for t in graph.tensors:
         pieces = graph.writers(t.name)
@@ -281,7 +290,7 @@ def compose_views(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
         if not all(map(_is_view, pieces)) or not _plain_reads(graph, t.name):
             continue
         composed = _composed(graph, t.name, pieces)
-        if _guards(split_guards(composed, [])) > _guards(split_guards(graph, [])):
+        if _guards(split_index_sets(composed, [])) > _guards(split_index_sets(graph, [])):
             reason = "its pieces would leave conditions in the loops that read it"
             decisions.append(Decision("inline pieces", t.name, False, reason))
             continue
@@ -359,6 +368,8 @@ def _guards(graph: TensorGraph) -> int:
     )
 
 
+# --- elements that data choose ----------------------------------------------------------------------------
+
 # Elements that data choose are computed where they are chosen, where they are few.
 #
 #     y[n, c] = x[n, c] - m[n] - log(s[n])
@@ -375,7 +386,7 @@ def _guards(graph: TensorGraph) -> int:
 LANES = 8
 
 
-def compute_chosen(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def inline_chosen(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such elements in the statements that choose them."""
     for name in [s.name for s in reversed(graph.statements)]:
         s = graph.statement(name)  # as it is by now: it may compute what it read

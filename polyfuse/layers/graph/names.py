@@ -1,6 +1,8 @@
 """Names for what a rewrite adds: of statements, tensors and loops that nothing else is called by.
 
 User names may look like generated ones (``s__init``), so a free name is sought, never assumed.
+
+`depending` says which statements of a graph need what one computes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ def fresh_name(graph: TensorGraph, wish: str) -> str:
     return wish
 
 
-# Which statements of a graph need what one computes.
+# --- who needs whom ---------------------------------------------------------------------------------------
 
 
 def depending(graph: TensorGraph, start: Statement, inside: Set[str] | None = None) -> frozenset[str]:

@@ -1,5 +1,8 @@
-"""A graph as it is cut into clusters: without what it need not compute, numbers where they are read, and with
-contractions as tiles take them.  `GRAPH_PASSES` is the list of what is done, in order."""
+"""The passes over a graph before it is cut into clusters: `GRAPH_PASSES`, in order.
+
+It comes out without what it need not compute, with numbers where they are read, and with contractions as
+tiles take them.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import recompute_numbers
 from polyfuse.layers.graph.cleanup.run import cleaned
-from polyfuse.layers.graph.domains import with_window_forms
-from polyfuse.layers.graph.fission import functions_apart, suggest_factoring
+from polyfuse.layers.graph.domains import dense_windows
+from polyfuse.layers.graph.fission import distribute_functions, suggest_factoring
 from polyfuse.layers.graph.grouped_reductions import grouped_columns
 from polyfuse.layers.graph.guarded_products import guarded_products
-from polyfuse.layers.graph.inline import compute_chosen
+from polyfuse.layers.graph.inline import inline_chosen
 from polyfuse.layers.graph.quantized import with_one_sign
-from polyfuse.layers.graph.reindex.div_mod_dims import split_digit_dims
-from polyfuse.layers.graph.reindex.factor_rows import join_row_dims
-from polyfuse.layers.graph.unroll_dims import split_short_dims, split_short_rows, write_out
+from polyfuse.layers.graph.reindex.div_mod_dims import split_div_mod_dims
+from polyfuse.layers.graph.reindex.factor_rows import collapse_factor_rows
+from polyfuse.layers.graph.unroll_dims import unroll_reductions, unroll_short_dims, unroll_short_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class GraphPass:
 
 
 def _inlined_choices(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
-    return graph if cx.checked else compute_chosen(graph, cx.decisions)
+    return graph if cx.checked else inline_chosen(graph, cx.decisions)
 
 
 def _factoring_told(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
@@ -88,7 +91,7 @@ GRAPH_PASSES = (
     GraphPass(
         "window-forms",
         "windows are loops over so many terms, of one reduction",
-        lambda g, cx: with_window_forms(g, cx.decisions),
+        lambda g, cx: dense_windows(g, cx.decisions),
     ),
     GraphPass(
         "guarded-products",
@@ -98,23 +101,23 @@ GRAPH_PASSES = (
     GraphPass(
         "fission:functions",
         "functions that loops would repeat have statements of their own",
-        lambda g, cx: functions_apart(g, cx.decisions, cx.core),
+        lambda g, cx: distribute_functions(g, cx.decisions, cx.core),
     ),
     GraphPass(
         "unroll-dims:sums",
         "reductions over a few terms are written out",
-        lambda g, cx: write_out(g, cx.decisions, cx.core),
+        lambda g, cx: unroll_reductions(g, cx.decisions, cx.core),
     ),
     GraphPass("grouped-reductions", "sums of groups of columns go along whole rows", _grouped),
     GraphPass(
         "unroll-dims:rows",
         "results of few channels have a statement for each",
-        lambda g, cx: split_short_rows(g, cx.decisions),
+        lambda g, cx: unroll_short_rows(g, cx.decisions),
     ),
     GraphPass(
         "unroll-dims:temporaries",
         "temporaries with short last dims are a tensor for each element",
-        lambda g, cx: split_short_dims(g, cx.decisions),
+        lambda g, cx: unroll_short_dims(g, cx.decisions),
     ),
     GraphPass(
         "clean-up",
@@ -131,12 +134,12 @@ GRAPH_PASSES = (
     GraphPass(
         "reindex:div-mod-dims",
         "dims that a contraction reads by digits are two dims",
-        lambda g, cx: split_digit_dims(g, cx.decisions),
+        lambda g, cx: split_div_mod_dims(g, cx.decisions),
     ),
     GraphPass(
         "reindex:factor-rows",
         "dims of one factor of a contraction become rows of its tiles",
-        lambda g, cx: join_row_dims(g, cx.decisions, cx.threads, cx.core),
+        lambda g, cx: collapse_factor_rows(g, cx.decisions, cx.threads, cx.core),
     ),
     # On a GPU, waiting for a number is a barrier of the grid; on a CPU it is a step of nanoseconds.
     GraphPass(

@@ -1,4 +1,4 @@
-"""Two or four steps of a sum of products of short integers at a time.
+"""Sums of products of short numbers, two or four steps at a time (`with_packed_words`).
 
     c[m, n] = sum[k < K](i32(a[m, k]) * i32(b[k, n]))
 becomes
@@ -13,7 +13,7 @@ Products of bf16 are the same in f32, where a core has an instruction for that (
 of them, which are kept in tensors of f32 as they have as many bits.
 
 Where a core multiplies bytes (`vpdpbusd`), of which one factor has signs and the other none, words have four
-of these (`layers.graph.quantized` makes such factors of others).
+of these; `with_one_sign` makes such factors of others.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     map_expr,
 )
-from polyfuse.layers.contractions.contraction import product_of
-from polyfuse.layers.contractions.factors import Product, extents_of
+from polyfuse.layers.contractions.contraction import contraction_of
+from polyfuse.layers.contractions.factors import Contraction, extents_of
 from polyfuse.layers.graph.names import fresh_name
 
 
-def with_words(graph: TensorGraph, p: Product, core: Core) -> tuple[TensorGraph, Product]:
+def with_packed_words(graph: TensorGraph, p: Contraction, core: Core) -> tuple[TensorGraph, Contraction]:
     """The graph and the contraction, whose sums are from 0 on, with words of several steps, if its factors
     are short integers."""
     s = graph.statement(p.statement)
@@ -77,7 +77,7 @@ def is_bf16(e: Expr) -> bool:
     return isinstance(e, Cast) and e.dtype == F32 and e.arg.dtype == BF16
 
 
-def signs_of(p: Product) -> tuple[bool, bool] | None:
+def signs_of(p: Contraction) -> tuple[bool, bool] | None:
     """Which of the factors (left, right) are bytes with signs, where the other ones are bytes without; None
     where they are not."""
     ways = ((True, False), (False, True))
@@ -108,6 +108,8 @@ def _at(e: Expr, dim: IterDim, value: IndexExpr, inside: bool) -> Expr:
     return Select(condition, there, Const(0.0 if e.dtype == F32 else 0, e.dtype), e.dtype)
 
 
+# --- products of bytes ------------------------------------------------------------------------------------
+
 # Products of bytes that have signs both, or neither, become products of bytes of which one factor has signs.
 #
 #     c[m, n] = sum[k](i32(a[m, k]) * i32(b[k, n]))          of i8 both
@@ -117,7 +119,7 @@ def _at(e: Expr, dim: IterDim, value: IndexExpr, inside: bool) -> Expr:
 #     c[m, n] = d[m, n] - 128 * s[m]
 #
 # and of u8 the same with `a - 128`, `+ 128` and sums of `b`.  A core that multiplies bytes of such factors
-# takes four steps at once (`layers.graph.quantized`).  All is exact, as i32 wraps.
+# takes four steps at once.  All is exact, as i32 wraps.
 
 
 # Rows, columns and steps at least: to sum up a factor is a small part of the products.
@@ -129,7 +131,7 @@ def with_one_sign(graph: TensorGraph, decisions: list[Decision], core: Core) -> 
     if not core.byte_products or graph.sizes:
         return graph
     for s in graph.statements:
-        p = product_of(graph, s, core) if s.expr.dtype == I32 else None
+        p = contraction_of(graph, s, core) if s.expr.dtype == I32 else None
         if p is None or any(d.lower != IConst(0) for d in s.dims) or not _worth(s, p):
             continue
         signed = next((k for k in (True, False) if _both(p, k)), None)
@@ -141,17 +143,17 @@ def with_one_sign(graph: TensorGraph, decisions: list[Decision], core: Core) -> 
     return graph
 
 
-def _both(p: Product, signed: bool) -> bool:
+def _both(p: Contraction, signed: bool) -> bool:
     """Are both factors bytes with signs, or without, and neither of them is both?"""
     return all(is_byte(e, signed) and not is_byte(e, not signed) for e in (p.left, p.right))
 
 
-def _worth(s: Statement, p: Product) -> bool:
+def _worth(s: Statement, p: Contraction) -> bool:
     of = extents_of(s)
     return min(of[p.row], of[p.column], prod(of[d] for d in p.over)) >= FEWEST
 
 
-def _shifted(graph: TensorGraph, s: Statement, p: Product, signed: bool) -> TensorGraph:
+def _shifted(graph: TensorGraph, s: Statement, p: Contraction, signed: bool) -> TensorGraph:
     """The sums of the factor that stays, those of the products, and the difference in place of a product."""
     shift = Const(128, I32)
     kept, other = (p.left, p.right) if signed else (p.right, p.left)

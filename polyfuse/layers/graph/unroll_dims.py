@@ -1,4 +1,10 @@
-"""Temporaries whose last dims are short are a tensor for each of their elements.
+"""Short dims are unrolled: loops over a few elements become statements.
+
+`unroll_reductions`    reductions over a few terms are written out
+`unroll_short_dims`    temporaries are a tensor for each of their elements
+`unroll_short_rows`    results have a statement for each element of a row
+
+Of temporaries whose last dims are short:
 
     r[n, i, j] = ...                                  for i in 0..3, j in 0..3
     c[n] = r[n, 0, 1] * r[n, 1, 2]
@@ -45,10 +51,12 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
-from polyfuse.layers.contractions.contraction import product_of, with_followers
+from polyfuse.layers.contractions.contraction import contraction_of, with_epilogue
 from polyfuse.layers.graph.domains import sums_windows
 from polyfuse.layers.graph.inline import inlinable, inline
 from polyfuse.layers.graph.names import depending, fresh_name
+
+# --- sums -------------------------------------------------------------------------------------------------
 
 # Reductions over a few terms are written out.
 #
@@ -67,7 +75,7 @@ MOST_TERMS = 7
 MOST_OPERATIONS = 128
 
 
-def write_out(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
+def unroll_reductions(graph: TensorGraph, decisions: list[Decision], core: Core) -> TensorGraph:
     """The graph with such reductions written out, in what reads each of their elements once if they are
     temporary."""
     for name in [s.name for s in graph.statements]:
@@ -113,8 +121,8 @@ def _sum_may_be(graph: TensorGraph, s: Statement, terms: int, core: Core) -> boo
         return False
     if terms > 1 and sums_windows(s):
         return False
-    p = product_of(graph, s, core)
-    following = {f.statement for f in with_followers(graph, p).followers} if p else set()
+    p = contraction_of(graph, s, core)
+    following = {f.statement for f in with_epilogue(graph, p).followers} if p else set()
     return p is None or any(t.name not in following for t in graph.readers(s.target))
 
 
@@ -131,13 +139,15 @@ def at(e: Expr, values: dict[str, IndexExpr]) -> Expr:
     return map_expr(e, lambda x: x, lambda i: simplify(substitute(i, values), {}))
 
 
+# --- temporaries ------------------------------------------------------------------------------------------
+
 # Elements of a short dim, and of all short dims of a tensor: sixteen are a vector.
 LONGEST, MOST_ELEMENTS = 4, 9
 # Statements that come of it: the time of schedulers grows with them.
 MOST_STATEMENTS = 64
 
 
-def split_short_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def unroll_short_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such temporaries split, where something reads their elements one by one."""
     chosen = _chosen(graph) if len(graph.statements) < MOST_STATEMENTS else {}
     if not chosen:
@@ -337,6 +347,8 @@ class _Elements:
         return name, indices[:-rank]
 
 
+# --- results ----------------------------------------------------------------------------------------------
+
 # Results that go over short rows, and along memory elsewhere, have a statement for each element of a row.
 #
 #     y[n, c] = 2.0 * x[c, n]                           for c in 0..3
@@ -353,7 +365,7 @@ class _Elements:
 FEWEST_POINTS = 16
 
 
-def split_short_rows(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def unroll_short_rows(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such statements written out."""
     for s in graph.statements:
         row = _row(graph, s)

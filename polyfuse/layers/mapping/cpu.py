@@ -1,13 +1,16 @@
 """Coordinates for a CPU: which loops are spread over workers, which one runs in vector lanes.
 
     blk   the leading loops whose iterations are independent: chunks of the worker pool
-    tim   a leading loop over steps in order, where workers share each step (`layers.mapping.cpu`)
+    tim   a leading loop over steps in order, where workers share each step
     vec   the innermost loop, where it is parallel or a reduction: SIMD lanes
     seq   the rest
 
 Three rewrites make such loops where the fused nest has none: a reduction over the outermost loop is
 factored over chunks (rfactor); a parallel loop along contiguous memory is moved innermost (sink); a
 single long loop is cut into blocks (strip-mine).
+
+Pairs of rows, steps of recurrences and what is computed from totals have loops of their own
+(`of_pairs`, `parts_of_step`, `distribute_totals`); `map_phase` puts all together.
 """
 
 from __future__ import annotations
@@ -65,12 +68,14 @@ from polyfuse.layers.mapping.reductions import rfactor, rows_first
 from polyfuse.layers.mapping.scatter_copies import turns_of, worth_copying
 from polyfuse.layers.mapping.transposed_accesses import rows_of_results, transposed_tiles
 
+# --- pairs of rows ----------------------------------------------------------------------------------------
+
 # Pairs of rows: workers share the rows of one side, and each has a loop over all rows of the other side.
 #
 #     B(i @blk, j @blk)[B(k)(d)]     becomes     B(i @blk)B(j)[B(k)(d)]
 #
 # where d[i, j] = sum[k](abs(x[i, k] - z[j, k])).  A worker keeps a row of x for all rows of z, need not take
-# the number of a pair apart, and has a loop that vectors may run along (`layers.mapping.cpu`).
+# the number of a pair apart, and has a loop that vectors may run along.
 
 
 def of_pairs(graph: TensorGraph, phase: Band, free: int, threads: int) -> bool:
@@ -95,6 +100,8 @@ def _variable(m: Member, statement: str) -> str | None:
     (found,) = [e for n, e in m.exprs if n == statement]
     return found.name if isinstance(found, IVar) else None
 
+
+# --- steps of a recurrence --------------------------------------------------------------------------------
 
 # Steps of a recurrence that workers share, on a CPU.
 #
@@ -156,6 +163,8 @@ def _values(graph: TensorGraph, statement: str, e: IndexExpr) -> range | None:
     return None
 
 
+# --- what follows totals ----------------------------------------------------------------------------------
+
 # What is computed from totals is computed in lanes, after all of them.
 #
 #     B(j)[B(k)(s); y]     becomes     B(j)B(k)(s), B(j)(y)         for  y[j] = tanh(sum[k](w[j, k] * x[k]))
@@ -165,7 +174,7 @@ def _values(graph: TensorGraph, statement: str, e: IndexExpr) -> range | None:
 # Between the loops there are as many numbers as iterations, which lie in L1.
 
 
-def totals_first(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> Tree:
+def distribute_totals(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> Tree:
     """The tree, or loops one after the other: over its nests with totals, and over what is behind them."""
     *outer, loop = tree.members
     inside = loop.coincident and loop.coordinate is Coordinate.SEQ
@@ -188,6 +197,9 @@ def totals_first(graph: TensorGraph, tree: Band, decisions: list[Decision]) -> T
 
 def _has_total(graph: TensorGraph, nest: Tree) -> bool:
     return any(graph.statement(n).reduction for n in statements(nest))
+
+
+# --- coordinates ------------------------------------------------------------------------------------------
 
 
 def parts_of(threads: int) -> int:
@@ -493,7 +505,7 @@ def vectorise(
             return Sequence(tuple(vectorise(graph, c, threads, decisions, knobs) for c in children))
         case Band(members, child, permutable) if has_band(child):
             turned = sink(graph, tree, threads, decisions, knobs)
-            turned = totals_first(graph, tree, decisions) if turned == tree else turned
+            turned = distribute_totals(graph, tree, decisions) if turned == tree else turned
             if turned != tree:
                 return vectorise(graph, turned, threads, decisions, knobs)
             return Band(members, vectorise(graph, child, threads, decisions, knobs), permutable)

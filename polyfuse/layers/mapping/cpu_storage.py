@@ -20,7 +20,7 @@ from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.schedule_tree import Band, Coordinate, Member, Sequence, Tree, path, sequential, statements
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.mapping.cpu import parts_of_step, time_loop
-from polyfuse.layers.mapping.memory_hints import fetched_ahead
+from polyfuse.layers.mapping.memory_hints import prefetched_rows
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.poly.legality.schedules import Illegal, check_turns
 from polyfuse.poly.model.domains import PolyModel
@@ -77,8 +77,8 @@ class CpuStorage:
         return Buffer(name, tensor.dtype, Scope.GLOBAL, tensor.shape, tensor.shape, reason)
 
     def planned(self, buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-        """All buffers of the kernel, those marked whose rows are fetched ahead."""
-        return fetched_ahead(self.graph, self.nest.tree, buffers, self.threads, self.decisions, self.knobs)
+        """All buffers of the kernel, those marked whose rows are prefetched."""
+        return prefetched_rows(self.graph, self.nest.tree, buffers, self.threads, self.decisions, self.knobs)
 
     def _private(self, found: Window, users: Many[str]) -> bool:
         return private_to_blocks(found, self.tree, users[0])

@@ -42,6 +42,8 @@ from polyfuse.layers.mapping.nests import (
 )
 from polyfuse.layers.mapping.reductions import rfactor, written_back
 
+# --- rows of threads --------------------------------------------------------------------------------------
+
 # Rows of threads: how many threads share a row, how many rows a block, and the loops that follow.
 #
 #     B(t)B(h)      ->      B(t // TY: blk, t % TY: row)B(h // (TX V): rnd, h // V % TX: thr, h % V: vec)
@@ -156,7 +158,7 @@ def spreads(graph: TensorGraph, tree: Band) -> bool:
     return not has_band(tree.child) and shareable(graph, replace(tree, permutable=False)) is not None
 
 
-def rows_together(wanted: int, rows: int | None, phases: bool) -> int:
+def several_rows(wanted: int, rows: int | None, phases: bool) -> int:
     """Rows of a block. With several phases threads may wait for each other: it must be known who has none."""
     if rows is None:
         return 1 if phases else wanted
@@ -168,7 +170,7 @@ def spread(graph: TensorGraph, m: Member, tx: int, width: int) -> tuple[Member, 
 
         h     ->     h // (tx width): rnd,  h // width % tx: thr,  h % width: vec
 
-    Divisions are kept as they stand, so that `ir.kernel.sequential` finds the loop again.
+    Divisions are kept as they stand, so that `ir.schedule_tree.sequential` finds the loop again.
     """
     starts = {n: _start(graph, n, e, tx * width) for n, e in m.exprs}
     if IConst(0) in starts.values():  # all of them must take an iteration in the same round
@@ -217,6 +219,8 @@ def ceil(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
 
+
+# --- coordinates ------------------------------------------------------------------------------------------
 
 # A reduction over fewer iterations stays inside one thread.
 SHORTEST_SHARED = 16
@@ -357,7 +361,7 @@ def _rows(
     longest = max(extent(graph, m) for m, _ in loops)
     tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu)
     several = not (isinstance(below, Band) and not has_band(below.child))
-    ty = rows_together(ty, trip_of(graph, rows[-1]), several) if rows else 1
+    ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
     blocks, rows_of_block = packed(rows, ty)

@@ -4,6 +4,8 @@ register   all that touch an element are one thread (or each thread has a copy o
 local      the same with a few elements: a small array of the thread, or a thread's part of a row
 shared     the threads of a block touch it, and no others
 global     the rest, and what does not fit
+
+Arrays that are never needed at once share a place (`places`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from polyfuse.layers.mapping.gpu import WARP
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.poly.model.domains import PolyModel
 from polyfuse.poly.model.storage import Window, common_loops, window, window_of
+
+# --- places by lifetimes ----------------------------------------------------------------------------------
 
 # Memory of a GPU kernel's arrays, planned by lifetimes: arrays that are never needed at once share a place.
 #
@@ -175,6 +179,9 @@ def scratch_bytes(graph: TensorGraph, nest: Nest) -> int:
             values = threads // WARP
         total += -(-values * max(4, s.expr.dtype.bytes) // 16) * 16
     return total
+
+
+# --- where arrays live ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

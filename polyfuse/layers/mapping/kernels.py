@@ -5,6 +5,8 @@ map               coordinates (blk, vec) for the target; may split reductions ov
 reductions        made explicit: an initialising statement before the first reduction loop
 buffers           temporaries of one kernel are contracted, the others are global
 legality          of everything together, and of every parallel loop
+
+`entry_copies` says whether an inout parameter may be written in place.
 """
 
 from __future__ import annotations
@@ -241,8 +243,8 @@ def _buffer(
     return own.buffer(name)
 
 
-# May an inout parameter be written in place?
-#
+# --- inout parameters -------------------------------------------------------------------------------------
+
 # On every right side an inout name means its value at entry.  In place, a write destroys the entry value
 # of its element, so every read of that element must come before it (or be part of the same instance), in
 # every order that parallel and vector loops allow.  Where that does not hold, the entry values are

@@ -1,7 +1,13 @@
-"""Which loop is to run innermost: the one that walks most memory element by element.
+"""Interchange: the order of loops, by how they walk memory.
 
-y[q] = sum[c, s](x[c, q + s] * w[c, s])      along q, as s has three iterations
-s[k] = max[j](t[j] + w[j, k])                along k: both walk a state, and k the weights as well
+`best_of`          which loop is to run innermost
+`along_writes`     the order of the outer loops of a copy
+`sink`             a parallel loop along memory goes innermost, into every phase of a nest
+
+The innermost loop is the one that walks most memory element by element:
+
+    y[q] = sum[c, s](x[c, q + s] * w[c, s])      along q, as s has three iterations
+    s[k] = max[j](t[j] + w[j, k])                along k: both walk a state, and k the weights as well
 """
 
 from __future__ import annotations
@@ -40,6 +46,8 @@ from polyfuse.layers.mapping.nests import (
     stride,
     trip_of,
 )
+
+# --- the innermost loop -----------------------------------------------------------------------------------
 
 # Shorter loops fill no vectors.
 FEWEST_LANES = 16
@@ -192,6 +200,8 @@ def _steps(i: IndexExpr, dim: str) -> bool:
             return False
 
 
+# --- outer loops of copies --------------------------------------------------------------------------------
+
 # The order of the outer loops of a copy: that in which most of what it touches lies in memory.
 #
 #     q[n, h, s, d] = x[n, s, h, d]        B(n, s, h)(q)     becomes     B(n, h, s)(q)
@@ -200,8 +210,8 @@ def _steps(i: IndexExpr, dim: str) -> bool:
 # Each tensor has an order of its own, that of its strides.  Where writes and reads are as many, writes
 # decide: a line of the result that is written in part is fetched before, and again if it left the cache
 # since.  Three results of one tensor took 2.4 times as long in the order of the tensor (docs/targets.md).
-# Long pieces gain
-# nothing, and kernels that run one after the other keep their order: what a worker has is in its caches.
+# Long pieces gain nothing, and kernels that run one after the other keep their order: what a worker has is in
+# its caches.
 
 
 def along_writes(graph: TensorGraph, phase: Band) -> Band:
@@ -248,6 +258,8 @@ def _strides(
             known = [abs(x) for x in steps if x is not None]
             yield written, tuple(known) if len(known) == len(steps) else None
 
+
+# --- loops along memory go inside -------------------------------------------------------------------------
 
 # A parallel loop along contiguous memory goes innermost, into every phase of a nest (CPU).
 #

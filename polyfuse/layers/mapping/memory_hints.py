@@ -1,16 +1,22 @@
-"""The next row's inputs are fetched while the last phase of a stitched row computes (CPU).
+"""Which buffers of a CPU have prefetches and non-temporal stores; `codegen` puts them into loops.
+
+`prefetched_rows`        the next row of a stitched kernel, while the last phase computes
+`prefetched_lines`       lines shortly before loops read them
+`non_temporal_stores`    results that are not read again soon
+
+The next row's inputs are prefetched while the last phase of a stitched row computes:
 
     B(t)@blk[ phase; phase; (fetch x[t + 1, :]); phase ]
 
 The first phase of a row waits for memory, the others compute from the cache, and memory is idle meanwhile.
-What a row reads of a large tensor is asked for a row ahead.  A row goes over the last dim of its tensor,
-and the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's
-worth of requests holds it up for longer than they save; asking shortly before (`layers.mapping.memory_hints`)
-does not.  Rows that overlap ask in a loop of which memory knows nothing, so there it pays for what is about
-as large as L3. It is not done where a row does not stay in L1 and the last phase computes little, for rows in
-order in L3, nor where phases compute pieces of a row, none of which waits for another.  Where one pass makes
-the mean and the variance of a row (`layers.graph.one_pass.moments`) memory is never idle for long, unless the
-last phase computes.
+What a row reads of a large tensor is prefetched a row ahead.  A row goes over the last dim of its tensor, and
+the loop over rows over the dim before it.  Where the last phase reads what others kept instead, a row's worth
+of requests holds it up for longer than they save; prefetches shortly before do not.  Rows that are pipelined
+prefetch in a loop of which memory knows nothing, so there it pays for what is about as large as L3. It is not
+done where a row does not stay in L1 and the last phase computes little, for rows in order in L3, nor where
+phases compute pieces of a row, none of which waits for another.  Where one pass makes the mean and the
+variance of a row (`layers.graph.one_pass.moments`) memory is never idle for long, unless the last phase
+computes.
 """
 
 from __future__ import annotations
@@ -41,10 +47,12 @@ from polyfuse.ir.tensor_graph import (
 from polyfuse.layers.contractions.factors import extents_of
 from polyfuse.layers.mapping.nests import has_band
 
+# --- prefetched rows --------------------------------------------------------------------------------------
+
 REASON = "the next row is prefetched"
 
 
-def fetched_ahead(
+def prefetched_rows(
     graph: TensorGraph,
     nest: Tree,
     buffers: tuple[Buffer, ...],
@@ -172,8 +180,8 @@ def _are_parallel(rows: Many[Member]) -> bool:
 
 
 def _overlap(graph: TensorGraph, nest: Tree, rows: Many[Member]) -> bool:
-    """Will rows overlap, if they are short (`codegen.transforms.software_pipelining`), with a loop in between
-    that asks for lines?"""
+    """Will rows be pipelined, if they are short (`codegen.transforms.software_pipelining`), with a loop in
+    between that prefetches lines?"""
     return len(_phases(graph, nest)) > 2 and _are_parallel(rows) and not _computes(graph, nest, rows)
 
 
@@ -226,15 +234,17 @@ def _row_bytes(graph: TensorGraph, tensor: str) -> int:
     return last.value * t.dtype.bytes
 
 
-# Which results of an operator are stored past the caches (CPU).
+# --- non-temporal stores ----------------------------------------------------------------------------------
+
+# Which results of an operator have non-temporal stores.
 #
 # A plain store first reads the line that it writes, so a result takes twice its bytes of the memory's time;
-# one past the caches takes them once, and leaves the caches to what is read.  It loses where the result would
+# a non-temporal one takes them once, and leaves the caches to what is read.  It loses where the result would
 # have stayed in a cache until somebody reads it.  So it is done where what the operator touches does not fit
 # the last cache: then the result is gone anyway when the operator has ended.
 
 
-def stores_past_caches(
+def non_temporal_stores(
     kernels: KernelGraph, threads: int, decisions: list[Decision], wanted: bool | None = None
 ) -> KernelGraph:
     """The kernels with `Buffer.past` set: where it pays (None), wherever it can be done, or nowhere."""
@@ -253,10 +263,10 @@ def stores_past_caches(
         return kernels
     why = f"{format_bytes(total)} in all do not fit L3" if pays else "asked for"
     decisions.append(Decision("stream", names, True, f"non-temporal stores: {why}"))
-    return replace(kernels, kernels=tuple(_marked_past(k, frozenset(found)) for k in kernels.kernels))
+    return replace(kernels, kernels=tuple(_with_streams(k, frozenset(found)) for k in kernels.kernels))
 
 
-def _marked_past(k: Kernel, names: frozenset[str]) -> Kernel:
+def _with_streams(k: Kernel, names: frozenset[str]) -> Kernel:
     buffers = tuple(replace(b, past=True) if b.tensor in names else b for b in k.buffers)
     return replace(k, buffers=buffers)
 
@@ -304,7 +314,9 @@ def _chosen(kernels: KernelGraph) -> dict[str, int]:
     return {n: size for n, size in found.items() if n not in whole}
 
 
-# Which tensors' lines a kernel's loops ask for shortly before they read them (CPU).
+# --- prefetched lines -------------------------------------------------------------------------------------
+
+# Which tensors' lines a kernel's loops prefetch shortly before they read them.
 #
 #     B(t, h)     becomes     B(t, h // 64)[ (fetch x[t, the next 64]); B(h) ]
 #
@@ -314,7 +326,7 @@ def _chosen(kernels: KernelGraph) -> dict[str, int]:
 # is far from all in L3, and for tensors that do not stay in L2.
 
 
-def fetched_soon(
+def prefetched_lines(
     kernels: KernelGraph, threads: int, decisions: list[Decision], wanted: bool | None = None
 ) -> KernelGraph:
     """The kernels with `Buffer.soon` set: where it pays (None), wherever it can be done, or nowhere."""
@@ -333,7 +345,7 @@ def fetched_soon(
         Decision("prefetch lines", ", ".join(names), True, f"lines are prefetched shortly before use: {why}")
     )
     return replace(
-        kernels, kernels=tuple(_marked_soon(k, found.get(k.name, frozenset())) for k in kernels.kernels)
+        kernels, kernels=tuple(_with_prefetches(k, found.get(k.name, frozenset())) for k in kernels.kernels)
     )
 
 
@@ -342,6 +354,6 @@ def _inputs(k: Kernel, least: float) -> frozenset[str]:
     return frozenset(b.tensor for b in k.unchanged if b.shape and tensor_bytes(k.graph, b.tensor) > least)
 
 
-def _marked_soon(k: Kernel, names: frozenset[str]) -> Kernel:
+def _with_prefetches(k: Kernel, names: frozenset[str]) -> Kernel:
     buffers = tuple(replace(b, soon=True) if b.tensor in names else b for b in k.buffers)
     return replace(k, buffers=buffers)

@@ -1,4 +1,8 @@
-"""A nest of loops laid out for a target: what mapping gives, and questions about loops that it asks."""
+"""A nest of loops laid out for a target: what mapping gives, and questions about loops that it asks.
+
+The last two parts are about memory: how a loop walks it (`contiguity`, `vector_width`), and which accesses
+run along it in one loop and jump in that of the lanes (`Lanes`).
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,7 @@ def volume(graph: TensorGraph, names: tuple[str, ...]) -> int:
 
 
 def work(graph: TensorGraph, names: tuple[str, ...]) -> int:
-    """What there is to compute, in instances of a plain statement (`ir.work`)."""
+    """What there is to compute, in instances of a plain statement (`ir.kernel.work`)."""
     counts = ((graph.statement(n), as_index(volume(graph, (n,)))) for n in names)
     return evaluate(work_of(counts), {})
 
@@ -191,7 +195,7 @@ def _restricted(m: Member, tree: Tree) -> Member:
     return m.restricted(frozenset(statements(tree)))
 
 
-# How a loop walks memory: strides of accesses, and the vectors that alignment allows.
+# --- strides, and vectors that alignment allows -----------------------------------------------------------
 
 
 VECTOR_BYTES = 16
@@ -269,7 +273,7 @@ def _starts_at_zero(s: Statement, name: str) -> bool:
 NEAR = 4
 
 
-# Which accesses run along memory in one loop and jump in another one, that of the vector lanes.
+# --- lanes that jump --------------------------------------------------------------------------------------
 
 
 LINE = Core().line
@@ -302,7 +306,7 @@ class Lanes:
         return [s for s, row, lane in self._statements() if _is_across(self.graph, s, row, lane)]
 
     def cost(self) -> int:
-        """Bytes that are turned around for an iteration of both loops, those many times that cannot be."""
+        """Bytes that are transposed for an iteration of both loops, those many times that cannot be."""
         total = 0
         for s, row, lane in self._statements():
             results = [] if self.graph.tensor(s.target).role is Role.TEMP else [(s.target, s.write)]

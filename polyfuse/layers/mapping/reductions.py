@@ -1,4 +1,6 @@
-"""Reductions made explicit: an initialising statement, ordered before the first reduction loop.
+"""Reductions: made explicit (`explicit_reductions`), and split over blocks (`rfactor`).
+
+An explicit reduction has an initialising statement, ordered before the first reduction loop.
 
     sum:  s[t] = sum[h](x[t, h])          B(t)B(h)(sum)
 becomes
@@ -107,7 +109,9 @@ def _init_nest(
     return band([*mine, *loops_of_its_own], Leaf(init.name), permutable=True)
 
 
-# rfactor: split a reduction over blocks into partial results and their combination.
+# --- rfactor ----------------------------------------------------------------------------------------------
+
+# A reduction over blocks becomes partial results and their combination.
 #
 #     g[h] = sum[t in 0..T](e)                        B(t: reduction, h)(g, others)
 # becomes, for chunks of C iterations of t,

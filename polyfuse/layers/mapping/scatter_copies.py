@@ -1,4 +1,4 @@
-"""Copies of a scatter's result, one for each part of its updates.
+"""Private copies of a scatter's result, one for each part of its updates, which are combined.
 
     y[d[e]] += x[e]      becomes, with p = e // C,      y__part[p, i] = -0
                                                         y__part[p, d[e]] += x[e]     for e of part p

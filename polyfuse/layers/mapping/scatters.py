@@ -1,4 +1,4 @@
-"""Scatters of rows on a CPU: every worker owns elements of the result and makes all updates of them.
+"""Owner computes: scatters of rows on a CPU; every worker makes all updates of elements that are its own.
 
     y[dst[e], f] += x[src[e], f]      becomes, for parts of the rows n of y, in parallel,
                                       y[n, f] = 0               for rows n of the part

@@ -17,20 +17,20 @@ from polyfuse.ir.schedule_tree import Tree
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.contractions import cpu_tiles, gpu_tiles
-from polyfuse.layers.contractions.contraction import around_products
-from polyfuse.layers.contractions.factors import Product
+from polyfuse.layers.contractions.contraction import around_contractions
+from polyfuse.layers.contractions.factors import Contraction
 from polyfuse.layers.mapping import cpu
 from polyfuse.layers.mapping import gpu as gpu_mapping
 from polyfuse.layers.mapping.cpu_storage import CpuStorage, Extents, crossing
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
 from polyfuse.layers.mapping.gpu_storage import GpuStorage
-from polyfuse.layers.mapping.memory_hints import fetched_soon, stores_past_caches
+from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
-from polyfuse.layers.stitching.barriers import join_kernels, join_regions, one_wave
+from polyfuse.layers.stitching.barriers import join_kernels, join_regions, persistent_blocks
 from polyfuse.poly.model.domains import PolyModel
 
-Part = Tree | Product | Scatter
+Part = Tree | Contraction | Scatter
 
 
 class Storage(Protocol):
@@ -95,7 +95,7 @@ class CpuMapping:
         graph, phases = cpu_tiles.with_prologues(graph, phases, decisions, core)
         fits = partial(cpu_tiles.fits, core=core)
         for part in around_scatters(graph, phases, self.threads, core):
-            found += [part] if isinstance(part, Scatter) else around_products(graph, part, fits, core)
+            found += [part] if isinstance(part, Scatter) else around_contractions(graph, part, fits, core)
         return graph, found
 
     def mapped(
@@ -103,8 +103,8 @@ class CpuMapping:
     ) -> tuple[TensorGraph, list[Nest]]:
         if isinstance(part, Scatter):
             return map_scatter(graph, part, self.threads, decisions, self.knobs)
-        if isinstance(part, Product):
-            graph, trees = cpu_tiles.map_product(graph, part, self.knobs.on, self.threads, decisions)
+        if isinstance(part, Contraction):
+            graph, trees = cpu_tiles.map_contraction(graph, part, self.knobs.on, self.threads, decisions)
         else:
             graph, trees = cpu.map_phase(graph, part, self.threads, decisions, self.knobs)
         return graph, [Nest(t) for t in trees]
@@ -120,8 +120,8 @@ class CpuMapping:
         return CpuStorage(graph, part, tree, nest, self.threads, decisions, self.knobs)
 
     def hinted(self, kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph:
-        kernels = stores_past_caches(kernels, self.threads, decisions, self.knobs.stream)
-        return fetched_soon(kernels, self.threads, decisions)
+        kernels = non_temporal_stores(kernels, self.threads, decisions, self.knobs.stream)
+        return prefetched_lines(kernels, self.threads, decisions)
 
     def joined(self, kernels: KernelGraph, barriers: bool | None, decisions: list[Decision]) -> KernelGraph:
         return kernels if barriers is False else join_regions(kernels, decisions)
@@ -136,14 +136,14 @@ class GpuMapping:
     def parts(
         self, graph: TensorGraph, phases: list[Tree], decisions: list[Decision]
     ) -> tuple[TensorGraph, list[Part]]:
-        return graph, list(around_products(graph, phases, partial(gpu_tiles.fits, gpu=self.gpu)))
+        return graph, list(around_contractions(graph, phases, partial(gpu_tiles.fits, gpu=self.gpu)))
 
     def mapped(
         self, graph: TensorGraph, part: Part, decisions: list[Decision]
     ) -> tuple[TensorGraph, list[Nest]]:
         assert not isinstance(part, Scatter)
-        if isinstance(part, Product):
-            return gpu_tiles.map_product(graph, part, self.gpu, decisions)
+        if isinstance(part, Contraction):
+            return gpu_tiles.map_contraction(graph, part, self.gpu, decisions)
         graph, nests = gpu_mapping.map_phase(graph, part, self.gpu, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, self.gpu, decisions)
@@ -163,10 +163,10 @@ class GpuMapping:
         return kernels
 
     def joined(self, kernels: KernelGraph, barriers: bool | None, decisions: list[Decision]) -> KernelGraph:
-        """Also those of small groups of rows in one wave."""
+        """Also those of small groups of rows, on persistent blocks."""
         if barriers is not False:
             kernels = join_kernels(kernels, self.gpu, barriers is True, decisions)
-        return one_wave(kernels, self.gpu, decisions)
+        return persistent_blocks(kernels, self.gpu, decisions)
 
 
 @singledispatch

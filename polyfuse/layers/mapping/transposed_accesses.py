@@ -9,7 +9,7 @@ elements, and `codegen.transforms.transpose_loads` can turn the tile around in r
 `codegen.transforms.transpose_stores`, after the tile.
 
 Where a loop has whole rows in it, as that of a softmax has, it is cut into blocks alone: the columns that its
-rows read or store, turned around, are the tile.
+rows read or store, transposed, are the tile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST = 256
 PAGES = 1024
 # Shorter loops have no lines to keep.
 LEAST = 4
-# Tiles are turned around in squares of this many elements.
+# Tiles are transposed in squares of this many elements.
 SQUARE = 16
 # Rows of a loop that has whole rows in it, the best number first, and what its tiles have together at most.
 ROWS, MOST_BYTES = (16, 8), 64 * 1024
@@ -94,7 +94,7 @@ def transposed_tiles(
 
 def _cheapest(graph: TensorGraph, phase: Band) -> Band:
     """A nest whose results jump in the lanes, or what no tile can be made of, with other lanes where fewer
-    bytes are to be turned around then, or as many but no results."""
+    bytes are to be transposed then, or as many but no results."""
     *others, lane = phase.members
     names = statements(phase)
     stored = bool(stored_across(graph, (lane,), names))

@@ -2,8 +2,7 @@
 
 A contraction that is a matrix product is left to cuBLAS on a GPU where it is found, on a CPU to BLAS where
 tiles would be slower (`layers.contractions.times`), and what is around it is fused apart from it.  The kernel
-that
-is generated for it stays: it says what the call computes, and the interpreter runs it.
+that is generated for it stays: it says what the call computes, and the interpreter runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
-from polyfuse.layers.contractions.times import ProductTimes, product_times
+from polyfuse.layers.contractions.times import ContractionTimes, contraction_times
 
 Wanted = Literal["auto", "always", "never"]
 
@@ -50,12 +49,12 @@ class Library:
             decisions.append(Decision("library", found.out.tensor, False, f"a call would take {times}"))
         return None
 
-    def times(self, graph: TensorGraph, s: Statement, found: MatrixProduct) -> ProductTimes | None:
+    def times(self, graph: TensorGraph, s: Statement, found: MatrixProduct) -> ContractionTimes | None:
         """What a call takes, and what generated code takes; None where that decides nothing."""
         # Only of CPUs it is known how long tiles take; elsewhere a call is the faster way.
         if self.wanted == "always" or not isinstance(self.target, CpuTarget):
             return None
-        return product_times(graph, s, found, self.core, self.target.threads)
+        return contraction_times(graph, s, found, self.core, self.target.threads)
 
 
 def library_product(

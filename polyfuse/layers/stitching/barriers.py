@@ -6,9 +6,11 @@ Every block must be resident while others wait, so the grid is as small as the d
 blocks take the iterations in turn; a part that needs fewer threads than a block has leaves the rest idle, or
 gives them further iterations.  A barrier is taken where it costs less than a cut into two launches, which
 leaves both their own grids (`cost.packing_gain`).  Where packs are joined, all that does not wait for each
-other is one stage: every block comes to every barrier (`layers.stitching.barriers`).
+other is one stage: every block comes to every barrier (`stages`).
 
 Sources: AStitch (ASPLOS'22) sections 3.2 and 4.5.
+
+`join_kernels` does so for a GPU, `join_regions` for a CPU; `persistent_blocks` has blocks take rows in turn.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
 from polyfuse.layers.mapping.gpu import WARP, ceil
 from polyfuse.layers.mapping.gpu_storage import overlaid
 from polyfuse.layers.packing.packing import levels, packed
+
+# --- groups -----------------------------------------------------------------------------------------------
 
 # Which kernels may share one launch with barriers between: those that depend on each other.
 #
@@ -148,6 +152,8 @@ def one_kernel(parts: Group, threads: tuple[int, int] = (1, 1), resident: int = 
     )
 
 
+# --- stages -----------------------------------------------------------------------------------------------
+
 # Stages of a launch whose parts are packs: what runs between two barriers of the grid.
 #
 #     k0 | k1; k2; k3 | k4; k5      (packs side by side)      ->      [k0 k1] barrier [k2] barrier [k3 k4 k5]
@@ -181,6 +187,8 @@ def shared_bytes(parts: Sequence[Kernel]) -> int:
                 found |= {b.tensor: evaluate(b.elements, {}) * b.dtype.bytes for b in own}
     return sum(found.values())
 
+
+# --- kernels of a GPU -------------------------------------------------------------------------------------
 
 MOST_THREADS = 1024
 # Registers that a thread of a joined kernel is assumed to need at most, for the blocks that are surely
@@ -292,6 +300,8 @@ def _work(p: Kernel) -> Work:
     return Work(nbytes, blocks, prod(p.threads), load * p.vector)
 
 
+# --- kernels of a CPU -------------------------------------------------------------------------------------
+
 # Kernels of a CPU joined into one parallel region, with barriers of all workers between them.
 #
 #     k0; k1     becomes     one kernel: k0, barrier, k1
@@ -323,7 +333,9 @@ def _is_parallel(k: Kernel) -> bool:
     return bool(k.packed) or k.owners is not None or blocks or in_steps(k)
 
 
-# Vertical packing: where there are many groups of short rows, the blocks of one wave take them in turn.
+# --- persistent blocks ------------------------------------------------------------------------------------
+
+# Vertical packing: where there are many groups of short rows, the blocks that are resident take them in turn.
 #
 #     B(t // TY: blk) ...      becomes      for (block = blockIdx.x; block < groups; block += gridDim.x) ...
 #
@@ -339,8 +351,8 @@ UNIT = 8
 MOST_BLOCKS = 32
 
 
-def one_wave(kernels: KernelGraph, gpu: GpuTarget, decisions: list[Decision]) -> KernelGraph:
-    """Kernels of many small groups of rows on one wave of blocks."""
+def persistent_blocks(kernels: KernelGraph, gpu: GpuTarget, decisions: list[Decision]) -> KernelGraph:
+    """Kernels of many small groups of rows on blocks that are resident."""
     return replace(kernels, kernels=tuple(_in_turn(k, gpu, decisions) for k in kernels.kernels))
 
 

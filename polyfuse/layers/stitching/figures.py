@@ -1,4 +1,6 @@
-"""What the cost model must know of a group of nests before there are kernels: bytes, operations, parallelism.
+"""Figures before there are kernels: of groups of nests (`Figures`), of sets of statements (`PatternFigures`).
+
+Of a group of nests:
 
 bytes         of tensors from and to outside, the boxes that accesses touch (`cost.extents`)
 parallelism   what mapping would spread: rows that are free, or chunks of one that reduces
@@ -25,6 +27,8 @@ from polyfuse.layers.stitching.group import Group
 from polyfuse.layers.stitching.targets import PatternRows, figures_on
 from polyfuse.poly.model.domains import specialize
 from polyfuse.poly.scheduling.axes import Axes, Dim, Edge, find_axes, plain
+
+# --- nests ------------------------------------------------------------------------------------------------
 
 OPEN_SIZE = 1024
 Boxes = dict[str, list[Touched]]
@@ -159,7 +163,9 @@ def _merged(parts: list[Boxes]) -> Boxes:
     return merged
 
 
-# What the cost model must know of a set of statements that would be one kernel, before any is scheduled.
+# --- statements -------------------------------------------------------------------------------------------
+
+# Of a set of statements that would be one kernel, before any is scheduled:
 #
 # rows       loops that all of them have in common: axes (`poly.scheduling.axes`) along which every edge
 #            between two of them goes from an element to the same element; free where no statement
@@ -168,7 +174,7 @@ def _merged(parts: list[Boxes]) -> Boxes:
 # phases     a statement is a phase later than what it reads of another iteration of the loops inside
 # live       what one iteration of the rows touches in several phases
 #
-# `layers.stitching.figures` counts the same of nests that layer I has made; here there are many more sets to
+# `Figures` counts the same of nests that layer I has made; here there are many more sets to
 # judge, so what can be is known of each statement beforehand.
 
 

@@ -189,6 +189,8 @@ class _Judge:
         return next(t for t in reads[0] if t in reads[1] and t not in written)
 
 
+# --- dominants --------------------------------------------------------------------------------------------
+
 # Dominants: the statements of a kernel that the others follow.
 #
 # candidates   reductions, outputs, and expensive statements of which several others read one element

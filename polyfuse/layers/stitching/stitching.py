@@ -36,6 +36,8 @@ from polyfuse.layers.stitching.schemes import dominants
 from polyfuse.poly.model.domains import PolyModel, build_model
 from polyfuse.poly.scheduling.placement import Links
 
+# --- groups -----------------------------------------------------------------------------------------------
+
 # Groups of nests under common rows: what layer II makes kernels of.
 #
 # B(t)B(h)(sum)     a group of one phase, rows t and h
@@ -81,6 +83,8 @@ def _both(a: Member, b: Member) -> Member:
     """One loop of the statements of two."""
     return replace(a, exprs=tuple(sorted((*a.exprs, *b.exprs))))
 
+
+# --- rematerialisation ------------------------------------------------------------------------------------
 
 # Recompute rather than store what goes from one group of nests to another, where that is faster.
 #
@@ -148,6 +152,8 @@ def _restricted(graph: TensorGraph, group: Group) -> Group | None:
     inside = frozenset(n for p in phases for n in statements(p))
     return Group(tuple(m.restricted(inside) for m in group.rows), phases) if phases else None
 
+
+# --- layer II ---------------------------------------------------------------------------------------------
 
 # Pieces of longer rows share one line of 32 or more.
 LONGEST_ROW = 2048

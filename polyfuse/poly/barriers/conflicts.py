@@ -258,6 +258,8 @@ def before(loops: list[str], left: Names, right: Names, textual: bool) -> str:
     return "(" + (" or ".join(f"({c})" for c in choices) or "false") + ")"
 
 
+# --- barriers in program order ----------------------------------------------------------------------------
+
 # Barriers in program order: which of them can come between the two accesses of a demand?
 #
 # A barrier that keeps a pair in order stands inside the regions that both accesses must share

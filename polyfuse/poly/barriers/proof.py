@@ -2,12 +2,12 @@
 
 Where two threads touch one element and one of them writes, a barrier must lie between the two in program
 order: one of the block for threads of a block, one of the grid for threads of different blocks
-(`conflicts` says which pairs there are).  Most pairs are decided by their places: a barrier that stands
-after the first access, in the iteration it is in, is passed on the way to any later one.  isl decides
-the rest: whether two threads meet in an element at all, and what barriers under conditions cover.
+(`poly.barriers.conflicts` says which pairs there are).  Most pairs are decided by their places: a barrier
+that stands after the first access, in the iteration it is in, is passed on the way to any later one.  isl
+decides the rest: whether two threads meet in an element at all, and what barriers under conditions cover.
 
 A barrier itself must be reached by all threads (of all blocks) or by none.  Arrays in the same shared memory
-must not be needed at the same time (`shared_lifetimes`).
+must not be needed at the same time (`overlapping`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from polyfuse.poly.barriers.loop_regions import Nest, Place, Region
 from polyfuse.poly.legality.schedules import Legal
 from polyfuse.poly.model.isl_bridge import isl_lock, params_prefix
 
-# Two accesses in conflict, as a reader understands them: loop values, threads, the element.
+# --- two accesses in conflict, as a reader understands them -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,13 @@ def _touch(access: Access, env: Mapping[str, int]) -> Touch:
     return Touch(access.buffer, access.write, tuple(element), tuple(loops), (env["tx"], env["ty"]), block)
 
 
-# Are shared arrays that lie in the same memory never needed at the same time?  Asked of the printed loops.
+# --- arrays in the same memory ----------------------------------------------------------------------------
+
+# Shared arrays that lie in the same memory are never needed at the same time.
 #
 # Of two such arrays, all accesses of one must stand before all of the other, with no loop around both but
-# those
-# over blocks: what is written as one array is never read as the other then, and nothing is carried around.
-# Barriers are another matter (`poly.barriers.proof`): this is what one thread by itself must keep.
+# those over blocks: what is written as one array is never read as the other then, and nothing is carried
+# around. Barriers are another matter: this is what one thread by itself must keep.
 
 
 def overlapping(events: Events) -> Diagnostic | None:
@@ -158,6 +159,9 @@ def _iteration_order(a: Access, b: Access) -> int:
         return 0
     left, right = a.place.positions, b.place.positions
     return -1 if left < right else 1 if right < left else 0
+
+
+# --- the proof --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from polyfuse.poly.model.dependences import Element, Guard, guarded_parts, outer
 from polyfuse.poly.model.isl_bridge import NotAffine, isl_lock
 from polyfuse.poly.model.isl_text import never_negative
 
+# --- indices and sizes as numbers -------------------------------------------------------------------------
+
 # Proofs that indices and sizes are values of the dtypes in which they are numbers (PF363).
 #
 # y[i] = k[i] + i * 3000000000        k: i32, where the index takes the type of the other operand

@@ -101,7 +101,7 @@ def _through(source: isl.Map, sink: isl.Map) -> isl.Map:
     return source.apply_range(sink.reverse())
 
 
-# What a statement reads and writes, each under its guards: the subjects of the range proofs.
+# --- reads and writes under their guards ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 A tensor whose every element is touched under one value of the outer `d` loops only needs storage for
 what one iteration of these loops touches.  Along each dim that is a window of some extent E, and
 ``x mod E`` addresses it without conflicts.
+
+`window_of` gives these windows; `folded` has steps of a recurrence take turns in memory.
 """
 
 from __future__ import annotations
@@ -123,7 +125,9 @@ def _extents(model: PolyModel, tensor: str, found: isl.Map) -> tuple[IndexExpr, 
     return tuple(extents)
 
 
-# Storage folding: steps of a recurrence take turns in the memory of those that are no longer needed.
+# --- folding ----------------------------------------------------------------------------------------------
+
+# Steps of a recurrence take turns in the memory of those that are no longer needed.
 #
 #     u[0, i] = x[i];  u[t, i] = f(u[t-1, i-1], u[t-1, i+1]);  y[i] = u[T, i]
 # needs two rows of u at a time: ``u[t mod 2, i]``.
@@ -131,7 +135,7 @@ def _extents(model: PolyModel, tensor: str, found: isl.Map) -> tuple[IndexExpr, 
 # An element lives from the first loop iteration that touches it to the last.  Two of them may share memory
 # unless both live at once (Lefebvre and Feautrier 1998, section 4), which isl is asked for all pairs that
 # differ along time alone.  Only loops that run in order are clocks: iterations of all others count as one
-# moment, so that what they become (blocks, lanes, rows that overlap) changes nothing.
+# moment, so that what they become (blocks, lanes, pipelined rows) changes nothing.
 
 
 Steps = dict[str, list[Member | int]]

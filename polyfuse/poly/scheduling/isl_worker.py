@@ -1,13 +1,11 @@
 """isl's scheduler in one long-lived helper process, because it cannot be interrupted in ours.
 
 `solve` sends a `Job` (isl texts) to ``python -m polyfuse.poly.scheduling.isl_worker`` and gets the text of a
-schedule
-back: one line of JSON each way, nothing executable.  The helper starts on the first job, serves the
+schedule back: one line of JSON each way, nothing executable.  The helper starts on the first job, serves the
 whole process (all threads, one job at a time), and is killed when it does not answer, when it answers
 nonsense and at exit; the next job starts another.  A process forked from ours starts its own.
 
 What a job may cost is a number of isl's operations, so that the answer depends on the job alone and never
-on never
 on how busy the machine is.  Clocks only end a helper that hangs (`PATIENCE_S`), and the error says so.
 
 Where no helper can be started, or with ``POLYFUSE_WORKER=0``, jobs run in this process under the same limit.

@@ -37,7 +37,7 @@ from typing import Any
 from polyfuse.diagnostics import CacheError
 from polyfuse.runtime.toolchain.work_folders import lasting_folder, sweep, sweep_once, work_folder
 
-# Files of the cache, read so that nothing in their place can block or mislead: regular files only.
+# --- regular files ----------------------------------------------------------------------------------------
 
 
 def read_file(path: Path) -> bytes:
@@ -61,7 +61,7 @@ def _irregular(path: Path) -> OSError:
     return OSError(0, "not a regular file", str(path))
 
 
-# The folder of the cache: where it is meant to be, whether it can be trusted, and what takes its place.
+# --- the folder -------------------------------------------------------------------------------------------
 
 
 ENV_DIR = "POLYFUSE_CACHE_DIR"
@@ -159,6 +159,8 @@ def _remove_spares() -> None:
         if pid == os.getpid():  # a forked child must not pull it away from its parent
             shutil.rmtree(folder, ignore_errors=True)
 
+
+# --- entries ----------------------------------------------------------------------------------------------
 
 FORMAT = 1
 LOCK_TIMEOUT_S = 120.0

@@ -203,6 +203,8 @@ def _value(e: IndexExpr) -> int:
     return e.value
 
 
+# --- what failed before -----------------------------------------------------------------------------------
+
 # What failed in earlier compilations and what was done about it, in the cache on disk.
 #
 # One small file for each form of a cluster that failed; `polyfuse.driver.feedback` says what is in it.

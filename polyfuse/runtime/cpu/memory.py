@@ -401,6 +401,8 @@ def _private_mapping(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size)
 
 
+# --- places in a workspace --------------------------------------------------------------------------------
+
 # Where temporaries of a plan lie in its one block of workspace.
 #
 # Two whose lifetimes do not meet may have the same place.  Those of most bytes are placed first, each at the

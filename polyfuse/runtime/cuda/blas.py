@@ -27,7 +27,7 @@ INSTALL = "pip install nvidia-cublas-cu12"
 # The library's enumerations: cudaDataType, cublasComputeType_t, cublasOperation_t, cublasMath_t.
 TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
 COMPUTE_F32, COMPUTE_F64 = 68, 70
-AS_IT_IS, TURNED = 0, 1
+OP_N, OP_T = 0, 1
 FULL_SUMS = 16  # no reduced precision in sums of half precision; the default otherwise
 ALGORITHM = -1
 
@@ -89,7 +89,7 @@ class Blas:
                 )
                 status = library.cublasGemmStridedBatchedEx(
                     handle,
-                    *(ctypes.c_int(TURNED if x.turned else AS_IT_IS) for x in (gemm.first, gemm.second)),
+                    *(ctypes.c_int(OP_T if x.transposed else OP_N) for x in (gemm.first, gemm.second)),
                     *(ctypes.c_int(n) for n in (gemm.rows, gemm.columns, gemm.over)),
                     ctypes.byref(one), *a, *b, ctypes.byref(zero), *c,
                     ctypes.c_int(gemm.batch), compute, ctypes.c_int(ALGORITHM),

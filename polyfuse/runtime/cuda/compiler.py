@@ -1,8 +1,9 @@
 """CUDA source to a cubin for one architecture; no GPU, driver or toolkit is needed.
 
-NVRTC does it where it is found (`cuda_find`), in a helper process (`cuda_helper`); elsewhere nvcc does.
-Flags: contraction gives FMA, as on the CPU; f32 denormals are flushed if the options say so; division and
-square root stay correctly rounded and nothing is reassociated.  The assembler's report comes with the cubin.
+NVRTC does it where it is found (`find_nvrtc`), in a helper process (`runtime.cuda.nvrtc`); elsewhere nvcc
+does. Flags: contraction gives FMA, as on the CPU; f32 denormals are flushed if the options say so; division
+and square root stay correctly rounded and nothing is reassociated.  The assembler's report comes with the
+cubin.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from polyfuse.runtime.cache.disk import Built, Cache, cache_key, package_version
 from polyfuse.runtime.cuda.nvrtc import HelperEnded, HelperLate, helper
 from polyfuse.runtime.toolchain.work_folders import BUILDS, work_folder
 
-# Compilers for CUDA on this machine: NVRTC's library, from its wheel or the system, or else nvcc.
+# --- compilers --------------------------------------------------------------------------------------------
+
+# On this machine that is NVRTC's library, from its wheel or the system, or else nvcc.
 #
 # The wheel comes first: it is what the extra ``cuda-compile`` installs, in a version that is known to work.
 # Nothing is loaded to find it.
@@ -111,7 +114,7 @@ def toolkits() -> list[Path]:
     return [folder for folder in (*own, *TOOLKITS) if folder.is_dir()]
 
 
-# nvcc, for machines that have the toolkit and no NVRTC: the same options, in a folder of its own.
+# --- nvcc -------------------------------------------------------------------------------------------------
 
 
 VERSION_LIMIT_S = 30.0
@@ -164,6 +167,8 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int, s
         output.seek(0)
         return status, output.read().decode("utf-8", "replace")
 
+
+# --- resources --------------------------------------------------------------------------------------------
 
 # What a compiled kernel takes of a multiprocessor: read from the assembler's report and the cubin.
 #
@@ -240,6 +245,8 @@ def sections(elf: bytes) -> Mapping[str, int]:
 
     return {name(h[0]): h[5] for h in headers}
 
+
+# --- compilations -----------------------------------------------------------------------------------------
 
 OLDEST = 70
 _ARCH = re.compile(r"sm_([1-9]\d{1,2})[af]?")

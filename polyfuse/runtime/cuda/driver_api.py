@@ -1,4 +1,4 @@
-"""Functions of CUDA's driver API, called through ctypes (or NVIDIA's bindings, `cuda_bindings`).
+"""Functions of CUDA's driver API, called through ctypes (or NVIDIA's bindings, `cuda-bindings`).
 
 One table says for each function what goes in and what comes out; a call raises for a status that is
 not success, and returns what the function stores through pointers.
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from polyfuse.diagnostics import DeviceError, DeviceMemoryError
+
+# --- errors -----------------------------------------------------------------------------------------------
 
 # Statuses of CUDA's driver API as typed errors.
 #
@@ -310,7 +312,7 @@ def _load(path: str | None) -> ctypes.CDLL:
     )
 
 
-# NVIDIA's Python bindings (`cuda-bindings`) as an `Api`: the functions of `CtypesApi`, called faster.
+# --- NVIDIA's bindings, which are called faster -----------------------------------------------------------
 
 
 # The bindings take no plain numbers where the header has an enumeration: (its name, which argument).

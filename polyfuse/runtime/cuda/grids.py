@@ -251,13 +251,14 @@ def _check_grid(driver: Driver, launch: GridLaunch, function: Function, blocks: 
         require_resident(driver, function, blocks, threads, launch.dynamic_bytes)
 
 
+# --- tables of arguments ----------------------------------------------------------------------------------
+
 # Tables of arguments: what a launch has too many of to pass, in the memory of the device.
 #
 # A table has a cell of 8 bytes for each argument.  It is uploaded when a call is prepared, and again only
-# when
-# what is in it has changed: a prepared call on fixed memory uploads it once, calls with the same arrays after
-# each other as well.  Every new content gets new memory, for launches that are queued may still read the old
-# one; that goes back to its pool, where work on the same stream comes after them.
+# when what is in it has changed: a prepared call on fixed memory uploads it once, calls with the same arrays
+# after each other as well.  Every new content gets new memory, for launches that are queued may still read
+# the old one; that goes back to its pool, where work on the same stream comes after them.
 
 
 class Table:

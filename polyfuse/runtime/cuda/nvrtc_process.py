@@ -1,4 +1,4 @@
-"""NVIDIA's run-time compiler NVRTC, called in a process of its own: ``python cuda_nvrtc.py <libnvrtc>``.
+"""NVIDIA's run-time compiler NVRTC, called in a process of its own: ``python nvrtc_process.py <libnvrtc>``.
 
 Reads one line of JSON for each compilation, ``{"source": ..., "options": [...]}``, and answers with one line:
 ``status`` and ``log`` of NVRTC, its ``version``, and if it went well ``cubin`` (base64) and ``ptx``; or

@@ -15,6 +15,8 @@ from functools import cache, lru_cache
 from polyfuse.runtime.toolchain.compiler import KernelLibrary, load_kernels, load_shared
 from polyfuse.support.processes import ForkLock
 
+# --- the text that is compiled ----------------------------------------------------------------------------
+
 # The text that the emulator compiles: CUDA's words, an emitted source as it stands, entry points.
 #
 # The headers and the engine are files of this folder, in several pieces; ``#include "emulator_..."`` lines

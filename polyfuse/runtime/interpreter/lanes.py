@@ -3,7 +3,7 @@
 A lane is one choice of values for the loops that run together.  Statements run one after the other, each
 for all lanes; where a condition holds for some lanes only, the rest is left out (so `Select` stays lazy).
 Updates of one element are made in the order of the lanes, which is the order of the loops: results are
-those of `interpreter_scalar` to the bit.
+those of one instance at a time to the bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polyfuse.runtime.arguments import Array
 from polyfuse.runtime.interpreter.ops import UPDATES, Value, apply_op, cast, constant, poison
 from polyfuse.runtime.interpreter.program import Guard, Loop, Node, Program, Step, Storage
 
-# One statement instance at a time: the definition of what a kernel does.
+# --- one statement instance at a time: the definition -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,7 +351,7 @@ def restrict(block: Block, names: tuple[str, ...]) -> Block:
     )
 
 
-# sum(a * b) of the reference evaluator as a matrix product, where that saves the whole domain.
+# --- sums of products as matrix products ------------------------------------------------------------------
 
 
 WORTH_IT = 1 << 15

@@ -1,11 +1,11 @@
 """The oracle: a tensor graph evaluated in float64, with a bound on what a kernel may differ by.
 
-It knows no schedules: statements run in an order of their dependences, each over its whole domain
-with NumPy; recurrences are stepped along an axis of their tensors, found here, or, where there is
-none, in rounds of what has become ready (`reference_order`).  Declared types round nothing: a value
-is the float64 result, except that integers wrap, constants and inputs hold the nearest number of
-their type, and numbers beyond the range of their type are infinities.  How far a kernel may be from
-the value is the bound that `reference_values` defines and `agreement.agrees` compares with.
+It knows no schedules: statements run in an order of their dependences, each over its whole domain with NumPy;
+recurrences are stepped along an axis of their tensors, found here, or, where there is none, in rounds of what
+has become ready (`run_in_order`).  Declared types round nothing: a value is the float64 result, except that
+integers wrap, constants and inputs hold the nearest number of their type, and numbers beyond the range of
+their type are infinities.  How far a kernel may be from the value is the bound that
+`runtime.reference.values` defines and `runtime.reference.agreement` compares with.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from polyfuse.runtime.reference.block import (
 from polyfuse.runtime.reference.reductions import scattered
 from polyfuse.runtime.reference.values import Array, Val, from_numpy, is_exact, undecided
 
-# Running one statement of the reference evaluation over (a part of) its domain.
+# --- one statement ----------------------------------------------------------------------------------------
 
 
 NO_DIMS = " "  # the one axis of a statement without loops
@@ -282,6 +282,8 @@ class Runner:
 def _count(block: Block, names: tuple[str, ...]) -> int:
     return math.prod(block.ranges[n][1] - block.ranges[n][0] for n in names)
 
+
+# --- the order of statements ------------------------------------------------------------------------------
 
 # The order in which the reference evaluator runs statements, recurrences included.
 #
@@ -524,6 +526,9 @@ def _in_rounds(group: list[Item], runner: Runner) -> None:
             text = f"{s.target} is defined through itself: no order computes every element before it is read"
             raise DslError(text, code="PF355", span=s.span)
         before = known
+
+
+# --- the evaluation ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

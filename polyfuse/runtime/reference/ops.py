@@ -1,7 +1,7 @@
 """The scalar operations of the reference evaluator on `Val`s: value and bound of each one of `ir.ops.OPS`.
 
 Bounds of functions are taken at the ends of the interval that the operand may lie in, or from the
-derivative with a bound on the curvature; see `reference_values` for the rule.
+derivative with a bound on the curvature; see `runtime.reference.values` for the rule.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from polyfuse.runtime.reference.values import (
     word,
     wrapped,
 )
+
+# --- functions that NumPy lacks ---------------------------------------------------------------------------
 
 # Special functions in float64 that NumPy lacks.
 #

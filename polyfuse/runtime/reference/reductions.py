@@ -2,6 +2,8 @@
 
 A sum carries (sum v, sum |v|, sum e); an extreme the value and the ends of its interval; a product
 (prod v, undecided terms, prod (|v| + e)).  Partial results of the blocks of one reduction are merged.
+
+Accumulation (`+=`, `max=`, `min=`) into a tensor is the last part.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ def arg_extreme(op: str, term: Val, shape: tuple[int, ...], axis: int, mask: Arr
     return Val(at + start, np.where(lost, np.inf, 0.0))
 
 
-# Accumulation (`+=`, `max=`, `min=`) of the reference evaluator into a tensor.
+# --- accumulation -----------------------------------------------------------------------------------------
 
 
 def scattered(op: str, store: Store, flat: Array, v: Array, e: Array, exact: bool) -> Val:

@@ -174,7 +174,7 @@ def from_numpy(a: Array, dtype: DType) -> Val:
     return Val(v, np.where(low, size, 0.0)) if low.any() else Val(v)
 
 
-# Words of two integers of 16 bits, of four bytes, or of two bf16, in NumPy (`layers.graph.quantized`).
+# --- words of short numbers (`layers.graph.quantized`) ----------------------------------------------------
 
 
 # An array of numbers, or one.

@@ -43,6 +43,8 @@ from polyfuse.runtime.toolchain.work_folders import BUILDS, sweep_once, work_fol
 from polyfuse.support.processes import ForkLock, jobs
 from polyfuse.support.progress import tell
 
+# --- runs -------------------------------------------------------------------------------------------------
+
 # Runs of the C++ compiler: a shared object from one source or from several parts, made side by side.
 #
 # Each run has a limit, a folder and a process group of its own; when one fails, is late or is interrupted,
@@ -217,6 +219,8 @@ def _shortened(text: str) -> str:
     return f"{head}\n... ({len(text) - _OUTPUT_LIMIT} more characters) ...\n{tail}"
 
 
+# --- libraries in this process ----------------------------------------------------------------------------
+
 # Libraries of kernels in this process: loaded for those that use them, and unloaded with the last one.
 #
 # `KernelLibrary` is held by whatever has an address of its functions: an executable, the steps of a call
@@ -253,6 +257,8 @@ class KernelLibrary(ctypes.CDLL):
 
 
 Library = TypeVar("Library", bound=ctypes.CDLL)
+# --- the compiler -----------------------------------------------------------------------------------------
+
 OPTIMISE = (
     "-O3",
     "-march=native",

@@ -1,10 +1,9 @@
 """Compiled code under AddressSanitizer and UndefinedBehaviorSanitizer: flags, and memory with redzones.
 
 `python -m polyfuse.runtime.toolchain.run_sanitized` starts a process for it.  There every kernel, the pool
-and the launcher
-are compiled with checks of each access, and whatever a kernel is given lies apart from all else: each result,
-each temporary and each array of a worker is an allocation of exactly its size, so that one element too far is
-found.
+and the launcher are compiled with checks of each access, and whatever a kernel is given lies apart from all
+else: each result, each temporary and each array of a worker is an allocation of exactly its size, so that one
+element too far is found.
 """
 
 from __future__ import annotations

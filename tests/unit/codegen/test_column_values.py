@@ -11,7 +11,7 @@ from equivalence import assert_computes, cpu_source, fixed_graph_of
 from thinned import thinned
 
 import polyfuse as pf
-from polyfuse.codegen.transforms.invariant_motion import column_values
+from polyfuse.codegen.transforms.invariant_motion import hoist_columns
 from polyfuse.ir.cpu_core import Core, kept_room
 from polyfuse.ir.dtypes import BOOL, F32, F64
 from polyfuse.ir.index_expr import IConst, IVar
@@ -58,7 +58,7 @@ def rows(*body: Node, trip: int = 9, lanes: int = 12) -> For:
 
 def changed(loop: For, core: Core = CORE) -> str:
     graph = fixed_graph_of("op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", N=9)
-    return format_block(column_values(Kernel("k0", graph, (), ()), (loop,), itertools.count(), core))
+    return format_block(hoist_columns(Kernel("k0", graph, (), ()), (loop,), itertools.count(), core))
 
 
 def test_before_and_after() -> None:
@@ -162,7 +162,7 @@ def test_what_lies_apart_is_gathered_once() -> None:
 
     def block(value: Expr, **sizes: int) -> str:
         return format_block(
-            column_values(kernel, (rows(Store("y", (T, V), value), **sizes),), itertools.count(), CORE)
+            hoist_columns(kernel, (rows(Store("y", (T, V), value), **sizes),), itertools.count(), CORE)
         )
 
     assert block(mul(X, p)).count("p[v, 2]") == 1 and "%column0[v] = p[v, 2]" in block(mul(X, p))

@@ -16,7 +16,7 @@ from polyfuse.ir.index_expr import IConst, IVar, binary
 from polyfuse.ir.loop_ir import For
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
-from polyfuse.layers.mapping.memory_hints import stores_past_caches
+from polyfuse.layers.mapping.memory_hints import non_temporal_stores
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
@@ -27,7 +27,7 @@ TWO = "op two(x: f32[T, H], b: f32[H]) -> (y: f32[T, H], z: f64[T, H]) {\n\
 def built(text: str, sizes: dict[str, int], stream: bool, checked: bool = False) -> CpuExecutable:
     apart = Stitching(barriers=False)  # kernels are marked before barriers join them
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, apart)
-    kernels = stores_past_caches(kernels, 2, [], stream)
+    kernels = non_temporal_stores(kernels, 2, [], stream)
     return CpuExecutable(emit_together([Request(kernels, checked=checked)])[0], {})
 
 
@@ -149,11 +149,11 @@ BORDER = int(table_cpu(2).levels[-2].capacity / 8)
 def test_the_model_streams_what_does_not_fit(n: int, past: set[str]) -> None:
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(SCALE, N=n, M=700)), 2, Stitching())
     found: list[Decision] = []
-    made = stores_past_caches(kernels, 2, found)
+    made = non_temporal_stores(kernels, 2, found)
     assert {b.tensor for k in made.kernels for b in k.buffers if b.past} == past
     assert [d.taken for d in found] == ([bool(past)] if n > BORDER / 4 else [])
-    assert stores_past_caches(kernels, 2, [], False) == kernels
-    forced = stores_past_caches(kernels, 2, [], True)
+    assert non_temporal_stores(kernels, 2, [], False) == kernels
+    forced = non_temporal_stores(kernels, 2, [], True)
     assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"y", "z"}
 
 
@@ -164,7 +164,7 @@ def test_of_a_table_counts_what_is_read(text: str, past: set[str]) -> None:
     """A few rows of a large table that data choose; where it is read elsewhere as well, all of it counts."""
     text = f"op f(t: f32[V, D], i: i64[N]) -> (y: f32[N, D]) where V >= N {{ y[n, d] = {text} }}"
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, V=BORDER // 128, D=256, N=4096)), 2)
-    made = stores_past_caches(kernels, 2, [])
+    made = non_temporal_stores(kernels, 2, [])
     assert {b.tensor for k in made.kernels for b in k.buffers if b.past} == past
 
 
@@ -175,7 +175,7 @@ def test_what_is_changed_in_place_or_read_by_another_kernel_is_not_streamed() ->
       z[i] = y[N - 1 - i]
     }"""
     kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, N=1000)), 2)
-    forced = stores_past_caches(kernels, 2, [], True)
+    forced = non_temporal_stores(kernels, 2, [], True)
     assert {b.tensor for k in forced.kernels for b in k.buffers if b.past} == {"z"}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.analysis.guards import decided, settled
+from polyfuse.codegen.analysis.guards import settled, simplify_guards
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.loop_ir import For, If, Store
@@ -71,7 +71,7 @@ def test_selects_and_branches_become_the_side_that_is_taken() -> None:
     value = Select(compare("le", T, S), inside, outside, F32)
     store = Store("y", (S, T), value)
     branch = If(compare("gt", T, S), (store,), (Store("y", (S, T), outside),))
-    (rows,) = decided((loop(S, IConst(0), IConst(100), loop(T, IConst(0), S + 1, store, branch)),))
+    (rows,) = simplify_guards((loop(S, IConst(0), IConst(100), loop(T, IConst(0), S + 1, store, branch)),))
     assert isinstance(rows, For)
     (inner,) = rows.body
     assert isinstance(inner, For)

@@ -14,7 +14,9 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.analysis import index_ranges
 from polyfuse.codegen.analysis.index_ranges import cuts
-from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import cut_loops
+from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import (
+    split_clamped_indices,
+)
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
@@ -48,7 +50,7 @@ def indices(loop: For) -> IndexExpr:
 
 def test_a_border_of_reflections_is_cut_in_three() -> None:
     at = extreme("min", extreme("max", C - 1, 1 - C), 111 - C)
-    made = cut_loops((copied(at, as_index(0), as_index(58)),))
+    made = split_clamped_indices((copied(at, as_index(0), as_index(58)),))
     assert [(str(x.lower), str(x.upper), x.coordinate.name) for x in made if isinstance(x, For)] == [
         ("0", "1", "SEQ"),
         ("1", "56", "VECTOR"),
@@ -62,7 +64,7 @@ def test_many_cuts_leave_the_longest_piece() -> None:
     terms = [Read("x", (binary("%", C + k, 100),), F32) for k in range(8)]
     for t in terms:
         value = Apply("add", (value, t), F32)  # type: ignore[assignment]
-    made = cut_loops(
+    made = split_clamped_indices(
         (For("i", as_index(0), as_index(100), 1, (Store("y", (C,), value),), Coordinate.VECTOR),)
     )
     assert [(str(x.lower), str(x.upper), x.coordinate.name) for x in made if isinstance(x, For)] == [
@@ -93,7 +95,7 @@ def test_a_loop_of_many_pieces_stays(at: IndexExpr, monkeypatch: pytest.MonkeyPa
     asked = []
     monkeypatch.setattr(index_ranges, "cuts", lambda *args: asked.append(0) or cuts(*args))
     loop = copied(at, as_index(0), as_index(100_000))
-    assert cut_loops((loop,)) == (loop,)
+    assert split_clamped_indices((loop,)) == (loop,)
     assert 0 < len(asked) < 300
 
 
@@ -102,7 +104,7 @@ def test_the_longest_of_many_pieces_is_found(first: int) -> None:
     """Two hundred short pieces, some before and the others behind one of three quarters."""
     start, end = first * 1000, first * 1000 + 76_000
     ramp = extreme("max", extreme("min", C - start, as_index(0)), C - end)
-    made = cut_loops((copied(binary("//", ramp, 100), as_index(0), as_index(100_000)),))
+    made = split_clamped_indices((copied(binary("//", ramp, 100), as_index(0), as_index(100_000)),))
     assert ("VECTOR", start, end + 100) in [
         (x.coordinate.name, evaluate(x.lower, {}), evaluate(x.upper, {})) for x in made if isinstance(x, For)
     ]
@@ -110,7 +112,7 @@ def test_the_longest_of_many_pieces_is_found(first: int) -> None:
 
 
 def _loops(loop: For) -> list[For]:
-    return [x for x in cut_loops((loop,)) if isinstance(x, For)]
+    return [x for x in split_clamped_indices((loop,)) if isinstance(x, For)]
 
 
 @pytest.mark.parametrize(("a", "c"), [*itertools.product((-3, -1, 0, 1, 2), (-40, -7, 0, 5, 61))])
@@ -118,7 +120,7 @@ def _loops(loop: For) -> list[For]:
 @pytest.mark.parametrize("low", [0, 3])
 def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> None:
     at = extreme(op, binary("+", binary("*", C, a), c), C - 2, as_index(17))
-    made = cut_loops((copied(at, as_index(low), as_index(low + 50)),))
+    made = split_clamped_indices((copied(at, as_index(low), as_index(low + 50)),))
     seen = []
     for loop in made:
         assert isinstance(loop, For)
@@ -141,11 +143,13 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
     ids=["unknown arm", "unknown bounds", "short", "in order", "no variable", "no extreme"],
 )
 def test_other_loops_stay(loop: For) -> None:
-    assert cut_loops((loop,)) == (loop,)
+    assert split_clamped_indices((loop,)) == (loop,)
 
 
 def test_a_border_of_zeros_is_cut_in_three() -> None:
-    made = cut_loops((For("i", as_index(0), as_index(58), 1, (Store("y", (C,), NEIGHBOURS),), VECTOR),))
+    made = split_clamped_indices(
+        (For("i", as_index(0), as_index(58), 1, (Store("y", (C,), NEIGHBOURS),), VECTOR),)
+    )
     values = [x.body[0].value for x in made if isinstance(x, For) and isinstance(x.body[0], Store)]
     assert [sum(isinstance(e, Select) for e in walk(v)) for v in values] == [0, 0, 0]
     assert [sum(isinstance(e, Read) for e in walk(v)) for v in values] == [1, 2, 1]
@@ -173,9 +177,9 @@ def test_a_period_is_cut_where_it_begins_again() -> None:
 def test_short_periods_stay() -> None:
     for size in (4, 9):
         loop = copied(binary("%", C + 3, size), as_index(0), as_index(99))
-        assert cut_loops((loop,)) == (loop,)
+        assert split_clamped_indices((loop,)) == (loop,)
     loop = copied(binary("//", binary("*", C, 1000), 300), as_index(0), as_index(99))
-    assert cut_loops((loop,)) == (loop,)
+    assert split_clamped_indices((loop,)) == (loop,)
 
 
 @pytest.mark.parametrize(("a", "c"), [*itertools.product((-2, -1, 1, 3), (-70, -1, 0, 7, 49))])
@@ -192,7 +196,7 @@ def test_every_iteration_keeps_its_digits(a: int, c: int, op: str) -> None:
 def test_choices_without_loads_are_vectors_as_they_are() -> None:
     value = Select(at_least(C, 5), Const(1.0, F32), Const(0.0, F32), F32)
     loop = For("i", as_index(0), as_index(58), 1, (Store("y", (C,), value),), VECTOR)
-    assert cut_loops((loop,)) == (loop,)
+    assert split_clamped_indices((loop,)) == (loop,)
 
 
 def at_least(i: IndexExpr, low: int) -> Apply:

@@ -16,7 +16,9 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.analysis.periodicity import by_steps, periods
 from polyfuse.codegen.cpu.emit import CpuCode
-from polyfuse.codegen.transforms.index_set_splitting.div_mod import split_digits
+from polyfuse.codegen.transforms.index_set_splitting.div_mod import (
+    split_div_mod,
+)
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.driver.pipeline import Compilation, Watch, emitted
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
@@ -44,7 +46,7 @@ def copying(*places: IndexExpr, upper: IndexExpr | int = 100, lower: IndexExpr |
 
 
 def split(loop: For) -> str:
-    return format_block(split_digits((loop,), itertools.count(), Core()))
+    return format_block(split_div_mod((loop,), itertools.count(), Core()))
 
 
 def test_short_windows_are_copies_of_the_body() -> None:
@@ -99,7 +101,7 @@ def test_windows_in_windows() -> None:
     ids=lambda x: format_block(x.body),
 )
 def test_loops_that_stay(loop: For) -> None:
-    assert split_digits((loop,), itertools.count(), Core()) == (loop,)
+    assert split_div_mod((loop,), itertools.count(), Core()) == (loop,)
 
 
 def test_loops_of_other_kinds_stay() -> None:
@@ -113,7 +115,7 @@ def test_loops_of_other_kinds_stay() -> None:
         "c", as_index(0), N, 1, (Update("%m", (), "max", Read("x", (C // 9,), F32)),), Coordinate.VECTOR
     )
     for kept in (scalar, long, order):
-        assert split_digits((kept,), itertools.count(), Core()) == (kept,)
+        assert split_div_mod((kept,), itertools.count(), Core()) == (kept,)
 
 
 def test_copies_have_scalars_of_their_own() -> None:
@@ -199,7 +201,7 @@ def test_each_iteration_runs_once(seed: int) -> None:
         lower = rng.choice((as_index(0), as_index(rng.randrange(9)), IVar("k") * 16, ISize("L")))
         upper = rng.choice((as_index(rng.randrange(120)), N, lower + 64, lower + rng.randrange(90)))
         loop = copying(*places, lower=lower, upper=upper)
-        block = split_digits((loop,), itertools.count(), Core())
+        block = split_div_mod((loop,), itertools.count(), Core())
         changed += block != (loop,)
         for n in (0, length - 1, length + 1, 97):
             env = {"N": n, "k": n % 5, "L": n // 3}
@@ -214,7 +216,7 @@ def pixels(*stores: Store, upper: int = 100, core: Core | None = None) -> str:
     """A loop of rows of pixels."""
     loop = For("c", as_index(0), as_index(upper), 1, stores, Coordinate.VECTOR)
     rows = For("t", as_index(0), as_index(9), 1, (loop,))
-    return format_block(split_digits((rows,), itertools.count(), core or Core()))
+    return format_block(split_div_mod((rows,), itertools.count(), core or Core()))
 
 
 def channel(k: int, place: IndexExpr = C // 2, tensor: str = "x") -> Store:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.codegen.transforms.index_set_splitting.last_iteration import last_iterations
+from polyfuse.codegen.transforms.index_set_splitting.last_iteration import peel_last_iterations
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.loop_ir import For, Store
@@ -101,14 +101,16 @@ def test_only_what_is_left_is_apart() -> None:
         "c", IConst(0), IConst(17), 1, (Store("%s", (), Read("x", (c,), F32)), kept), Coordinate.VECTOR
     )
     after = Store("y", (IConst(16),), Read("%s", (), F32))
-    main, last, behind = last_iterations((loop, after))
+    main, last, behind = peel_last_iterations((loop, after))
     assert isinstance(main, For) and (main.upper, main.body) == (IConst(16), loop.body)
     assert isinstance(last, For) and last.coordinate is Coordinate.SEQ and last.lower == IConst(16)
     assert behind == after
-    alone = last_iterations((For("c", IConst(0), IConst(17), 1, loop.body[:1], Coordinate.VECTOR), after))
+    alone = peel_last_iterations(
+        (For("c", IConst(0), IConst(17), 1, loop.body[:1], Coordinate.VECTOR), after)
+    )
     assert len(alone) == 2, "nobody else reads it"
-    main, last, _ = last_iterations((replace(loop, step=3, lower=IConst(1), lanes=("%t",)), after))
+    main, last, _ = peel_last_iterations((replace(loop, step=3, lower=IConst(1), lanes=("%t",)), after))
     assert isinstance(last, For) and (last.lower, last.step, last.lanes) == (IConst(16), 3, ())
     assert isinstance(main, For) and main.upper == IConst(16) and main.lanes == ("%t",)
     overwritten = Store("%s", (), Read("x", (IConst(3),), F32))
-    assert last_iterations((loop, overwritten, after)) == (loop, overwritten, after)
+    assert peel_last_iterations((loop, overwritten, after)) == (loop, overwritten, after)

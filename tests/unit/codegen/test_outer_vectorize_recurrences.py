@@ -18,7 +18,7 @@ from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Scope
-from polyfuse.ir.loop_ir import For, TurnedTile, nodes_of
+from polyfuse.ir.loop_ir import For, TransposedTile, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
@@ -115,9 +115,9 @@ def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKe
     return lower(made(text, **sizes).kernels[-1], knobs)
 
 
-def tiles(low: LoweredKernel) -> list[TurnedTile]:
+def tiles(low: LoweredKernel) -> list[TransposedTile]:
     every = (n for t in low.tasks for x in t.ways for n in nodes_of(x.body))
-    return [n for n in every if isinstance(n, TurnedTile)]
+    return [n for n in every if isinstance(n, TransposedTile)]
 
 
 # --- whether ------------------------------------------------------------------------------------------

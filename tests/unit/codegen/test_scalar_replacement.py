@@ -12,7 +12,7 @@ from ways import check
 
 from polyfuse.codegen.cuda import functions
 from polyfuse.codegen.cuda.emit import emit_cuda_together
-from polyfuse.codegen.transforms.scalar_replacement import promoted, uncombined
+from polyfuse.codegen.transforms.scalar_replacement import accumulators_in_scalars, uncombined
 from polyfuse.diagnostics import ScheduleError
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
@@ -77,16 +77,16 @@ def test_what_each_thread_would_keep_is_found() -> None:
     assert uncombined(kernel, (For("c0", as_index(0), as_index(9), 1, (add(IConst(0)),)),)) is None
     rounds = For("c0", as_index(0), as_index(900), 1, (add(IVar("c0") // 64),), Coordinate.ROUND)
     assert uncombined(kernel, (rounds,)) is None, "what c0 names is of the thread that has this iteration"
-    assert uncombined(kernel, promoted(kernel, alone, itertools.count())) is None
+    assert uncombined(kernel, accumulators_in_scalars(kernel, alone, itertools.count())) is None
 
 
 def test_updates_of_one_operation_commute() -> None:
     kernel = kernel_with_a_register()
-    made = promoted(kernel, shared(add(IConst(0)), add(IConst(1))), itertools.count())
+    made = accumulators_in_scalars(kernel, shared(add(IConst(0)), add(IConst(1))), itertools.count())
     assert uncombined(kernel, made) is None
     assert format_block(made).count(" lanes") == 2  # two combinations
     two = shared(add(IConst(0)), add(IConst(1), "max"))
-    assert uncombined(kernel, promoted(kernel, two, itertools.count())) is not None
+    assert uncombined(kernel, accumulators_in_scalars(kernel, two, itertools.count())) is not None
 
 
 def test_such_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

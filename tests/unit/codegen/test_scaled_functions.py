@@ -15,7 +15,7 @@ import pytest
 import polyfuse as pf
 from polyfuse.codegen.math.conversions import scaled_name
 from polyfuse.codegen.math.prelude import FUNCTIONS, prelude
-from polyfuse.codegen.transforms.strength_reduction import moved, scaled
+from polyfuse.codegen.transforms.strength_reduction import scale_moved_inward, scaled_function
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IVar
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
@@ -45,10 +45,10 @@ def erf(a: Expr) -> Apply:
 def test_a_power_of_two_moves_into_a_sum_and_nothing_else_does() -> None:
     half, one = number(0.5), number(1.0)
     shared = add(half, mul(half, erf(X)))
-    assert moved(mul(mul(half, Y), add(one, erf(X)))) == mul(Y, shared)
-    assert moved(mul(add(one, erf(X)), mul(Y, half))) == mul(Y, shared)
-    assert moved(mul(half, add(one, erf(X)))) == shared
-    assert moved(mul(half, add(erf(Y), erf(X)))) == add(mul(half, erf(Y)), mul(half, erf(X)))
+    assert scale_moved_inward(mul(mul(half, Y), add(one, erf(X)))) == mul(Y, shared)
+    assert scale_moved_inward(mul(add(one, erf(X)), mul(Y, half))) == mul(Y, shared)
+    assert scale_moved_inward(mul(half, add(one, erf(X)))) == shared
+    assert scale_moved_inward(mul(half, add(erf(Y), erf(X)))) == add(mul(half, erf(Y)), mul(half, erf(X)))
     kept = (
         mul(mul(number(0.3), Y), add(one, erf(X))),
         mul(mul(number(2.0), Y), add(one, erf(X))),
@@ -61,20 +61,20 @@ def test_a_power_of_two_moves_into_a_sum_and_nothing_else_does() -> None:
         add(half, erf(X)),
     )
     for e in kept:
-        assert moved(e) is e
+        assert scale_moved_inward(e) is e
 
 
 def test_what_is_printed_as_a_scaled_function() -> None:
     k, one = number(0.75), number(1.0)
-    assert scaled(erf(mul(X, k))) == scaled(erf(mul(k, X))) == ("erf", X, k, one)
-    assert scaled(mul(number(-0.25), erf(mul(X, k)))) == ("erf", X, k, number(-0.25))
-    assert scaled(mul(number(0.5), erf(X))) == ("erf", X, one, number(0.5))
+    assert scaled_function(erf(mul(X, k))) == scaled_function(erf(mul(k, X))) == ("erf", X, k, one)
+    assert scaled_function(mul(number(-0.25), erf(mul(X, k)))) == ("erf", X, k, number(-0.25))
+    assert scaled_function(mul(number(0.5), erf(X))) == ("erf", X, one, number(0.5))
     d = Apply("div", (X, number(1.4142135)), F32)
-    assert scaled(erf(d)) == ("erf", X, Const(1 / float(np.float32(1.4142135)), F64), one)
+    assert scaled_function(erf(d)) == ("erf", X, Const(1 / float(np.float32(1.4142135)), F64), one)
     for e in (erf(X), erf(mul(X, Y)), erf(mul(X, number(1e-9))), erf(mul(X, number(40.0))), mul(k, X)):
-        assert scaled(e) is None
+        assert scaled_function(e) is None
     wide = Apply("erf", (Apply("mul", (Read("x", (), F64), Const(0.75, F64)), F64),), F64)
-    assert scaled(wide) is None
+    assert scaled_function(wide) is None
 
 
 CASES = {

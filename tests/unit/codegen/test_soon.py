@@ -14,7 +14,7 @@ from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
-from polyfuse.layers.mapping.memory_hints import fetched_soon
+from polyfuse.layers.mapping.memory_hints import prefetched_lines
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
@@ -51,7 +51,7 @@ def test_results_stay_the_same(t: int, h: int) -> None:
     kernels = kernels_of(MIX, T=t, H=h)
     found = []
     for wanted in (False, True):
-        code = emit_together([Request(fetched_soon(kernels, 2, [], wanted))])[0]
+        code = emit_together([Request(prefetched_lines(kernels, 2, [], wanted))])[0]
         run = CpuExecutable(code, {})
         shapes = {p.name: run._shapes[p.name] for p in run.plan.buffers}
         memory: dict[str, Any] = {n: np.full(shapes[n], 7, np.float32) for n in ("y", "s")}
@@ -71,7 +71,7 @@ def test_what_an_earlier_loop_of_the_row_has_read_is_not_asked_for_again(h: int,
       y[t, h] = (x[t, h] - m[t]) * 2.0
     }
     """
-    kernels, core = fetched_soon(kernels_of(text, T=4, H=h), 2, [], True), Core(l2=l2 << 10)
+    kernels, core = prefetched_lines(kernels_of(text, T=4, H=h), 2, [], True), Core(l2=l2 << 10)
     asked = [line for line in source_of(kernels, core=core).splitlines() if "__builtin_prefetch(&b_x" in line]
     assert len([line for line in asked if "+ l + 32;" in line]) == loops
 
@@ -83,7 +83,7 @@ NORMAL = """op normal(x: f32[N, C, W]) -> (y: f32[N, C, W]) {
 
 
 def of_the_next_row(text: str, **sizes: int) -> list[str]:
-    source = source_of(fetched_soon(kernels_of(text, **sizes), 2, [], True))
+    source = source_of(prefetched_lines(kernels_of(text, **sizes), 2, [], True))
     return [line for line in source.splitlines() if "__builtin_prefetch(&b_x" in line and "_n = " in line]
 
 
@@ -116,7 +116,7 @@ def test_a_part_of_a_row_is_no_reason_to_ask_for_the_next() -> None:
 
 @pytest.mark.parametrize(("n", "c", "w"), [(3, 8, 2100), (37, 9, 333), (2, 11, 4097)])
 def test_results_with_requests_for_the_next_row(n: int, c: int, w: int) -> None:
-    kernels = fetched_soon(kernels_of(NORMAL, N=n, C=c, W=w), 2, [], True)
+    kernels = prefetched_lines(kernels_of(NORMAL, N=n, C=c, W=w), 2, [], True)
     code = emit_together([Request(kernels)])[0]
     assert "c2_n = " in code.source
     x = np.random.default_rng(0).standard_normal((n, c, w)).astype(np.float32)
@@ -127,20 +127,20 @@ def test_results_with_requests_for_the_next_row(n: int, c: int, w: int) -> None:
 
 
 def test_what_goes_along_memory_is_asked_for_and_what_is_computed_or_changed_is_not() -> None:
-    kernels = fetched_soon(kernels_of(MIX, T=64, H=1024), 2, [], True)
+    kernels = prefetched_lines(kernels_of(MIX, T=64, H=1024), 2, [], True)
     assert soon(kernels) == {"x", "w", "b", "n"}
     lines = [line for line in source_of(kernels).splitlines() if "__builtin_prefetch(" in line]
     assert any("&b_x[" in line and "l += 16)" in line and "+ l + 32;" in line for line in lines)
     assert any("&b_w[" in line and "l += 32)" in line and "+ l + 64;" in line for line in lines)
     assert not any("b_n[" in line for line in lines)
     assert "__builtin_prefetch(" not in source_of(kernels, checked=True)
-    assert soon(fetched_soon(kernels_of(SCALE, N=5000), 2, [], True)) == {"x"}
+    assert soon(prefetched_lines(kernels_of(SCALE, N=5000), 2, [], True)) == {"x"}
 
 
 def test_short_loops_stay_as_they_are() -> None:
     text = "op f(x: f32[T, 32], b: f32[T]) -> (y: f32[T, 32]) { y[t, h] = exp(x[t, h]) + b[t] }"
     kernels = kernels_of(text, T=64)
-    assert source_of(fetched_soon(kernels, 2, [], True)) == source_of(kernels)
+    assert source_of(prefetched_lines(kernels, 2, [], True)) == source_of(kernels)
 
 
 @pytest.mark.parametrize(("rows", "names"), [(1 << 14, {"x", "y"}), (1 << 10, set())])
@@ -150,6 +150,6 @@ def test_the_model_asks_for_what_comes_from_memory(rows: int, names: set[str]) -
     )
     kernels = kernels_of(text, T=rows, H=1000)
     found: list[Decision] = []
-    assert soon(fetched_soon(kernels, 2, found)) == names
+    assert soon(prefetched_lines(kernels, 2, found)) == names
     assert [d.kind for d in found] == (["prefetch lines"] if names else [])
-    assert fetched_soon(kernels, 2, [], False) == kernels
+    assert prefetched_lines(kernels, 2, [], False) == kernels

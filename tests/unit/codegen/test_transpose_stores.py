@@ -9,11 +9,11 @@ from equivalence import fixed_graph_of
 
 from polyfuse.codegen.cpu.emit import emit
 from polyfuse.codegen.cpu.pipeline import lower
-from polyfuse.codegen.transforms.transpose_stores import turn_stores
+from polyfuse.codegen.transforms.transpose_stores import transpose_stores
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst, IVar
 from polyfuse.ir.kernel import KernelGraph, Scope, tree
-from polyfuse.ir.loop_ir import Block, For, Store, TurnedTile, Update, format_block
+from polyfuse.ir.loop_ir import Block, For, Store, TransposedTile, Update, format_block
 from polyfuse.ir.schedule_tree import Coordinate, Member, path
 from polyfuse.ir.tensor_graph import Const, Read
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
@@ -150,7 +150,7 @@ def across(body: Block, rows: int = 16, low: int = 0, high: int = 64) -> str:
     """What becomes of a loop over rows with such lanes, of a kernel that stores y[k, i]."""
     kernels, _ = mapped(LARGEST.format("f32"), I=64, K=64)
     row = For("i", IConst(0), IConst(rows), 1, body)
-    return format_block(turn_stores(kernels.kernels[0], (row,))[1])
+    return format_block(transpose_stores(kernels.kernels[0], (row,))[1])
 
 
 def lanes(*body: Store | Update, low: int = 0, high: int = 64, at: Coordinate = Coordinate.VECTOR) -> For:
@@ -210,5 +210,5 @@ def test_arrays_are_the_workers() -> None:
     low = lower(kernels.kernels[0])
     arrays = [b for b in low.kernel.buffers if b.tensor.startswith("back")]
     assert [b.scope for b in arrays] == [Scope.LOCAL]
-    (turned,) = (n for t in low.tasks for n in t.body if isinstance(n, TurnedTile))
+    (turned,) = (n for t in low.tasks for n in t.body if isinstance(n, TransposedTile))
     assert turned.buffer == arrays[0].tensor and turned.to is not None and turned.to[0] == "y"

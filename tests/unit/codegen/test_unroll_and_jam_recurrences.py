@@ -13,7 +13,7 @@ from thinned import thinned
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
-from polyfuse.ir.loop_ir import Declare, For, Node, Store, TurnedTile, nodes_of
+from polyfuse.ir.loop_ir import Declare, For, Node, Store, TransposedTile, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Read, reads
 from polyfuse.runtime.cpu.executable import CpuExecutable, _chunk
@@ -149,7 +149,7 @@ def test_four_rows_go_in_step(text: str) -> None:
 def test_rows_with_tiles_that_are_turned_around_go_in_step() -> None:
     (task,) = lowered(RENDERED, B=256, T=64).tasks
     assert task.together
-    tiles = [n for n in nodes_of(task.together.body) if isinstance(n, TurnedTile)]
+    tiles = [n for n in nodes_of(task.together.body) if isinstance(n, TransposedTile)]
     assert len({n.name for n in tiles}) == len({n.indices[0] for n in tiles}) == task.together.rows == 4
 
 

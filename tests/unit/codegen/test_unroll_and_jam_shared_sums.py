@@ -15,7 +15,7 @@ from polyfuse.codegen.analysis.dependence import commutes_but_for, independent
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.function import Task
-from polyfuse.codegen.transforms.outline import tasks_of
+from polyfuse.codegen.transforms.outline import outlined
 from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs
@@ -144,7 +144,7 @@ def test_scalars_of_both_sides_of_a_condition_are_declared_in_each() -> None:
     kernel = made(LN.format("f32"), T=8, H=40).kernels[0]
     scalar = next(b.tensor for b in kernel.buffers if b.scope is Scope.REGISTER)
     loop = rows_of(Store(scalar, (), ONE), columns(ADD), Update("y", (T,), "sum", at(scalar)))
-    (task,) = tasks_of(kernel, (If(at("x", IConst(0), IConst(0)), (loop,), (loop,)),))
+    (task,) = outlined(kernel, (If(at("x", IConst(0), IConst(0)), (loop,), (loop,)),))
     (node,) = task.body
     assert isinstance(node, If)
     for (inner,) in (node.then, node.other):

@@ -26,7 +26,7 @@ from polyfuse.ir.loop_ir import (
     Node,
     RegisterTile,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_nodes,
     nodes_of,
@@ -310,7 +310,7 @@ PLACE = (as_index(0), as_index(0))
         ((If(Read("%c", (), F32), ()),), "%c is not declared here"),
         (
             (
-                TurnedTile("%t", F32, "x", (IVar("r"), IVar("l")), loop("r"), 2, loop("l"), 2),
+                TransposedTile("%t", F32, "x", (IVar("r"), IVar("l")), loop("r"), 2, loop("l"), 2),
                 Store("y", PLACE, Read("%u", (as_index(0),), F32)),
             ),
             "%u is not declared here",

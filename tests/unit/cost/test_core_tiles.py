@@ -15,7 +15,7 @@ from polyfuse.ir.contraction import matrix_product
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.layers.contractions.times import LEAD, ProductTimes, product_times, tile_weight
+from polyfuse.layers.contractions.times import LEAD, ContractionTimes, contraction_times, tile_weight
 
 SUMMED = """op f(a: f32[M, K], b: f32[{right}], c: f32[N]) -> (y: f32[M, N]) {{
   s[m, n] = sum[k](a[m, k] * b[{read}])
@@ -43,7 +43,7 @@ def test_a_kernel_takes_as_long_as_its_tiles(text: str, sizes: tuple[int, int, i
     s = next(s for s in graph.statements if s.reduction is not None)
     found = matrix_product(graph, s)
     assert found is not None
-    times = product_times(graph, s, found, Core(), 2)
+    times = contraction_times(graph, s, found, Core(), 2)
     assert times.tiles is not None
     found = estimate(kernels_of(text, *sizes).ir, table_cpu(2)).seconds
     assert times.tiles <= 1.01 * found, "the kernel also does what follows"
@@ -93,6 +93,6 @@ def test_cycles_of_tiles() -> None:
 
 
 def test_a_library_has_to_be_faster_by_a_lead() -> None:
-    assert ProductTimes(1.2, 9.0, 1.0).generated and ProductTimes(LEAD, 9.0, 1.0).generated
-    assert not ProductTimes(1.3, 0.1, 1.0).generated
-    assert ProductTimes(None, 1.2, 1.0).generated and not ProductTimes(None, 1.3, 1.0).generated
+    assert ContractionTimes(1.2, 9.0, 1.0).generated and ContractionTimes(LEAD, 9.0, 1.0).generated
+    assert not ContractionTimes(1.3, 0.1, 1.0).generated
+    assert ContractionTimes(None, 1.2, 1.0).generated and not ContractionTimes(None, 1.3, 1.0).generated

@@ -13,7 +13,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.graph.inline import compute_chosen
+from polyfuse.layers.graph.inline import inline_chosen
 from polyfuse.poly.model.domains import specialize
 
 LOSS = """op f(x: f32[N, C], z: i64[N]) -> (loss: f32) where N >= 1, C >= 1 {
@@ -36,7 +36,7 @@ HEAD = "op f(x: f32[N, C], z: i64[N], u: f32[C]) -> (y: f32[N]) where C >= 2 {{ 
 def chosen(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = specialize(instantiate((parse_text(text),), "f"), sizes)
-    return compute_chosen(graph, decisions), decisions
+    return inline_chosen(graph, decisions), decisions
 
 
 def losses(x: Any, z: Any) -> Any:

@@ -175,7 +175,7 @@ def test_how_far_rows_are_apart_is_seen() -> None:
         text = f"op f(x: f32[{shape}], w: f32[K, N]) -> (y: f32[M, N]) {{ {body} }}"
         graph = fixed_graph_of(text, M=64, K=1024, N=20)
         (s,) = graph.statements
-        p = contraction.product_of(graph, s)
+        p = contraction.contraction_of(graph, s)
         assert p is not None and cpu_tiles.measures(graph, s, p).apart == wanted
 
 

@@ -12,7 +12,7 @@ from thinned import thinned
 
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
 
@@ -83,7 +83,7 @@ def test_what_is_read_in_windows_is_kept() -> None:
 def test_columns_that_fill_most_of_a_vector_are_columns(columns: int) -> None:
     text = "op f(x: f32[M, K], w: f32[K, N]) -> (y: f32[M, N]) { y[m, n] = sum[k](x[m, k] * w[k, n]) }"
     graph = fixed_graph_of(text, M=1000, K=300, N=columns)
-    found = product_of(graph, graph.statements[0])
+    found = contraction_of(graph, graph.statements[0])
     assert found is not None and found.column == "n"
     check_everywhere([call_of(text, M=m, K=40, N=columns) for m in (3, 77)])
 

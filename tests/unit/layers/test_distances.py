@@ -7,7 +7,7 @@ import pytest
 from equivalence import cpu_source, fixed_graph_of
 
 import polyfuse as pf
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 
 DISTANCES = (
     "op f(x: f32[N, K], y: f32[M, K]) -> (d: f32[N, M]) { d[i, j] = sum[k]((x[i, k] - y[j, k]) ** 2) }"
@@ -38,7 +38,7 @@ def test_which_have_tiles() -> None:
     assert "_vector d = q - tile0_right[v]; tile0_acc[0][v] += d * d;" in source
     for n, m, k in ((4, 300, 100), (20, 20, 5000), (40, 40, 4)):
         graph = fixed_graph_of(DISTANCES, N=n, M=m, K=k)
-        assert product_of(graph, graph.statements[0]) is None
+        assert contraction_of(graph, graph.statements[0]) is None
     for term in ("(x[i, k] - y[j, k]) ** 3.0", "(x[i, k] + y[j, k]) ** 2", "(x[i, k] - x[i, k]) ** 2"):
         graph = fixed_graph_of(DISTANCES.replace("(x[i, k] - y[j, k]) ** 2", term), N=99, M=99, K=64)
-        assert product_of(graph, graph.statements[0]) is None
+        assert contraction_of(graph, graph.statements[0]) is None

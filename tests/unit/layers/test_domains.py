@@ -11,8 +11,8 @@ from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import Select, TensorGraph, walk
-from polyfuse.layers.graph.domains import split_guards
-from polyfuse.layers.graph.inline import compose_views
+from polyfuse.layers.graph.domains import split_index_sets
+from polyfuse.layers.graph.inline import inline_views
 
 SHIFT = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i-1] if i >= 1 else 0.5 }"
 WINDOW = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i-1] * 2.0 if 1 <= i < N - 2 else 0.5 }"
@@ -39,24 +39,24 @@ def domains(graph: TensorGraph) -> list[str]:
 
 def test_a_guard_cuts_the_domain() -> None:
     found: list[Decision] = []
-    after = split_guards(graph_of(SHIFT, N=8), found)
+    after = split_index_sets(graph_of(SHIFT, N=8), found)
     assert domains(after) == ["i in 1..8", "i in 0..1"]
     assert guards(after) == 0
     assert [d.subject for d in found] == ["y"] and found[0].taken
 
 
 def test_both_ends_give_three_pieces() -> None:
-    assert domains(split_guards(graph_of(WINDOW, N=8), [])) == ["i in 1..6", "i in 0..1", "i in 6..8"]
+    assert domains(split_index_sets(graph_of(WINDOW, N=8), [])) == ["i in 1..6", "i in 0..1", "i in 6..8"]
 
 
 def test_a_guarded_sum_runs_over_fewer_terms() -> None:
-    (statement,) = split_guards(graph_of(STENCIL, N=8, K=3), []).statements
+    (statement,) = split_index_sets(graph_of(STENCIL, N=8, K=3), []).statements
     assert str(statement.dims[1]) == "k in max(0, 1 - i)..min(3, 9 - i)"
-    assert guards(split_guards(graph_of(STENCIL, N=8, K=3), [])) == 0
+    assert guards(split_index_sets(graph_of(STENCIL, N=8, K=3), [])) == 0
 
 
 def test_a_guard_on_outer_dims_empties_the_sum() -> None:
-    after = split_guards(graph_of(OUTER, N=4, M=5), [])
+    after = split_index_sets(graph_of(OUTER, N=4, M=5), [])
     assert guards(after) == 0
     assert domains(after) == ["i in 0..4, k in 0..min(5, 5*i)"]
 
@@ -64,7 +64,7 @@ def test_a_guard_on_outer_dims_empties_the_sum() -> None:
 @pytest.mark.parametrize("text", [NOT_NEUTRAL, DATA, STEEP], ids=["not neutral", "data", "steep"])
 def test_other_guards_stay(text: str) -> None:
     before = graph_of(text, N=8)
-    assert split_guards(before, []) is before
+    assert split_index_sets(before, []) is before
 
 
 CASES = [
@@ -87,16 +87,16 @@ PAD_MAX = """op f(x: f32[N]) -> (y: f32[N]) {
 
 def test_a_concatenation_is_read_in_place() -> None:
     found: list[Decision] = []
-    after = compose_views(graph_of(CONCAT, N=5, M=4, K=8), found)
+    after = inline_views(graph_of(CONCAT, N=5, M=4, K=8), found)
     assert [s.target for s in after.statements] == ["y"]
     assert found == [Decision("inline pieces", "c", True, "2 pieces are read in place")]
-    assert guards(split_guards(after, [])) == 0
+    assert guards(split_index_sets(after, [])) == 0
 
 
 def test_a_pad_that_leaves_conditions_is_stored() -> None:
     found: list[Decision] = []
     before = graph_of(PAD_MAX, N=5)
-    assert compose_views(before, found) is before
+    assert inline_views(before, found) is before
     assert [(d.subject, d.taken) for d in found] == [("p", False)]
 
 
@@ -123,6 +123,6 @@ def test_the_results_stay_the_same() -> None:
 def test_shorter_integers_wrap_and_are_no_guards(index: str) -> None:
     text = f"op f(x: f32[N], y: f32[N]) -> (z: f32[N]) {{ z[i] = x[i] if {index} >= 3 else y[i] }}"
     graph = graph_of(text, N=300)
-    assert split_guards(graph, []) == graph
+    assert split_index_sets(graph, []) == graph
     x = np.arange(300, dtype=np.float32)
     check_everywhere([Call("wraps", text, graph, {}, {"x": x, "y": -x})])

@@ -170,23 +170,23 @@ def test_shapes_of_sums_fit_the_registers() -> None:
 
 
 def test_few_rows_are_not_turned_around() -> None:
-    many = Extents(512, 512, 512, 1, 4, copied=True, turned=True, along=512)
+    many = Extents(512, 512, 512, 1, 4, copied=True, transposed=True, along=512)
     assert not tile_shape(many, Core(), 2).dots
     for rows in (2, 3, 8, 16):
-        x = Extents(rows, 4096, 4096, 1, 4, copied=True, turned=True, along=4096)
+        x = Extents(rows, 4096, 4096, 1, 4, copied=True, transposed=True, along=4096)
         assert tile_shape(x, AVX2, 2).dots and tile_shape(x, Core(), 2).dots, rows
 
 
 def test_short_runs_along_memory_are_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a convolution, whose lanes would be added up after every few steps."""
     for core in (Core(), AVX2):
-        x = Extents(16, 4096, 3 * 128, 1, 4, copied=True, turned=True, along=3)
+        x = Extents(16, 4096, 3 * 128, 1, 4, copied=True, transposed=True, along=3)
         assert not tile_shape(x, core, 2).dots
         assert tile_shape(replace(x, along=384), core, 2).dots
     monkeypatch.setattr(contraction, "FEWEST_COLUMNS", 8)
     for rows, steps, tiled in ((3, 31, False), (3, 32, True), (4, 31, True)):
         graph = fixed_graph_of(ALONG.format("f32"), M=rows, K=steps, N=4096)
-        made = {s.name: contraction.product_of(graph, s) for s in graph.statements}
+        made = {s.name: contraction.contraction_of(graph, s) for s in graph.statements}
         assert any(made.values()) == tiled, (rows, steps)
 
 

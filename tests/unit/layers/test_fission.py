@@ -11,7 +11,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.graph.fission import functions_apart
+from polyfuse.layers.graph.fission import distribute_functions
 
 CORE = Core()
 DIVERGENCES = """op f(p: {0}[N, K], q: {0}[M, K]) -> (y: {0}[N, M]) {{
@@ -46,7 +46,7 @@ GATHERED = """op f(x: f32[N, D], w: f32[V, D], k: i64[M]) -> (y: f32[N, M]) wher
 def apart(text: str, core: Core = CORE, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = functions_apart(graph, decisions, core)
+    after = distribute_functions(graph, decisions, core)
     assert_equivalent(graph, after)
     return after, decisions
 

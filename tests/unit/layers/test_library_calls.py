@@ -16,7 +16,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.contraction import MatrixProduct, matrix_product
 from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.contractions.times import ProductTimes, product_times
+from polyfuse.layers.contractions.times import ContractionTimes, contraction_times
 
 # (signature and body, sizes, numpy's einsum)
 # ruff: noqa: E501
@@ -151,11 +151,11 @@ def test_loops_are_faster_than_a_library_where_there_are_no_tiles() -> None:
     assert "loops about" in f.explain(np.ones((1, 200), "f4"), np.ones((200, 300), "f4"))
 
 
-def library_times(graph: TensorGraph, core: Core, threads: int) -> ProductTimes:
+def library_times(graph: TensorGraph, core: Core, threads: int) -> ContractionTimes:
     (s,) = graph.statements
     found = matrix_product(graph, s)
     assert found is not None
-    return product_times(graph, s, found, core, threads)
+    return contraction_times(graph, s, found, core, threads)
 
 
 def test_a_library_takes_longer_for_a_large_factor_across_memory() -> None:
@@ -192,7 +192,7 @@ def test_a_library_is_called_where_workers_are_many_and_tiles_few() -> None:
 
 
 def test_times_grow_with_the_product_and_shrink_with_threads() -> None:
-    def times(threads: int, **sizes: int) -> ProductTimes:
+    def times(threads: int, **sizes: int) -> ContractionTimes:
         graph = fixed_graph(instantiate(parse_text(f"op f{PRODUCTS['plain'][0]}"), "f"), sizes)
         return library_times(graph, Core(), threads)
 

@@ -11,7 +11,7 @@ from targets import check_everywhere
 
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.layers.contractions import contraction, loop_roles, tile_shapes
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.contractions.factors import measures
 from polyfuse.layers.contractions.tile_shapes import STREAMED_STEPS, Extents, tile_shape
 
@@ -30,7 +30,7 @@ FACTORS = "op f(x: f32[M, K], w: f32[K, N]) -> (y: f32[M, N]) { y[m, n] = sum[k]
 def way(text: str, number: int = 0, core: Core = AVX2, **sizes: int) -> tuple[str, str]:
     """The names of rows and columns."""
     graph = fixed_graph_of(text, **sizes)
-    found = product_of(graph, graph.statements[number], core)
+    found = contraction_of(graph, graph.statements[number], core)
     assert found is not None
     return found.row, found.column
 
@@ -61,10 +61,10 @@ def test_large_factors_whose_rows_share_sets_of_a_cache_are_better_turned_around
 def test_sums_of_few_steps_are_contractions_on_a_cpu_only() -> None:
     """Where both factors lie along them: on a GPU that is not measured."""
     graph = fixed_graph_of(ALONG, N=500, K=5, O=500)
-    assert product_of(graph, graph.statements[0]) is None
+    assert contraction_of(graph, graph.statements[0]) is None
     assert way(ALONG, N=500, K=5, O=500)
     across = fixed_graph_of(ACROSS, N=500, K=5, O=500)
-    assert product_of(across, across.statements[0], AVX2) is None
+    assert contraction_of(across, across.statements[0], AVX2) is None
 
 
 def test_ways_that_take_as_long_have_the_most_rows() -> None:

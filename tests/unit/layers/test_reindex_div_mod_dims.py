@@ -11,7 +11,7 @@ from equivalence import assert_equivalent, assert_right, fixed_graph_of, seeded_
 import polyfuse as pf
 from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
-from polyfuse.layers.graph.reindex.div_mod_dims import split_digit_dims
+from polyfuse.layers.graph.reindex.div_mod_dims import split_div_mod_dims
 
 TWICE = """op f(x: f32[N, C, H, W], w: f32[C, K, 2, 2]) -> (y: f32[N, K, 2*H, 2*W]) {
   y[n, k, p, q] = sum[c](x[n, c, p // 2, q // 2] * w[c, k, p % 2, q % 2])
@@ -41,7 +41,7 @@ CHOSEN = """op f(x: f32[N, C, W], i: i64[W], w: f32[C, K, 2]) -> (y: f32[N, K, 2
 def split(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = split_digit_dims(graph, decisions)
+    after = split_div_mod_dims(graph, decisions)
     assert_equivalent(graph, after)
     assert (after is graph) == (not decisions)
     return after, decisions

@@ -17,7 +17,7 @@ from polyfuse.ir.cpu_core import AVX2, Core
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.contractions import contraction
 from polyfuse.layers.graph.reindex import factor_rows
-from polyfuse.layers.graph.reindex.factor_rows import join_row_dims
+from polyfuse.layers.graph.reindex.factor_rows import collapse_factor_rows
 
 CONVOLUTION = """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K]) -> (y: f32[N, K, H, W]) {
   z[n, c, h, v] = x[n, c, h-1, v-1] if 1 <= h < H+1 and 1 <= v < W+1 else
@@ -37,7 +37,7 @@ SMALL = {"N": 8, "C": 64, "H": 7, "W": 7, "K": 64}
 def join(text: str, core: Core = AVX2, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = join_row_dims(graph, decisions, 2, core)
+    after = collapse_factor_rows(graph, decisions, 2, core)
     assert_equivalent(graph, after)
     assert (after is graph) == (not decisions)
     return after, decisions

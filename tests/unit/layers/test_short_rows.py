@@ -9,7 +9,7 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import Role, TensorGraph
-from polyfuse.layers.graph.unroll_dims import MOST_STATEMENTS, split_short_rows
+from polyfuse.layers.graph.unroll_dims import MOST_STATEMENTS, unroll_short_rows
 
 TO_PIXELS = """op f(x: {0}[3, H, W]) -> (y: {1}[H, W, 3]) {{
   y[i, j, c] = {1}(min(max(x[c, i, j] * {0}(100), {0}(0)), {0}(120)))
@@ -40,7 +40,7 @@ NAMES = """op f(x: f32[2, N]) -> (y: f32[N, 2], y__0: f32[N]) {
 def split(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = split_short_rows(graph, decisions)
+    after = unroll_short_rows(graph, decisions)
     assert_equivalent(graph, after)
     return after, decisions
 

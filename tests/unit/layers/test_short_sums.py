@@ -11,7 +11,7 @@ import polyfuse as pf
 from polyfuse.decisions import Decision
 from polyfuse.ir.cpu_core import AVX2
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.graph.unroll_dims import MOST_TERMS, write_out
+from polyfuse.layers.graph.unroll_dims import MOST_TERMS, unroll_reductions
 
 DISTANCES = (
     "op f(x: f32[N, C], y: f32[M, C]) -> (d: f32[N, M]) { d[i, j] = sum[c]((x[i, c] - y[j, c]) ** 2) }"
@@ -35,7 +35,7 @@ COUNTS = "op f(k: i64[N, 2]) -> (h: i64[9]) { h[k[i, c]] += 1 }"
 def written(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = write_out(graph, decisions, AVX2)
+    after = unroll_reductions(graph, decisions, AVX2)
     assert_equivalent(graph, after)
     return after, decisions
 

@@ -10,7 +10,7 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.decisions import Decision
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.layers.graph.unroll_dims import MOST_STATEMENTS, split_short_dims
+from polyfuse.layers.graph.unroll_dims import MOST_STATEMENTS, unroll_short_dims
 
 POINTS = """op f(q: f32[N, 2], s: f32[N, 2]) -> (y: f32[N, 2], o: f32[N]) {
   r[n, 0, 0] = q[n, 0] ** 2;  r[n, 0, 1] = q[n, 0] - q[n, 1]
@@ -76,7 +76,7 @@ PARTLY = """op f(x: f32[N, 2, 3]) -> (y: f32[N, 2, 3]) {
 def split(text: str, **sizes: int) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
     graph = fixed_graph_of(text, **sizes)
-    after = split_short_dims(graph, decisions)
+    after = unroll_short_dims(graph, decisions)
     assert_equivalent(graph, after)
     return after, decisions
 

@@ -12,7 +12,7 @@ from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.ir.verify_graph import verify_graph
-from polyfuse.layers.graph.domains import with_window_forms
+from polyfuse.layers.graph.domains import dense_windows
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
 
@@ -52,7 +52,7 @@ def fixed(text: str, **sizes: int) -> TensorGraph:
 
 def formed(text: str) -> tuple[TensorGraph, list[Decision]]:
     decisions: list[Decision] = []
-    made = with_window_forms(fixed(text, N=2, H=9, W=30), decisions)
+    made = dense_windows(fixed(text, N=2, H=9, W=30), decisions)
     verify_graph(made)
     return made, decisions
 
@@ -103,7 +103,7 @@ def test_forms_are_equal(name: str, size: tuple[int, int, int]) -> None:
     inputs = {k: a for k, a in c.memory().items() if k in c.graph.inputs}
     want = evaluate(c.graph, c.sizes, inputs)["y"]
     dtype = c.graph.tensor("y").dtype
-    made = evaluate(with_window_forms(fixed(PROGRAMS[name], N=n, H=h, W=w), []), {}, inputs)["y"]
+    made = evaluate(dense_windows(fixed(PROGRAMS[name], N=n, H=h, W=w), []), {}, inputs)["y"]
     for found in (made.value.astype(dtype.numpy), pf.compile(PROGRAMS[name])(**c.inputs)):
         outcome = agrees(found, want, dtype)
         assert outcome, outcome.message

@@ -194,7 +194,7 @@ def test_leading_dimensions_and_steps() -> None:
     sizes = {"m": 3, "n": 4, "k": 5, "p": 6, "q": 2}
     g = gemm("pmk", "pkn", "pmn", **sizes)
     assert g is not None and (g.rows, g.columns, g.over, g.batch, g.loops) == (4, 3, 5, 6, ())
-    assert [(x.place, x.turned, x.leading, x.step) for x in (g.first, g.second, g.result)] == [
+    assert [(x.place, x.transposed, x.leading, x.step) for x in (g.first, g.second, g.result)] == [
         (1, False, 4, 20), (0, False, 5, 15), (2, False, 4, 12),
     ]  # fmt: skip
     g = gemm("mpqk", "kpqn", "pqmn", **sizes)
@@ -207,7 +207,7 @@ def test_leading_dimensions_and_steps() -> None:
 
 def test_a_result_with_its_columns_first_is_the_transposed_product() -> None:
     g = gemm("mk", "kn", "nm", m=3, n=4, k=5)
-    assert g is not None and (g.first.place, g.first.turned, g.second.place, g.second.turned) == (
+    assert g is not None and (g.first.place, g.first.transposed, g.second.place, g.second.transposed) == (
         0,
         True,
         1,

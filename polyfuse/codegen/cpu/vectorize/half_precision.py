@@ -24,7 +24,12 @@ from polyfuse.codegen.cpu.vectorize.math_calls import Part, calls_rows, in_parts
 from polyfuse.codegen.cpu.vectorize.predicated_tails import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.math.conversions import STEP, scaled_name
 from polyfuse.codegen.transforms.precision import is_normal, normal_names
-from polyfuse.codegen.transforms.strength_reduction import bounded, moved, scaled, within
+from polyfuse.codegen.transforms.strength_reduction import (
+    clamp_call,
+    clamped_cast,
+    scale_moved_inward,
+    scaled_function,
+)
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BF16, F16, F32, HALVES, DType
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, variables
@@ -76,14 +81,14 @@ class HalfPrinter(Printer):
                 tensor
             ):
                 return self.call("pf_wide_f16", [Printer.expr(self, r)])
-            case Cast(arg, dtype) if within(e):
+            case Cast(arg, dtype) if clamped_cast(e):
                 return self.call(f"pf_{dtype.name}_within_{arg.dtype.name}", [self.expr(arg)])
-            case Apply() if (clamp := bounded(e)) is not None:
+            case Apply() if (clamp := clamp_call(e)) is not None:
                 function, value, bound = clamp
                 return self.call(function, [self.expr(value), bound])
-            case Apply() if (made := moved(e)) is not e:
+            case Apply() if (made := scale_moved_inward(e)) is not e:
                 return self.expr(made)
-            case Apply() if (parts := scaled(e)) is not None:
+            case Apply() if (parts := scaled_function(e)) is not None:
                 op, x, *constants = parts
                 return self.call(scaled_name(op), [self.expr(x), *map(self.expr, constants)])
             case _:

@@ -1,4 +1,4 @@
-"""Functions of all lanes at once: what no compiler finds when it vectorises the text for one element.
+"""Vector math functions: all lanes at once, which no compiler finds in the text for one element.
 
     for l in 0..64:                          for l in 0..64:  row0[l] = x[c + l] - m
       e = exp(x[c + l] - m)           ->     pf_row_exp_f32(row0, 64)

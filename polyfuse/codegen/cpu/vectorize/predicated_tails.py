@@ -1,4 +1,4 @@
-"""The rest of a vector loop, fewer elements than it has lanes, as one more step of all lanes.
+"""Predicated epilogue: the rest of a vector loop, fewer elements than lanes, is one more step of all lanes.
 
     for (l = 0; l < end - start; ++l)           pf_take(t0, &x[start], (end - start) * 4, 128)
       acc_v[l] += x[start + l] * w      ->      for (l = 0; l < 32; ++l) acc_o[l] = acc_v[l]

@@ -1,4 +1,4 @@
-"""Vector loops are cut where an index goes over to another arm, or a guarded load to another choice.
+"""Vector loops are split where an index goes over to another arm, or a guarded load to another choice.
 
     for i in 0..58 @vec: y[i] = x[min(max(i - 1, 1 - i), 111 - i)]
 becomes
@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.guards import decided
+from polyfuse.codegen.analysis.guards import simplify_guards
 from polyfuse.codegen.analysis.index_ranges import cuts, turning_points
 from polyfuse.codegen.c_printer import guarded_load
 from polyfuse.cost.cpu_tables import FITTED
@@ -33,7 +33,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Expr, Select
 
 
-def cut_loops(block: Block) -> Block:
+def split_clamped_indices(block: Block) -> Block:
     """See the module docstring."""
     return map_nodes(block, lambda n: _changed(n) if isinstance(n, For) else n)
 
@@ -130,7 +130,7 @@ def _resolved(loop: For) -> For:
     def index(e: IndexExpr) -> IndexExpr:
         return simplify(e, {loop.var: (low, high - 1)}) if _chooses(e, loop.var) else e
 
-    known = decided(loop.body, (loop,)) if guarded_load(loop.body) else loop.body
+    known = simplify_guards(loop.body, (loop,)) if guarded_load(loop.body) else loop.body
     return replace(loop, body=map_values(known, lambda e: e, index))
 
 

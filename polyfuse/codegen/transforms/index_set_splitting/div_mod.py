@@ -1,4 +1,4 @@
-"""Vector loops are split where they read by digits of their variable: `v // K` and `v % K` with a constant K.
+"""Vector loops are split where they read by `v // K` and `v % K`, the digits of their variable, K a constant.
 
 A digit of a vector's lanes is a division for each of them, and what is read by it a gather.
 
@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polyfuse.codegen.analysis.guards import decided
+from polyfuse.codegen.analysis.guards import simplify_guards
 from polyfuse.codegen.analysis.periodicity import (
     by_steps,
     divisions_in,
@@ -75,7 +75,7 @@ _PLAIN = (If, *_SIMPLE)
 _LANE = IVar("%lane")  # the place in a window, while an index is simplified
 
 
-def split_digits(block: Block, numbers: itertools.count[int], core: Core) -> Block:
+def split_div_mod(block: Block, numbers: itertools.count[int], core: Core) -> Block:
     """See the module docstring. `numbers` numbers the scalars of copies, and arrays for a core."""
 
     def change(node: Node) -> Node | Block:
@@ -106,7 +106,7 @@ def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
     if not {u.buffer for u in totals} <= set(loop.lanes):
         return loop
     made = _split(loop, numbers)
-    return loop if made is None else decided(tuple(made))
+    return loop if made is None else simplify_guards(tuple(made))
 
 
 def _in_turns(loop: For) -> bool:
@@ -279,7 +279,7 @@ def _spread(loop: For, numbers: itertools.count[int], room: int) -> Block | None
     if all(count == 1 or _joins(count * length) for count in apart.values()):
         return None
     count, place = most_trips(loop) or 0, (_from(IVar(loop.var), loop.lower),)
-    found = dict.fromkeys(r for v in _values(loop) for r in reads(v) if _by_digits(r, loop.var))
+    found = dict.fromkeys(r for v in _values(loop) for r in reads(v) if _by_div_mod(r, loop.var))
     names: dict[Expr, Read] = {r: Read(f"%spread{next(numbers)}", place, r.dtype) for r in found}
     changed = {n.buffer for n in stores}
     if any(r.tensor in changed for r in found) or not 0 < count * sum(r.dtype.bytes for r in found) <= room:
@@ -303,7 +303,7 @@ def _joins(count: int) -> bool:
     return count == 3 or (count > 1 and count & (count - 1) == 0)
 
 
-def _by_digits(r: Read, var: str) -> bool:
+def _by_div_mod(r: Read, var: str) -> bool:
     """Is an element found by digits of a variable, and that without data?"""
     plain = [i for i in r.indices if not isinstance(i, EXPR_TYPES)]
     return len(plain) == len(r.indices) and any(any(divisions_in(i, var)) for i in plain)

@@ -1,4 +1,4 @@
-"""What follows a vector loop finds in scalars what its last iteration left there.
+"""Peeling: what follows a vector loop finds in scalars what its last iteration left there.
 
 isl puts instances that come after all others behind their loop, where they read a register that the loop's
 last iteration has set.  Lanes may leave something else: they compute several at once, or more than there are.
@@ -19,7 +19,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import reads
 
 
-def last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
+def peel_last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
     """The block with such iterations apart; `later` are scalars that are read after it."""
     result: list[Node] = []
     for node, needed in zip(block, _needed_after(block), strict=True):
@@ -28,9 +28,9 @@ def last_iterations(block: Block, later: frozenset[str] = frozenset()) -> Block:
             case For(coordinate=Coordinate.VECTOR) if left := _set(node.body) & after:
                 result += _apart(node, left)
             case For():
-                result.append(replace(node, body=last_iterations(node.body, after | _needed(node.body))))
+                result.append(replace(node, body=peel_last_iterations(node.body, after | _needed(node.body))))
             case If():
-                then, other = (last_iterations(b, after) for b in (node.then, node.other))
+                then, other = (peel_last_iterations(b, after) for b in (node.then, node.other))
                 result.append(replace(node, then=then, other=other))
             case _:
                 result.append(node)

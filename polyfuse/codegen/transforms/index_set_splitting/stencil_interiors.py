@@ -1,4 +1,4 @@
-"""Windows that reach over a border are taken apart: what lies within has no conditions.
+"""Stencils are split: where windows lie within their tensor there are no conditions.
 
     for r in max(0, 1 - p)..min(3, H + 1 - p):               if p >= 1 and p <= H - 2:
       for s in 0..3:                                            y[p, 0] sum= (x[p - 1, 0] + x[p - 1, 1]) + ...
@@ -41,7 +41,7 @@ Ranges: TypeAlias = dict[str, Range]
 Unswitch: TypeAlias = Callable[[Kernel, Block], Block]
 
 
-def window_borders(kernel: Kernel, block: Block, numbers: itertools.count[int], unswitch: Unswitch) -> Block:
+def split_stencils(kernel: Kernel, block: Block, numbers: itertools.count[int], unswitch: Unswitch) -> Block:
     """See the module docstring."""
     return _block(kernel, block, {}, numbers, unswitch)
 

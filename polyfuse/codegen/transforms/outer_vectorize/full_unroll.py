@@ -1,4 +1,4 @@
-"""Short rows as straight lines: what their loops do, for each element, without loops and arrays.
+"""Full unrolling: what loops over short rows do, for each element, without loops and arrays.
 
     m = -inf                                       m0 = x[t, 0]
     for c in 0..3: m max= x[t, c]                  m1 = max(m0, x[t, 1])
@@ -6,7 +6,7 @@
     for c in 0..3: y[t, c] = e[c]                  e0 = exp(x[t, 0] - m2);  ...;  y[t, 0] = e0;  ...
 
 Numbers and elements get a new name with each value, and memory along a row is a tile for all rows that go at
-once, which is turned around (`codegen.transforms.outer_vectorize.short_rows`).
+once, which is transposed (`codegen.transforms.outer_vectorize.short_rows`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import linear
-from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, TurnedTile, Update, nodes_of, substituted
+from polyfuse.ir.loop_ir import (
+    Block,
+    Declare,
+    For,
+    Node,
+    Store,
+    TransposedTile,
+    Update,
+    nodes_of,
+    substituted,
+)
 from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Index, Read, Select, map_expr
@@ -249,7 +259,7 @@ class StraightRows:
         return For(ROW, IConst(0), IConst(self.rows), 1, (n,), Coordinate.VECTOR)
 
     def tiles(self, back: bool) -> Iterator[Node]:
-        """Memory turned around into arrays, or these turned back."""
+        """Memory transposed into arrays, or these turned back."""
         lanes = For(ROW, IConst(0), IConst(self.rows), 1, ())
         for (run, stored), name in self.names.items():
             if stored is not back:
@@ -258,7 +268,7 @@ class StraightRows:
             along = For(_PLACE, IConst(0), IConst(length), 1, ())
             memory, array = (*leading, IVar(_PLACE)), (IVar(_PLACE), IVar(ROW))
             if back:
-                yield TurnedTile(
+                yield TransposedTile(
                     "%tile",
                     self.types[run],
                     name,
@@ -270,7 +280,7 @@ class StraightRows:
                     (tensor, memory),
                 )
             else:
-                yield TurnedTile(
+                yield TransposedTile(
                     "%tile",
                     self.types[run],
                     tensor,

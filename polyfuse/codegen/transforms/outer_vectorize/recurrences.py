@@ -3,7 +3,7 @@
     for b in 0..B @blk:                      for b in 0..B by 16 @blk:
       p = s[b, 0]                              for row in 0..16 @vec:  p[row] = s[b + row, 0]
       for t in 1..T:                           for u in 0..T by 32:
-        p = a * p + x[b, t]           ->         v[t - u, row] = x[b + row, t], a tile turned around
+        p = a * p + x[b, t]           ->         v[t - u, row] = x[b + row, t], a tile transposed
         s[b, t] = p                              for t in max(1, u)..min(T, u + 32):
                                                    for row in 0..16 @vec:
                                                      p[row] = a * p[row] + v[t - u, row]
@@ -70,7 +70,7 @@ from polyfuse.ir.tensor_graph import Apply, Expr, Index, Read, Select, reads, wa
 
 # Rows fill a line of memory.
 _LINE_BYTES = 64
-# Steps back at most that what is stored may be read: so many are turned around again for each strip.
+# Steps back at most that what is stored may be read: so many are transposed again for each strip.
 FARTHEST = FITTED.strip_tiles_steps
 # Elements that need not be converted.
 _SIZES = (4, 8)
@@ -81,7 +81,7 @@ _QUICK = ("add", "sub", "mul")
 _Place = tuple[str, tuple[Index, ...]]
 
 
-def rows_in_lanes(
+def vectorize_recurrences(
     kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
 ) -> tuple[tuple[Buffer, ...], tuple[Task, ...]]:
     """The tasks of a kernel, with rows of recurrences as lanes wherever they can be, if the knobs leave it
@@ -141,7 +141,7 @@ def _at_once(
     arrays: _Arrays, loop: For, rows: int, first: IndexExpr, common: frozenset[str] = frozenset()
 ) -> Block | None:
     """The body of so many rows at once, from the `first` on, which have arrays of the worker to themselves
-    but for those in `common`; None if they touch what cannot be turned around, or there is no room."""
+    but for those in `common`; None if they touch what cannot be transposed, or there is no room."""
     before = dict(arrays.made)
     body = _Lanes(arrays, loop, rows, common).body()
     if body is None or not arrays.fit:
@@ -234,7 +234,7 @@ class _Lanes:
     scalars: dict[str, Declare] = field(default_factory=dict)
 
     def body(self) -> Block | None:
-        """None if what steps touch cannot be turned around."""
+        """None if what steps touch cannot be transposed."""
         self.scalars = {n.name: n for n in self.row.body if isinstance(n, Declare)}
         made: list[Node] = [Declare(of_all(n.name), n.dtype, None, self.rows) for n in self.scalars.values()]
         run: list[Node] = []

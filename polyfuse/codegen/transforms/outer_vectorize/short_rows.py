@@ -1,7 +1,7 @@
 """Rows shorter than a vector are lanes, and their elements are numbers.
 
     for t in 0..T @blk:                           for t in 0..T by 16 @blk:
-      m = -inf                                      v[k, row] = x[t + row, k], a tile turned around
+      m = -inf                                      v[k, row] = x[t + row, k], a tile transposed
       for c in 0..5 @vec: m max= x[t, c]            for row in 0..16 @vec:
       for c in 0..5 @vec:                    ->       m = max(v[0, row], ..., v[4, row])
         e[c] = exp(x[t, c] - m)                       e0 = exp(v[0, row] - m); ...; e4 = ...
@@ -10,7 +10,7 @@
                                                     y[t + row, k] = w[k, row], turned back
 
 Five elements fill a third of a vector, and each phase of a row waits for the one before.  Sixteen rows fill
-five vectors, and nothing is combined across lanes.  Memory is turned around in registers, as for recurrences
+five vectors, and nothing is combined across lanes.  Memory is transposed in registers, as for recurrences
 (`codegen.transforms.outer_vectorize.recurrences`); rows that lie one behind the other are so without squares
 (`turned_tiles.h`).
 
@@ -67,10 +67,10 @@ _LINE_BYTES = 64
 _SCALAR = of_cost(Cost.FLOORED)
 
 
-def short_rows_in_lanes(
+def vectorize_short_rows(
     kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
 ) -> tuple[tuple[Buffer, ...], tuple[Task, ...]]:
-    """The tasks of a kernel, with such rows as lanes wherever they can be and it pays, if the knobs leave it
+    """The tasks of a kernel, with such rows in lanes wherever they can be and it pays, if the knobs leave it
     open; and the arrays of a worker that they need."""
     if knobs.rows or knobs.jointly is False:
         return (), tuple(tasks)

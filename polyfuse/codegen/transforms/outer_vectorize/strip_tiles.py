@@ -18,7 +18,7 @@ from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Buffer
 from polyfuse.ir.linear import Linear, linear
-from polyfuse.ir.loop_ir import For, TurnedTile
+from polyfuse.ir.loop_ir import For, TransposedTile
 from polyfuse.ir.tensor_graph import Index
 
 _PLACE = "place"
@@ -115,11 +115,11 @@ class StripTile:
         place = linear(self.run.last(step, number) - self._base).expr()
         return self.array.tensor, (place, IVar(ROW))
 
-    def loaded(self, rows: int) -> TurnedTile:
+    def loaded(self, rows: int) -> TransposedTile:
         """Memory turned around into the array."""
         return self._turned(rows, self._along(self.low, self.high))
 
-    def earlier(self, rows: int, number: int) -> TurnedTile:
+    def earlier(self, rows: int, number: int) -> TransposedTile:
         """What steps before the strip stored, as accesses with this number, turned around into the array."""
         begin = self.strip.begin
         if self.run.sign > 0:
@@ -128,18 +128,18 @@ class StripTile:
             along = For(_PLACE, self.run.last(begin, number) + 1, self.run.last(begin, self.high) + 1, 1, ())
         return self._turned(rows, along)
 
-    def _turned(self, rows: int, along: For) -> TurnedTile:
+    def _turned(self, rows: int, along: For) -> TransposedTile:
         to = self.array.tensor, self._array
         dtype, memory = self.run.dtype, self._memory
-        return TurnedTile(
+        return TransposedTile(
             "%tile", dtype, self.run.tensor, memory, along, FITTED.strip_tiles_steps, _all(rows), rows, to
         )
 
-    def stored(self, rows: int, number: int) -> TurnedTile:
+    def stored(self, rows: int, number: int) -> TransposedTile:
         """What accesses with this number stored in the array, turned around into memory."""
         to = self.run.tensor, self._memory
         dtype, along = self.run.dtype, self._along(number, number)
-        return TurnedTile(
+        return TransposedTile(
             "%tile",
             dtype,
             self.array.tensor,

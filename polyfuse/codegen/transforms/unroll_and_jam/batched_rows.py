@@ -47,7 +47,7 @@ from polyfuse.ir.loop_ir import (
     For,
     Node,
     Store,
-    TurnedTile,
+    TransposedTile,
     Update,
     map_places,
     nodes_of,
@@ -158,7 +158,7 @@ def at_once(
     if not (wanted(knobs) or _worth(kernel, row, knobs, turns)):
         missed(row, "rows are so long that their totals take little of the time")
         return None
-    if any(isinstance(n, TurnedTile) for n in nodes_of(row)):
+    if any(isinstance(n, TransposedTile) for n in nodes_of(row)):
         return None
     rows = _VECTOR_BYTES // min(widths)
     touched = touched_in(row)

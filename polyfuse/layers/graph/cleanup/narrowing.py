@@ -1,4 +1,6 @@
-"""What is clamped to numbers of 32 bits is converted to an integer of 32 bits.
+"""Narrower integers: clamps of floats, and integers of 64 bits whose values fit 32.
+
+What is clamped to numbers of 32 bits is converted to an integer of 32 bits (`narrow_clamps`).
 
     min(max(i64(x), 0), 99)     becomes     i64(min(max(i32(x), 0), 99))
 
@@ -36,6 +38,8 @@ from polyfuse.ir.tensor_graph import (
     reads,
 )
 from polyfuse.layers.graph.cleanup.folding import constant_value
+
+# --- clamps -----------------------------------------------------------------------------------------------
 
 
 def narrow_clamps(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
@@ -77,6 +81,8 @@ def _bounded(e: Expr) -> tuple[str, Expr, int] | None:
             return e.op, value, int(number)
     return None
 
+
+# --- integers ---------------------------------------------------------------------------------------------
 
 # Integers of 64 bits whose values fit 32 bits are computed in 32 bits.
 #

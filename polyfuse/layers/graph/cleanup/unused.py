@@ -1,4 +1,8 @@
-"""Results that are copies of a temporary: it is computed where they are."""
+"""Dead code, and copies of temporaries.
+
+`remove_unused` takes away statements that no result needs.  `write_directly`: where a result is a copy of a
+temporary, this is computed where the result is.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 
-# Dead code: statements that no result needs.
+# --- dead code --------------------------------------------------------------------------------------------
 
 
 def remove_unused(graph: TensorGraph, decisions: list[Decision], *, checked: bool) -> TensorGraph:

@@ -1,4 +1,6 @@
-"""Collapse adjacent dims that are always used together into one.
+"""Fewer dims: neighbours that are always used together become one, last dims of one element go.
+
+Adjacent dims that are always used together become one:
 
     y[n, c, h, w] = x[n, c, h, w] * g[c]      for h in 0..56, w in 0..56
 becomes
@@ -29,6 +31,8 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
     walk,
 )
+
+# --- unit dims --------------------------------------------------------------------------------------------
 
 # A last dim of one element is dropped.
 #
@@ -108,7 +112,7 @@ def _statement(s: Statement, dropped: frozenset[str]) -> Statement:
 def collapse(
     graph: TensorGraph, decisions: list[Decision], strided: frozenset[str] = frozenset()
 ) -> TensorGraph:
-    """Drop last dims of one element (`layers.graph.reindex.collapse`), then collapse until no pair is left.
+    """Drop last dims of one element (`drop_unit_dims`), then collapse until no pair is left.
 
     `strided` names tensors whose memory is not dense."""
     graph = drop_unit_dims(graph, decisions, strided)

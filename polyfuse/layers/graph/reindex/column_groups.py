@@ -8,8 +8,7 @@ becomes
 
 for what wants to see groups and columns (`layers.graph.grouped_reductions`).  Every statement that has one of
 the tensors must read it so, or by a column whose other uses are its digits `c // K` and `c % K`.  Tensors
-must be
-dense: shapes change, memory does not.
+must be dense: shapes change, memory does not.
 """
 
 from __future__ import annotations

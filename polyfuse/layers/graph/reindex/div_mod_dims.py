@@ -33,12 +33,12 @@ from polyfuse.ir.tensor_graph import (
     depends_on,
     map_expr,
 )
-from polyfuse.layers.contractions.contraction import product_of
+from polyfuse.layers.contractions.contraction import contraction_of
 from polyfuse.layers.graph.domains import indices_of, sums_windows
 from polyfuse.layers.graph.names import depending, fresh_name
 
 
-def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+def split_div_mod_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """The graph with such dims split, where that makes contractions for tiles."""
     for s in graph.statements:
         digits = _digits_of(graph, s) if s.reduction == "sum" and not s.accumulate else []
@@ -47,7 +47,7 @@ def split_digit_dims(graph: TensorGraph, decisions: list[Decision]) -> TensorGra
         tensor, summed, copied = _parts(graph, s, digits)
         statements = tuple(x for t in graph.statements for x in ((summed, copied) if t is s else (t,)))
         made = replace(graph, tensors=(*graph.tensors, tensor), statements=statements)
-        if product_of(made, summed) is not None:
+        if contraction_of(made, summed) is not None:
             graph = made
             dims = ", ".join(x.dim for x in digits)
             why = f"its contraction reads by // and % of {dims}: the quotients and rests are dims of it"
@@ -106,7 +106,7 @@ def _digits_of(graph: TensorGraph, s: Statement) -> list[_Digits]:
         quotient, remainder = (fresh_name(graph, f"{d.name}_{x}") for x in ("quotient", "remainder"))
         digits = _Digits(d.name, quotient, remainder, base, count)
         judged = digits.judged(digits.split(s.expr, ranges))
-        if judged is not None and (judged.apart or not (sums_windows(s) or product_of(graph, s))):
+        if judged is not None and (judged.apart or not (sums_windows(s) or contraction_of(graph, s))):
             found.append(judged)
     return found
 

@@ -24,8 +24,8 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute
 from polyfuse.ir.linear import simplify
 from polyfuse.ir.tensor_graph import IterDim, Read, Role, Statement, Tensor, TensorGraph, depends_on, map_expr
 from polyfuse.layers.contractions import cpu_tiles
-from polyfuse.layers.contractions.contraction import product_of
-from polyfuse.layers.contractions.factors import Product, extents_of, measures, plain
+from polyfuse.layers.contractions.contraction import contraction_of
+from polyfuse.layers.contractions.factors import Contraction, extents_of, measures, plain
 from polyfuse.layers.contractions.loop_roles import moving_cycles
 from polyfuse.layers.contractions.tile_shapes import TURN_CYCLES
 from polyfuse.layers.contractions.times import moved_s, tiles_s
@@ -37,7 +37,7 @@ from polyfuse.layers.graph.reindex.collapse import collapse
 LEAD, MOVES, DIGIT_CYCLES = 0.95, 3, 5
 
 
-def join_row_dims(
+def collapse_factor_rows(
     graph: TensorGraph, decisions: list[Decision], threads: int, core: Core | None
 ) -> TensorGraph:
     """The graph with dims joined in contractions whose tiles are faster so."""
@@ -73,9 +73,9 @@ class _Joined:
     dims: tuple[IterDim, ...]
 
 
-def _tiled(graph: TensorGraph, s: Statement, machine: CpuDevice) -> Product | None:
+def _tiled(graph: TensorGraph, s: Statement, machine: CpuDevice) -> Contraction | None:
     """A statement as a contraction that has tiles."""
-    p = product_of(graph, s, machine.core)
+    p = contraction_of(graph, s, machine.core)
     return p if p is not None and cpu_tiles.fits(graph, p, machine.core) else None
 
 
@@ -95,7 +95,7 @@ def _joined_s(x: _Joined, machine: CpuDevice) -> float:
     return seconds + MOVES * moved_s(machine, sums * size) + machine.step_s
 
 
-def _tiles_s(graph: TensorGraph, s: Statement, p: Product, machine: CpuDevice) -> float:
+def _tiles_s(graph: TensorGraph, s: Statement, p: Contraction, machine: CpuDevice) -> float:
     """Seconds of tiles and of what brings factors and results into their order."""
     cycles = moving_cycles(graph, s, p, measures(graph, s, p), machine.core)
     return tiles_s(graph, s, p, machine)[0] + cycles * machine.cycle_s / machine.threads
