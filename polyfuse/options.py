@@ -68,7 +68,8 @@ ENVIRONMENT = (
     ),
     Variable(
         ENV_VERIFY,
-        "`1` verifies the intermediate forms between every two passes, `0` does not. The proof that a "
+        "`1` verifies the intermediate forms between every two passes, `0` does not. Passes over loops are "
+        "checked by running short loops before and after each of them (`PF906`). The proof that a "
         "schedule is legal is made in either case.",
         "`0`",
     ),

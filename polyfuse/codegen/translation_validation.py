@@ -10,8 +10,10 @@
 The smallest blocks that differ come first, with a few values for the variables of loops around.  They may
 differ where the whole does not, as a value that is found before a loop; then the blocks around are compared,
 and only the outermost ones tell.  Functions are run for some iterations from the first one on, and for some
-up to the last one.  Nothing of a pass is trusted but that it leaves dead what was dead: at the outermost
-level arguments and memory between kernels count, no arrays of workers.
+up to the last one.  Vector loops of the later form run backwards: their iterations must be independent.
+
+Nothing of a pass is trusted but that it leaves dead what was dead: at the outermost level arguments and
+memory between kernels count, no arrays of workers.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.loop_ir import Block, Declare, For, If, RegisterTile, TransposedTile, VectorLoad
 
 ITERATION = "it"
-# Statements that are run for one form of a block.
+# Statements that are run to compare two forms.
 USUAL_BUDGET = 20_000
 DECLARING = (Declare, RegisterTile, TransposedTile, VectorLoad)
 # Iterations of a function that are run, besides those that go together.
@@ -91,8 +93,7 @@ class _Validator:
         return SAME
 
     def tasks(self, k: int, a: Task, b: Task) -> Finding:
-        """Of one function: its body for some iterations; else some iterations in turn, as a worker runs
-        them."""
+        """Of one function: its body for some iterations, or these in turn, as a worker runs them."""
         if replace(a, body=b.body) == b and not (a.together or a.skew or a.along):
             around = (*([a.time] if a.time else []), *a.loops)
             found = self.blocks(a.body, b.body, around, self.outside if not a.loops else self.every)
@@ -140,13 +141,13 @@ class _Validator:
         """Both forms, for each set of variables."""
         programs = []
         for x in (self.before, self.after):
-            programs.append(LoopProgram(_buffers(x)))
+            programs.append(LoopProgram(_buffers(x), backwards=x is self.after))
             make(programs[-1], x)
         for values in samples:
             left = []
             for p in programs:
                 left.append(Memories())
-                p.run(left[-1], values, self.budget)
+                self.budget = p.run(left[-1], values, self.budget)
             if place := left[0].differs(left[1], counts):
                 at = ", ".join(f"{name} = {value}" for name, value in values.items())
                 return Finding(Verdict.DIFFERENT, f"{place}{f' for {at}' if at else ''}")
@@ -306,6 +307,7 @@ def _along(p: LoopProgram, task: Task, end: str) -> None:
     *outer, inner = task.loops
     first, last = begin_of(inner), end_of(inner)
     p.line(f"while i_it < {end}:", 1)
+    p.line(f"take({len(task.along) + 1})", 2)
     _decode(p, (*outer, replace(inner, var=first)), "i_it", 2)
     p.line(f"i_{last} = min(i_{first} + {end} - i_it, {p.index(inner.upper)})", 2)
     p.line(f"i_it += i_{last} - i_{first}", 2)

@@ -20,10 +20,10 @@ from polyfuse.ir.verify_loops import LoopVerifier, places_of
 
 @dataclass(slots=True)
 class PassVerifier:
-    """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906, with the name of
-    the pass.
+    """Looks on at passes (`codegen.passes.observed`).  Raises InternalError PF905 or PF906: these name the
+    pass.
 
-    At most `budget` statements are run for each form of a block, and none if it is 0; `verdicts` counts what
+    At most `budget` statements are run for a pass, and none if it is 0; `verdicts` counts what
     became of that, by pass.
     """
 

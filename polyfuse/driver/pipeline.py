@@ -119,8 +119,8 @@ class Watch:
 
 
 class _Passes:
-    """Looks at passes over loops: how long each takes, and what came out, for the folder of dumps.  What a
-    step prints is verified."""
+    """Looks at passes over loops: how long each takes, and what came out, for the folder of dumps.  Loops
+    that a step prints are verified."""
 
     def __init__(self, watch: Watch, step: str) -> None:
         self.watch, self.number, self.before = watch, 0, 0.0

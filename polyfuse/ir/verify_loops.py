@@ -147,7 +147,7 @@ class LoopVerifier:
     def _loop(self, n: For) -> None:
         outer, lanes = self.vector, n.coordinate is Coordinate.VECTOR
         if outer and n.body and all(isinstance(x, Prefetch) for x in n.body):
-            return  # lines of a vector loop are asked for where its own elements are: this loop is not printed
+            return  # asked for with the vectors of the loop around: its bounds are not printed
         self._index(n.lower)
         self._index(n.upper)
         if n.step <= 0:

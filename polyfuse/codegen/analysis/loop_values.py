@@ -12,7 +12,7 @@ A block becomes a Python function, and each loop says first how much it will do:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -42,6 +42,7 @@ from polyfuse.ir.loop_ir import (
     nodes_of,
 )
 from polyfuse.ir.ops import COMBINES
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -62,7 +63,7 @@ INTEGERS, LEAST = 13, -1
 # Floats that become integers without change.
 WHOLE = 2**40
 # How terms of register tiles are applied to an element of the left and one of the right factor.
-_DOTS = {"words": "dot_words", "bytes": "dot_bytes", "row bytes": "dot_bytes", "pairs": "dot_pairs"}
+_DOTS = {"words": "dot_words", "bytes": "dot_bytes", "pairs": "dot_pairs"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
@@ -166,6 +167,18 @@ def _constant(value: float, dtype: DType) -> int:
     return exact.numerator * _inverse(exact.denominator % PRIME) % PRIME
 
 
+_CALLED: Mapping[str, Any] = {
+    "greatest": _greatest,
+    "least": _least,
+    "inverse": _inverse,
+    "size": _size,
+    "whole": _whole,
+    "div": _floor("//"),
+    "mod": _floor("%"),
+    "Memory": Memory,
+}
+
+
 @dataclass(slots=True)
 class _Budget:
     """So many statements are run."""
@@ -183,10 +196,11 @@ class _Budget:
 
 @dataclass(slots=True)
 class LoopProgram:
-    """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are
-    clamped."""
+    """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are clamped.
+    Vector loops may be run `backwards`: their iterations are independent."""
 
     buffers: Mapping[str, Buffer]
+    backwards: bool = False
     lines: list[str] = field(default_factory=list)
     memories: dict[str, tuple[str, DType]] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
@@ -196,21 +210,23 @@ class LoopProgram:
     batch: tuple[str, ...] = ()
     count: int = 0
 
-    def run(self, memories: Memories, variables: Mapping[str, int], budget: int) -> None:
-        """Run the function on memories.  Raises Skipped."""
+    def run(self, memories: Memories, variables: Mapping[str, int], budget: int) -> int:
+        """Run the function on memories; what is left of the budget.  Raises Skipped."""
+        left = _Budget(budget)
+        left.take(len(self.lines))
         head = [f"  {m} = memories.of({name!r}, dtype_{m})" for name, (m, _) in self.memories.items()]
         head += [f"  {v} = variables[{name!r}]" for name, v in self.parameters.items() if name in variables]
         if missing := [n for n in self.parameters if n not in variables]:
             raise Unknown(missing[0])
         text = "\n".join(["def run(memories, variables, take):", *head, *self.lines, "  return"])
-        space = {f"dtype_{m}": dtype for m, dtype in self.memories.values()}
-        space |= {"greatest": _greatest, "least": _least, "inverse": _inverse, "size": _size, "whole": _whole}
-        space |= {"div": _floor("//"), "mod": _floor("%"), "Memory": Memory, **self.globals}
+        space: dict[str, Any] = {f"dtype_{m}": dtype for m, dtype in self.memories.values()}
+        space |= {**_CALLED, **self.globals}
         try:
-            exec(compile(text, "<loops>", "exec"), space)  # noqa: S102  (made of numbers and own names)
+            exec(compile(text, "<loops>", "exec"), space)
         except (SyntaxError, RecursionError, MemoryError):
             raise Skipped("loops in too many loops") from None
-        space["run"](memories, variables, _Budget(budget).take)
+        space["run"](memories, variables, left.take)
+        return left.left
 
     def fresh(self, stem: str) -> str:
         self.count += 1
@@ -276,36 +292,45 @@ class LoopProgram:
                 raise Skipped(type(n).__name__)
 
     def _loop(self, n: For, depth: int, key: Callable[[int], None] | None = None) -> None:
+        """A loop; with `key` the iterations for which it prints a condition."""
         if all(isinstance(x, Prefetch) for x in n.body):
             return
         low, high = self.index(n.lower), self.index(n.upper)
-        self.line(f"take(max(0, {high} - {low}) // {n.step} * {len(n.body) + 1})", depth)
-        self.line(f"for i_{n.var} in range({low}, {high}, {n.step}):", depth)
-        known = dict(self.known)
+        outer = self.fresh("v") if n.var in self.own else ""
+        if outer:  # a variable of a loop around has the same name
+            self.line(f"{outer} = i_{n.var}", depth)
+        self.line(f"take(-(min(0, {low} - {high}) // {n.step}) * {len(n.body) + 1})", depth)
+        steps = f"range({low}, {high}, {n.step})"
+        if self.backwards and n.coordinate is Coordinate.VECTOR:
+            steps = f"reversed({steps})"
+        self.line(f"for i_{n.var} in {steps}:", depth)
+        known, own = dict(self.known), set(self.own)
+        self.own.add(n.var)
         if n.var == ROW:
-            own = set(self.own)
-            self.own.add(ROW)
-            for text in self.batch:
-                self.line(text, depth + 1)
-            self.own = own
-            for name in n.lanes if n.joint else ():
-                array = self.element(of_all(name), (IVar(ROW),), next(iter(self._dtypes(n, name))), (ROW,))
-                self.known[name] = array
+            self._row(n, depth + 1)
         if key is not None:
-            self.own.add(n.var)
             key(depth + 1)
-            depth += 1
-        self.inside(n.body, depth + 1, n.var)
-        self.known = known
+        self.inside(n.body, depth + 1 + (key is not None))
+        self.known, self.own = known, own
+        if outer:
+            self.line(f"i_{n.var} = {outer}", depth)
 
-    def _dtypes(self, n: For, name: str) -> Iterator[DType]:
-        yield from (u.value.dtype for u in nodes_of(n.body) if isinstance(u, Update) and u.buffer == name)
+    def _row(self, n: For, depth: int) -> None:
+        """What each row of a batch begins with; its totals are in arrays of all rows."""
+        for text in self.batch:
+            self.line(text, depth)
+        for name in n.lanes if n.joint else ():
+            dtype = next(
+                u.value.dtype for u in nodes_of(n.body) if isinstance(u, Update) and u.buffer == name
+            )
+            self.known[name] = self.element(of_all(name), (IVar(ROW),), dtype)
 
     def _declare(self, name: str, dtype: DType, value: Expr | None, count: int, depth: int) -> None:
         start = None if value is None else self.expr(value)
         if count:
             array = self._array(name, dtype, depth)
             if start is not None:
+                self.line(f"take({count})", depth)
                 self.line(f"for k in range({count}): {array}[k,] = {start}", depth)
             return
         own = self.fresh("s")
@@ -326,16 +351,13 @@ class LoopProgram:
             self.line(f"i_{name} = {self.index(first)}", depth)
             self.own.add(name)
         own = set(self.own)
+        self.line(f"take({n.rows * n.lanes})", depth)
         self.line(f"for tr in range({n.rows}):", depth)
         self.line(f"  for tl in range({n.lanes}):", depth)
         depth += 2
         self.line("tt = 0", depth)
         self.own |= {"tile_row", "tile_lane"}
         self.line(f"i_tile_row = i_{row} + tr; i_tile_lane = i_{lane} + tl", depth)
-        left, right = (
-            map_expr(e, lambda x: x, lambda i, v=v, at=at: substitute(i, {v: IVar(at)}))
-            for e, v, at in ((n.left, n.row, "tile_row"), (n.right, n.lane, "tile_lane"))
-        )
         inner = depth
         for x in n.loops:
             low, high = self.index(x.lower), self.index(x.upper)
@@ -343,21 +365,26 @@ class LoopProgram:
             self.line(f"for i_{x.var} in range({low}, {high}, {x.step}):", inner)
             self.own.add(x.var)
             inner += 1
-        a, b = self.expr(left), self.expr(right)
-        wide = left.dtype
-        match n.term:
-            case "product":
-                term = self.apply("mul", [a, b], wide, wide)
-            case "difference":
-                term = self.apply("sub", [a, b], wide, wide)
-                term = self.apply("mul", [term, term], wide, wide)
-            case "row bytes":
-                term = self.apply("dot_bytes", [b, a], wide, wide)
-            case _:
-                term = self.apply(_DOTS[n.term], [a, b], wide, wide)
+        term = self._term(n)
         self.line(f"tt = {self.apply('add', ['tt', term], n.dtype, n.dtype)}", inner)
         self.line(f"{array}[tr * {n.lanes} + tl,] = tt", depth)
         self.own = own
+
+    def _term(self, n: RegisterTile) -> str:
+        """What one step of a tile adds to a sum."""
+        left = _at(n.left, n.row, "tile_row")
+        right = _at(n.right, n.lane, "tile_lane")
+        a, b, dtype = self.expr(left), self.expr(right), n.left.dtype
+        match n.term:
+            case "product":
+                return self.apply("mul", [a, b], dtype, dtype)
+            case "difference":
+                apart = self.apply("sub", [a, b], dtype, dtype)
+                return self.apply("mul", [apart, apart], dtype, dtype)
+            case "row bytes":
+                return self.apply("dot_bytes", [b, a], dtype, dtype)
+            case _:
+                return self.apply(_DOTS[n.term], [a, b], dtype, dtype)
 
     def _turned(self, n: TransposedTile, depth: int) -> None:
         array = self._array(n.name, n.dtype, depth) if n.to is None else ""
@@ -384,17 +411,13 @@ class LoopProgram:
             value = f"max(0, min({self.expr(n.key)}, {self.index(n.extent)} - 1))"
             self.line(f"if {low} <= {value} < {high}:", at)
 
-        own = set(self.own)
         self._loop(n.loop, depth, key)
-        self.own = own
 
     # --- values ---------------------------------------------------------------------------------------
 
-    def element(self, name: str, indices: tuple[Index, ...], dtype: DType, own: Sequence[str] = ()) -> str:
+    def element(self, name: str, indices: tuple[Index, ...], dtype: DType) -> str:
         """An element, to be read or stored to."""
-        before, self.own = self.own, {*self.own, *own}
         places = ", ".join(self.place(name, k, i) for k, i in enumerate(indices))
-        self.own = before
         found = self.known.get(name)
         if found is not None:
             return f"{found}[{places},]" if found[0] == "a" and places else found
@@ -457,8 +480,10 @@ class LoopProgram:
             case "add" | "sub" | "mul" if not of.is_bool:
                 text = f"({args[0]} {_INFIX[op]} {args[1]})"
                 return f"({text} % {PRIME})" if of.is_float else text
-            case "div" | "quotient":
+            case "div":
                 return f"({args[0]} * inverse({args[1]}) % {PRIME})"
+            case "quotient":  # by a divisor times its scale
+                return f"({args[0]} * {args[3]} * inverse({args[1]}) % {PRIME})"
             case "choose":
                 return f"({args[1]} if {args[0]} else {args[2]})"
             case "neg":
@@ -482,6 +507,11 @@ class LoopProgram:
             case _:
                 self.globals[f"f_{op}"] = _called(op, to.is_float)
                 return f"f_{op}({', '.join(args)})"
+
+
+def _at(r: Read, var: str, by: str) -> Expr:
+    """An element at another value of a variable."""
+    return map_expr(r, lambda x: x, lambda i: substitute(i, {var: IVar(by)}))
 
 
 def _later(indices: tuple[Index, ...], k: int) -> tuple[Index, ...]:

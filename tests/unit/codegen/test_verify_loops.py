@@ -185,6 +185,16 @@ def test_stores_to_one_element_in_another_order_are_reported() -> None:
     refused("PF906", "changed", kernel, interior, last_first)
 
 
+def test_a_vector_loop_whose_iterations_need_one_another_is_reported() -> None:
+    def steps_in_lanes(n: Node) -> Node:
+        lanes = isinstance(n, For) and _loops(n.body)
+        if not isinstance(n, For):
+            return n
+        return replace(n, coordinate=Coordinate.VECTOR if lanes else Coordinate.SEQ)
+
+    refused("PF906", "changed v", kernel_of(STEPS, T=6, N=9), on_nodes(steps_in_lanes))
+
+
 def test_a_scatter_that_overwrites_is_reported() -> None:
     kernel = kernel_of(COUNTS, E=40, N=6)
 
