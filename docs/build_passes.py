@@ -53,7 +53,7 @@ FOLDER/10_cpp_passes/k0/017_loops_unswitch.txt
 `10_cpp` is the step of the compiler, `k0` the kernel, `017` the place in the order, `loops` the list. Two
 files next to each other differ by what one pass did.
 
-`compiled.cost(...)` ends with the slowest passes, in seconds. Those of helper processes are not in it.
+`compiled.cost(...)` has the slowest passes, in seconds. Those of helper processes are not in it.
 
 ## How to switch a pass off
 

@@ -334,11 +334,10 @@ class Built:
     def cost(self) -> str:
         """What the compilation took: seconds by step, memory, and the slowest passes over loops."""
         steps = _listed(self.seconds.items())
-        whole = f"compiled in {sum(self.seconds.values()):.3g} s"
         slowest = _listed(sorted(self.passes.items(), key=lambda p: -p[1])[:SLOWEST])
-        passes = f"; slowest passes: {slowest}" if slowest else ""
-        memory = f"peak memory {self.peak_bytes >> 20} MiB"
-        return f"{whole}{' (' + steps + ')' if steps else ''}, {memory}{passes}"
+        steps += f"; slowest passes: {slowest}" if slowest else ""
+        whole = f"compiled in {sum(self.seconds.values()):.3g} s"
+        return f"{whole}{' (' + steps + ')' if steps else ''}, peak memory {self.peak_bytes >> 20} MiB"
 
     @property
     def scalar_loops(self) -> tuple[Decision, ...]:

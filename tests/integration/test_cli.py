@@ -644,7 +644,7 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
     folder = workplace / "dump"
     done = process("run", norm, *SMALL, "--repeat", "1", "--no-check", POLYFUSE_DUMP=str(folder))
     assert done.returncode == 0, done.stderr
-    names = sorted(p.name for p in folder.iterdir())
+    names = sorted(p.name for p in folder.iterdir() if p.is_file())
     steps = [n.split("_", 1)[1] for n in names]
     wanted = [
         "source.txt",
@@ -663,6 +663,11 @@ def test_dump_writes_a_file_for_each_step(norm: str, workplace: Path) -> None:
     assert [int(n[:2]) for n in names] == list(range(len(names)))
     assert not any("object at 0x" in (folder / n).read_text() for n in names)
     assert all((folder / n).stat().st_size for n in names)
+    (passes_of_code,) = folder.glob("*_cpp_passes")
+    after = sorted(p.name for p in (passes_of_code / "k0").iterdir())
+    assert after[0] == "000_loops_before.txt" and int(after[-1][:3]) == len(after) - 1
+    assert [n for n in after if n.endswith("_functions_outline.txt")]
+    assert all((passes_of_code / "k0" / n).stat().st_size for n in after)
 
 
 def test_a_reader_that_goes_away_is_no_error(norm: str) -> None:

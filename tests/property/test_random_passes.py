@@ -24,13 +24,14 @@ from targets import Call
 from test_random_kinds import failure_of
 from test_random_recurrences import call_of as recurrence_call
 from thinned import thinned
-from ways import Pair
+from ways import Failure, Pair
 
+from polyfuse.codegen.cpu.emit import emit_together
+from polyfuse.codegen.passes import observed
 from polyfuse.driver.targets import passes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
-from polyfuse.layers.graph.pipeline import GRAPH_PASSES
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 
@@ -40,8 +41,7 @@ GROUPS = range(3)
 FIRST, LAST = map(int, os.environ.get("POLYFUSE_TEST_GROUPS", "3:15").split(":"))
 MORE_GROUPS = range(FIRST, LAST)
 
-LOOP_PASSES = tuple(dict.fromkeys(p.name for found in passes().values() for p in found if p.optional))
-OPTIONAL = (*(p.name for p in GRAPH_PASSES), *LOOP_PASSES)
+OPTIONAL = tuple(dict.fromkeys(p.name for found in passes().values() for p in found if p.optional))
 ALL_LAYERS = DrawnWay(LoopFusion(), Stitching(rows=1), Packing())
 
 
@@ -114,3 +114,24 @@ def test_sets_of_passes_are_varied() -> None:
     assert {len(d) for d in drawn} >= {1, 2, 5, len(OPTIONAL)}
     times = Counter(n for d in drawn for n in d)
     assert set(times) == set(OPTIONAL) and min(times.values()) > 40
+
+
+def test_what_is_off_does_not_run() -> None:
+    names, ran = ("unswitch", "unroll-and-jam:reductions"), set[str]()
+    with observed(lambda pipeline, name, loops: ran.add(name)):
+        emit_together([without(ALL_LAYERS, *names).request(call_of("rows", 1))])
+    assert "fuse-loops" in ran and not ran & {*names}
+
+
+def test_a_failure_is_told_with_the_passes_that_it_takes() -> None:
+    """Names of passes that do not matter are left out."""
+    names = drawn_names(1)
+    assert len(names) > 4
+    call, way = call_of("pieces", 0), without(DrawnWay(), *names)
+
+    def judge(call: Call, way: DrawnWay) -> Failure | None:
+        off = way.knobs.disabled
+        return Failure(call, way, "wrong", "as planted") if {names[1], names[3]} <= {*off} else None
+
+    found = reduced(Failure(call, way, "wrong", "as planted"), judge)  # type: ignore[arg-type]
+    assert found.way == without(DrawnWay(), names[1], names[3])
