@@ -375,9 +375,7 @@ class CudaPrinter(Printer):
 
     def expr(self, e: Expr) -> str:
         match e:
-            case Apply("pow", (base, Read(name, ()) as y)) if e.dtype.is_float and self.places.kernel.find(
-                name
-            ):
+            case Apply("pow", (base, Read(x, ()) as y)) if e.dtype.is_float and self.places.kernel.find(x):
                 return self.call(f"pf_pow_alike_{e.dtype.name}", [self.expr(base), self.expr(y)])
             case _:
                 return Printer.expr(self, e)
