@@ -23,13 +23,13 @@ from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, substitute
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.loop_ir import (
-    PLACES,
     Barrier,
     Block,
     Comment,
     Declare,
     For,
     If,
+    LocalRole,
     Node,
     OwnedLoop,
     Prefetch,
@@ -205,6 +205,7 @@ class LoopProgram:
     memories: dict[str, tuple[str, DType]] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
+    places: set[str] = field(default_factory=set)
     globals: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     batch: tuple[str, ...] = ()
@@ -262,7 +263,9 @@ class LoopProgram:
                 self.inside(then, depth + 1)
                 self.line("else:", depth)
                 self.inside(other, depth + 1)
-            case Declare(name, dtype, value, count):
+            case Declare(name, dtype, value, count, role):
+                if role is LocalRole.PLACES:
+                    self.places.add(name)
                 self._declare(name, dtype, value, count, depth)
             case Store(buffer, indices, value):
                 stored = self.expr(value)
@@ -432,7 +435,7 @@ class LoopProgram:
         if not isinstance(i, EXPR_TYPES):
             return self.index(i)
         value, buffer = self.expr(i), self.buffers.get(name)
-        if buffer is None or (isinstance(i, Read) and i.tensor.startswith(PLACES)):
+        if buffer is None or (isinstance(i, Read) and i.tensor in self.places):
             return value
         return f"max(0, min({value}, {self.index(buffer.extents[k])} - 1))"
 

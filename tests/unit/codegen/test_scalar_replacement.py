@@ -10,7 +10,7 @@ from drawn_ways import DrawnWay
 from targets import DEVICES, Call
 from ways import check
 
-from polyfuse.codegen.cuda import functions
+from polyfuse.codegen.cuda import pipeline as gpu_pipeline
 from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.codegen.transforms.scalar_replacement import accumulators_in_scalars, uncombined
 from polyfuse.diagnostics import ScheduleError
@@ -92,6 +92,6 @@ def test_updates_of_one_operation_commute() -> None:
 def test_such_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     call, lost = call_of(TEXT), add(IConst(0))
     request = way_on("usual").request(call)
-    monkeypatch.setattr(functions, "uncombined", lambda kernel, block: lost)
+    monkeypatch.setattr(gpu_pipeline, "uncombined", lambda kernel, block: lost)
     with pytest.raises(ScheduleError, match="PF536"):
         emit_cuda_together([request])
