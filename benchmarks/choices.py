@@ -298,7 +298,7 @@ CHOICES = (
     Choice(
         "strips in place that begin at cache lines",
         (Case("adamw"),),
-        ((emit, "strip_of", lambda task: None),),
+        ((emit, "strip_of", lambda kernel, task: None),),
     ),
     Choice(
         "non-temporal stores of results",

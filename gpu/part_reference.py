@@ -22,7 +22,7 @@ MOST_MESSAGES = 4
 
 def _helpers() -> Any:
     """The tests' own helpers, which are not part of a package."""
-    for folder in (ROOT / "tests", ROOT / "tests" / "gpu"):
+    for folder in (ROOT / "tests", ROOT / "tests" / "helpers", ROOT / "tests" / "gpu"):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
     import on_device

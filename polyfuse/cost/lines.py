@@ -129,8 +129,7 @@ def seconds(n: Nest, since: Mapping[str, float], m: CpuDevice) -> float:
 #     for i in 0..512:                            a store touches a line for each of 256 lanes, and meets it
 #       for k in 0..256 @vec:  y[k, i] = ...      again for its neighbour only after all of them
 #
-# As in `cost.lines`, for loops as they are printed: tiles that are turned around are no such accesses any
-# more.
+# As above, for loops as they are printed: tiles that are transposed are no such accesses any more.
 
 
 # How many times as long as in a stream a line takes that comes for one element.

@@ -25,8 +25,8 @@ C_TEXT, ISL_TEXT, INPUT, FRESH, SHOWN = (
 )
 # Module -> how many there are, and why they may be.
 ALLOWED: dict[str, tuple[int, str]] = {
-    "polyfuse.codegen.analysis.renaming": (1, FRESH),  # the name in C
-    "polyfuse.codegen.analysis.row_phases": (1, FRESH),
+    "polyfuse.codegen.analysis.loop_values": (2, FRESH),  # of Python functions, whose forms are as exact
+    "polyfuse.codegen.analysis.renaming": (2, FRESH),  # the name in C, a row's array
     "polyfuse.codegen.c_printer": (3, C_TEXT),  # parentheses
     "polyfuse.codegen.cpu.units": (5, C_TEXT),
     "polyfuse.codegen.cpu.workarounds": (1, C_TEXT),
@@ -34,6 +34,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.codegen.math.headers": (1, C_TEXT),
     "polyfuse.codegen.math.prelude": (1, C_TEXT),
     "polyfuse.codegen.math.prelude_cuda": (3, C_TEXT),
+    "polyfuse.codegen.decisions": (2, SHOWN),
     "polyfuse.codegen.passes": (1, INPUT),  # `POLYFUSE_DISABLE` names passes, or their family
     "polyfuse.codegen.transforms.strength_reduction": (1, C_TEXT),
     "polyfuse.codegen.transforms.unroll_and_jam.dot_products": (1, FRESH),

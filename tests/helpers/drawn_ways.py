@@ -107,7 +107,8 @@ class DrawnWay:
         off = self.knobs.disabled
         for part in (off[: len(off) // 2], off[len(off) // 2 :], *([n] for n in off)):
             kept = tuple(n for n in off if n not in part)
-            yield replace(self, knobs=replace(self.knobs, disabled=kept))
+            if kept != off:
+                yield replace(self, knobs=replace(self.knobs, disabled=kept))
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_golden_text_does_not_depend_on_hashes() -> None:
         env = {
             **os.environ,
             "PYTHONHASHSEED": seed,
-            "PYTHONPATH": f"{folder}:{folder.parents[1]}:{folder.parents[1] / 'helpers'}",
+            "PYTHONPATH": f"{folder}:{folder.parents[1]}:{folder.parents[1] / 'helpers'}:{folder.parent / 'layers'}",
         }
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True

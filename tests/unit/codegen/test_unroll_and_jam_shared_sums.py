@@ -128,7 +128,7 @@ def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
 ) -> None:
     """67 rows in shares of eight: the last one has three."""
     monkeypatch.setattr(FITTED, "prefetch_share_of_l1", 99)
-    monkeypatch.setattr(memory_hints, "SHARE_IN_L3", 0)
+    monkeypatch.setattr(FITTED, "prefetch_share_in_l3", 0)
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)

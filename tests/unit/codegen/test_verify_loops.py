@@ -11,7 +11,7 @@ from row_kernels import made
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.function import Skew, Task, Together
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, observed
-from polyfuse.codegen.transforms.outline import tasks_of
+from polyfuse.codegen.transforms.outline import outlined as functions_of
 from polyfuse.codegen.translation_validation import Verdict
 from polyfuse.codegen.verify import PassVerifier
 from polyfuse.diagnostics import InternalError
@@ -238,7 +238,7 @@ def lowered(kernel: Kernel) -> Loops:
 
 
 def outlined(x: Loops) -> Loops:
-    return replace(x, block=(), tasks=tuple(tasks_of(x.kernel, x.block)))
+    return replace(x, block=(), tasks=tuple(functions_of(x.kernel, x.block)))
 
 
 def on_task(change: Callable[[Task], Task]) -> Callable[[Loops], Loops]:

@@ -10,7 +10,7 @@ from sanitized_faults import TEXTS
 from sanitized_processes import in_sanitized
 
 TESTS = Path(__file__).resolve().parents[2]
-FAULTS = TESTS / "sanitized_faults.py"
+FAULTS = TESTS / "helpers" / "sanitized_faults.py"
 
 
 def test_each_fault_is_reported() -> None:

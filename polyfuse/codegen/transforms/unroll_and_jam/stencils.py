@@ -33,7 +33,7 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, reads
 
 # Vectors of such totals; half a vector is one as well.
-HELD, EVEN_BYTES = 12, 32
+EVEN_BYTES = 32
 
 
 def jammed_windows(block: Block, core: Core) -> Block:
@@ -105,7 +105,7 @@ def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
     if any(isinstance(i, EXPR_TYPES) or linear(i).factor(lane) not in (0, 1) for i in last):
         return True
     size = max(n.value.dtype.bytes for n in updates)
-    if trip is None or not isinstance(at, IConst) or trip * size > HELD * core.vector_bytes:
+    if trip is None or not isinstance(at, IConst) or trip * size > FITTED.jammed_windows_held * core.vector_bytes:
         return False
     return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
 
