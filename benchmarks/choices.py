@@ -28,7 +28,7 @@ from benchmarks.workload import Workload, at_line, load
 from polyfuse.codegen import common_passes
 from polyfuse.codegen.cpu import emit
 from polyfuse.codegen.cpu import pipeline as lower
-from polyfuse.codegen.cpu.vectorize import half_precision, predicated_tails
+from polyfuse.codegen.cpu.vectorize import half_precision, predicated_epilogues
 from polyfuse.codegen.math import prelude
 from polyfuse.codegen.transforms import software_pipelining, strength_reduction
 from polyfuse.cost.cpu_tables import FITTED
@@ -130,7 +130,7 @@ CHOICES = (
     Choice(
         "what is left of a row in lanes under masks",
         tuple(map(rows, (36, 100, 127, 129, 1000))),
-        ((predicated_tails, "FEWEST_LANES", 1 << 30),),
+        ((predicated_epilogues, "FEWEST_LANES", 1 << 30),),
     ),
     Choice(
         "functions of all lanes at once",
@@ -187,7 +187,7 @@ CHOICES = (
     Choice(
         "two rows of 16 bits in turns",
         tuple(Case(n, None, d) for n in ("res_ln", "softmax") for d in ("f16", "bf16")),
-        ((FITTED, "rows_together_most_bytes_of_halves", FITTED.rows_together_most_bytes),),
+        ((FITTED, "interleaved_rows_most_bytes_of_halves", FITTED.interleaved_rows_most_bytes),),
     ),
     Choice(
         "mean and variance of a row in one pass about a pivot",
@@ -254,7 +254,7 @@ CHOICES = (
     Choice(
         "rows in registers until the key changes",
         (Case("gnn_segsum"), Case("gnn_segsum", {"N": 20_000, "E": 200_000, "F": 16})),
-        ((FITTED, "runs_held_bytes", 0),),
+        ((FITTED, "scatter_runs_held_bytes", 0),),
     ),
     Choice(
         "rows that add to the same long sums, four at a time",
@@ -333,8 +333,8 @@ CHOICES = (
         (
             (
                 FITTED,
-                "rows_together_most_bytes_of_functions",
-                (FITTED.rows_together_most_bytes_in_l2, FITTED.rows_together_most_bytes),
+                "interleaved_rows_most_bytes_of_functions",
+                (FITTED.interleaved_rows_most_bytes_in_l2, FITTED.interleaved_rows_most_bytes),
             ),
         ),
     ),
@@ -347,8 +347,8 @@ CHOICES = (
             Case("xent_fwd", {"N": 6000, "C": 250}),
         ),
         (
-            (FITTED, "rows_jointly_longest_without_turns", (128, 128)),
-            (FITTED, "rows_jointly_longest_of_totals", (1024, 256)),
+            (FITTED, "batched_rows_longest_without_turns", (128, 128)),
+            (FITTED, "batched_rows_longest_of_totals", (1024, 256)),
         ),
     ),
     Choice(
@@ -359,7 +359,7 @@ CHOICES = (
             Case("ln_fwd", {"T": 26, "H": 768}),
             Case("astitch_768", {"T": 26, "H": 768}),
         ),
-        ((FITTED, "cpu_mapping_smallest_rows", 1 << 40), (run_cpu, "PARALLEL_WORK", 1 << 40)),
+        ((FITTED, "mapping_smallest_rows", 1 << 40), (run_cpu, "PARALLEL_WORK", 1 << 40)),
     ),
     Choice(
         "small kernels shared out by their work",
@@ -368,7 +368,7 @@ CHOICES = (
             Case("bias_gelu", {"T": 100, "H": 256}),
             Case("lstm_cell", {"B": 100, "H": 64}),
         ),
-        ((FITTED, "cpu_mapping_smallest_rows", 1 << 40), (FITTED, "cpu_mapping_smallest_parallel", 1 << 40)),
+        ((FITTED, "mapping_smallest_rows", 1 << 40), (FITTED, "mapping_smallest_parallel", 1 << 40)),
     ),
     Choice(
         "plain stores of smaller operators",

@@ -21,7 +21,7 @@ from benchmarks.half_precision import IN_L2, sizes_of
 from benchmarks.operators import CASES, Case
 from benchmarks.operators.case import NUMPY_DTYPES, Draw, half
 from benchmarks.workload import load, names
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import infer_generics
 from polyfuse.ir.dtypes import from_numpy

@@ -15,7 +15,7 @@ from demo_numpy import Arrays
 
 import polyfuse as pf
 from polyfuse.driver.pipeline import Built
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.runtime.machine.probe import BandwidthReport, measure, working_set_class
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate

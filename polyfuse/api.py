@@ -23,7 +23,7 @@ from polyfuse.driver.partitions import PARTITIONS, Partition, kernels_by, micro_
 from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.driver.stages import Scheduled, Specialized
 from polyfuse.driver.targets import TARGETS, TargetName, require_target
-from polyfuse.frontend_dsl.semantics.bind import check_constraints
+from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature

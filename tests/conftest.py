@@ -29,7 +29,7 @@ _changed = pytest.StashKey[list[str]]()
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr("polyfuse.cost.cpu_tables.FITTED.cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr("polyfuse.cost.cpu_tables.FITTED.mapping_smallest_parallel", 1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,7 @@ from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
 from polyfuse.driver.pipeline import build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature, conversion, infer_generics
 from polyfuse.frontend_dsl.syntax import ast

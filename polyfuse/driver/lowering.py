@@ -26,7 +26,7 @@ from polyfuse.layers.graph.one_pass.online import online_forms
 from polyfuse.layers.graph.reindex.collapse import collapse
 from polyfuse.layers.mapping.kernels import entry_copies, joined_kernels, separate_kernels
 from polyfuse.layers.mapping.targets import mapping_of
-from polyfuse.layers.packing.library import Library, whole_product, with_library
+from polyfuse.layers.packing.blas_products import Library, whole_product, with_library
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 

@@ -62,7 +62,7 @@ from polyfuse.layers.mapping.kernels import entry_copies
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
-from polyfuse.poly.legality.index_room import wrapping
+from polyfuse.poly.legality.index_overflow import wrapping
 from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.poly.legality.zero_divisions import without_zero_divisions
 from polyfuse.poly.model.domains import specialize

@@ -57,9 +57,9 @@ class For:
     Iterations of a `joint` loop are rows that are computed at once; it combines `lanes` of all of them, which
     the loop in its body accumulates (`codegen.transforms.unroll_and_jam.batched_rows`).  Compilers shall see
     how often a `window` (`codegen.transforms.index_set_splitting.div_mod`) runs, and take no loop apart that
-    is one `vector` (`codegen.transforms.remainders`).  Lanes of one that is `long` join their totals every so
-    many iterations (`codegen.transforms.wide_accumulators`).  One that is `written` is to be written out,
-    iteration by iteration (`codegen.cpu.workarounds`).
+    is one `vector` (`codegen.transforms.vector_epilogues`).  Lanes of one that is `long` join their totals
+    every so many iterations (`codegen.transforms.wide_accumulators`).  One that is `written` is to be written
+    out, iteration by iteration (`codegen.cpu.workarounds`).
     """
 
     var: str

@@ -50,9 +50,6 @@ LONGEST_TOGETHER = 512
 SHARE_OF_L1 = 4
 
 
-"""Every change by name, the likeliest to gain first."""
-
-
 def proposals(graph: TensorGraph, base: Choices, machine: CpuDevice) -> Iterator[Variant]:
     """The model's choice, then all that differ from it in one change that can matter for the graph."""
     yield Variant()

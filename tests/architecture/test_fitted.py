@@ -20,7 +20,7 @@ STRUCTURAL = {
     "analysis.row_phases": {"LONG"},
     "c_printer": {"UNROLLED"},
     "cpu.printer": {"WIDEST"},
-    "cpu.vectorize.predicated_tails": {"FEWEST_LANES", "_BYTES"},
+    "cpu.vectorize.predicated_epilogues": {"FEWEST_LANES", "_BYTES"},
     "cpu.workarounds": {"FURTHEST", "LEAST_BYTES", "LONGEST", "SHORTEST"},
     "cuda.emit": {"MOST_CALLED", "MOST_DECLARED", "MOST_UNROLLED"},
     "cuda.index_width": {"LIMIT"},
@@ -36,7 +36,7 @@ STRUCTURAL = {
     "transforms.precision": {"MOST", "UNIT"},
     "transforms.prefetch": {"WHOLE"},
     "transforms.register_tiling": {"LEAST_BYTES", "MOST_BYTES", "VECTOR_BYTES"},
-    "transforms.remainders": {"LEAST_BYTES", "WIDTHS"},
+    "transforms.vector_epilogues": {"LEAST_BYTES", "WIDTHS"},
     "transforms.short_reductions": {"FEWEST", "LONGEST", "ROWS", "SHORTEST"},
     "transforms.strength_reduction": {"LARGEST", "SCALES", "SMALLEST", "_DIVIDERS"},
     "transforms.unroll_and_jam.batched_rows": {"_VECTOR_BYTES"},
@@ -91,7 +91,7 @@ def test_every_number_is_used() -> None:
 
 
 def test_a_test_may_set_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "jam_together", 5)
-    assert FITTED.jam_together == 5
+    monkeypatch.setattr(FITTED, "jam_reductions_together", 5)
+    assert FITTED.jam_reductions_together == 5
     with pytest.raises(AttributeError):
         FITTED.no_such_number = 1  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from targets import DEVICES, Call
 
 from polyfuse.codegen.cpu.emit import Request
 from polyfuse.codegen.cpu.vectorize import reductions
-from polyfuse.codegen.transforms import remainders, wide_accumulators
+from polyfuse.codegen.transforms import vector_epilogues, wide_accumulators
 from polyfuse.codegen.transforms import wide_accumulators as long_totals
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.driver.pipeline import Compilation, Watch, emitted
@@ -36,7 +36,7 @@ from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.graph.one_pass import online
 from polyfuse.layers.graph.reindex import factor_rows
 from polyfuse.layers.mapping import loop_order
-from polyfuse.layers.packing import library
+from polyfuse.layers.packing import blas_products
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
@@ -194,52 +194,52 @@ def drawn_thresholds(seed: int) -> Iterator[None]:
 
 
 THRESHOLDS: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
-    (FITTED, "cpu_mapping_smallest_parallel", (4, 4, 64)),
-    (FITTED, "cpu_mapping_fewest_factored", (2, 3, 16)),
-    (FITTED, "cpu_mapping_strip", (3, 8, 16)),
+    (FITTED, "mapping_smallest_parallel", (4, 4, 64)),
+    (FITTED, "mapping_fewest_factored", (2, 3, 16)),
+    (FITTED, "mapping_strip", (3, 8, 16)),
     (FITTED, "sinking_sunk_strip", (2, 5, 16)),
     (loop_order, "FEWEST_LANES", (2, 4, 16)),
-    (FITTED, "cpu_mapping_longest_sunk", (4, 16, 2048)),
+    (FITTED, "mapping_longest_sunk", (4, 16, 2048)),
     (factor_rows, "LEAD", (0, 1000)),
     *((contraction, f"FEWEST_{what}", (1,)) for what in ("PRODUCTS", "ROWS", "COLUMNS", "OVER")),
-    (library, "FEWEST_PRODUCTS", (1, 100, 32 * 1024)),
+    (blas_products, "FEWEST_PRODUCTS", (1, 100, 32 * 1024)),
     (FITTED, "scatters_fewest_together", (1, 2, 16)),
     (FITTED, "scatters_fewest_owned", (1, 2, 16)),
     (FITTED, "cpu_storage_largest_local_bytes", (64, 1024, 256 * 1024)),
     (FITTED, "prefetch_least_row_bytes", (1, 1024)),
-    (FITTED, "lanes_fewest_rounds", (1, 2, 4)),
-    (FITTED, "halves_fewest", (1, 8)),
-    (FITTED, "kept_rows_fewest", (1, 2)),
-    (FITTED, "widened_fewest_rows", (1, 2, 16)),
+    (FITTED, "vector_reductions_fewest_rounds", (1, 2, 4)),
+    (FITTED, "half_precision_fewest", (1, 8)),
+    (FITTED, "common_subexpressions_fewest", (1, 2)),
+    (FITTED, "hoist_conversions_fewest_rows", (1, 2, 16)),
     (FITTED, "packs_least_instances", (1, 16)),
     (FITTED, "packs_tasks", (3, 64)),
-    (FITTED, "runs_stretch", (2, 4, 1024)),
-    (FITTED, "runs_ahead", (2, 12)),
-    (FITTED, "runs_held_bytes", (0, 16, 256)),
-    (FITTED, "held_rows_least_guessed", (0, 5)),
-    (remainders, "WIDTHS", ((16,), (64, 32, 16))),
-    (FITTED, "owners_least_ahead_bytes", (1, 256 * 1024)),
+    (FITTED, "scatter_runs_stretch", (2, 4, 1024)),
+    (FITTED, "scatter_runs_ahead", (2, 12)),
+    (FITTED, "scatter_runs_held_bytes", (0, 16, 256)),
+    (FITTED, "register_rows_least_guessed", (0, 5)),
+    (vector_epilogues, "WIDTHS", ((16,), (64, 32, 16))),
+    (FITTED, "owner_computes_least_ahead_bytes", (1, 256 * 1024)),
     (contraction, "FEWEST_ALONG", (1, 32)),
     (tile_shapes, "STREAMED_FACTOR", (0, 0, 1024)),
     (tile_shapes, "STREAMED_STEPS", (2, 8)),
     (tile_shapes, "PIECE_CYCLES", (30, 10_000)),
-    (FITTED, "jam_longest", (4, 128)),
-    (FITTED, "jam_far_row", (1, 128)),
-    (FITTED, "jam_far_bytes", (1, 1024)),
+    (FITTED, "jam_reductions_longest", (4, 128)),
+    (FITTED, "jam_reductions_far_row", (1, 128)),
+    (FITTED, "jam_reductions_far_bytes", (1, 1024)),
     (FITTED, "scatter_copies_fewest_updates", (0, 0, 4)),
     (FITTED, "scatter_copies_turns", (2, 3, 4)),
     (FITTED, "scatter_copies_most_bytes", (16, 64 * 1024)),
     (FITTED, "scatters_long_row", (16, 1024)),
-    (FITTED, "window_borders_fewest_inside", (1, 1, 16)),
-    (FITTED, "window_borders_most_beside", (0, 8)),
-    (FITTED, "overlapping_ends_fewest_steps", (1, 4)),
-    (FITTED, "overlapping_ends_longest_past", (16, 512)),
-    (FITTED, "rows_added_up_rows", (2, 3, 4)),
-    (FITTED, "rows_added_up_longest", (4, 256)),
-    (FITTED, "short_rows_in_lanes_shortest", (2, 3, 5)),
-    (FITTED, "short_rows_in_lanes_longest", (8, 15)),
-    (FITTED, "short_rows_in_lanes_few", (6, 15)),
-    (FITTED, "short_rows_in_lanes_quarter", (4, 64)),
+    (FITTED, "split_stencils_fewest_inside", (1, 1, 16)),
+    (FITTED, "split_stencils_most_beside", (0, 8)),
+    (FITTED, "overlapping_tails_fewest_steps", (1, 4)),
+    (FITTED, "overlapping_tails_longest_past", (16, 512)),
+    (FITTED, "short_sums_rows", (2, 3, 4)),
+    (FITTED, "short_sums_longest", (4, 256)),
+    (FITTED, "vectorize_short_rows_shortest", (2, 3, 5)),
+    (FITTED, "vectorize_short_rows_longest", (8, 15)),
+    (FITTED, "vectorize_short_rows_few", (6, 15)),
+    (FITTED, "vectorize_short_rows_quarter", (4, 64)),
     (wide_accumulators, "LONG", (1, 16, 4096)),
     (reductions, "CHAIN", (1, 2, 64)),
     (long_totals, "LONG", (1, 4, 512)),

@@ -21,7 +21,7 @@ from scipy import special
 from stdlib_cases import GRADIENT, gradient
 
 import polyfuse as pf
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.ir import dtypes as dt
 from polyfuse.ir.tensor_graph import TensorGraph
 

@@ -31,7 +31,7 @@ import polyfuse as pf
 from benchmarks import operators
 from polyfuse.diagnostics import PolyfuseError
 from polyfuse.driver.pipeline import fixed_graph
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.signature import infer_generics
 from polyfuse.ir.dtypes import from_numpy
 from polyfuse.ir.index_expr import evaluate as value_of

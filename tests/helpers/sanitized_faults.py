@@ -13,7 +13,7 @@ import numpy as np
 
 from polyfuse.codegen.cpu.emit import SANITIZED, CpuCode
 from polyfuse.codegen.cpu.memory_ops import STREAM
-from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import as_index

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage, signal, special
 
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import Signature, infer_generics, signature
 from polyfuse.frontend_dsl.syntax import ast

@@ -15,7 +15,7 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.cuda.emit import emit_cuda_together
 from polyfuse.diagnostics import EmulationError
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Role
 from polyfuse.runtime.emulator.emulator import EmulatedKernels

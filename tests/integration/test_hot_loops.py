@@ -12,7 +12,7 @@ from equivalence import cpu_source
 
 from polyfuse import stdlib
 from polyfuse.codegen.math.prelude import FUNCTIONS, prelude
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import infer_generics
 from polyfuse.ir import dtypes as dt

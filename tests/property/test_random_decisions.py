@@ -53,8 +53,8 @@ def requests(call: Call, taken: Counter[tuple[str, bool]]) -> list[Request]:
 
 @pytest.mark.parametrize("group", thinned(GROUPS, 4))
 def test_decisions_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 4)
-    monkeypatch.setattr(FITTED, "cpu_mapping_fewest_factored", 3)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 4)
+    monkeypatch.setattr(FITTED, "mapping_fewest_factored", 3)
     taken: Counter[tuple[str, bool]] = Counter()
     calls = [call_of(s) for s in range(1000 + group * TOGETHER, 1000 + (group + 1) * TOGETHER)]
     both = [requests(call, taken) for call in calls]

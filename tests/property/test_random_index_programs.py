@@ -21,7 +21,7 @@ from random_indices import random_index, wrapping_value
 import polyfuse as pf
 from polyfuse.ir.index_expr import IBin, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import TensorGraph
-from polyfuse.poly.legality.index_room import has_room, spans_of
+from polyfuse.poly.legality.index_overflow import has_room, spans_of
 from polyfuse.poly.model.isl_bridge import NotAffine
 from polyfuse.poly.model.isl_text import IslText
 

@@ -28,7 +28,7 @@ from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evalua
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.linear import Range, interval, linear, simplify
 from polyfuse.ir.tensor_graph import Expr, IndexValue, TensorGraph, map_expr
-from polyfuse.poly.legality.index_room import arithmetic, has_room, span, spans_of
+from polyfuse.poly.legality.index_overflow import arithmetic, has_room, span, spans_of
 from polyfuse.poly.model.isl_bridge import NotAffine, from_ast_expr, index_text, isl_lock
 from polyfuse.poly.model.isl_text import IslText
 from polyfuse.runtime.toolchain.compiler import load_shared

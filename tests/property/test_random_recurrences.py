@@ -62,7 +62,7 @@ def test_recurrences_agree(group: int) -> None:
 def test_workers_share_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step on all workers, in short strips, again and again."""
     monkeypatch.setattr(cpu_time, "LEAST_PART", -1e30)
-    monkeypatch.setattr(FITTED, "cpu_mapping_strip", 8)
+    monkeypatch.setattr(FITTED, "mapping_strip", 8)
     call = call_of(seed)
     kernels, _ = form_kernels(LoopFusion().schedule(call.graph), 2)
     machine = CpuExecutable(emit(kernels), {})

@@ -65,7 +65,7 @@ def test_rows_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     text = program(rng)
     sizes = {"B": rng.choice([1, 15, 16, 17, 40, 67]), "T": rng.choice([9, 10, 32, 33, 40, 64, 99])}
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", rng.choice([1, 1 << 40]))
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", rng.choice([1, 1 << 40]))
     graph = fixed_graph_of(text, **sizes)
     kernels, *_ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))
     inputs = seeded_inputs(graph)

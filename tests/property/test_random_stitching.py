@@ -101,9 +101,9 @@ def test_programs_are_varied() -> None:
 def test_layers_agree(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if group % 2:  # blocks, strips and partial sums of a few iterations each, as large programs have
         for name, value in (
-            ("cpu_mapping_smallest_parallel", 4),
-            ("cpu_mapping_fewest_factored", 3),
-            ("cpu_mapping_strip", 3),
+            ("mapping_smallest_parallel", 4),
+            ("mapping_fewest_factored", 3),
+            ("mapping_strip", 3),
             ("sinking_sunk_strip", 2),
         ):
             monkeypatch.setattr(FITTED, name, value)

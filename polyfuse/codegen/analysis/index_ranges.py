@@ -145,7 +145,7 @@ def cuts(e: IndexExpr, var: str, low: int, high: int) -> Iterator[int]:
             yield from turning_points(linear(left - right), var)
         case IBin("//" | "%", top, IConst(size)) if size > 0 and {*variables(top), *sizes(top)} == {var}:
             first, last = sorted(evaluate(top, {var: v}) // size for v in (low, high - 1))
-            for quotient in range(first + 1, min(last, first + FITTED.cut_loops_most_pieces) + 1):
+            for quotient in range(first + 1, min(last, first + FITTED.clamped_indices_most_pieces) + 1):
                 yield from turning_points(linear(top - quotient * size), var)
 
 

@@ -47,7 +47,7 @@ def joint_totals(loop: For) -> list[Update]:
 
 def row_places(n: Declare) -> int:
     """Elements of a row of an array: the last step of lanes may go beyond what is used of them."""
-    return -(-n.count // FITTED.halves_lanes) * FITTED.halves_lanes
+    return -(-n.count // FITTED.half_precision_lanes) * FITTED.half_precision_lanes
 
 
 def loop_over_batch(

@@ -19,7 +19,7 @@ from polyfuse.codegen.addresses import Addresses, plan_buffers
 from polyfuse.codegen.cpu.memory_ops import STREAM, AlignmentPrinter, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import iterations
-from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.cpu.vectorize.reductions import many_sums
 from polyfuse.codegen.cpu.workarounds import (
     IN_ORDER,
@@ -75,7 +75,7 @@ def launch_of(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
     count, parallel, least = (
         iteration_count(task),
         bool(task.loops),
-        FITTED.widened_fewest_rows if filled else 1,
+        FITTED.hoist_conversions_fewest_rows if filled else 1,
     )
     return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
 

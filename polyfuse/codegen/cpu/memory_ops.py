@@ -113,7 +113,7 @@ class StreamPrinter(LanePrinter):
         return self._streaming(loop, found, indent)
 
     def _streaming(self, loop: For, found: list[Store], indent: str) -> list[str]:
-        lanes = FITTED.streaming_together // min(s.value.dtype.bytes for s in found)
+        lanes = FITTED.non_temporal_together // min(s.value.dtype.bytes for s in found)
         plain = replace(self, streamed=frozenset())
         i1 = indent + "  "
         at, end, border = f"{loop.var}_s", f"{loop.var}_e", f"{loop.var}_b"
@@ -153,7 +153,7 @@ class StreamPrinter(LanePrinter):
     def _together(self, loop: For, found: list[Store], lanes: int, indent: str) -> list[str]:
         """As many iterations as there are whole steps of so many lanes, from a border of lines on."""
         arrays = {s.buffer: f"{s.buffer}_q" for s in found}
-        part = "p + " if lanes > FITTED.halves_lanes else ""
+        part = "p + " if lanes > FITTED.half_precision_lanes else ""
         inner = replace(self, element=_into_arrays(self.element, arrays, part), streamed=frozenset())
         i1, at = indent + "  ", f"{loop.var}_s"
         lines = [f"{indent}for (; {at} + {lanes} <= {loop.var}_e; {at} += {lanes}) {{"]
@@ -183,8 +183,8 @@ class StreamPrinter(LanePrinter):
 def _by_parts(printer: StreamPrinter, loop: For, at: str, lanes: int, indent: str) -> list[str]:
     """Many lanes, some at a time: what is in between stays in registers."""
     return [
-        f"{indent}for (int p = 0; p < {lanes}; p += {FITTED.halves_lanes}) {{",
-        *printer.lanes_of(loop, f"({at} + p)", FITTED.halves_lanes, indent + "  "),
+        f"{indent}for (int p = 0; p < {lanes}; p += {FITTED.half_precision_lanes}) {{",
+        *printer.lanes_of(loop, f"({at} + p)", FITTED.half_precision_lanes, indent + "  "),
         f"{indent}}}",
     ]
 
@@ -200,7 +200,7 @@ def _fits(loop: For, found: list[Store]) -> bool:
     most = most_trips(loop)
     if loop.window and together(loop, found):
         return True
-    return most is None or most * min(s.value.dtype.bytes for s in found) >= FITTED.streaming_least_bytes
+    return most is None or most * min(s.value.dtype.bytes for s in found) >= FITTED.non_temporal_least_bytes
 
 
 def _is_plain(node: Node, var: str) -> bool:
@@ -219,7 +219,7 @@ def _is_plain(node: Node, var: str) -> bool:
 def together(loop: For, found: list[Store]) -> int:
     """So many bytes of a window are stored together; 0 if its shortest elements are no pairs of lines."""
     size = (most_trips(loop) or 0) * min(s.value.dtype.bytes for s in found)
-    return next((n for n in (FITTED.streaming_together, 2 * LINE) if size and size % n == 0), 0)
+    return next((n for n in (FITTED.non_temporal_together, 2 * LINE) if size and size % n == 0), 0)
 
 
 def _into_arrays(
@@ -323,14 +323,14 @@ class PrefetchPrinter(StreamPrinter):
 
     def _worth(self, loop: For) -> bool:
         trip = trip_of(loop)
-        long = trip is None or trip >= FITTED.halves_lanes
+        long = trip is None or trip >= FITTED.half_precision_lanes
         return StreamPrinter._worth(self, loop) or (long and bool(self.asked or self._prefetched(loop)))
 
     def _prefetch(self, r: Read, var: str, start: str, lanes: int, indent: str) -> list[str]:
         size = r.dtype.bytes
         step = LINE // size
         place = self.element(self, r.tensor, r.indices)
-        here = f"const pf_i64 {var} = {start} + l + {FITTED.soon_ahead // size};"
+        here = f"const pf_i64 {var} = {start} + l + {FITTED.prefetch_lines_ahead // size};"
         each = f"for (int l = 0; l < {lanes}; l += {step})"
         self.made.add(("prefetch lines", r.tensor))
         return [f"{indent}{each} {{ {here} __builtin_prefetch(&{place}, 0, 2); }}"]
@@ -352,7 +352,7 @@ class PrefetchPrinter(StreamPrinter):
             if (r.tensor, r.indices) not in self.held and row not in self.near:  # nor in an array that L1 has
                 rows.setdefault(row, r)
         many = Counter(name for name, _ in rows)
-        return [r for r in rows.values() if many[r.tensor] < FITTED.soon_streams]
+        return [r for r in rows.values() if many[r.tensor] < FITTED.prefetch_lines_streams]
 
 
 def _read_whole(loop: For, room: int) -> frozenset[_Row]:

@@ -42,10 +42,6 @@ from polyfuse.codegen.transforms.precision import (
 )
 from polyfuse.codegen.transforms.prefetch import prefetch_next_row, prefetch_rows
 from polyfuse.codegen.transforms.register_tiling import fuse_tile_epilogues, register_tiles
-from polyfuse.codegen.transforms.remainders import (
-    narrow_vectors,
-    overlapping_tails,
-)
 from polyfuse.codegen.transforms.scatter import owner_computes
 from polyfuse.codegen.transforms.short_reductions import short_folds
 from polyfuse.codegen.transforms.software_pipelining import software_pipelined
@@ -64,6 +60,10 @@ from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.codegen.transforms.unroll_and_jam.stencils import jammed_windows
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import with_held_totals
 from polyfuse.codegen.transforms.unswitch import unswitch
+from polyfuse.codegen.transforms.vector_epilogues import (
+    narrow_vectors,
+    overlapping_tails,
+)
 from polyfuse.codegen.transforms.wide_accumulators import task_with_wide_totals, wide_row_totals
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import Kernel

@@ -92,8 +92,8 @@ def tile_text(printer: Printer, node: RegisterTile, indent: str, gathered: bool)
 
 def _short(node: RegisterTile) -> int:
     """How many of the innermost loops over what is summed are written out."""
-    trips = [trip_of(x) or FITTED.tile_text_most_steps + 1 for x in node.loops[node.parts :]]
-    return sum(prod(trips[k:]) <= FITTED.tile_text_most_steps for k in range(len(trips)))
+    trips = [trip_of(x) or FITTED.register_tiling_most_steps + 1 for x in node.loops[node.parts :]]
+    return sum(prod(trips[k:]) <= FITTED.register_tiling_most_steps for k in range(len(trips)))
 
 
 def _added(printer: Printer, node: RegisterTile, name: str, row: int) -> str:

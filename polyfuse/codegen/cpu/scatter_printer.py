@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import Printer, bare
-from polyfuse.codegen.transforms.remainders import WIDTHS, pieces
+from polyfuse.codegen.transforms.vector_epilogues import WIDTHS, pieces
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
@@ -92,7 +92,7 @@ def register_row_text(printer: Printer, held: RegisterRow, indent: str) -> list[
     if (trip_of(inner) or 0) * held.size > WIDTHS[0]:
         return in_registers
     e, i1 = held.node.loop.var, indent + "  "
-    least, most = FITTED.held_rows_least_guessed, FITTED.held_rows_most_guessed
+    least, most = FITTED.register_rows_least_guessed, FITTED.register_rows_most_guessed
     return [
         f"{indent}int {e}_changes = 1;",
         f"{indent}for (int l = 1; l < {e}_n; ++l) {e}_changes += {e}_keys[l] != {e}_keys[l - 1];",
@@ -183,7 +183,7 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
     low, high = (bare(printer.index(b)) for b in node.share)
     key = bare(printer.data_index(node.key, node.extent))
     i1, i2 = indent + "  ", indent + "    "
-    place, stretch = f"const pf_i64 {e} = {e}_s + l, {e}_key = {key};", FITTED.runs_stretch
+    place, stretch = f"const pf_i64 {e} = {e}_s + l, {e}_key = {key};", FITTED.scatter_runs_stretch
     return [
         f"{indent}{{",
         f"{i1}const pf_i64 {e}_e = {printer.index(node.loop.upper)}, {e}_low = {low}, {e}_high = {high};",
@@ -196,8 +196,8 @@ def owned_text(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}  {e}_most = {e}_key > {e}_most ? {e}_key : {e}_most;",
         f"{i2}}}",
         f"{i2}if ({e}_most < {e}_low || {e}_least >= {e}_high) continue;",
-        f"{i2}pf_i64 {e}_keys[{FITTED.runs_stretch}];",
-        f"{i2}int {e}_own[{FITTED.runs_stretch}], {e}_list[{FITTED.runs_stretch}];",
+        f"{i2}pf_i64 {e}_keys[{FITTED.scatter_runs_stretch}];",
+        f"{i2}int {e}_own[{FITTED.scatter_runs_stretch}], {e}_list[{FITTED.scatter_runs_stretch}];",
         f"{i2}for (int l = 0; l < {e}_n; ++l) {{",
         f"{i2}  {place}",
         f"{i2}  {e}_keys[l] = {e}_key;",
@@ -222,7 +222,7 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
             f"{indent}}}",
         ]
     _, inner, update = row
-    if _length(inner) * update.value.dtype.bytes <= FITTED.runs_held_bytes:
+    if _length(inner) * update.value.dtype.bytes <= FITTED.scatter_runs_held_bytes:
         asked = [line for r in node.ahead for line in _prefetches(printer, node, inner, r, "q", "")]
         return [
             *_until(node, inner, indent),
@@ -237,7 +237,7 @@ def _listed(printer: Printer, node: OwnedLoop, indent: str) -> list[str]:
         f"{i2}if ({e}_keys[{e}_list[{e}_next]] != {e}_key) break;",
         *_before_run(printer, node, inner, i1),
     ]
-    lanes = FITTED.runs_lane_bytes // update.value.dtype.bytes
+    lanes = FITTED.scatter_runs_lane_bytes // update.value.dtype.bytes
     assert isinstance(inner.lower, IConst)  # `_row` asked
     low, length = inner.lower.value, _length(inner)
     whole = length // lanes
@@ -330,7 +330,7 @@ def _until(node: OwnedLoop, inner: For, indent: str) -> list[str]:
         lines.append(f"{indent}const int {e}_gaps = {e}_count < {e}_n ? {e}_count : 0;")
     if "far" in kinds:
         (own,) = {r for r in node.ahead if r.tensor == node.update}
-        rows = FITTED.owners_least_ahead_bytes // (_length(inner) * own.dtype.bytes)
+        rows = FITTED.owner_computes_least_ahead_bytes // (_length(inner) * own.dtype.bytes)
         lines.append(f"{indent}const int {e}_far = {e}_most - {e}_least > {rows} ? {e}_count : 0;")
     return lines
 
@@ -375,8 +375,13 @@ def _prefetches(
     assert isinstance(inner.lower, IConst)  # `_row` asked
     low, high = inner.lower.value, inner.lower.value + _length(inner)
     each = LINE // r.dtype.bytes
-    rows = max(1, min(FITTED.runs_ahead, FITTED.runs_ahead_bytes // max(1, (high - low) * r.dtype.bytes)))
-    end = min(high, low + FITTED.runs_row_lines * each)
+    rows = max(
+        1,
+        min(
+            FITTED.scatter_runs_ahead, FITTED.scatter_runs_ahead_bytes // max(1, (high - low) * r.dtype.bytes)
+        ),
+    )
+    end = min(high, low + FITTED.scatter_runs_row_lines * each)
     what = printer.element(printer, r.tensor, r.indices)
     printer.made.add(("prefetch lines", r.tensor))
     return [

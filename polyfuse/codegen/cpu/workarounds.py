@@ -17,7 +17,7 @@ from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import UNROLLED
 from polyfuse.codegen.decisions import LANES
 from polyfuse.codegen.function import Task, Together
-from polyfuse.codegen.transforms.remainders import WIDTHS
+from polyfuse.codegen.transforms.vector_epilogues import WIDTHS
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables

@@ -1,5 +1,5 @@
 // The first bytes of `room`: what is read has zeros behind them, what is stored ends there, and a total is as
-// it was before behind them (`codegen.cpu.vectorize.predicated_tails`).
+// it was before behind them (`codegen.cpu.vectorize.predicated_epilogues`).
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define PF_MASKS 1

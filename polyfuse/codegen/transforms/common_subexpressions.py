@@ -76,7 +76,7 @@ def _possible(loop: For) -> bool:
         and loop.step == 1
         and loop.lower == IConst(0)
         and trip is not None
-        and trip >= FITTED.halves_lanes // 2
+        and trip >= FITTED.half_precision_lanes // 2
         and all(isinstance(n, _PLAIN) for n in loop.body)
         and not guarded_load(loop.body)
     )
@@ -116,7 +116,7 @@ def _constant(e: Expr, var: str, unchanged: frozenset[str]) -> bool:
     every = list(walk(e))
     halves = {x for x in every if isinstance(x, Cast) and x.dtype == F32 and x.arg.dtype in (F16, BF16)}
     rows = [x for x in halves if isinstance(x.arg, Read) and x.arg.indices and x.arg.indices[-1] == IVar(var)]
-    return len(rows) >= FITTED.kept_rows_fewest and all(
+    return len(rows) >= FITTED.common_subexpressions_fewest and all(
         x.tensor in unchanged for x in every if isinstance(x, Read)
     )
 

@@ -89,14 +89,18 @@ def _changed(outer: For, core: Core) -> Node:
     rows, length = trip_of(outer) or 0, trip_of(inner) or 0
     widest = max(n.value.dtype.bytes for n in inner.body if isinstance(n, Update))
     lanes = min(length & -length, LANE_VECTORS * core.vector_bytes // widest)
-    if lanes < FITTED.sums_in_one_fewest_lanes or rows < 2 or length // lanes > FITTED.sums_in_one_most_steps:
+    if (
+        lanes < FITTED.collapse_reductions_fewest_lanes
+        or rows < 2
+        or length // lanes > FITTED.collapse_reductions_most_steps
+    ):
         return outer
     if not all(_along(r, inner.var) for e in values_of(inner.body) for r in reads(e)):
         return outer  # tiles that are transposed need both loops
     v = IVar(inner.var)
     digits = {outer.var: binary("//", v, length), inner.var: binary("%", v, length)}
     body = substituted(inner.body, digits)
-    together = _together(rows, FITTED.sums_in_one_most_terms * lanes // length)
+    together = _together(rows, FITTED.collapse_reductions_most_terms * lanes // length)
     if together == rows:
         return replace(inner, upper=IConst(rows * length), body=body)
     part = IVar(f"{outer.var}_p")

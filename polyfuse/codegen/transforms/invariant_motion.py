@@ -96,7 +96,7 @@ def hoist_columns(kernel: Kernel, block: Block, numbers: itertools.count[int], c
     for node in block:
         match node:
             case For() if (
-                node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FITTED.column_values_fewest
+                node.coordinate is Coordinate.SEQ and (trip_of(node) or 0) >= FITTED.hoist_columns_fewest
             ):
                 rows = _Rows(kernel, written((node,), aliases(kernel)), numbers, kept_room(core))
                 body = rows.block(node.body)
@@ -116,7 +116,7 @@ def hoist_task_columns(kernel: Kernel, task: Task, numbers: itertools.count[int]
     if (
         task.together
         or not task.loops
-        or math.prod(trip_of(x) or 0 for x in task.loops) < FITTED.column_values_fewest_shared
+        or math.prod(trip_of(x) or 0 for x in task.loops) < FITTED.hoist_columns_fewest_shared
     ):
         return task
     changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
@@ -245,7 +245,8 @@ def hoist_conversions(kernel: Kernel, task: Task, core: Core) -> Task:
 def _shared(loops: tuple[For, ...]) -> tuple[For, ...]:
     """The outer loops of a parallel nest: as long as they stay where they are many iterations follow."""
     inner = next(
-        (k for k in range(1, len(loops)) if _times(loops[-k:]) >= FITTED.widened_fewest_rows), len(loops)
+        (k for k in range(1, len(loops)) if _times(loops[-k:]) >= FITTED.hoist_conversions_fewest_rows),
+        len(loops),
     )
     return loops[: len(loops) - inner]
 
@@ -278,7 +279,7 @@ class _Search:
         for n in block:
             match n:
                 case For() if n.coordinate is Coordinate.VECTOR:
-                    if times >= FITTED.widened_fewest_rows:
+                    if times >= FITTED.hoist_conversions_fewest_rows:
                         self._loop(n)
                 case For():
                     self.block(n.body, times * _times([n]))

@@ -92,7 +92,8 @@ def _distance(loop: For, store: Store, r: Read) -> int:
     if r.tensor != store.buffer or not _plain(r.indices):
         return 0
     return next(
-        (d for d in range(1, FITTED.carried_farthest + 1) if _same(r.indices, _at(store, loop.var, d))), 0
+        (d for d in range(1, FITTED.loop_carried_farthest + 1) if _same(r.indices, _at(store, loop.var, d))),
+        0,
     )
 
 

@@ -96,7 +96,7 @@ def _fits(loop: For) -> bool:
     if any(isinstance(n, Declare) and n.count for n in loop.body):
         return False
     most = most_trips(loop)
-    return (most is None or most >= FITTED.terms_first_fewest) and are_steps(loop, frozenset())
+    return (most is None or most >= FITTED.distribute_recurrences_fewest) and are_steps(loop, frozenset())
 
 
 @dataclass(slots=True)
@@ -142,13 +142,18 @@ class _Moved:
         """Whole strips, and one of what is left if that is worth it."""
         loop, strip = self.loop, f"{self.loop.var}_t"
         trip, length = trip_of(loop), binary("-", loop.upper, loop.lower)
-        count = binary("//", length, FITTED.places_strip)
-        first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.places_strip)))
-        strips = For(strip, IConst(0), count, 1, self._strip(steps, first, IConst(FITTED.places_strip)))
-        made: Block = (strips,) if trip is None or trip >= FITTED.places_strip else ()
-        whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.places_strip)))
-        if trip is not None and trip % FITTED.places_strip < FITTED.terms_first_fewest:
-            return (*made, replace(loop, lower=whole)) if trip % FITTED.places_strip else made
+        count = binary("//", length, FITTED.distribute_scatters_strip)
+        first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.distribute_scatters_strip)))
+        strips = For(
+            strip, IConst(0), count, 1, self._strip(steps, first, IConst(FITTED.distribute_scatters_strip))
+        )
+        made: Block = (strips,) if trip is None or trip >= FITTED.distribute_scatters_strip else ()
+        whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
+        if (
+            trip is not None
+            and trip % FITTED.distribute_scatters_strip < FITTED.distribute_recurrences_fewest
+        ):
+            return (*made, replace(loop, lower=whole)) if trip % FITTED.distribute_scatters_strip else made
         return (*made, *self._strip(steps, whole, binary("-", loop.upper, whole)))
 
     def _strip(self, steps: Block, first: IndexExpr, length: IndexExpr) -> Block:
@@ -157,7 +162,9 @@ class _Moved:
         lanes = For(self.lane, IConst(0), length, 1, fill, Coordinate.VECTOR)
         each = For(self.lane, IConst(0), length, 1, steps)
         there = {self.loop.var: binary("+", first, IVar(self.lane))}
-        declared = (Declare(r.tensor, r.dtype, None, FITTED.places_strip) for r in self.arrays.values())
+        declared = (
+            Declare(r.tensor, r.dtype, None, FITTED.distribute_scatters_strip) for r in self.arrays.values()
+        )
         return (*declared, *substituted((lanes, each), there))
 
     def _value(self, e: Expr) -> Expr:
@@ -259,9 +266,9 @@ def _scatters(loop: For, memory: dict[str, str]) -> bool:
     updates = [n for n in loop.body if isinstance(n, Update)]
     if not updates or not all(isinstance(n, (Update, Declare)) and not _is_array(n) for n in loop.body):
         return False
-    if (most_trips(loop) or 2 * FITTED.places_strip) < 2 * FITTED.places_strip or any(
-        n.atomic for n in updates
-    ):
+    if (
+        most_trips(loop) or 2 * FITTED.distribute_scatters_strip
+    ) < 2 * FITTED.distribute_scatters_strip or any(n.atomic for n in updates):
         return False
     if not all(_varies(n, loop.var) for n in updates):
         return False
@@ -282,9 +289,9 @@ def _varies(n: Update, var: str) -> bool:
 
 def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Block:
     """Whole strips, then what is left one by one."""
-    count = binary("//", binary("-", loop.upper, loop.lower), FITTED.places_strip)
+    count = binary("//", binary("-", loop.upper, loop.lower), FITTED.distribute_scatters_strip)
     strip, lane = f"{loop.var}_t", f"{loop.var}_l"
-    first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.places_strip)))
+    first = binary("+", loop.lower, binary("*", IVar(strip), IConst(FITTED.distribute_scatters_strip)))
     there = {loop.var: binary("+", first, IVar(lane))}
     arrays: dict[tuple[LocalRole, Expr], Read] = {}
 
@@ -307,13 +314,18 @@ def _in_strips(kernel: Kernel, loop: For, numbers: itertools.count[int]) -> Bloc
     fill = tuple(Store(r.tensor, r.indices, _as(e, r.dtype)) for (_, e), r in arrays.items())
     if all(_plain(kernel, n.value) for n in fill):
         return (loop,)  # nothing is computed
-    lanes = For(lane, IConst(0), IConst(FITTED.places_strip), 1, (*declared, *fill), Coordinate.VECTOR)
-    body = (
-        *(Declare(r.tensor, r.dtype, None, FITTED.places_strip, role) for (role, _), r in arrays.items()),
-        *substituted((lanes,), there),
-        *substituted((For(lane, IConst(0), IConst(FITTED.places_strip), 1, updates),), there),
+    lanes = For(
+        lane, IConst(0), IConst(FITTED.distribute_scatters_strip), 1, (*declared, *fill), Coordinate.VECTOR
     )
-    whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.places_strip)))
+    body = (
+        *(
+            Declare(r.tensor, r.dtype, None, FITTED.distribute_scatters_strip, role)
+            for (role, _), r in arrays.items()
+        ),
+        *substituted((lanes,), there),
+        *substituted((For(lane, IConst(0), IConst(FITTED.distribute_scatters_strip), 1, updates),), there),
+    )
+    whole = binary("+", loop.lower, binary("*", count, IConst(FITTED.distribute_scatters_strip)))
     return For(strip, IConst(0), count, 1, body), replace(loop, lower=whole)
 
 

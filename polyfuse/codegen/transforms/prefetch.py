@@ -168,13 +168,17 @@ def prefetch_next_row(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tu
 
 def _prefetching(task: Task, soon: list[Buffer], core: Core) -> Task:
     alone = task.together is None and task.skew is None and task.jammed == 1 and task.time is None
-    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.next_rows_least_rows:
+    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.prefetch_next_row_least_rows:
         return task
     found = [(b, p) for b in soon if (p := _second_pass(task, b)) is not None]
     row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
-    if not core.l1 * FITTED.next_rows_least_of_l1 < row <= core.l2 * FITTED.next_rows_most_of_l2:
+    if (
+        not core.l1 * FITTED.prefetch_next_row_least_of_l1
+        < row
+        <= core.l2 * FITTED.prefetch_next_row_most_of_l2
+    ):
         if found:
-            short = row <= core.l1 * FITTED.next_rows_least_of_l1
+            short = row <= core.l1 * FITTED.prefetch_next_row_least_of_l1
             missed(task.body, "rows stay in L1" if short else "L2 does not hold a row")
         return task
     body = list(task.body)

@@ -120,7 +120,8 @@ class _Shares:
             return False
         elements = product(b.shape)
         return (
-            not sizes(elements) and evaluate(elements, {}) * b.dtype.bytes >= FITTED.owners_least_ahead_bytes
+            not sizes(elements)
+            and evaluate(elements, {}) * b.dtype.bytes >= FITTED.owner_computes_least_ahead_bytes
         )
 
 

@@ -133,8 +133,8 @@ def _keep(n: Declare, name: str) -> Store:
 
 def _against(task: Task, row: int, held: int, core: Core) -> str | None:
     """Why it does not pay, if it does not; a row has `row` bytes, and `held` are in L1 at a time."""
-    if row > FITTED.skewed_most_row:
-        return f"rows are longer than {FITTED.skewed_most_row // KIB} KiB"
+    if row > FITTED.software_pipelining_most_row:
+        return f"rows are longer than {FITTED.software_pipelining_most_row // KIB} KiB"
     if held > skew_room(core):
         return "L1 does not hold two rows"
     return "functions of elements take longer than a row waits" if _long(task.body) else None
@@ -225,9 +225,9 @@ def _reduces(loop: For) -> bool:
         return False
     if not all(isinstance(n, (Declare, Update, Store)) for n in loop.body) or guarded_load(loop.body):
         return False
-    return trip >= FITTED.halves_lanes and {n.buffer for n in loop.body if isinstance(n, Update)} <= set(
-        loop.lanes
-    )
+    return trip >= FITTED.half_precision_lanes and {
+        n.buffer for n in loop.body if isinstance(n, Update)
+    } <= set(loop.lanes)
 
 
 def _along(r: Read, var: str) -> bool:

@@ -64,7 +64,7 @@ def _copied(kernel: Kernel, row: For, turned: _Transposed) -> list[Node]:
             if len(places) < len(indices) or not along(store, lane.var) or row.var in variables(places[-1]):
                 return []
             room = flat(places, extents).factor(IVar(row.var)) * tile.dtype.bytes
-            return [replace(tile, to=(buffer, places))] if room % FITTED.transposed_crowded else []
+            return [replace(tile, to=(buffer, places))] if room % FITTED.transpose_loads_crowded else []
         case _:
             return []
 
@@ -130,8 +130,8 @@ class _Transposed:
         key = r.tensor, indices, lane.lower, lane.upper
         if key not in self.tiles:
             room = _room(lanes * r.dtype.bytes) // r.dtype.bytes
-            if self.room + rows * room * r.dtype.bytes > FITTED.transposed_most_bytes:
-                missed((lane,), f"tiles would take more than {FITTED.transposed_most_bytes // KIB} KiB")
+            if self.room + rows * room * r.dtype.bytes > FITTED.transpose_loads_most_bytes:
+                missed((lane,), f"tiles would take more than {FITTED.transpose_loads_most_bytes // KIB} KiB")
                 return None
             self.room += rows * room * r.dtype.bytes
             bare_row, bare_lane = replace(row, body=()), replace(lane, body=(), lanes=())
@@ -148,7 +148,7 @@ class _Transposed:
 def _room(length: int) -> int:
     """Bytes from row to row of an array: whole lines, that do not crowd."""
     room = -(-length // LINE) * LINE
-    return room + LINE if room % FITTED.transposed_crowded == 0 else room
+    return room + LINE if room % FITTED.transpose_loads_crowded == 0 else room
 
 
 def across(r: Read, row: str, lane: str) -> bool:
@@ -189,7 +189,7 @@ def _reads(e: Expr) -> Iterator[Read]:
 def is_short(tile: TransposedTile) -> bool:
     """Are its elements exchanged without squares, and without requests?"""
     whole = (trip_of(tile.row), trip_of(tile.lane)) == (tile.rows, tile.lanes)
-    return whole and min(tile.rows, tile.lanes) <= FITTED.transposed_short
+    return whole and min(tile.rows, tile.lanes) <= FITTED.transpose_loads_short
 
 
 def place_and_steps(

@@ -75,7 +75,7 @@ class _Stored:
 
 def transpose_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
     """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
-    made = _Tiles(kernel, FITTED.turned_stores_most_bytes)
+    made = _Tiles(kernel, FITTED.transpose_stores_most_bytes)
     block = made.block(block)
     return replace(kernel, buffers=(*kernel.buffers, *made.arrays)) if made.arrays else kernel, block
 
@@ -105,7 +105,7 @@ class _Tiles:
         """A loop over rows that stores tiles in arrays, and how these are turned around after it."""
         strip = strip_of(row)
         rows = strip.length if strip is not None else trip_of(row) or 0  # steps of a recurrence begin at 1
-        if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < FITTED.turned_stores_least:
+        if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < FITTED.transpose_stores_least:
             return row, []
         tiles: list[Node] = []
         for s in _stored(row):
@@ -118,7 +118,7 @@ class _Tiles:
             if array is None:
                 missed(
                     (row.body[s.last],),
-                    f"tiles would take more than {FITTED.turned_stores_most_bytes >> 20} MiB",
+                    f"tiles would take more than {FITTED.transpose_stores_most_bytes >> 20} MiB",
                 )
             else:
                 tiles.append(_turned_back(row, s, array))
@@ -182,7 +182,7 @@ def _stored(row: For) -> list[_Stored]:
         low, high, length = _bounds(row, [*loops.values()])
         made += (
             [_Stored(buffer, form, max(loops), low, high, length)]
-            if length >= FITTED.turned_stores_least
+            if length >= FITTED.transpose_stores_least
             else []
         )
     return made

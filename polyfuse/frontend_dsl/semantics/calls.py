@@ -14,10 +14,10 @@ from functools import partial
 
 from polyfuse.frontend_dsl.semantics.declare import declare_inout, default_value, dtype_of, shape_of
 from polyfuse.frontend_dsl.semantics.elaborate import elaborate, fail
-from polyfuse.frontend_dsl.semantics.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder, is_index_number
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
+from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
 from polyfuse.frontend_dsl.semantics.reductions import extract
 from polyfuse.frontend_dsl.semantics.scatter import emit_copy

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.semantics.build_graph import build
-from polyfuse.frontend_dsl.semantics.entry_reads import warn_entry_reads
 from polyfuse.frontend_dsl.semantics.groups import Group
+from polyfuse.frontend_dsl.semantics.inout_reads import warn_entry_reads
 from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
 from polyfuse.frontend_dsl.semantics.scope import Reports
 from polyfuse.frontend_dsl.syntax import ast

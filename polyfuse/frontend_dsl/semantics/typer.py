@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.frontend_dsl.semantics.entry_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_data, to_index
+from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
 from polyfuse.frontend_dsl.semantics.scope import Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.weak_types import (
     BOOLEAN,

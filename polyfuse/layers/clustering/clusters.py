@@ -52,7 +52,7 @@ from polyfuse.layers.clustering.search import Nodes, PlanSearch, union
 from polyfuse.layers.contractions.contraction import Followed, followed
 from polyfuse.layers.fusion.rematerialise import too_large
 from polyfuse.layers.graph.inline import inlinable, inline
-from polyfuse.layers.packing.library import Library, Wanted, library_product
+from polyfuse.layers.packing.blas_products import Library, Wanted, library_product
 from polyfuse.layers.stitching.figures import OPEN_SIZE
 from polyfuse.poly.model.domains import specialize
 from polyfuse.poly.scheduling.axis_planner import strongly_connected

@@ -187,7 +187,7 @@ def distribute_totals(graph: TensorGraph, tree: Band, decisions: list[Decision])
     alone = [sequence([*parts[:nests]]), sequence([*parts[nests:]])]
     loops = [loop.restricted(frozenset(statements(part))) for part in alone]
     trips = [trip_of(graph, m) or 0 for m in loops]
-    if not all(FEWEST_LANES <= t <= FITTED.totals_first_most_totals for t in trips):
+    if not all(FEWEST_LANES <= t <= FITTED.fission_totals_most_totals for t in trips):
         return tree
     names = ", ".join(statements(alone[1]))
     decisions.append(Decision("fission", names, True, "in lanes, after all of the totals that they need"))
@@ -204,16 +204,16 @@ def _has_total(graph: TensorGraph, nest: Tree) -> bool:
 
 def parts_of(threads: int) -> int:
     """Into how many parts a long reduction is cut."""
-    return max(FITTED.cpu_mapping_fewest_parts, threads * FITTED.cpu_mapping_chunks_per_thread)
+    return max(FITTED.mapping_fewest_parts, threads * FITTED.mapping_chunks_per_thread)
 
 
 def worth_factoring(instances: int, trip: int) -> bool:
     """Is a reduction with so many instances, over so many iterations of its outermost loop, worth partial
     results? A batch of few samples is, where each sample is long."""
-    long = trip >= FITTED.cpu_mapping_fewest_factored or (
-        trip > 1 and instances >= trip * FITTED.cpu_mapping_smallest_parallel
+    long = trip >= FITTED.mapping_fewest_factored or (
+        trip > 1 and instances >= trip * FITTED.mapping_smallest_parallel
     )
-    return long and instances >= FITTED.cpu_mapping_smallest_parallel
+    return long and instances >= FITTED.mapping_smallest_parallel
 
 
 def map_phase(
@@ -257,7 +257,7 @@ def _spreads(graph: TensorGraph, part: Tree, threads: int, knobs: CpuKnobs) -> b
     if not isinstance(part, Band):
         return False
     if part.members[0].coincident:
-        return volume(graph, statements(part)) >= FITTED.cpu_mapping_smallest_parallel
+        return volume(graph, statements(part)) >= FITTED.mapping_smallest_parallel
     return _map_steps(graph, part, threads, [], knobs) is not None
 
 
@@ -324,18 +324,18 @@ def _map_parallel(
     smallest: int | None = None,
 ) -> Tree:
     """Block and vector coordinates for a nest whose outermost loop is parallel (or recurrent), if its work is
-    not too small: `FITTED.cpu_mapping_smallest_parallel`, or as much as `smallest` says."""
-    smallest = FITTED.cpu_mapping_smallest_parallel if smallest is None else smallest
+    not too small: `FITTED.mapping_smallest_parallel`, or as much as `smallest` says."""
+    smallest = FITTED.mapping_smallest_parallel if smallest is None else smallest
     rows = tiled = rows_of_results(graph, phase, threads, decisions)
     if tiled is None:
         sunk = sink(graph, phase, threads, decisions, knobs)
         if not isinstance(sunk, Band):
             return vectorise(graph, sunk, threads, decisions, knobs)
-        phase = _strip_mine(graph, sunk, knobs.strip or FITTED.cpu_mapping_strip, smallest)
+        phase = _strip_mine(graph, sunk, knobs.strip or FITTED.mapping_strip, smallest)
         tiled = transposed_tiles(graph, phase, threads, decisions)
     phase = tiled.nest if tiled else along_writes(graph, phase)
     free = tiled.blocks if tiled else _free_members(graph, phase)
-    least = min(smallest, FITTED.cpu_mapping_smallest_rows) if has_band(phase.child) else smallest
+    least = min(smallest, FITTED.mapping_smallest_rows) if has_band(phase.child) else smallest
     if work(graph, statements(phase)) < least:
         free = 0
     elif of_pairs(graph, phase, free, threads):
@@ -399,9 +399,7 @@ def factored(
 def _map_end(graph: TensorGraph, end: Tree, threads: int, decisions: list[Decision], knobs: CpuKnobs) -> Tree:
     """A nest that combines partial results: those of scatters may be many for each of a few parts."""
     end = (
-        rows_first(graph, end)
-        if volume(graph, statements(end)) >= FITTED.cpu_mapping_smallest_parallel
-        else end
+        rows_first(graph, end) if volume(graph, statements(end)) >= FITTED.mapping_smallest_parallel else end
     )
     if isinstance(end, Band) and is_free(graph, end.members[0], statements(end)):
         return _map_parallel(graph, end, threads, decisions, knobs)
@@ -413,7 +411,7 @@ def _fewest_rows(graph: TensorGraph, split: tuple[str, ...], trip: int) -> int:
     an iteration has for the terms it adds."""
     targets = [(graph.tensor(s.target), turns_of(graph, s)) for s in map(graph.statement, split)]
     kept = max(copies * tensor_bytes(graph, t.name) // t.dtype.bytes for t, copies in targets)
-    return max(1, -(-FITTED.cpu_mapping_fewest_rows * kept * trip // max(1, volume(graph, split))))
+    return max(1, -(-FITTED.mapping_fewest_rows * kept * trip // max(1, volume(graph, split))))
 
 
 def _cannot_factor(
@@ -444,9 +442,9 @@ def _free_members(graph: TensorGraph, phase: Band) -> int:
     count = sum(1 for _ in takewhile(lambda m: is_free(graph, m, names), phase.members))
     if has_band(phase.child):
         return count
-    trips = [trip_of(graph, m) or FITTED.cpu_mapping_small_matrix for m in phase.members]
+    trips = [trip_of(graph, m) or FITTED.mapping_small_matrix for m in phase.members]
     return next(
-        (k for k in range(1, count) if prod(trips[k:]) <= FITTED.cpu_mapping_small_matrix),
+        (k for k in range(1, count) if prod(trips[k:]) <= FITTED.mapping_small_matrix),
         min(count, len(trips) - 1),
     )
 
@@ -535,6 +533,6 @@ def _along_memory(
     trip = trip_of(graph, best)
     if trip is None or not better(graph, best, (last,), names, passed):
         return members
-    kept = trip > FITTED.cpu_mapping_longest_sunk and not is_free(graph, last, names)
+    kept = trip > FITTED.mapping_longest_sunk and not is_free(graph, last, names)
     strip = (strips(best, loop_order.sunk_strip(trip, threads)),) if kept else ()
     return (*(x for m in members for x in (strip if m == best else (m,))), best)

@@ -250,11 +250,15 @@ def non_temporal_stores(
     """The kernels with `Buffer.past` set: where it pays (None), wherever it can be done, or nowhere."""
     if kernels.graph.sizes or wanted is False:
         return kernels
-    found = [n for n in _results(kernels) if wanted or _bytes(kernels, n) >= FITTED.streams_least_bytes]
+    found = [
+        n
+        for n in _results(kernels)
+        if wanted or _bytes(kernels, n) >= FITTED.non_temporal_results_least_bytes
+    ]
     if not found:
         return kernels
     total, capacity = touched(kernels), table_cpu(threads).levels[-2].capacity
-    pays = total > FITTED.streams_beyond * capacity
+    pays = total > FITTED.non_temporal_results_beyond * capacity
     names = ", ".join(found)
     if not (wanted or pays):
         if total > capacity / 4:
@@ -333,7 +337,7 @@ def prefetched_lines(
     if wanted is False or (kernels.graph.sizes and not wanted):
         return kernels
     levels, total = table_cpu(threads).levels, 0 if wanted else touched(kernels)
-    if not wanted and total <= levels[-2].capacity * FITTED.soon_share_of_l3:
+    if not wanted and total <= levels[-2].capacity * FITTED.prefetch_lines_share_of_l3:
         return kernels
     least = -1.0 if wanted else levels[1].capacity
     found = {k.name: _inputs(k, least) for k in kernels.kernels if k.library is None}

@@ -140,7 +140,7 @@ def scatter_of(
     rest = [d.name for d in s.dims if d.name not in free]
     if not s.accumulate or not _fixed(s.dims) or not free or not found & set(rest):
         return None
-    parallel = threads > 1 and volume(graph, (s.name,)) >= FITTED.cpu_mapping_smallest_parallel
+    parallel = threads > 1 and volume(graph, (s.name,)) >= FITTED.mapping_smallest_parallel
     loops = (*(d for d in rest if d in found), *(d for d in rest if d not in found), *free)
     wide = next(_trip(d) for d in s.dims if d.name == loops[0]) >= threads
     copies = parallel and wide and worth_copying(graph, (s.name,), threads, core)

@@ -27,7 +27,7 @@ from polyfuse.layers.mapping.gpu_storage import GpuStorage
 from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
-from polyfuse.layers.stitching.barriers import join_kernels, join_regions, persistent_blocks
+from polyfuse.layers.stitching.grid_barriers import join_kernels, join_regions, persistent_blocks
 from polyfuse.poly.model.domains import PolyModel
 
 Part = Tree | Contraction | Scatter

@@ -229,7 +229,7 @@ def _heights(graph: TensorGraph, stored: list[Statement], longest: int, threads:
     Arrays may come from L3: fewer rows, with shorter runs of lines, take longer."""
     types = _types(graph, stored)
     size, each = max((t.bytes for t in types), default=1), longest * sum(t.bytes for t in types)
-    most = table_cpu(threads).levels[-2].capacity * FITTED.soon_share_of_l3 / threads
+    most = table_cpu(threads).levels[-2].capacity * FITTED.prefetch_lines_share_of_l3 / threads
     numbers = (FAR_BYTES // size >> k for k in range(FAR_BYTES.bit_length()))
     return [n for n in numbers if n >= ROWS[-1] and n * each <= most]
 
@@ -256,7 +256,7 @@ def _from_memory(graph: TensorGraph, names: tuple[str, ...], threads: int) -> bo
     """Is what statements touch far from all in L3?"""
     touched = {t for n in names for t in _touched(graph, n)}
     total = sum(tensor_bytes(graph, t) for t in touched)
-    return total > table_cpu(threads).levels[-2].capacity * FITTED.soon_share_of_l3
+    return total > table_cpu(threads).levels[-2].capacity * FITTED.prefetch_lines_share_of_l3
 
 
 def _touched(graph: TensorGraph, name: str) -> set[str]:

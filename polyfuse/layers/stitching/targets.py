@@ -74,7 +74,7 @@ class CpuFigures:
         self, graph: TensorGraph, group: Group, free: tuple[Member, ...], reducing: tuple[Member, ...]
     ) -> tuple[int, int]:
         instances = volume(graph, group.names)
-        if instances < FITTED.cpu_mapping_smallest_parallel:
+        if instances < FITTED.mapping_smallest_parallel:
             return 1, 1
         first = group.rows[0] if group.rows else None
         if first in reducing and (not free or (trip_of(graph, first) or 0) >= 64):
@@ -86,13 +86,13 @@ class CpuFigures:
 
     def of_pattern(self, rows: PatternRows) -> tuple[int, int]:
         """The innermost loop of plain points is left to the lanes."""
-        if rows.size < FITTED.cpu_mapping_smallest_parallel:
+        if rows.size < FITTED.mapping_smallest_parallel:
             return 1, 1
         if rows.inner is not None:
             outer = rows.free / max(1.0, rows.inner)
-            return max(1, int(outer if outer > 1 else rows.inner // FITTED.cpu_mapping_strip)), 1
+            return max(1, int(outer if outer > 1 else rows.inner // FITTED.mapping_strip)), 1
         longest = rows.split or 0.0
-        if rows.free >= self.threads or longest < FITTED.cpu_mapping_fewest_factored:
+        if rows.free >= self.threads or longest < FITTED.mapping_fewest_factored:
             return max(1, int(rows.free)), 1
         return int(min(longest, cpu.parts_of(self.threads))), 2
 
@@ -133,7 +133,7 @@ def _chunks(graph: TensorGraph, group: Group, free: tuple[Member, ...]) -> int:
     outer = tuple(m for m in free if m is not tree.members[-1])
     count = prod(trips(graph, outer))
     if count == 1 and tree.members[-1] in free:
-        return max(1, trips(graph, tree.members[-1:])[0] // FITTED.cpu_mapping_strip)
+        return max(1, trips(graph, tree.members[-1:])[0] // FITTED.mapping_strip)
     return count
 
 

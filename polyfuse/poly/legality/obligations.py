@@ -11,7 +11,7 @@ from polyfuse.diagnostics import Diagnostics
 from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, substitute
 from polyfuse.ir.intervals import of_dtype, of_tree
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, IterDim, TensorGraph, map_expr
-from polyfuse.poly.legality.index_room import spans_of
+from polyfuse.poly.legality.index_overflow import spans_of
 from polyfuse.poly.model.dependences import Element, Guard
 from polyfuse.poly.model.isl_bridge import NotAffine
 from polyfuse.poly.model.isl_text import DivisionByZero, IslText

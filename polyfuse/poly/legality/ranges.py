@@ -27,7 +27,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import Interval, fits, of_dtype, of_tree
 from polyfuse.ir.tensor_graph import EXPR_TYPES, IndexValue, IterDim, Role, Statement, Tensor, TensorGraph
-from polyfuse.poly.legality.index_room import arithmetic, has_room, refuse_large, span, spans_of, wrapping
+from polyfuse.poly.legality.index_overflow import arithmetic, has_room, refuse_large, span, spans_of, wrapping
 from polyfuse.poly.legality.obligations import Bad, Example, Obligation, Proofs
 from polyfuse.poly.legality.pieces import prove_pieces
 from polyfuse.poly.legality.recurrences import prove_order

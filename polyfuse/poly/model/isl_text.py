@@ -22,7 +22,7 @@ from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.linear import index_operand
 from polyfuse.ir.ops import INDEX, NEGATED
 from polyfuse.ir.tensor_graph import Apply, Const, Constraint, Expr, IndexValue, IterDim, Role, TensorGraph
-from polyfuse.poly.legality.index_room import Spans, is_exact
+from polyfuse.poly.legality.index_overflow import Spans, is_exact
 from polyfuse.poly.model.isl_bridge import COMPARE, NotAffine
 
 Linear: TypeAlias = tuple[dict[str, int], int]

@@ -1,6 +1,6 @@
 // Memory that calls lent to their results, kept for the next call that needs as much of it: a part of launcher.cpp.
 //
-// The arena (`arena.py`) makes blocks and takes them back in Python, for 3 us, and for 10 us where a kernel has just
+// The arena (`memory.py`) makes blocks and takes them back in Python, for 3 us, and for 10 us where a kernel has just
 // filled the caches. Who holds a block is known by the references to its array: those of results on it, and ours.
 
 struct Kept {

@@ -18,7 +18,7 @@ from float_modes import FLUSH
 import polyfuse
 from polyfuse.codegen.cpu.emit import SANITIZED
 from polyfuse.codegen.cpu.memory_ops import STREAM
-from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.math.prelude import CPU_FUNCTIONS, FUNCTIONS, ROW_FUNCTIONS, SHORT_FUNCTIONS, prelude
 from polyfuse.codegen.transforms.transpose_loads import TURNS
 from polyfuse.runtime.toolchain import compiler

@@ -68,7 +68,7 @@ def test_results_are_right(
     text: str, sizes: dict[str, int], chunks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks begin and end anywhere in a row, or have several."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0]
     inputs = {n: np.where(x > 1.5, np.nan, x).astype(x.dtype) for n, x in seeded_inputs(graph).items()}

@@ -62,12 +62,14 @@ def test_golden_programs_compute_what_they_should(name: str) -> None:
 def test_golden_text_does_not_depend_on_hashes() -> None:
     script = "import test_cuda_golden as t; print(*(t.golden_text(n) for n in t.PROGRAMS), sep='\\n')"
     folder = Path(__file__).parent
+    tests = folder.parents[1]
+    known = [folder, folder.parent / "layers", tests, tests / "helpers"]
     texts = []
     for seed in ("0", "1"):
         env = {
             **os.environ,
             "PYTHONHASHSEED": seed,
-            "PYTHONPATH": f"{folder}:{folder.parents[1]}:{folder.parents[1] / 'helpers'}:{folder.parent / 'layers'}",
+            "PYTHONPATH": os.pathsep.join(map(str, known)),
         }
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True

@@ -133,7 +133,7 @@ def test_chunks_do_not_widen_shared_rows_for_a_few(kind: str) -> None:
     w = load("ln_fwd")
     given = [a.astype(TYPES[kind]) for a in w.inputs({"T": 64, "H": 768}).values()]
     (launch,) = pf.compile(w.text.replace("f32", kind), w.name).built(*given).code.plan.launches
-    assert launch.parallel and launch.least == FITTED.widened_fewest_rows
+    assert launch.parallel and launch.least == FITTED.hoist_conversions_fewest_rows
     wide = [a.astype("f4") for a in given]
     assert pf.compile(w.text, w.name).built(*wide).code.plan.launches[0].least == 1
 
@@ -142,14 +142,14 @@ def test_chunks_do_not_widen_shared_rows_for_a_few(kind: str) -> None:
 def test_what_the_code_keeps(kind: str) -> None:
     norm = load("ln_fwd").text.replace("f32", kind)
     text = source(norm, T=512, H=768)
-    assert all(f"wide{k}_m[{767 + FITTED.halves_lanes}]" in text for k in range(2)) and not re.search(
+    assert all(f"wide{k}_m[{767 + FITTED.half_precision_lanes}]" in text for k in range(2)) and not re.search(
         r"kept\d", text
     )
     few = source(norm, T=8, H=768)
     assert "wide0_m" not in few, "a few rows do not make up for it"
     assert "wide0_m" not in source(norm, T=512, H=9000), "too long for L1"
     text = source(load("res_ln").text.replace("f32", kind), T=512, H=768)
-    assert len(set(re.findall(rf"kept\d+_m\[{767 + FITTED.halves_lanes}\]", text))) == 1
+    assert len(set(re.findall(rf"kept\d+_m\[{767 + FITTED.half_precision_lanes}\]", text))) == 1
     plain = source(load("res_ln").text, T=512, H=768)
     assert not re.search(r"kept\d", plain), "f32 is for layer I to decide"
     rounded = source(ROUNDED.format(kind), T=512, H=768)
@@ -162,7 +162,9 @@ def test_room_for_what_is_kept_is_that_of_the_core_at_hand(kind: str) -> None:
     norm, residual = (load(x).text.replace("f32", kind) for x in ("ln_fwd", "res_ln"))
     for l1, wide, kept in ((48, 2, 1), (24, 2, 1), (16, 1, 0), (8, 0, 0)):
         core = Core(l1=l1 << 10)
-        widened = re.findall(rf"wide\d_m\[{2047 + FITTED.halves_lanes}\]", source(norm, core, T=512, H=2048))
+        widened = re.findall(
+            rf"wide\d_m\[{2047 + FITTED.half_precision_lanes}\]", source(norm, core, T=512, H=2048)
+        )
         assert len(set(widened)) == wide
         assert len(set(re.findall(r"kept\d+_m\[", source(residual, core, T=512, H=2048)))) == kept
 
@@ -217,7 +219,10 @@ def test_rows_of_a_batch(
 @pytest.mark.parametrize("kind", TYPES)
 def test_rows_of_a_batch_become_f32_when_it_begins(kind: str) -> None:
     text = source(BATCHED.format(kind), N=4, A=3, T=64, H=768)
-    assert f"wide0_m[{767 + FITTED.halves_lanes}]" in text and f"wide1_m[{767 + FITTED.halves_lanes}]" in text
+    assert (
+        f"wide0_m[{767 + FITTED.half_precision_lanes}]" in text
+        and f"wide1_m[{767 + FITTED.half_precision_lanes}]" in text
+    )
     assert re.search(r"if \(\(wide\d_at0 != c0\) \| \(wide\d_at1 != c1\)\) \{", text), "g, by both"
     assert re.search(r"if \(wide\d_at0 != c0\) \{", text), "b, by the first"
     few = source(BATCHED.format(kind), N=64, A=4, T=8, H=768)

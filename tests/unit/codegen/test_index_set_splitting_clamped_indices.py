@@ -127,7 +127,7 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
         for i in range(evaluate(loop.lower, {}), evaluate(loop.upper, {})):
             assert evaluate(indices(loop), {"i": i}) == evaluate(at, {"i": i})
             seen.append(i)
-    assert seen == [*range(low, low + 50)] and len(made) <= FITTED.cut_loops_most_pieces
+    assert seen == [*range(low, low + 50)] and len(made) <= FITTED.clamped_indices_most_pieces
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,9 @@ def test_every_iteration_keeps_its_index(a: int, c: int, op: str, low: int) -> N
     [
         copied(extreme("max", C, T), as_index(0), as_index(99)),
         copied(extreme("max", C, as_index(5)), T, T + 99),
-        copied(extreme("max", C, as_index(5)), as_index(0), as_index(FITTED.cut_loops_fewest_trips - 1)),
+        copied(
+            extreme("max", C, as_index(5)), as_index(0), as_index(FITTED.clamped_indices_fewest_trips - 1)
+        ),
         copied(extreme("max", C, as_index(5)), as_index(0), as_index(99), Coordinate.SEQ),
         copied(extreme("max", T, T + 1), as_index(0), as_index(99)),
         copied(C + 1, as_index(0), as_index(99)),

@@ -109,7 +109,7 @@ def test_loops_of_other_kinds_stay() -> None:
     scalar = For("c", loop.lower, loop.upper, 1, loop.body)
     several = copying(C // 7)
     long = For(
-        "c", as_index(0), N, 1, several.body * (FITTED.digits_most_statements // 7 + 1), Coordinate.VECTOR
+        "c", as_index(0), N, 1, several.body * (FITTED.div_mod_most_statements // 7 + 1), Coordinate.VECTOR
     )
     order = For(
         "c", as_index(0), N, 1, (Update("%m", (), "max", Read("x", (C // 9,), F32)),), Coordinate.VECTOR

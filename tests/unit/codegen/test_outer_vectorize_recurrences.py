@@ -215,7 +215,7 @@ def test_results_are_right(
     case: str, count: int, steps: int, spread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strips that are whole and those that are not, in nests that are handed out and in loops."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1 if spread else 1 << 40)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1 if spread else 1 << 40)
     count += case == "rows below"
     text = (CASES | ALONE)[case]
     kernels, graph = made(text, B=count, T=steps), fixed_graph_of(text, B=count, T=steps)

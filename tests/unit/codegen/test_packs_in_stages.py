@@ -28,7 +28,7 @@ from polyfuse.ir.launch_plan import Passing
 from polyfuse.ir.target import GpuTarget
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing, packed
-from polyfuse.layers.stitching.barriers import stages
+from polyfuse.layers.stitching.grid_barriers import stages
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.runtime.cuda.driver_recording import LaunchRecord, RecordingDriver

@@ -137,7 +137,7 @@ def test_rows_of_pieces_are_not_asked_for_ahead() -> None:
 def test_results_are_right(
     text: str, sizes: dict[str, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     kernels, _ = made(text, **sizes)
     graph = fixed_graph_of(text, **sizes)
     inputs = {n: np.where(x > 1.2, np.nan, x).astype(x.dtype) for n, x in seeded_inputs(graph).items()}

@@ -43,11 +43,11 @@ ARRAYS = {
 LENGTHS = (
     0,
     1,
-    FITTED.places_strip - 1,
-    FITTED.places_strip,
-    2 * FITTED.places_strip - 1,
-    2 * FITTED.places_strip,
-    2 * FITTED.places_strip + 1,
+    FITTED.distribute_scatters_strip - 1,
+    FITTED.distribute_scatters_strip,
+    2 * FITTED.distribute_scatters_strip - 1,
+    2 * FITTED.distribute_scatters_strip,
+    2 * FITTED.distribute_scatters_strip + 1,
     1000,
     100_003,
 )
@@ -58,7 +58,7 @@ def arrays(text: str, checked: bool = False, **sizes: int) -> list[LocalRole]:
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0].kernels
     nodes = [n for k in kernels for t in lower(k, None, checked).tasks for n in nodes_of(t.body)]
-    found = [n for n in nodes if isinstance(n, Declare) and n.count == FITTED.places_strip]
+    found = [n for n in nodes if isinstance(n, Declare) and n.count == FITTED.distribute_scatters_strip]
     return list({n.name: n.role for n in found}.values())
 
 
@@ -70,7 +70,9 @@ def test_what_is_computed_before(case: str) -> None:
 
 
 def test_short_loops_and_checked_ones_stay_as_they_are() -> None:
-    assert not arrays(EXPS, N=2 * FITTED.places_strip - 1) and arrays(EXPS, N=2 * FITTED.places_strip)
+    assert not arrays(EXPS, N=2 * FITTED.distribute_scatters_strip - 1) and arrays(
+        EXPS, N=2 * FITTED.distribute_scatters_strip
+    )
     assert not arrays(EXPS, checked=True, N=4096)
 
 

@@ -187,7 +187,7 @@ def test_results_stay_the_same(
     monkeypatch.setattr(FITTED, "prefetch_piece_bytes", 512)
     monkeypatch.setattr(FITTED, "prefetch_least_row_bytes", 1)
     monkeypatch.setattr(memory_hints, "tensor_bytes", lambda graph, tensor: 2**30)
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     known = {n: v for n, v in zip("BTH", sizes, strict=True) if f"{n}," in text or f"{n}]" in text}
     graph = fixed_graph_of(text, **known)
     kernels, _ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))

@@ -42,12 +42,12 @@ def steps(text: str, **sizes: int) -> set[int]:
 @pytest.mark.parametrize(
     ("text", "n", "c", "k", "expected"),
     [
-        (SQUARES, 64, 1000, 49, {FITTED.rows_added_up_rows}),
-        (SQUARES, 66, 1000, 49, {FITTED.rows_added_up_rows, 1}),  # and two that are left
+        (SQUARES, 64, 1000, 49, {FITTED.short_sums_rows}),
+        (SQUARES, 66, 1000, 49, {FITTED.short_sums_rows, 1}),  # and two that are left
         (SQUARES, 7, 1000, 49, {1}),  # few rows
         (SQUARES, 64, 1000, 257, {1}),  # long rows
         (SQUARES, 64, 1024, 49, {1}),  # rows 49 pages apart
-        (TWO, 64, 1000, 49, {FITTED.rows_added_up_rows}),
+        (TWO, 64, 1000, 49, {FITTED.short_sums_rows}),
         (HIGHEST, 64, 1000, 49, {1}),
     ],
 )

@@ -103,7 +103,7 @@ def results(
 )
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_same_bits(name: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     kernels = made(TEXTS[name], **sizes_of(TEXTS[name], rows, columns))
     inputs = seeded_inputs(kernels.graph, 7)
     if "x" in inputs and rows > 2:

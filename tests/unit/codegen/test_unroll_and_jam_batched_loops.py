@@ -51,7 +51,7 @@ def joint_rows(low: LoweredKernel) -> list[For]:
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of small kernels are not shared out, and take no turns."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_rows", 1 << 40)
+    monkeypatch.setattr(FITTED, "mapping_smallest_rows", 1 << 40)
 
 
 def test_rows_of_a_serial_kernel_go_at_once(serial: None) -> None:
@@ -74,7 +74,7 @@ def test_what_rows_add_to_gets_an_array_around_them() -> None:
     assert joint_rows(low)
     names = [n.name for t in low.tasks for n in t.body if isinstance(n, Declare) and n.count]
     assert names == ["%sums0", "%sums1"]
-    long = lowered(BACKWARD.format("f32"), ONCE, T=4000, H=FITTED.joint_loops_most_sums // 4 + 1)
+    long = lowered(BACKWARD.format("f32"), ONCE, T=4000, H=FITTED.batched_loops_most_sums // 4 + 1)
     assert not any(isinstance(n, Declare) and n.count for t in long.tasks for n in t.body)
 
 
@@ -119,7 +119,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int) ->
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
 
 
 @pytest.mark.thin(2)

@@ -52,7 +52,7 @@ ONCE = CpuKnobs(jointly=True)
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests of any size are spread over workers."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
 
 
 def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKernel:

@@ -101,7 +101,7 @@ def test_as_many_rows_as_have_few_bytes(kind: str, columns: int, rows: int) -> N
         low = lowered(text.format(kind), T=40960, H=columns)
         assert low.rows == rows
         size = {"f64": 8, "f32": 4, "bf16": 4}[kind]  # halves are computed in f32
-        assert rows == 1 or rows * columns * size <= FITTED.rows_together_most_bytes[2][rows]
+        assert rows == 1 or rows * columns * size <= FITTED.interleaved_rows_most_bytes[2][rows]
 
 
 def test_rows_that_wait_once_stay_alone_unless_they_are_very_short() -> None:

@@ -81,12 +81,12 @@ FILTER = FILTERS.format("f32", 3, 3)
 
 
 def test_four_rows_go_together() -> None:
-    assert rows(FILTER, N=4, H=30, W=30, C=96) == FITTED.neighbours_most_rows
+    assert rows(FILTER, N=4, H=30, W=30, C=96) == FITTED.overlapping_windows_most_rows
     (task,) = tasks_of(FILTER, N=4, H=30, W=30, C=96)
     main, left = (n for n in task.along if isinstance(n, For))
-    assert (main.step, left.step) == (FITTED.neighbours_most_rows, 1)
+    assert (main.step, left.step) == (FITTED.overlapping_windows_most_rows, 1)
     arrays = [n.count for n in nodes_of((main,)) if isinstance(n, Declare)]
-    assert sum(arrays) <= FITTED.held_totals_registers * 16
+    assert sum(arrays) <= FITTED.strip_accumulators_registers * 16
 
 
 def test_as_many_rows_go_together_as_leave_the_fewest() -> None:
@@ -97,14 +97,14 @@ def test_as_many_rows_go_together_as_leave_the_fewest() -> None:
 
 
 def test_rows_that_share_sets_of_l1_are_two() -> None:
-    assert rows(FILTER, N=1, H=12, W=30, C=2048) == FITTED.neighbours_most_far
+    assert rows(FILTER, N=1, H=12, W=30, C=2048) == FITTED.overlapping_windows_most_far
 
 
 def test_rows_that_memory_brings_are_two() -> None:
     """Unless nothing new comes for a row but the row itself."""
     for text, count, sizes in (
-        (FILTER, FITTED.neighbours_most_far, {"N": 2, "H": 30, "W": 30, "C": 128}),
-        (CAUSAL, FITTED.neighbours_most_rows, {"B": 2, "T": 64, "C": 768, "K": 4}),
+        (FILTER, FITTED.overlapping_windows_most_far, {"N": 2, "H": 30, "W": 30, "C": 128}),
+        (CAUSAL, FITTED.overlapping_windows_most_rows, {"B": 2, "T": 64, "C": 768, "K": 4}),
     ):
         (kernel,) = kernels_of(text, **sizes).kernels
         far = replace(kernel, buffers=tuple(replace(b, soon=True) for b in kernel.buffers))
@@ -119,9 +119,9 @@ def test_windows_with_little_in_common_go_one_by_one() -> None:
 
 
 def test_extremes_go_together_where_there_are_registers() -> None:
-    assert rows(HIGHEST, H=40, W=40, C=96) == FITTED.neighbours_most_rows
+    assert rows(HIGHEST, H=40, W=40, C=96) == FITTED.overlapping_windows_most_rows
     assert rows(HIGHEST, AVX2, H=40, W=40, C=96) == 0
-    assert rows(FILTER, AVX2, N=4, H=30, W=30, C=96) == FITTED.neighbours_most_rows
+    assert rows(FILTER, AVX2, N=4, H=30, W=30, C=96) == FITTED.overlapping_windows_most_rows
 
 
 def test_what_follows_reads_totals_where_they_are() -> None:
@@ -139,13 +139,13 @@ def test_a_window_that_begins_at_0_has_its_first_rows_one_by_one() -> None:
     (task,) = tasks_of(CAUSAL, B=8, T=512, C=768, K=4)
     first, main, _ = (n for n in task.along if isinstance(n, For))
     assert str(first.upper) == "min(c1_end, 3)" and first.step == 1
-    assert str(main.lower) == "max(c1_begin, 3)" and main.step == FITTED.neighbours_most_rows
+    assert str(main.lower) == "max(c1_begin, 3)" and main.step == FITTED.overlapping_windows_most_rows
 
 
 def test_loops_inside_of_a_worker_as_well() -> None:
     (task,) = tasks_of(PADDED, N=8, H=28, W=28, C=128)
     assert not task.along
-    assert rows(PADDED, N=8, H=28, W=28, C=128) == FITTED.neighbours_most_rows
+    assert rows(PADDED, N=8, H=28, W=28, C=128) == FITTED.overlapping_windows_most_rows
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

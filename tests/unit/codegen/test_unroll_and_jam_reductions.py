@@ -58,7 +58,12 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     scalars = (Declare("%h", F32, Apply("exp", (W,), F32)),)
     main, rest = jam(NOTHING, (nest(Apply("mul", (Read("%h", (), F32), ROW), F32), 13, scalars),), CORE)
     assert isinstance(main, For) and isinstance(rest, For)
-    assert (main.step, main.upper, rest.lower, rest.step) == (FITTED.jam_together, IConst(10), IConst(10), 1)
+    assert (main.step, main.upper, rest.lower, rest.step) == (
+        FITTED.jam_reductions_together,
+        IConst(10),
+        IConst(10),
+        1,
+    )
     *own, inner = main.body
     assert [n.name for n in own if isinstance(n, Declare)] == ["%h", "%t_1_h", "%t_2_h", "%t_3_h"]
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
@@ -71,8 +76,8 @@ def test_terms_together_and_the_rest_one_by_one() -> None:
     "other",
     [
         nest(ROW, 5),
-        nest(ROW, columns=FITTED.jam_longest + 1),
-        nest(ROW, op="max", columns=FITTED.jam_longest_extremes + 1),
+        nest(ROW, columns=FITTED.jam_reductions_longest + 1),
+        nest(ROW, op="max", columns=FITTED.jam_reductions_longest_extremes + 1),
         nest(ROW, op="any"),
         nest(ROW, at="t"),
         nest(Apply("mul", (Read("y", (IVar("c"),), F32), ROW), F32)),
@@ -100,7 +105,7 @@ def test_extremes_of_few_columns_together(op: str) -> None:
     assert isinstance(main, For) and isinstance(main.body[0], For)
     (update,) = main.body[0].body
     assert isinstance(update, Update) and isinstance(update.value, Apply)
-    assert (main.step, update.value.op) == (FITTED.jam_together, op)
+    assert (main.step, update.value.op) == (FITTED.jam_reductions_together, op)
 
 
 @pytest.mark.parametrize("op", ["sum", "min"])
@@ -111,7 +116,7 @@ def test_terms_of_one_row_and_numbers_in_rows_of_any_length(op: str) -> None:
     main, rest = jam(NOTHING, (long,), CORE)
     assert (
         isinstance(main, For)
-        and main.step == FITTED.jam_together
+        and main.step == FITTED.jam_reductions_together
         and isinstance(rest, For)
         and rest.step == 1
     )
@@ -125,12 +130,14 @@ def test_strips_of_rows_that_begin_anywhere() -> None:
     end = binary("min", binary("+", start, 30), 101)
     main, rest = jam(NOTHING, (replace(nest(ROW), lower=start, upper=end),), CORE)
     assert (
-        isinstance(main, For) and isinstance(rest, For) and (main.step, rest.step) == (FITTED.jam_together, 1)
+        isinstance(main, For)
+        and isinstance(rest, For)
+        and (main.step, rest.step) == (FITTED.jam_reductions_together, 1)
     )
     for p in range(4):
         low, high = 30 * p, min(30 * p + 30, 101)
-        done = range(low, evaluate(main.upper, {"p": p}), FITTED.jam_together)
-        assert [t + k for t in done for k in range(FITTED.jam_together)] + [
+        done = range(low, evaluate(main.upper, {"p": p}), FITTED.jam_reductions_together)
+        assert [t + k for t in done for k in range(FITTED.jam_reductions_together)] + [
             *range(evaluate(rest.lower, {"p": p}), high)
         ] == [*range(low, high)]
 
@@ -180,27 +187,29 @@ def of_memory(elements: int) -> Kernel:
 
 
 def test_long_rows_from_memory_go_eight_at_a_time() -> None:
-    kernel = of_memory(FITTED.jam_far_bytes // 4)
-    main, rest = jam(kernel, (nest(ROW, 13, columns=FITTED.jam_far_row // 4),), CORE)
+    kernel = of_memory(FITTED.jam_reductions_far_bytes // 4)
+    main, rest = jam(kernel, (nest(ROW, 13, columns=FITTED.jam_reductions_far_row // 4),), CORE)
     assert (
         isinstance(main, For)
         and isinstance(rest, For)
-        and (main.step, rest.step) == (FITTED.jam_far_together, 1)
+        and (main.step, rest.step) == (FITTED.jam_reductions_far_together, 1)
     )
     (inner,) = main.body
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
     rows = {r.indices for r in reads(inner.body[0].value)}
-    assert len(rows) == FITTED.jam_far_together, "the totals are loaded and stored once for so many rows"
+    assert len(rows) == FITTED.jam_reductions_far_together, (
+        "the totals are loaded and stored once for so many rows"
+    )
 
 
 @pytest.mark.parametrize(
     ("elements", "columns", "value"),
     [
-        (FITTED.jam_far_bytes // 4 - 1, FITTED.jam_far_row // 4, ROW),
-        (FITTED.jam_far_bytes // 4, FITTED.jam_far_row // 4 - 1, ROW),
+        (FITTED.jam_reductions_far_bytes // 4 - 1, FITTED.jam_reductions_far_row // 4, ROW),
+        (FITTED.jam_reductions_far_bytes // 4, FITTED.jam_reductions_far_row // 4 - 1, ROW),
         (
-            FITTED.jam_far_bytes // 4,
-            FITTED.jam_far_row // 4,
+            FITTED.jam_reductions_far_bytes // 4,
+            FITTED.jam_reductions_far_row // 4,
             Apply("mul", (ROW, Read("x", (IVar("c"), IVar("t")), F32)), F32),
         ),
     ],
@@ -214,7 +223,7 @@ def test_rows_that_stay_one_by_one(elements: int, columns: int, value: Any) -> N
 @pytest.mark.parametrize(("k", "n"), [(131, 4099), (1, 4100), (7, 4096), (33, 3000)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_totals_of_rows_from_memory(k: int, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "jam_far_bytes", 1)
+    monkeypatch.setattr(FITTED, "jam_reductions_far_bytes", 1)
     rng = np.random.default_rng(k)
     kind = np.dtype("f4") if dtype == "f32" else np.dtype(ml_dtypes.bfloat16)
     x, w, b = (rng.standard_normal(s).astype("f4") for s in (k, (k, n + 3), n))
@@ -245,12 +254,12 @@ def test_rows_that_have_turns_get_several_terms_in_each() -> None:
         NOTHING, (turns(Apply("mul", (Read("w", (IVar("r"), IVar("t")), F32), ROW), F32)),), CORE
     )
     assert isinstance(main, For) and isinstance(rest, For)
-    assert (main.step, main.upper, rest.lower) == (FITTED.jam_together, IConst(10), IConst(10))
+    assert (main.step, main.upper, rest.lower) == (FITTED.jam_reductions_together, IConst(10), IConst(10))
     (rows,) = main.body
     assert isinstance(rows, For) and (rows.var, rows.step) == ("r", 1)
     (inner,) = rows.body
     assert isinstance(inner, For) and isinstance(inner.body[0], Update)
-    assert len(reads(inner.body[0].value)) == 2 * FITTED.jam_together
+    assert len(reads(inner.body[0].value)) == 2 * FITTED.jam_reductions_together
 
 
 @pytest.mark.parametrize(

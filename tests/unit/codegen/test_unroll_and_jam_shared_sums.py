@@ -37,7 +37,6 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Const, Expr, Read
-from polyfuse.layers.mapping import memory_hints
 from polyfuse.runtime.cpu.executable import CpuExecutable
 
 LN = """op f(dy: {0}[T, H], x: {0}[T, H], g: {0}[H]) -> (dx: {0}[T, H], dg: {0}[H], db: {0}[H]) {{

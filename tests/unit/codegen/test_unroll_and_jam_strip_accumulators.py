@@ -63,7 +63,7 @@ def check(text: str, **sizes: int) -> None:
 
 def test_a_row_is_cut_into_strips_of_registers() -> None:
     lanes = Core().vector_bytes // 4
-    most = FITTED.held_totals_registers * lanes
+    most = FITTED.strip_accumulators_registers * lanes
     for channels in (40, most, most + 1, 3 * most, 1024):
         counts = held(FILTERS.format("f32", 3, 3), N=8, H=30, W=30, C=channels)
         assert 1 <= len(counts) <= 2 and max(counts) <= most
@@ -114,7 +114,8 @@ def test_windows_along_time_are_right(text: str, channels: int) -> None:
 
 def test_two_sums_share_the_registers() -> None:
     assert all(
-        n <= FITTED.held_totals_registers // 2 * Core().vector_bytes // 4 for n in held(TWO, T=20, C=500)
+        n <= FITTED.strip_accumulators_registers // 2 * Core().vector_bytes // 4
+        for n in held(TWO, T=20, C=500)
     )
 
 

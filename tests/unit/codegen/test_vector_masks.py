@@ -12,7 +12,7 @@ from avx512 import AVX512
 from forked import right_in_child
 
 from polyfuse.codegen.cpu.emit import SANITIZED
-from polyfuse.codegen.cpu.vectorize.predicated_tails import MASKS
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.runtime.toolchain.compiler import load_shared
 

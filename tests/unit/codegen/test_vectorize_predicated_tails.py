@@ -14,7 +14,7 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.cpu.units import units_of
-from polyfuse.codegen.cpu.vectorize.predicated_tails import kept, tail_lanes, tail_of
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import kept, tail_lanes, tail_of
 from polyfuse.driver.pipeline import Compilation, Watch, emitted
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text

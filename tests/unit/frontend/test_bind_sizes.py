@@ -7,7 +7,7 @@ import re
 import pytest
 
 from polyfuse.diagnostics import ArgumentError
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature
 from polyfuse.frontend_dsl.syntax.parse import parse_text

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyfuse.diagnostics import ArgumentError, Diagnostics, InternalError
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.signature import signature

@@ -19,7 +19,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.mapping.targets import CpuMapping, GpuMapping, mapping_of
-from polyfuse.layers.packing.library import library_product
+from polyfuse.layers.packing.blas_products import library_product
 from polyfuse.layers.stitching.targets import CpuFigures, GpuFigures, figures_on
 from polyfuse.options import Options
 

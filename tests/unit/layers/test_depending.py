@@ -14,7 +14,7 @@ from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.graph.names import depending
 from polyfuse.layers.mapping.kernels import separate_kernels
-from polyfuse.layers.stitching.barriers import grouped
+from polyfuse.layers.stitching.grid_barriers import grouped
 
 # Two ways from `a` to `y`, what stands apart, a recurrence, and a table that two statements add to.
 GRAPH = """op f(x: f32[N], k: i64[N]) -> (y: f32[N], z: f32[N], u: f32[N], t: f32[N]) {

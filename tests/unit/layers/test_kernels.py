@@ -118,7 +118,7 @@ def test_the_first_element_of_a_parallel_loop(size: int) -> None:
 
 def test_loops_inside_a_single_block_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start and sum of one row have loops of equal bounds, and no loop over blocks around them."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     text = "op f(a: f32[M, K], b: f32[K, N]) -> (c: f32[M, N]) { c[i, j] = sum[k](a[i, k] * b[k, j]) * 0.5 }"
     graph = fixed_graph_of(text, M=1, K=7, N=7)
     for scheduled in (identity_schedule(graph), LoopFusion().schedule(graph)):

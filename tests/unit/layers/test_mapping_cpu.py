@@ -120,7 +120,7 @@ def test_one_row_runs_in_lanes_and_a_long_one_on_all_cores(known: dict[str, int]
     loops = [m for k in kernels.kernels for m in _loops(tree(k)) if m.coordinate is not Coordinate.SEQ]
     lanes = sum(m.coordinate is Coordinate.VECTOR for m in loops)
     assert lanes >= 3, "of the largest element, of the sum and of the quotients"
-    assert (len(loops) > lanes) == (known["H"] > FITTED.cpu_mapping_smallest_parallel)
+    assert (len(loops) > lanes) == (known["H"] > FITTED.mapping_smallest_parallel)
     assert_computes(graph, kernels, target="cpu")
 
 
@@ -372,8 +372,8 @@ def test_everything_spread_as_far_as_possible(
 ) -> None:
     """Limits of size put out of force, so that small tensors show every mapping."""
     for name, value in (
-        ("cpu_mapping_smallest_parallel", 1),
-        ("cpu_mapping_strip", 4),
+        ("mapping_smallest_parallel", 1),
+        ("mapping_strip", 4),
         ("sinking_sunk_strip", 4),
     ):
         monkeypatch.setattr(FITTED, name, value)

@@ -91,7 +91,7 @@ def test_rfactor_before_and_after(chunk: int, chunks: int) -> None:
 @pytest.mark.parametrize("ends", [(-30, 25), (7, 60), (-40, -3)])
 def test_chunks_begin_where_the_range_does(ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies below zero is no chunk of its own that would be left out."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     low, high = ends
     text = f"op f(x: f32[N]) -> (s: f32, m: f32) {{ s = sum[i in {low}..{high}](x[i + 40] * f32(i))\n"
     text += f"m = max[i in {low - 2}..{high}](x[i + 44]) }}"
@@ -113,7 +113,7 @@ BACKWARD = """op f(x: f32[T, H], w: f32[H]) -> (y: f32[T, H], g: f32[H], b: f32[
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_kernels_with_factored_reductions(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     graph = fixed_graph_of(BACKWARD, T=37, H=5)
     kernels, decisions = form_kernels(LoopFusion().schedule(graph), threads)
     taken = [d for d in decisions if d.kind == "rfactor" and d.taken]
@@ -131,7 +131,7 @@ def test_small_reductions_are_left_whole() -> None:
 
 
 def test_no_user_variable_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 1)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 1)
     for names in (("p__", "h"), ("t", "p__")):
         text = "op f(x: f32[T, H]) -> (g: f32[H]) { g[B] = sum[A](x[A, B]) }"
         text = text.replace("A", names[0]).replace("B", names[1])

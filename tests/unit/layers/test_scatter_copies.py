@@ -166,7 +166,7 @@ def test_turns_are_copies_of_the_loop_body() -> None:
 def test_every_form_against_the_reference(
     threads: int, shapes: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 4)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 4)
     monkeypatch.setattr(executable, "PARALLEL_WORK", 1)
     monkeypatch.setattr(FITTED, "scatter_copies_fewest_updates", 0)
     rng = np.random.default_rng(threads)

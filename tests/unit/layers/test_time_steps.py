@@ -106,7 +106,7 @@ SIZES: list[tuple[str, dict[str, int]]] = [
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be shared is, in short strips."""
     monkeypatch.setattr(cpu_time, "LEAST_PART", -1e30)
-    monkeypatch.setattr(FITTED, "cpu_mapping_strip", 8)
+    monkeypatch.setattr(FITTED, "mapping_strip", 8)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_what_is_behind_may_reduce() -> None:
     ("text", "sizes"),
     [
         (PAIRS, {"N": 256, "M": cpu.FEWEST_LANES - 1, "K": 80}),
-        (PAIRS, {"N": 256, "M": FITTED.totals_first_most_totals + 1, "K": 80}),
+        (PAIRS, {"N": 256, "M": FITTED.fission_totals_most_totals + 1, "K": 80}),
         (BETWEEN, {"N": 256, "M": 100, "K": 80}),
         ("op f(x: f32[T, H]) -> (s: f32[T]) { s[t] = exp(sum[h](x[t, h])) }", {"T": 512, "H": 512}),
     ],

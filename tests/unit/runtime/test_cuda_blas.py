@@ -19,7 +19,7 @@ import polyfuse as pf
 from polyfuse.diagnostics import DeviceError
 from polyfuse.ir.contraction import MatrixProduct, Operand
 from polyfuse.ir.gemm import Gemm, gemm_of
-from polyfuse.layers.packing import library
+from polyfuse.layers.packing import blas_products
 from polyfuse.runtime.cuda import blas
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import evaluate
@@ -83,7 +83,7 @@ def cublas(monkeypatch: pytest.MonkeyPatch) -> FakeCublas:
     gpu_stand_ins.use(monkeypatch)
     monkeypatch.setattr(blas, "load_library", lambda: fake)
     monkeypatch.setattr(blas, "find_cublas", lambda: "libcublas of a test")
-    monkeypatch.setattr(library, "FEWEST_PRODUCTS", 1)
+    monkeypatch.setattr(blas_products, "FEWEST_PRODUCTS", 1)
     return fake
 
 

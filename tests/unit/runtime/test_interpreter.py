@@ -12,7 +12,7 @@ from pace import in_time
 
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.diagnostics import ArgumentError, InternalError
-from polyfuse.frontend_dsl.semantics.bind import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME, F32, F64, I8, I32, I64, U8, DType
@@ -466,8 +466,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 def mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As small operators are mapped, and with blocks and strips that large ones get."""
     if request.param == "parallel":
-        monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 8)
-        monkeypatch.setattr(FITTED, "cpu_mapping_strip", 4)
+        monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 8)
+        monkeypatch.setattr(FITTED, "mapping_strip", 4)
         monkeypatch.setattr(FITTED, "sinking_sunk_strip", 4)
     return str(request.param)
 
@@ -657,7 +657,7 @@ def test_private_storage_read_in_another_kernel_is_poisoned(single: bool) -> Non
 
 def test_blocks_start_with_poisoned_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sum whose start is made in the first block only."""
-    monkeypatch.setattr(FITTED, "cpu_mapping_smallest_parallel", 8)
+    monkeypatch.setattr(FITTED, "mapping_smallest_parallel", 8)
     graph, given, kernels = prepared("layer_norm")
     arrays = outputs(graph, given)
     first = kernels.kernels[0]

@@ -8,7 +8,7 @@ gcc 12 converts single halves by the machine's instruction and never vectors of 
 it vectorises, at ten instructions for each conversion.  Both arrays become registers where the lanes are
 unrolled.  Only elements that lie side by side, and that every lane reads, are converted so; one that all
 lanes share is converted by the machine's instruction, once.  The rest of a loop, or a loop of fewer lanes,
-goes under masks (`codegen.cpu.vectorize.predicated_tails`).
+goes under masks (`codegen.cpu.vectorize.predicated_epilogues`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polyfuse.codegen.analysis.renaming import scalar_name
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.vectorize.math_calls import Part, calls_rows, in_parts
-from polyfuse.codegen.cpu.vectorize.predicated_tails import FEWEST_LANES, carried, kept, tail_of
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import FEWEST_LANES, carried, kept, tail_of
 from polyfuse.codegen.math.conversions import STEP, scaled_name
 from polyfuse.codegen.transforms.precision import is_normal, normal_names
 from polyfuse.codegen.transforms.strength_reduction import (
@@ -57,7 +57,7 @@ class HalfPrinter(Printer):
     Neighbours in memory of buffers in `strided` may be apart.  Where arithmetic `flushes`, it makes 0 of
     denormals.  Loops `in_rows` that are computed at once (`codegen.cpu.printer`) are short: the rest of each
     goes under masks.  Iterations over a variable in `begin` begin with its lines.  Elements that
-    are `held` are in arrays of the loop (`codegen.cpu.vectorize.predicated_tails`).
+    are `held` are in arrays of the loop (`codegen.cpu.vectorize.predicated_epilogues`).
     """
 
     kernel: Kernel = field(kw_only=True)
@@ -106,14 +106,18 @@ class HalfPrinter(Printer):
         what is further on.  Through a pointer: beside stores to an array gcc 12 leaves lanes in memory."""
         assert node.value is None, node
         self.roomy.add(node.name)
-        name, kind, count = scalar_name(node.name), node.dtype.c_name, node.count - 1 + FITTED.halves_lanes
+        name, kind, count = (
+            scalar_name(node.name),
+            node.dtype.c_name,
+            node.count - 1 + FITTED.half_precision_lanes,
+        )
         return [
             f"{indent}__attribute__((aligned(64))) {kind} {name}_m[{count}];",
             f"{indent}{kind}* __restrict const {name} = ({kind}*)__builtin_assume_aligned({name}_m, 64);",
         ]
 
     def loop(self, loop: For, indent: str) -> list[str]:
-        if loop.window and (trip_of(loop) or FITTED.halves_lanes + 1) <= FITTED.halves_lanes:
+        if loop.window and (trip_of(loop) or FITTED.half_precision_lanes + 1) <= FITTED.half_precision_lanes:
             return self._window(loop, indent)
         if loop.coordinate is not Coordinate.VECTOR or loop.step != 1 or not self._worth(loop):
             return Printer.loop(self, loop, indent)
@@ -138,13 +142,13 @@ class HalfPrinter(Printer):
 
     def steps(self, loop: For, trip: int | None, end: str, indent: str) -> list[str]:
         """The iterations from the loop's start, a variable, to the end, so many if that is known."""
-        i1, start = indent + "  ", f"{loop.var}_s"
+        i1, start, lanes = indent + "  ", f"{loop.var}_s", FITTED.half_precision_lanes
         whole = [
-            f"{indent}for (; {start} + {FITTED.halves_lanes} <= {end}; {start} += {FITTED.halves_lanes}) {{",
-            *self.lanes_of(loop, start, FITTED.halves_lanes, i1),
+            f"{indent}for (; {start} + {lanes} <= {end}; {start} += {lanes}) {{",
+            *self.lanes_of(loop, start, lanes, i1),
             f"{indent}}}",
         ]
-        rest = FITTED.halves_lanes - 1 if trip is None else trip % FITTED.halves_lanes
+        rest = FITTED.half_precision_lanes - 1 if trip is None else trip % FITTED.half_precision_lanes
         plain = [
             f"{indent}PF_IVDEP",
             f"{indent}for (pf_i64 {loop.var} = {start}; {loop.var} < {end}; ++{loop.var}) {{",
@@ -153,7 +157,7 @@ class HalfPrinter(Printer):
             f"{indent}}}",
         ]
         return [
-            *(whole if trip is None or trip >= FITTED.halves_lanes else []),
+            *(whole if trip is None or trip >= FITTED.half_precision_lanes else []),
             *(self._remainder(loop, end, rest, trip is not None, plain, indent) if rest else []),
         ]
 
@@ -185,7 +189,7 @@ class HalfPrinter(Printer):
         tail = (
             None
             if self.lazy
-            else tail_of(loop, self.along, self.roomy if lanes <= FITTED.halves_lanes else ())
+            else tail_of(loop, self.along, self.roomy if lanes <= FITTED.half_precision_lanes else ())
         )
         if tail is None:
             return plain
@@ -300,13 +304,13 @@ class HalfPrinter(Printer):
     def _worth(self, loop: For) -> bool:
         """Are there conversions or functions of rows, and lanes enough for them?"""
         trip = trip_of(loop)
-        if self.in_rows and trip and trip % FITTED.halves_lanes and not self.lazy:
+        if self.in_rows and trip and trip % FITTED.half_precision_lanes and not self.lazy:
             return True
         if any(self.halves(loop)):
-            return trip is None or trip >= FITTED.halves_fewest
+            return trip is None or trip >= FITTED.half_precision_fewest
         if self.lazy or not self._calls(loop):
             return False
-        if trip is None or trip >= FITTED.halves_lanes:
+        if trip is None or trip >= FITTED.half_precision_lanes:
             return True
         return trip > STEP // 2 and trip % STEP > 0 and self._masked_end(loop)
 

@@ -26,7 +26,7 @@ from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.printer import part_text, rows_text, sums_text, tile_text
 from polyfuse.codegen.cpu.scatter_printer import owned_text
 from polyfuse.codegen.cpu.vectorize.half_precision import HalfPrinter
-from polyfuse.codegen.cpu.vectorize.predicated_tails import FEWEST_LANES, tail_lanes
+from polyfuse.codegen.cpu.vectorize.predicated_epilogues import FEWEST_LANES, tail_lanes
 from polyfuse.codegen.math.vector_reduce import fold_name, joins, offered
 from polyfuse.codegen.transforms.wide_accumulators import CHAIN, terms_of
 from polyfuse.cost.cpu_tables import FITTED
@@ -169,9 +169,16 @@ class LanePrinter(HalfPrinter):
         trip = trip_of(loop)
         if self.in_rows:
             return _count_in_rows(trip, lanes)
-        while lanes > FITTED.lanes_least_bytes // widest and lanes * widest * arrays > self.lane_room:
+        while (
+            lanes > FITTED.vector_reductions_least_bytes // widest
+            and lanes * widest * arrays > self.lane_room
+        ):
             lanes //= 2
-        while trip is not None and lanes > FEWEST_LANES and lanes * FITTED.lanes_fewest_rounds > trip:
+        while (
+            trip is not None
+            and lanes > FEWEST_LANES
+            and lanes * FITTED.vector_reductions_fewest_rounds > trip
+        ):
             lanes //= 2
         return lanes
 
@@ -220,7 +227,7 @@ def many_sums(loop: For) -> bool:
     """Are there many sums of one type, whose lanes are combined in steps of all of them?"""
     kinds = {(u.op, u.value.dtype) for u in _updates(loop.body) if u.buffer in loop.lanes}
     one = len(kinds) == 1 and all(op == "sum" and joins(op, dtype) for op, dtype in kinds)
-    return one and len(loop.lanes) >= FITTED.lanes_many_sums
+    return one and len(loop.lanes) >= FITTED.vector_reductions_many_sums
 
 
 def _is_extreme(u: Update) -> bool:
@@ -256,7 +263,7 @@ def _count_in_rows(trip: int | None, lanes: int) -> int:
     """Lanes of one of the rows that are computed at once: a short one may be a single vector."""
     lanes = max(16, lanes)
     fewest = 16 if trip is not None and trip <= 16 else FEWEST_LANES
-    while trip is not None and lanes > fewest and lanes * FITTED.lanes_fewest_rounds > trip:
+    while trip is not None and lanes > fewest and lanes * FITTED.vector_reductions_fewest_rounds > trip:
         lanes //= 2
     return lanes
 

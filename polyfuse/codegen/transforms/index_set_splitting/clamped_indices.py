@@ -44,12 +44,12 @@ def _changed(loop: For) -> Node | Block:
         return loop
     if not (isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)):
         return loop
-    if _trips(loop) < FITTED.cut_loops_fewest_trips:
+    if _trips(loop) < FITTED.clamped_indices_fewest_trips:
         return loop
     made = _ends_apart(loop) or _pieces(loop, not loop.lanes) or _longest(loop)
-    if made == [loop] or max(map(_trips, made)) < FITTED.cut_loops_fewest_trips:
+    if made == [loop] or max(map(_trips, made)) < FITTED.clamped_indices_fewest_trips:
         return loop
-    return tuple(x if _trips(x) >= FITTED.cut_loops_fewest_trips else _one_by_one(x) for x in made)
+    return tuple(x if _trips(x) >= FITTED.clamped_indices_fewest_trips else _one_by_one(x) for x in made)
 
 
 def _one_by_one(loop: For) -> For:
@@ -71,12 +71,12 @@ def _ends_apart(loop: For) -> list[For] | None:
     few iterations beside it go one by one.  What goes on elsewhere is read there
     (`codegen.transforms.fuse_collapse`)."""
     made = _pieces(loop, arms=True) if loop.lanes else None
-    return made if made and sum(_trips(x) >= FITTED.cut_loops_fewest_trips for x in made) == 1 else None
+    return made if made and sum(_trips(x) >= FITTED.clamped_indices_fewest_trips for x in made) == 1 else None
 
 
 def _pieces(loop: For, arms: bool) -> list[For] | None:
     """Loops without a guarded load, and with `arms` without an arm, that only some of their iterations take,
-    together the loop; None where these are more than FITTED.cut_loops_most_pieces."""
+    together the loop; None where these are more than FITTED.clamped_indices_most_pieces."""
     made, left = [], [loop]
     while left:
         part = _resolved(left.pop())
@@ -85,7 +85,7 @@ def _pieces(loop: For, arms: bool) -> list[For] | None:
             made.append(part)
         else:
             left += replace(part, lower=IConst(cut)), replace(part, upper=IConst(cut))
-        if len(made) + len(left) > FITTED.cut_loops_most_pieces:
+        if len(made) + len(left) > FITTED.clamped_indices_most_pieces:
             return None
     return made
 

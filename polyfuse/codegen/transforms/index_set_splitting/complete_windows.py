@@ -91,7 +91,7 @@ def bordered(loop: For) -> BorderedWindow | None:
     w.around = {terms: c for terms, c in w.around.items() if terms or c < 0}
     if (
         () in w.around
-        or len(w.around) > FITTED.bordered_most_conditions
+        or len(w.around) > FITTED.complete_windows_most_conditions
         or (w.inside == (None, None) and not w.around)
     ):
         return None
@@ -112,7 +112,7 @@ def _is_small(w: BorderedWindow, span: range) -> bool:
     terms = len(span)
     for other in w.spans.values():
         terms *= len(other)
-    return 0 < terms <= FITTED.jammed_windows_most_terms
+    return 0 < terms <= FITTED.jam_stencils_most_terms
 
 
 def _bounded(w: BorderedWindow) -> bool:

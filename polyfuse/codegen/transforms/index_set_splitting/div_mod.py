@@ -101,7 +101,7 @@ def _changed(loop: For, numbers: itertools.count[int]) -> Node | Block:
     totals = [n for n in nodes_of(loop.body) if isinstance(n, Update) and not n.indices]
     if totals and _along(loop, max(found)):
         fewer = _in_steps(loop, totals)
-        if fewer is not None or max(found) < FITTED.digits_least_sum:
+        if fewer is not None or max(found) < FITTED.div_mod_least_sum:
             return fewer or loop
     if not {u.buffer for u in totals} <= set(loop.lanes):
         return loop
@@ -113,7 +113,7 @@ def _in_turns(loop: For) -> bool:
     """Does a loop update elements by a short digit of its variable?  Copies of its body keep their order."""
     updated = [i for n in nodes_of(loop.body) if isinstance(n, Update) for i in n.indices]
     digits = any(any(divisions_in(i, loop.var)) for i in updated if not isinstance(i, EXPR_TYPES))
-    return digits and not _along(loop, max(periods(loop) or {FITTED.digits_least_window + 1}))
+    return digits and not _along(loop, max(periods(loop) or {FITTED.div_mod_least_window + 1}))
 
 
 def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:
@@ -133,7 +133,7 @@ def _split(loop: For, numbers: itertools.count[int]) -> list[Node] | None:
 def _along(loop: For, length: int) -> bool:
     """Are there vectors along a window?  Of elements shorter than f32 there are more in one."""
     short = any(e.dtype.bytes < F32.bytes for v in _values(loop) for e in (v, *reads(v)))
-    return length > FITTED.digits_least_window or (length == FITTED.digits_least_window and not short)
+    return length > FITTED.div_mod_least_window or (length == FITTED.div_mod_least_window and not short)
 
 
 def _converts(loop: For) -> bool:
@@ -189,7 +189,7 @@ def _windows(loop: For, length: int, base: IndexExpr, numbers: itertools.count[i
     inner = _part(loop, _start(which, length, base), length)
     inner = replace(inner, upper=linear(inner.lower + length).expr(), window=True)
     if length in (periods(inner) or ()) or (
-        FITTED.digits_least_window < length < LEAST_HALVES and _converts(inner)
+        FITTED.div_mod_least_window < length < LEAST_HALVES and _converts(inner)
     ):
         return None
     made = _split(inner, numbers)
@@ -235,7 +235,7 @@ def _runs(loop: For) -> bool:
 
 def _copies(loop: For, length: int, numbers: itertools.count[int]) -> list[Node] | None:
     """A loop over windows with a copy of the body for each iteration of one, and what is left as it was."""
-    if length * sum(1 for _ in nodes_of(loop.body)) > FITTED.digits_most_statements:
+    if length * sum(1 for _ in nodes_of(loop.body)) > FITTED.div_mod_most_statements:
         return None
     count = simplify(binary("//", _from(loop.upper, loop.lower), length), {})
     window = linear(binary("+", loop.lower, binary("*", IVar(loop.var), length)))
@@ -315,7 +315,7 @@ def _by_div_mod(r: Read, var: str) -> bool:
 def _in_steps(loop: For, totals: list[Update]) -> For | None:
     """The loop with so few lanes that digits are the same for all of a step; None if there are no such."""
     widest = max(u.value.dtype.bytes for u in totals)
-    lanes = FITTED.digits_least_window
+    lanes = FITTED.div_mod_least_window
     if not loop.lanes or by_steps(loop, lanes, IVar(loop.var)) is loop:
         return None
     while lanes < 1 << 10 and by_steps(loop, 2 * lanes, IVar(loop.var)) is not loop:

@@ -97,7 +97,7 @@ def _parts(w: BorderedWindow, ranges: Ranges) -> _Parts | None:
     if end is not None:
         last = _extreme("max", [first, _extreme("min", [high, IConst(end)], ranges)], ranges)
     length = binary("-", last, first)
-    few = isinstance(length, IConst) and length.value < FITTED.window_borders_fewest_inside
+    few = isinstance(length, IConst) and length.value < FITTED.split_stencils_fewest_inside
     return None if few else _Parts(low, first, last, high)
 
 
@@ -154,7 +154,7 @@ def _apart(
     (less,) = unswitch(kernel, (_less(w, first, last),))
     one, other = _numbers(low, first), _numbers(last, high)
     places = [] if one is None or other is None else [*one, *other]
-    if places and len(places) <= FITTED.window_borders_most_beside:
+    if places and len(places) <= FITTED.split_stencils_most_beside:
         ends = [
             n
             for k in places

@@ -158,7 +158,9 @@ def _count(row: For) -> int:
     """How many rows are lanes; 0 where a row is no recurrence of plain steps."""
     loops = [n for n in row.body if isinstance(n, For)]
     plain_nodes = all(_is_plain(n, row.var) for n in row.body)
-    long = [n for n in loops if (trip := trip_of(n)) is None or trip >= FITTED.rows_in_lanes_fewest_steps]
+    long = [
+        n for n in loops if (trip := trip_of(n)) is None or trip >= FITTED.vectorize_recurrences_fewest_steps
+    ]
     if not plain_nodes or not any(are_steps(n, {row.var}) for n in long):
         return 0
     values = [*values_of(row.body), *(v for n in loops for v in values_of(n.body))]

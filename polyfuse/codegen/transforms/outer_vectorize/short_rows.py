@@ -140,7 +140,7 @@ class _Change:
         rows, trip = _LINE_BYTES // (width or 1), trip_of(row)
         wide = self.core.vector_bytes >= _LINE_BYTES
         few = width == min(SIZES) and length <= (
-            FITTED.short_rows_in_lanes_few if wide else FITTED.short_rows_in_lanes_few - 1
+            FITTED.vectorize_short_rows_few if wide else FITTED.vectorize_short_rows_few - 1
         )
         if not width or not 1 < length < rows:
             return None
@@ -216,33 +216,33 @@ def _is_worth(body: Block, length: int, few: bool, wide: bool) -> bool:
     takes_long |= any(isinstance(e, Apply) and (e.op in COMPARED or not computes_little(e)) for e in every)
     if (
         sum((trip_of(n) or 0) * _operations(n.body) for n in loops) + _operations(body)
-        > FITTED.short_rows_in_lanes_most_operations
+        > FITTED.vectorize_short_rows_most_operations
     ):
         return False
     halves = {r.dtype for r in read if r.dtype in HALVES}
     if halves and (F16 in halves or joined):
         least = (
-            FITTED.short_rows_in_lanes_shortest_f16
+            FITTED.vectorize_short_rows_shortest_f16
             if F16 in halves
-            else FITTED.short_rows_in_lanes_shortest_bf16
+            else FITTED.vectorize_short_rows_shortest_bf16
         )
         shortest = min((trip_of(n) or 0 for n in loops), default=length)
         return length >= least and (
-            shortest < FITTED.short_rows_in_lanes_fewest_halves
-            or (wide and joined and takes_long and length == FITTED.short_rows_in_lanes_fewest_halves)
+            shortest < FITTED.vectorize_short_rows_fewest_halves
+            or (wide and joined and takes_long and length == FITTED.vectorize_short_rows_fewest_halves)
         )
-    if length < FITTED.short_rows_in_lanes_shortest or (
-        halves and length >= FITTED.short_rows_in_lanes_fewest_halves
+    if length < FITTED.vectorize_short_rows_shortest or (
+        halves and length >= FITTED.vectorize_short_rows_fewest_halves
     ):
         return False
     if not joined:
-        return functions and length % FITTED.short_rows_in_lanes_quarter > 0
+        return functions and length % FITTED.vectorize_short_rows_quarter > 0
     if not functions:
-        return (takes_long or few) and length <= FITTED.short_rows_in_lanes_longest
+        return (takes_long or few) and length <= FITTED.vectorize_short_rows_longest
     of_functions = [trip_of(n) or 0 for n in loops if any(map(has_function, values_of(n.body)))]
     return (takes_long or few) and max(
         of_functions, default=length
-    ) <= FITTED.short_rows_in_lanes_longest_of_functions
+    ) <= FITTED.vectorize_short_rows_longest_of_functions
 
 
 def _operations(block: Block) -> int:

@@ -138,7 +138,7 @@ class _Sums:
         if last != IVar(loop.var) or loop.var in depends_on(*outer) or self.row in depends_on(*outer):
             return n
         dtype = n.value.dtype
-        if dtype not in DTYPES or trip * dtype.bytes > FITTED.joint_loops_most_sums:
+        if dtype not in DTYPES or trip * dtype.bytes > FITTED.batched_loops_most_sums:
             return n
         name = f"%sums{next(self.numbers)}"
         place = (binary("-", IVar(loop.var), loop.lower),)

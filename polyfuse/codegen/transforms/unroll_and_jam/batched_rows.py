@@ -110,16 +110,16 @@ def _longest(body: Block, turns: bool) -> tuple[int, int]:
     nodes = list(nodes_of(body))
     single = [n for n in body if not isinstance(n, For)]
     if any(r.dtype in HALVES and r.indices for n in nodes for v in values_of((n,)) for r in reads(v)):
-        return FITTED.rows_jointly_longest_of_halves
+        return FITTED.batched_rows_longest_of_halves
     if takes_long(single):
-        return FITTED.rows_jointly_longest_of_totals
+        return FITTED.batched_rows_longest_of_totals
     if takes_long(nodes):
         return (
-            FITTED.rows_jointly_longest_of_functions[waits(body) > 1]
+            FITTED.batched_rows_longest_of_functions[waits(body) > 1]
             if turns
-            else FITTED.rows_jointly_longest_without_turns
+            else FITTED.batched_rows_longest_without_turns
         )
-    return FITTED.rows_jointly_longest_that_wait if waits(body) > 1 else FITTED.rows_jointly_longest
+    return FITTED.batched_rows_longest_that_wait if waits(body) > 1 else FITTED.batched_rows_longest
 
 
 def _widest(loop: For) -> int:
@@ -165,7 +165,7 @@ def at_once(
     mine = [b for b in kernel.buffers if b.tensor in touched & own]
     arrays = [n for n in row if isinstance(n, Declare) and n.count]
     on_stack = sum(row_places(n) * n.dtype.bytes for n in arrays)
-    if any(sizes(b.elements) for b in mine) or rows * on_stack > FITTED.rows_jointly_most_stack:
+    if any(sizes(b.elements) for b in mine) or rows * on_stack > FITTED.batched_rows_most_stack:
         missed(row, "arrays of all rows are too large")
         return None
     if rows * sum(evaluate(b.elements, {}) * b.dtype.bytes for b in mine) > joint_room(knobs.on):

@@ -47,11 +47,11 @@ def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int,
     """What rows that take turns have together at most, by how often they wait."""
     wide = [b for b in kernel.arguments if b.dtype.is_float and len(b.shape) > 1]
     if wide and all(b.dtype in HALVES and not b.soon for b in wide):
-        return FITTED.rows_together_most_bytes_of_halves
+        return FITTED.interleaved_rows_most_bytes_of_halves
     far = touched_bytes(kernel) > knobs.on.l2
     if takes_long(list(nodes_of(body))):
-        return FITTED.rows_together_most_bytes_of_functions[far]
-    return FITTED.rows_together_most_bytes if far else FITTED.rows_together_most_bytes_in_l2
+        return FITTED.interleaved_rows_most_bytes_of_functions[far]
+    return FITTED.interleaved_rows_most_bytes if far else FITTED.interleaved_rows_most_bytes_in_l2
 
 
 def _worth(body: Block, most: Sequence[Mapping[int, int]]) -> int:

@@ -128,7 +128,7 @@ class _Window:
 
     def rows(self, rows: Sequence[int], core: Core) -> Block:
         """All of them, in strips: as many totals as one row would have are in registers."""
-        vectors = max(1, FITTED.held_totals_registers // (len(rows) * len(self.inner.body)))
+        vectors = max(1, FITTED.strip_accumulators_registers // (len(rows) * len(self.inner.body)))
         return in_strips(self.inner, vectors, core, lambda start, length: self._strip(rows, start, length))
 
     def _strip(self, rows: Sequence[int], start: IndexExpr, length: int) -> Block:
@@ -259,7 +259,7 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
     lanes = core.vector_bytes // max(n.value.dtype.bytes for n in updates)
     if not trip or not shared or (trip_of(window.inner) or 0) < lanes:
         return 1
-    if any(n.op in EXTREMES for n in updates) and core.registers <= FITTED.held_totals_registers + 4:
+    if any(n.op in EXTREMES for n in updates) and core.registers <= FITTED.strip_accumulators_registers + 4:
         return 1  # what cares for NaN needs the registers that are left
     every = (r for n in updates for r in reads(n.value))
     steps = [strides_of(kernel, r, window.row, window.shared.var) for r in every]
@@ -267,7 +267,9 @@ def _count(window: _Window, kernel: Kernel, core: Core, trip: int | None) -> int
         return 1  # windows that lie apart have little in common
     far = len(window.window) > 1 and any(b.soon for b in kernel.buffers)
     crowded = any(row and row * updates[0].value.dtype.bytes % L1_WAY == 0 for row, _ in steps)
-    most = (FITTED.neighbours_most_far if far or crowded else FITTED.neighbours_most_rows) // len(updates)
+    most = (
+        FITTED.overlapping_windows_most_far if far or crowded else FITTED.overlapping_windows_most_rows
+    ) // len(updates)
 
     def loads(count: int) -> int:
         together, left = divmod(trip, count)

@@ -48,7 +48,7 @@ def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
     rows = {x.var for x in task.loops}
     steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
-    count = knobs.rows or FITTED.rows_in_step_rows
+    count = knobs.rows or FITTED.jam_recurrences_rows
     own = frozenset(b.tensor for b in worker_arrays(kernel))
     if count < 2 or not any(_worth(n, rows, own) for n in steps):
         missed(steps, "steps compute longer than they wait, or rows are several already")
@@ -67,7 +67,7 @@ def _worth(steps: For, rows: Set[str], own: Set[str]) -> bool:
     if any(multiplies(n, rows, columns, own) for n in loops):
         return True
     plain = all(n.coordinate is Coordinate.VECTOR and n.step == 1 for n in loops)
-    return plain and sum(map(_bytes, loops)) <= FITTED.rows_in_step_short_bytes
+    return plain and sum(map(_bytes, loops)) <= FITTED.jam_recurrences_short_bytes
 
 
 def _bytes(loop: For) -> int:
@@ -90,7 +90,7 @@ def _columns(kernel: Kernel, body: Block, rows: Set[str], own: Set[str], count: 
         assert isinstance(update, Update)
         fits = [
             c
-            for c in range(1, FITTED.rows_in_step_most_columns + 1)
+            for c in range(1, FITTED.jam_recurrences_most_columns + 1)
             if c == 1 or sums_fit(count, c, update, core)
         ]
         loop = replace(loop, body=map_nodes(loop.body, lambda n: few_lanes(n, core)))

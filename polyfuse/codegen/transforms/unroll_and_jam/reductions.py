@@ -34,8 +34,8 @@ from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 
 def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
     if _fits(loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
-        return Jam(FITTED.jam_together, loop.body, _join)
-    return Jam(FITTED.jam_far_together, loop.body, _join) if _far(kernel, loop) else None
+        return Jam(FITTED.jam_reductions_together, loop.body, _join)
+    return Jam(FITTED.jam_reductions_far_together, loop.body, _join) if _far(kernel, loop) else None
 
 
 def _join(loop: For) -> Join:
@@ -47,19 +47,21 @@ REDUCTIONS = LoopRule("reductions", "a row of totals gets several terms at a tim
 
 def _fits(loop: For) -> bool:
     """A loop over nothing but scalars and one vector loop of sums in a short row?"""
-    if (most_trips(loop) or 0) < 2 * FITTED.jam_together:
+    if (most_trips(loop) or 0) < 2 * FITTED.jam_reductions_together:
         return False
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
     extremes = inner is not None and any(isinstance(n, Update) and n.op in EXTREMES for n in inner.body)
-    return trip is not None and trip <= (FITTED.jam_longest_extremes if extremes else FITTED.jam_longest)
+    return trip is not None and trip <= (
+        FITTED.jam_reductions_longest_extremes if extremes else FITTED.jam_reductions_longest
+    )
 
 
 def _one_row(loop: For) -> bool:
     """The same where all terms read one row, and numbers besides?  What is loaded of it serves several, and
     brings nothing into caches."""
     inner = _sums(loop)
-    if inner is None or (most_trips(loop) or 0) < 2 * FITTED.jam_together:
+    if inner is None or (most_trips(loop) or 0) < 2 * FITTED.jam_reductions_together:
         return False
     every = [depends_on(r) for n in inner.body if isinstance(n, Update) for r in reads(n.value)]
     along = [names for names in every if inner.var in names]
@@ -70,7 +72,7 @@ def _far(kernel: Kernel, loop: For) -> bool:
     """The same with sums in a long row of which each term reads one row of a large tensor?"""
     inner = _sums(loop)
     trip = None if inner is None else trip_of(inner)
-    if inner is None or trip is None or trip <= FITTED.jam_longest or len(inner.body) != 1:
+    if inner is None or trip is None or trip <= FITTED.jam_reductions_longest or len(inner.body) != 1:
         return False
     (update,) = inner.body
     assert isinstance(update, Update)
@@ -78,10 +80,10 @@ def _far(kernel: Kernel, loop: For) -> bool:
     if (
         len(along) != 1
         or loop.var not in depends_on(along[0])
-        or trip * along[0].dtype.bytes < FITTED.jam_far_row
+        or trip * along[0].dtype.bytes < FITTED.jam_reductions_far_row
     ):
         return False
-    return _bytes(kernel, along[0]) >= FITTED.jam_far_bytes
+    return _bytes(kernel, along[0]) >= FITTED.jam_reductions_far_bytes
 
 
 def _outside_of_rows(loop: For, core: Core) -> bool:
@@ -92,7 +94,7 @@ def _outside_of_rows(loop: For, core: Core) -> bool:
         return False
     if (
         loop.var in variables(rows.lower) + variables(rows.upper)
-        or (most_trips(loop) or 0) < 2 * FITTED.jam_together
+        or (most_trips(loop) or 0) < 2 * FITTED.jam_reductions_together
     ):
         return False
     inner = _sums(replace(loop, body=rows.body))
@@ -141,7 +143,7 @@ def _sums(loop: For) -> For | None:
 
 def _matches_short(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
     # Lines are asked for as for single rows.
-    return Jam(FITTED.rows_added_up_rows, loop.body, _join, rows=1) if _adds_up_rows(kernel, loop) else None
+    return Jam(FITTED.short_sums_rows, loop.body, _join, rows=1) if _adds_up_rows(kernel, loop) else None
 
 
 SHORT_SUMS = LoopRule("short-sums", "short rows of one total go several at a time", _matches_short)
@@ -157,12 +159,12 @@ def _adds_up_rows(kernel: Kernel, rows: For) -> bool:
     if (
         inner.joint
         or inner.coordinate is not Coordinate.VECTOR
-        or (most_trips(rows) or 0) < 2 * FITTED.rows_added_up_rows
+        or (most_trips(rows) or 0) < 2 * FITTED.short_sums_rows
     ):
         return False
     if (
         trip is None
-        or trip > FITTED.rows_added_up_longest
+        or trip > FITTED.short_sums_longest
         or rows.var in variables(inner.lower) + variables(inner.upper)
     ):
         return False

@@ -87,14 +87,14 @@ def _sums(loop: For, common: frozenset[str]) -> list[Update]:
 def _worth(merged: Sequence[For], common: frozenset[str], core: Core) -> int:
     """How many rows at a time pay: those whose sums are long, with little to compute for each term."""
     found = {u.buffer: (trip_of(n) or 0) * u.value.dtype.bytes for n in merged for u in _sums(n, common)}
-    if sum(found.values()) * FITTED.rows_jammed_share_of_l1 <= core.l1 or not all(_light(n) for n in merged):
+    if sum(found.values()) * FITTED.shared_sums_share_of_l1 <= core.l1 or not all(_light(n) for n in merged):
         return 1
     stored = [x for n in merged for x in n.body if isinstance(x, (Store, Update))]
     if any(isinstance(x, Store) and x.indices and x.value.dtype.bits == 16 for x in stored):
         return 1  # halves that one loop stores to two places are converted one by one
     return min(
-        FITTED.rows_jammed_most_rows,
-        FITTED.rows_jammed_most_bytes // max(x.value.dtype.bytes for x in stored),
+        FITTED.shared_sums_most_rows,
+        FITTED.shared_sums_most_bytes // max(x.value.dtype.bytes for x in stored),
     )
 
 

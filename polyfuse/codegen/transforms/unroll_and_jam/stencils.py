@@ -74,9 +74,9 @@ def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: C
     vector loop; the outermost first."""
     one_by_one = _held(updates, inner, core) and not _in_groups(loops, updates, inner)
     most = (
-        FITTED.jammed_windows_most_extremes
+        FITTED.jam_stencils_most_extremes
         if _extremes(updates) and one_by_one
-        else FITTED.jammed_windows_most_terms
+        else FITTED.jam_stencils_most_terms
     )
     along = beside(updates, inner)
     found: list[For] = []
@@ -86,7 +86,7 @@ def _window(loops: Sequence[For], updates: Sequence[Update], inner: For, core: C
         if not trip:
             continue
         more = rows if x.var in along else rows * trip
-        if terms * trip > most or more > FITTED.jammed_windows_most_rows:
+        if terms * trip > most or more > FITTED.jam_stencils_most_rows:
             break
         terms, rows = terms * trip, more
         found.insert(0, x)
@@ -105,7 +105,11 @@ def _held(updates: Sequence[Update], inner: For, core: Core) -> bool:
     if any(isinstance(i, EXPR_TYPES) or linear(i).factor(lane) not in (0, 1) for i in last):
         return True
     size = max(n.value.dtype.bytes for n in updates)
-    if trip is None or not isinstance(at, IConst) or trip * size > FITTED.jammed_windows_held * core.vector_bytes:
+    if (
+        trip is None
+        or not isinstance(at, IConst)
+        or trip * size > FITTED.jam_stencils_held * core.vector_bytes
+    ):
         return False
     return not (trip * size % EVEN_BYTES or at.value * size % EVEN_BYTES)
 

@@ -96,7 +96,7 @@ def window_of(around: list[For], inner: For) -> list[For]:
         if not (adding and trip_of(x) and any(overlap(i, x.var) for i in indices)):
             break
         found.insert(0, x)
-    return found if 1 < prod(trip_of(x) or 0 for x in found) <= FITTED.jammed_windows_most_terms else []
+    return found if 1 < prod(trip_of(x) or 0 for x in found) <= FITTED.jam_stencils_most_terms else []
 
 
 def is_row(loop: For, dtypes: dict[str, DType]) -> bool:
@@ -122,7 +122,7 @@ def overlap(i: Index, var: str) -> bool:
 
 
 def _strips(window: list[For], inner: For, first: Const | None, core: Core) -> Block:
-    vectors = max(1, FITTED.held_totals_registers // len(inner.body))
+    vectors = max(1, FITTED.strip_accumulators_registers // len(inner.body))
     return in_strips(inner, vectors, core, lambda start, length: _strip(window, inner, first, start, length))
 
 

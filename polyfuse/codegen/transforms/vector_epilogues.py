@@ -35,7 +35,7 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Read, reads, walk
 
 # --- overlapping tails ------------------------------------------------------------------------------------
 
-# Numbers of 16 bits have rests of their own (`codegen.cpu.vectorize.predicated_tails`).
+# Numbers of 16 bits have rests of their own (`codegen.cpu.vectorize.predicated_epilogues`).
 LEAST_BYTES = 4
 
 
@@ -70,7 +70,7 @@ def _is_worth(kernel: Kernel, row: For, core: Core, totals: bool) -> bool:
         return False
     if not has_window(row) and (totals or not takes_long(row)):
         return False
-    if trip > FITTED.overlapping_ends_longest_past and _is_streamed(kernel, row):
+    if trip > FITTED.overlapping_tails_longest_past and _is_streamed(kernel, row):
         return False
     return _is_long(row, trip % lanes, lanes)
 
@@ -91,7 +91,7 @@ def _sums_apart(kernel: Kernel, row: For, numbers: itertools.count[int]) -> tupl
     touched |= {memory_of(kernel, n.buffer) for n in row.body if isinstance(n, Store)}
     apart = len(changed) == len(sums) > 0 and not changed & touched and takes_long(row)
     kept_bytes = (trip_of(row) or 0) * sum(n.value.dtype.bytes for n in sums)
-    if not apart or row.lower != IConst(0) or kept_bytes > FITTED.overlapping_ends_most_kept:
+    if not apart or row.lower != IConst(0) or kept_bytes > FITTED.overlapping_tails_most_kept:
         return (), row, ()
     place, names = (IVar(row.var),), {n.buffer: f"%kept{next(numbers)}" for n in sums}
     kept = (Store(names[n.buffer], place, n.value) if isinstance(n, Update) else n for n in row.body)
@@ -107,7 +107,7 @@ def _is_long(row: For, rest: int, lanes: int) -> bool:
         return rest % half > 0
     if takes_long(row):
         return rest % half > 0 and rest > 1
-    return rest // half + rest % half // quarter + rest % quarter >= FITTED.overlapping_ends_fewest_steps
+    return rest // half + rest % half // quarter + rest % quarter >= FITTED.overlapping_tails_fewest_steps
 
 
 def _is_streamed(kernel: Kernel, row: For) -> bool:
@@ -174,7 +174,7 @@ def _cut(kernel: Kernel, row: For) -> Block:
     if not rest:
         return (first,) if _joins_little(row) else (row,)
     steps = 1 + sum(1 if p.vector else trip_of(p) or 0 for p in rest)
-    if steps < FITTED.overlapping_ends_fewest_steps or not first.vector or not repeats(kernel, row):
+    if steps < FITTED.overlapping_tails_fewest_steps or not first.vector or not repeats(kernel, row):
         return (first, *rest)
     last = row.lower.value + trip
     return first, replace(first, lower=IConst(last - (trip_of(first) or 0)), upper=IConst(last))
