@@ -52,7 +52,7 @@ LARGE = (10020, 10021, 10022, 10023, 10040, 10041)
 def test_small_programs_on_the_paths_of_large_ones(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, strips and partial sums of a few iterations each, run by several workers."""
     for name, value in (("smallest_parallel", 4), ("fewest_factored", 3), ("strip", 3)):
-        monkeypatch.setattr(FITTED, f"cpu_mapping_{name}", value)
+        monkeypatch.setattr(FITTED, f"mapping_{name}", value)
     monkeypatch.setattr(FITTED, "sinking_sunk_strip", 2)
     monkeypatch.setattr(executable, "PARALLEL_WORK", 1)
     check_group(group)
