@@ -81,6 +81,9 @@ class Stub:
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(stub_path()))
         self.library.pf_stub_calls.restype = ctypes.c_char_p
+        # A driver of another test that was not closed may have left its context on this thread.
+        while self.library.pf_stub_depth():
+            self.library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def calls(self) -> list[str]:
         """Names of the functions called since the last time."""
