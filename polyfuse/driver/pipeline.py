@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from polyfuse.codegen.cpu.emit import CpuCode, Request, emit_together
@@ -110,12 +111,7 @@ class Watch:
         assert folder is not None
         self.dumped += 1
         name = f"{self.dumped - 1:02d}_{step}.{_suffix(result)}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(_text(result) + "\n", encoding="utf-8")
-        except OSError as e:
-            message = f"the folder of dumps cannot be written: {e}"
-            raise ArgumentError(message, code="PF490", hint="it is that of dump= or POLYFUSE_DUMP") from None
+        _write(folder, name, _text(result))
 
 
 class _Passes:
@@ -140,11 +136,19 @@ class _Passes:
 
     def _write(self, pipeline: str, name: str, loops: Loops) -> None:
         assert self.folder is not None
-        where = self.folder / loops.kernel.name
-        where.mkdir(parents=True, exist_ok=True)
         file = f"{self.number:03d}_{pipeline}_{name.replace(':', '_')}.txt"
         self.number += 1
-        (where / file).write_text(f"{loops}\n", encoding="utf-8")
+        _write(self.folder / loops.kernel.name, file, str(loops))
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """A file of the folder of dumps. Raises ArgumentError PF490 where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    except OSError as e:
+        message = f"the folder of dumps cannot be written: {e}"
+        raise ArgumentError(message, code="PF490", hint="it is that of dump= or POLYFUSE_DUMP") from None
 
 
 def _suffix(result: object) -> str:
