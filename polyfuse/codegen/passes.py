@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.function import Task
-from polyfuse.ir.cpu_core import Core, CpuKnobs
+from polyfuse.ir.cpu_core import Core, CpuKnobs, is_off
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, Store, TransposedTile, Update, format_block, nodes_of
 
@@ -102,7 +102,7 @@ class Pass:
 
     def is_off(self, disabled: Iterable[str]) -> bool:
         """Is it switched off, by its own name or by that of its idea?"""
-        return self.optional and not {self.name, self.idea}.isdisjoint(disabled)
+        return self.optional and is_off(self.name, disabled)
 
 
 # Is called before the first pass of a list, and after each one: with the names of the list and the pass

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 KIB = 1 << 10
@@ -108,6 +109,11 @@ def dots_fit(rows: int, columns: int, core: Core, itemsize: int, halves: bool) -
 #
 # None leaves a choice to the pass that makes it, with its own figures.  Every value gives the same results
 # but for the order of sums; which is fastest only a measurement can tell (`polyfuse.tuning.tuner`).
+
+
+def is_off(name: str, disabled: Iterable[str]) -> bool:
+    """Is a pass switched off, by its own name or by that of its idea, up to the colon?"""
+    return not {name, name.partition(":")[0]}.isdisjoint(disabled)
 
 
 @dataclass(frozen=True, slots=True)

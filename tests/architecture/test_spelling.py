@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.codegen.math.prelude": (1, C_TEXT),
     "polyfuse.codegen.math.prelude_cuda": (3, C_TEXT),
     "polyfuse.codegen.decisions": (2, SHOWN),
+    "polyfuse.ir.cpu_core": (1, INPUT),  # names of passes that are switched off
     "polyfuse.codegen.passes": (1, INPUT),  # `POLYFUSE_DISABLE` names passes, or their family
     "polyfuse.codegen.transforms.strength_reduction": (1, C_TEXT),
     "polyfuse.codegen.transforms.unroll_and_jam.overlapping_windows": (1, "a fact: totals that are held"),

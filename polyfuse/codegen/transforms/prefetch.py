@@ -74,7 +74,7 @@ def _with_prefetches(rows: For, chosen: list[Buffer]) -> For:
     last = rows.body[phases[-1]]
     assert isinstance(last, For)
     if any(isinstance(n, Store) and steps_across(n.indices, rows.var, last.var) for n in last.body):
-        return rows  # tiles that are turned around (`codegen.transforms.transpose_stores`) are of whole rows
+        return rows  # tiles that are transposed (`codegen.transforms.transpose_stores`) are of whole rows
     if sum(_row_bytes(b) for b, _ in found) <= FITTED.prefetch_as_one_bytes:
         fetched: Block = (_ahead(rows, chosen, [_lines(rows, b, lead) for b, lead in found]), last)
     elif last.step == 1 and last.lower == IConst(0) and isinstance(last.upper, IConst):

@@ -1,4 +1,4 @@
-"""Tiles of results are turned around where vector lanes would store across their rows.
+"""Tiles of results are transposed where vector lanes would store across their rows.
 
     for i in 16*c..min(I, 16*c + 16):                for i in 16*c..min(I, 16*c + 16):
       m = max of x[i, :]                               m = max of x[i, :]
@@ -74,7 +74,7 @@ class _Stored:
 
 
 def transpose_stores(kernel: Kernel, block: Block) -> tuple[Kernel, Block]:
-    """The block with such loops storing tiles that are turned around, and the kernel with their arrays."""
+    """The block with such loops storing tiles that are transposed, and the kernel with their arrays."""
     made = _Tiles(kernel, FITTED.transpose_stores_most_bytes)
     block = made.block(block)
     return replace(kernel, buffers=(*kernel.buffers, *made.arrays)) if made.arrays else kernel, block
@@ -102,7 +102,7 @@ class _Tiles:
         return tuple(result)
 
     def _row(self, row: For) -> tuple[For, list[Node]]:
-        """A loop over rows that stores tiles in arrays, and how these are turned around after it."""
+        """A loop over rows that stores tiles in arrays, and how these are transposed after it."""
         strip = strip_of(row)
         rows = strip.length if strip is not None else trip_of(row) or 0  # steps of a recurrence begin at 1
         if row.coordinate is not Coordinate.SEQ or row.step != 1 or rows < FITTED.transpose_stores_least:
@@ -242,7 +242,7 @@ def _redirected_lane(loop: For, s: _Stored, array: str, row: For) -> For:
 
 
 def _turned_back(row: For, s: _Stored, array: Buffer) -> TransposedTile:
-    """The array turned around into memory."""
+    """The array transposed into memory."""
     lane = For(_PLACE, s.low, s.high, 1, ())
     place = binary("-", IVar(row.var), row.lower), binary("-", IVar(lane.var), s.low)
     (rows, _), bare = array.extents, replace(row, body=())

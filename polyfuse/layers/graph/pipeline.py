@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from polyfuse.cost.cpu_device import table_cpu
 from polyfuse.decisions import Decision
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, is_off
 from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import recompute_numbers
@@ -154,7 +154,7 @@ GRAPH_PASSES = (
 def prepared(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
     """What clusters are made of."""
     for p in GRAPH_PASSES:
-        off = p.optional and not {p.name, p.idea}.isdisjoint(cx.disabled)
+        off = p.optional and is_off(p.name, cx.disabled)
         if not off and (p.on_gpu or cx.target.vector_loops):
             graph = p.run(graph, cx)
     return graph

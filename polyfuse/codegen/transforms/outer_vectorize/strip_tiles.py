@@ -1,4 +1,4 @@
-"""What a strip of steps touches of a run of memory, for all rows: an array of the worker, turned around.
+"""What a strip of steps touches of a run of memory, for all rows: an array of the worker, transposed.
 
     a[t, row] = x[b + row, t + 1]       for t in u..min(T, u + 32), row in 0..16
 
@@ -116,11 +116,11 @@ class StripTile:
         return self.array.tensor, (place, IVar(ROW))
 
     def loaded(self, rows: int) -> TransposedTile:
-        """Memory turned around into the array."""
+        """Memory transposed into the array."""
         return self._turned(rows, self._along(self.low, self.high))
 
     def earlier(self, rows: int, number: int) -> TransposedTile:
-        """What steps before the strip stored, as accesses with this number, turned around into the array."""
+        """What steps before the strip stored, as accesses with this number, transposed into the array."""
         begin = self.strip.begin
         if self.run.sign > 0:
             along = For(_PLACE, self.run.last(begin, self.low), self.run.last(begin, number), 1, ())
@@ -136,7 +136,7 @@ class StripTile:
         )
 
     def stored(self, rows: int, number: int) -> TransposedTile:
-        """What accesses with this number stored in the array, turned around into memory."""
+        """What accesses with this number stored in the array, transposed into memory."""
         to = self.run.tensor, self._memory
         dtype, along = self.run.dtype, self._along(number, number)
         return TransposedTile(

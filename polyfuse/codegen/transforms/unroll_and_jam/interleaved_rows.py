@@ -1,4 +1,4 @@
-"""Short rows are computed several at a time: their phases take turns.
+"""Unroll-and-jam of short rows: phases of a few of them are interleaved.
 
     for t in 0..T @blk:              for t in 0..T by 2 @blk:  u = t + 1
       m = max of x[t, :]               m = max of x[t, :];  n = max of x[u, :]
@@ -44,7 +44,7 @@ INTERLEAVED_ROWS = NestRule("interleaved-rows", "phases of a few short rows are 
 
 
 def _most(kernel: Kernel, body: Block, knobs: CpuKnobs) -> Sequence[Mapping[int, int]]:
-    """What rows that take turns have together at most, by how often they wait."""
+    """What interleaved rows have together at most, by how often they wait."""
     wide = [b for b in kernel.arguments if b.dtype.is_float and len(b.shape) > 1]
     if wide and all(b.dtype in HALVES and not b.soon for b in wide):
         return FITTED.interleaved_rows_most_bytes_of_halves

@@ -16,12 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyfuse.codegen.analysis.reduction_nests import (
-    EXTREMES,
-    adds,
-    beside,
-    nest,
-)
+from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, beside, nest
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, weave
 from polyfuse.cost.cpu_tables import FITTED
