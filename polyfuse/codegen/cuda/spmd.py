@@ -20,6 +20,7 @@ from polyfuse.codegen.cuda.pipeline import ACCESSES, THREADS
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.scalar_replacement import merge_initial
+from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, variables
@@ -36,10 +37,11 @@ from polyfuse.ir.loop_ir import (
     Update,
     map_nodes,
     map_values,
+    nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, IndexValue, Read, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Const, Expr, IndexValue, Read, depends_on, walk
 
 # --- masks of a part of a joined kernel -------------------------------------------------------------------
 
@@ -319,7 +321,29 @@ class Spmd:
         self._learn(head)
         mine = simplify(loop.lower + IVar(head.var) * self.ty + TY, self.ranges)
         body = self.block(substituted(loop.body, {loop.var: mine}), threaded, True)
-        return (replace(head, body=guarded(self.within(mine, loop.lower, loop.upper), body)),)
+        whole = replace(head, body=guarded(self.within(mine, loop.lower, loop.upper), body))
+        sums = sums_of_rows(self.kernel, loop) if self.ty > 1 else []
+        return (whole, *(n for found in sums for n in self.combine_arrays(found, threaded)))
+
+    def combine_arrays(self, found: SumOfRow, threaded: bool) -> Block:
+        """Over the rows of a block: one after the other adds its array to one in shared memory.
+
+        if (ty == 0) red[h] = acc[h];  for j in 1..TY: if (ty == j) red[h] += acc[h];  acc[h] = red[h]
+        """
+        update, j = found.update, f"j{next(self.cx.numbers)}"
+        dtype = self.kernel.buffer(update.buffer).dtype
+        self.ranges[j] = (1, self.ty - 1)
+        red = self.scratch(dtype, found.length(self.ranges), "the rows of a block combine their sums")
+        mine, place = Read(update.buffer, update.indices, dtype), found.place
+        start = found.nest(Store(red, place, mine))
+        more = found.nest(Update(red, place, update.op, mine))
+        total = found.nest(Store(update.buffer, update.indices, Read(red, place, dtype)))
+        first, own = compare("eq", TY, as_index(0)), compare("eq", TY, IVar(j))
+        return (
+            If(first, self.block(start, threaded, True)),
+            For(j, as_index(1), as_index(self.ty), 1, (If(own, self.block(more, threaded, True)),)),
+            *self.block(total, threaded, True),
+        )
 
     def rounds(self, loop: For, rowed: bool) -> Block:
         """A loop that the threads of a row share."""
@@ -463,6 +487,75 @@ class Spmd:
         extents = (as_index(count),)
         self.shared.append(Buffer(name, dtype, Scope.SHARED, extents, extents, reason))
         return name
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfRow:
+    """An update of an array that each thread of a row has a part of, and the loops that it is in."""
+
+    update: Update
+    loops: tuple[For, ...]
+
+    @property
+    def place(self) -> tuple[IndexExpr, ...]:
+        """Of the element in an array of one dim."""
+        (loop,) = self.loops
+        return (binary("-", IVar(loop.var), loop.lower),)
+
+    def length(self, ranges: Mapping[str, Range]) -> int:
+        """Elements of that array."""
+        (loop,) = self.loops
+        extent = interval(linear(binary("-", loop.upper, loop.lower)).expr(), dict(ranges))
+        if extent is None:
+            raise uncombined_error(self.update)
+        return max(1, extent[1])
+
+    def nest(self, node: Node) -> Block:
+        """A node in the loops."""
+        return _in_loops(self.loops, node)
+
+
+def _in_loops(loops: tuple[For, ...], node: Node) -> Block:
+    for loop in reversed(loops):
+        node = replace(loop, body=(node,))
+    return (node,)
+
+
+def sums_of_rows(kernel: Kernel, steps: For) -> list[SumOfRow]:
+    """Sums over a loop that the rows of a block share which each row has in arrays of its threads.
+
+    Raises ScheduleError PF536 for one that is in no single loop that the threads of a row share.
+    """
+    stored = {n.buffer for n in nodes_of(steps.body) if isinstance(n, Store)}
+    found: dict[str, SumOfRow] = {}
+
+    def look(block: Block, loops: tuple[For, ...]) -> None:
+        for node in block:
+            match node:
+                case For():
+                    look(node.body, (*loops, node))
+                case If(_, then, other):
+                    look((*then, *other), loops)
+                case Update(buffer, indices) if buffer not in stored:
+                    home = kernel.find(buffer)
+                    if home is None or home.scope not in (Scope.REGISTER, Scope.LOCAL):
+                        continue
+                    mine = tuple(x for x in loops if depends_on(*indices) & {x.var})
+                    whole = len(mine) == 1 and mine[0].coordinate is Coordinate.ROUND
+                    if not whole or depends_on(*indices) & {steps.var} or buffer in found:
+                        raise uncombined_error(node)
+                    found[buffer] = SumOfRow(node, mine)
+                case _:
+                    pass
+
+    look(steps.body, ())
+    return list(found.values())
+
+
+def uncombined_error(lost: Update) -> ScheduleError:
+    """PF536: an update that nothing would combine."""
+    message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
+    return ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
 
 
 def _identity(node: Combine) -> Const:

@@ -33,6 +33,7 @@ from polyfuse.ir.loop_ir import (
     VectorStore,
     map_nodes,
     map_outermost,
+    nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
@@ -99,18 +100,20 @@ def uncombined(kernel: Kernel, block: Block) -> Update | None:
     """An update of a thread's own memory in a loop that threads share, which is in no scalar: nothing would
     combine what each of them adds. Elements that the loops tell apart are each of one thread."""
 
-    def look(nodes: Block, shared: bool, mine: frozenset[str]) -> Update | None:
+    def look(nodes: Block, shared: frozenset[str] | None, mine: frozenset[str]) -> Update | None:
+        """`shared`: in a loop that threads share (else None), what each of its iterations begins anew."""
         for node in nodes:
             found = None
             match node:
                 case For():
-                    within = shared or node.coordinate in (Coordinate.ROUND, Coordinate.STEP)
-                    tells = within and (node.coordinate in _OF_THREADS or _is_whole(node))
-                    found = look(node.body, within, mine | {node.var} if tells else mine)
+                    within = _begun_anew(node, shared)
+                    tells = node.coordinate in _OF_THREADS or _is_whole(node)
+                    known = within is not None and tells
+                    found = look(node.body, within, mine | {node.var} if known else mine)
                 case If(_, then, other):
                     found = look((*then, *other), shared, mine)
-                case Update(buffer, indices) if shared and (b := kernel.find(buffer)) is not None:
-                    own = b.scope in (Scope.REGISTER, Scope.LOCAL)
+                case Update(buffer, indices) if shared is not None and (b := kernel.find(buffer)) is not None:
+                    own = b.scope in (Scope.REGISTER, Scope.LOCAL) and buffer not in shared
                     found = node if own and not depends_on(*indices) & mine else None
                 case _:
                     pass
@@ -118,7 +121,20 @@ def uncombined(kernel: Kernel, block: Block) -> Update | None:
                 return found
         return None
 
-    return look(block, False, frozenset())
+    return look(block, None, frozenset())
+
+
+def _begun_anew(loop: For, around: frozenset[str] | None) -> frozenset[str] | None:
+    """What iterations of a loop begin anew, if the rows of a block share it: each of them is of one row.
+
+    A total over rounds is of all threads of a row, wherever it begins.
+    """
+    if loop.coordinate is Coordinate.ROUND:
+        return frozenset()
+    if loop.coordinate is not Coordinate.STEP:
+        return around
+    begun = frozenset(n.buffer for n in nodes_of(loop.body) if isinstance(n, Store))
+    return begun if around is None else begun & around
 
 
 def _is_whole(loop: For) -> bool:

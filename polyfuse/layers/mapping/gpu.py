@@ -25,7 +25,7 @@ from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variab
 from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.target import GpuTarget
-from polyfuse.ir.tensor_graph import Read, Statement, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.mapping.nests import (
     Nest,
     contiguity,
@@ -33,6 +33,7 @@ from polyfuse.layers.mapping.nests import (
     heavy,
     innermost,
     is_free,
+    most_trips,
     push,
     racing,
     span_of,
@@ -226,6 +227,8 @@ def ceil(a: int, b: int) -> int:
 SHORTEST_SHARED = 16
 # Iterations of a sum that a thread takes before it is better split over blocks.
 MOST_STEPS = 128
+# Elements of sums of columns that a lane keeps in registers while its warp goes from row to row.
+MOST_SUMS = 64
 
 
 def map_phase(
@@ -359,6 +362,13 @@ def _rows(
     loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
     longest = max(extent(graph, m) for m, _ in loops)
+    stepped = _stepped(graph, below, ceil(longest, width), width, gpu)
+    if stepped is not None:
+        blocks, _ = packed(rows, 1)
+        tree = band(blocks, spread_innermost(graph, stepped, WARP, width), True)
+        how = f"a warp owns a row, the {gpu.threads // WARP} of a block share the rows, vectors of {width}"
+        decisions.append(Decision("map", _what(phase), True, how))
+        return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
     tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu)
     several = not (isinstance(below, Band) and not has_band(below.child))
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
@@ -367,6 +377,48 @@ def _rows(
     blocks, rows_of_block = packed(rows, ty)
     spread = spread_innermost(graph, below, tx, width)
     return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic)
+
+
+def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTarget) -> Tree | None:
+    """A loop over rows that adds up columns, its rows shared by the warps of a block; None if it is none.
+
+        B(t)[B(h)(c); B(h)(y, g__acc)]; B(h)(g__part)     ->     B(t: stp)[...]; B(h)(g__part)
+
+    A warp owns a row, so that its totals need no barrier, and each warp keeps sums of columns in registers
+    over all of its rows: they are put together once, after the loop.
+    """
+    children = below.children if isinstance(below, Sequence) else (below,)
+    loops = [c for c in children if isinstance(c, Band) and has_band(c.child)]
+    if len(loops) != 1 or len(loops[0].members) != 1 or gpu.row_threads not in (None, WARP):
+        return None
+    (rows,) = loops
+    step, names = rows.members[0], statements(rows)
+    sums = racing(graph, step, names)
+    kept = sum(_elements(graph, n, lanes, width) for n in sums)
+    fits = lanes <= WARP * ROUNDS_OF_A_WARP and kept <= MOST_SUMS and WARP // 2 < lanes
+    own = all(isinstance(step.of(n), IVar) and not graph.statement(n).accumulate for n in names)
+    spread = all(spreads(graph, b) for b in innermost(rows))
+    many = (trip_of(graph, step) or most_trips(graph, step) or 0) >= 2 * gpu.threads // WARP
+    if not (sums and step.coincident and fits and own and spread and many and _kept_inside(graph, names)):
+        return None
+    steps = replace(rows, members=(with_coordinate(step, Coordinate.STEP),))
+    return _replaced(below, rows, steps)
+
+
+def _kept_inside(graph: TensorGraph, names: tuple[str, ...]) -> bool:
+    """Is what the statements hand to each other theirs alone? The lanes of a warp meet in registers only."""
+    inside = set(names)
+    for t in {graph.statement(n).target for n in names}:
+        readers = {s.name for s in graph.readers(t)}
+        users = readers | {s.name for s in graph.writers(t)}
+        if readers & inside and (not users <= inside or graph.tensor(t).role is not Role.TEMP):
+            return False
+    return True
+
+
+def _elements(graph: TensorGraph, name: str, lanes: int, width: int) -> int:
+    """Elements of a sum that each lane of a warp keeps."""
+    return ceil(lanes, WARP) * width if len(graph.statement(name).write) > 1 else 1
 
 
 # --- points: each thread has its own iterations -------------------------------------------------------------

@@ -323,9 +323,11 @@ class GpuStorage:
 
         The total of a reduction is in every thread once the threads have combined what they have.
         """
+        users = (*self.graph.writers(name), *self.graph.readers(name))
+        rows = _common_steps(self.tree, [s.name for s in users])
         inside = {
-            s.name: _way(self.tree, s.name)
-            for s in (*self.graph.writers(name), *self.graph.readers(name))
+            s.name: _way(self.tree, s.name, rows)
+            for s in users
             if not (s.target == name and s.reduction is not None)
         }
         written = {inside[s.name] for s in self.graph.writers(name) if s.name in inside}
@@ -394,11 +396,30 @@ def _round(tree: Tree, statement: str) -> Member | None:
     return found[-1] if found else None
 
 
-def _way(tree: Tree, statement: str) -> str | None:
-    """The loop that threads share around a statement, by the names and positions on the way to it."""
+def _common_steps(tree: Tree, users: list[str]) -> int:
+    """Loops on the way to all of the statements, down to the last one that the rows of a block share."""
+    ways = [list(path(tree, n)) for n in users]
+    common = 0
+    for k, here in enumerate(zip(*ways, strict=False)):
+        if any(x != here[0] and not _same_loop(x, here[0]) for x in here):
+            break
+        if isinstance(here[0], Member) and here[0].coordinate is Coordinate.STEP:
+            common = k + 1
+    return common
+
+
+def _same_loop(a: Member | int, b: Member | int) -> bool:
+    return isinstance(a, Member) and isinstance(b, Member) and (a.name, a.exprs) == (b.name, b.exprs)
+
+
+def _way(tree: Tree, statement: str, start: int) -> str | None:
+    """The loop that threads share around a statement, by the names and positions on the way to it.
+
+    Loops before `start` are around all that is asked for: one row of threads does all of it.
+    """
     way = list(path(tree, statement))
     kinds = (Coordinate.ROUND, Coordinate.STEP)
-    shared = [k for k, m in enumerate(way) if isinstance(m, Member) and m.coordinate in kinds]
+    shared = [k for k, m in enumerate(way) if k >= start and isinstance(m, Member) and m.coordinate in kinds]
     if not shared:
         return None
     return "/".join(str(x) if isinstance(x, int) else x.name for x in way[: shared[-1] + 1])

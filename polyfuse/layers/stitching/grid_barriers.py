@@ -191,8 +191,8 @@ def shared_bytes(parts: Sequence[Kernel]) -> int:
 # --- kernels of a GPU -------------------------------------------------------------------------------------
 
 MOST_THREADS = 1024
-# Registers that a thread of a joined kernel is assumed to need at most, for the blocks that are surely
-# resident (its launch bounds make that true), and those of a kernel that only moves data.
+# Registers that a thread of a joined kernel is given at least, for the blocks that are surely resident (its
+# launch bounds make that true), and those of a kernel that only moves data.
 REGISTERS, FEW_REGISTERS = 64, 32
 # Shared memory of a multiprocessor that every GPU of the table has: launches with packs in them count on no
 # more, as code generation knows no device.  What combining may need besides.
@@ -271,7 +271,8 @@ class _Planner:
     def per_sm(self, parts: Group) -> int:
         """Blocks that a multiprocessor surely holds; 0 if none."""
         shared = shared_bytes(parts) + SCRATCH
-        found = self._fitting(_threads(parts), REGISTERS, shared)
+        kept = max(registers(one) for p in parts for one in (p.packed or (p,)))
+        found = self._fitting(_threads(parts), max(REGISTERS, kept), shared)
         return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
