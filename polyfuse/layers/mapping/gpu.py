@@ -55,14 +55,19 @@ from polyfuse.layers.mapping.reductions import rfactor, written_back
 WARP = 32
 # Rounds that one warp takes over a row before the row gets a block of its own.
 ROUNDS_OF_A_WARP = 8
+# Elements of a row that a thread keeps in registers, and threads of a multiprocessor whose loads keep memory
+# busy: 16 bytes each are 16 kB (bandwidth times latency is 25 kB on an H200; most threads have two vectors).
+MOST_OF_ROW = 64
+ENOUGH_THREADS = 768
 # Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
 ROWS_OF_MANY = 32
 
 
-def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, int]:
+def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: bool = True) -> tuple[int, int]:
     """(threads along a row, rows of a block) for rows of `lanes` vectors of `width` elements.
 
     Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
+    `phases`: do several loops of a row read it?
     """
     if gpu.row_threads is not None:
         fits = gpu.row_threads <= WARP and gpu.row_threads & (gpu.row_threads - 1) == 0
@@ -73,8 +78,28 @@ def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget) -> tuple[int, i
     warps_per_block = gpu.threads // WARP
     if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
         return WARP, warps_per_block
-    rounds = ceil(lanes, gpu.longest)
+    most = _threads_of_row(lanes, width, rows, gpu, phases)
+    rounds = ceil(lanes, most)
     return min(gpu.longest, ceil(ceil(lanes, rounds), WARP) * WARP), 1
+
+
+def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: bool) -> int:
+    """Threads of a block that has one row: few, so that blocks wait for each other's barriers seldom.
+
+    More where a row that is read again would not stay in registers, or rows are too few for all
+    multiprocessors to have loads on their way.
+    """
+    fewest = min(gpu.longest, gpu.threads // 2)
+    wanted = ceil(gpu.sms * ENOUGH_THREADS, max(1, rows))
+    found = fewest if phases else min(gpu.longest, gpu.threads)
+    while found < gpu.longest and found < wanted:
+        found *= 2
+    kept = found
+    while kept < gpu.longest and ceil(lanes, kept) * width > MOST_OF_ROW:
+        kept *= 2
+    return min(
+        gpu.longest, kept if phases and ceil(lanes, kept) * width <= MOST_OF_ROW else max(found, gpu.threads)
+    )
 
 
 def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
@@ -369,8 +394,8 @@ def _rows(
         how = f"a warp owns a row, the {gpu.threads // WARP} of a block share the rows, vectors of {width}"
         decisions.append(Decision("map", _what(phase), True, how))
         return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
-    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu)
     several = not (isinstance(below, Band) and not has_band(below.child))
+    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu, several)
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
@@ -395,7 +420,7 @@ def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTa
     step, names = rows.members[0], statements(rows)
     sums = racing(graph, step, names)
     kept = sum(_elements(graph, n, lanes, width) for n in sums)
-    fits = lanes <= WARP * ROUNDS_OF_A_WARP and kept <= MOST_SUMS and WARP // 2 < lanes
+    fits = lanes <= WARP * ROUNDS_OF_A_WARP and kept <= MOST_SUMS and lanes > WARP // 2
     own = all(isinstance(step.of(n), IVar) and not graph.statement(n).accumulate for n in names)
     spread = all(spreads(graph, b) for b in innermost(rows))
     many = (trip_of(graph, step) or most_trips(graph, step) or 0) >= 2 * gpu.threads // WARP

@@ -211,7 +211,7 @@ def test_very_long_rows_are_not_stitched(gpu: str, name: str) -> None:
     target = target_of(gpu)
     _, code, decisions = made(OPERATORS[name], target, 8, 1 << 20)
     (launch,) = code.plan.launches
-    assert launch.cooperative and blocks_of(launch) == target.sms and prod(launch.threads) == 1024
+    assert launch.cooperative and blocks_of(launch) * prod(launch.threads) == target.sms * 1024
     assert not any(d.taken for d in decisions if d.kind == "stitch")
     (forced,) = made(OPERATORS[name], target, 8, 1 << 20, ANY_ROWS)[1].plan.launches
     assert blocks_of(forced) == 8 and prod(forced.threads) == 1024

@@ -131,7 +131,7 @@ SCALED = "op f(x: f32[N, M]) -> (y: f32[N, M]) { s = sum[n, m](x[n, m])\n y[n, m
 
 def test_figures_of_both_choices_are_in_the_decision() -> None:
     (taken,) = decisions_of(SCALED, GpuTarget(), None, N=4096, M=1024)
-    assert taken.startswith("+ grid barrier k0, k1, k2: 3 parts on 132 resident blocks of 1024 threads: ")
+    assert taken.startswith("+ grid barrier k0, k1, k2: 3 parts on 264 resident blocks of 512 threads: ")
     assert taken.endswith("a barrier takes 2.6 us; a cut takes 3.1 us")
 
 

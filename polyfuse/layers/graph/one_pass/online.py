@@ -40,7 +40,7 @@ from polyfuse.cost.online_gain import Row, chunk_elements, passes
 from polyfuse.cost.operations import operations
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import BOOL, DType
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.target import Kind, Target
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -298,8 +298,17 @@ class _Rewrite:
         if (span(at)[1] - span(at)[0]) % cut.size:
             high = binary("min", high, at.upper)
         dims += [replace(d, reduce=False) for d in over[: cut.position]]
-        dims += [IterDim(self.number, IConst(0), IConst(cut.count)), replace(at, lower=low, upper=high)]
-        dims += over[cut.position + 1 :]
+        dims.append(IterDim(self.number, IConst(0), IConst(cut.count)))
+        inner = over[cut.position + 1 :]
+        if (
+            cut.size == 1
+            and inner
+            and not any(at.name in {*variables(d.lower), *variables(d.upper)} for d in inner)
+        ):
+            expr = map_expr(expr, lambda x: x, lambda i: substitute(i, {at.name: low}))
+        else:
+            dims.append(replace(at, lower=low, upper=high))
+        dims += inner
         self._add(name, s, dtype)
         return replace(
             s, name=name, target=name, dims=tuple(dims), write=(*s.write, *self._place(s)), expr=expr
