@@ -433,10 +433,9 @@ class CudaPrinter(Printer):
                 value = scalar_name(name)
                 call = self.call(f"pf_warp_{op}_{dtype.name}", [value, str(width)])
                 return [f"{indent}{value} = {call};"]
-            case VectorLoad(name, dtype, buffer, indices, count):
+            case VectorLoad(name, _, buffer, indices, count):
                 where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
-                kind = f"pf_vec<{dtype.c_name}, {count}>"
-                return [f"{indent}const {kind} {scalar_name(name)} = pf_load<{count}>({where});"]
+                return [f"{indent}const auto {scalar_name(name)} = pf_load<{count}>({where});"]
             case VectorStore(buffer, indices, name, count):
                 where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
                 return [f"{indent}pf_store<{count}>({where}, {scalar_name(name)});"]

@@ -126,7 +126,7 @@ class VectorAccess:
         b = self.kernel.find(buffer)
         if b is None or buffer in self.strided:
             return False
-        if b.scope not in _MEMORY or b.dtype.bytes * count > VECTOR_BYTES or not indices:
+        if b.scope not in _MEMORY or not indices:
             return False
         plain: list[IndexExpr] = []
         for k, i in enumerate(indices):
@@ -143,7 +143,8 @@ class VectorAccess:
         if not where.without(lane).divisible(count):
             return False
         if b.scope is not Scope.SHARED:
-            self.aligned[buffer] = max(self.aligned.get(buffer, 0), b.dtype.bytes * count)
+            nbytes = min(VECTOR_BYTES, b.dtype.bytes * count)
+            self.aligned[buffer] = max(self.aligned.get(buffer, 0), nbytes)
         return True
 
 

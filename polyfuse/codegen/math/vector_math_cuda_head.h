@@ -52,9 +52,17 @@ template <int SIZE> struct pf_words<8, SIZE> { typedef uint2 type; };
 template <int SIZE> struct pf_words<4, SIZE> { typedef unsigned type; };
 template <int SIZE> struct pf_words<2, SIZE> { typedef unsigned short type; };
 
-template <int N, class T> PF_INLINE pf_vec<T, N> pf_load(const T* from, pf_i64 index) {
+// What is loaded: elements of 16 bits stay in words, as a shift or a mask of one widens an element to f32.
+template <class T, int N> struct pf_halves {
+  unsigned w[N / 2];
+  __device__ __forceinline__ T operator[](int i) const { return (T)(i % 2 ? w[i / 2] >> 16 : w[i / 2]); }
+};
+template <class T, int N, int SIZE> struct pf_loaded { typedef pf_vec<T, N> type; };
+template <class T, int N> struct pf_loaded<T, N, 2> { typedef pf_halves<T, N> type; };
+
+template <int N, class T> PF_INLINE typename pf_loaded<T, N, sizeof(T)>::type pf_load(const T* from, pf_i64 index) {
   typedef typename pf_words<N * sizeof(T), sizeof(T)>::type words;
-  return __builtin_bit_cast(pf_vec<T, N>, *(const words*)(from + index));
+  return __builtin_bit_cast(typename pf_loaded<T, N, sizeof(T)>::type, *(const words*)(from + index));
 }
 
 template <int N, class T> PF_INLINE void pf_store(T* to, pf_i64 index, const pf_vec<T, N>& value) {

@@ -199,7 +199,8 @@ def _restricted(m: Member, tree: Tree) -> Member:
 
 
 VECTOR_BYTES = 16
-MOST_LANES = 8
+# Accesses of so many bytes that a vector of wider elements is made of, at most.
+MOST_ACCESSES = 4
 
 
 def accesses(graph: TensorGraph, s: Statement) -> Iterator[tuple[str, Linear]]:
@@ -239,12 +240,15 @@ def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
 
 
 def vector_width(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
-    """Elements that a thread may take at once along a loop: all contiguous accesses aligned, 16 bytes.
+    """Elements that a thread may take at once along a loop: those of one access of 16 bytes, all contiguous
+    accesses aligned.
 
-    1 where nothing is contiguous, or an address is not a multiple of the vector in every iteration of
-    the other loops.  Memory is taken to begin at a multiple of 16 bytes; launches see to it.
+    The element type that most bytes are of decides; wider elements of a vector take several accesses,
+    narrower ones a shorter one.  1 where nothing is contiguous, or an address is not a multiple of the vector
+    in every iteration of the other loops.  Memory is taken to begin at a multiple of 16 bytes; launches see
+    to it.
     """
-    found: list[tuple[int, Linear]] = []
+    found: list[tuple[str, Linear]] = []
     for n, e in m.exprs:
         if n not in names:
             continue
@@ -252,15 +256,28 @@ def vector_width(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
             return 1
         for tensor, where in accesses(graph, graph.statement(n)):
             if stride(where, e.name) == 1:
-                found.append((graph.tensor(tensor).dtype.bytes, where.without(e)))
+                found.append((tensor, where.without(e)))
             elif stride(where, e.name) is None:
                 return 1
     if not found:
         return 1
-    width = min(MOST_LANES, VECTOR_BYTES // max(b for b, _ in found))
+    width = _elements_of_access(graph, tuple(dict.fromkeys(t for t, _ in found)))
     while width > 1 and not all(base.divisible(width) for _, base in found):
         width //= 2
     return width
+
+
+def _elements_of_access(graph: TensorGraph, tensors: tuple[str, ...]) -> int:
+    """Elements of the type that most bytes of these tensors are of, in one access."""
+    outside = [graph.tensor(t) for t in tensors if graph.tensor(t).role is not Role.TEMP]
+    each = outside or [graph.tensor(t) for t in tensors]
+    total: dict[int, int] = {}
+    for t in each:
+        elements = prod(d.value if isinstance(d, IConst) else 1024 for d in t.shape)
+        total[t.dtype.bytes] = total.get(t.dtype.bytes, 0) + t.dtype.bytes * elements
+    mine = max(total, key=lambda nbytes: (total[nbytes], nbytes))
+    widest = max(graph.tensor(t).dtype.bytes for t in tensors)
+    return min(VECTOR_BYTES // mine, MOST_ACCESSES * VECTOR_BYTES // widest)
 
 
 def _starts_at_zero(s: Statement, name: str) -> bool:
