@@ -56,6 +56,7 @@ template <int SIZE> struct pf_words<2, SIZE> { typedef unsigned short type; };
 template <class T, int N> struct pf_halves {
   unsigned w[N / 2];
   __device__ __forceinline__ T operator[](int i) const { return (T)(i % 2 ? w[i / 2] >> 16 : w[i / 2]); }
+  __device__ __forceinline__ operator pf_vec<T, N>() const { return __builtin_bit_cast(pf_vec<T, N>, *this); }
 };
 template <class T, int N, int SIZE> struct pf_loaded { typedef pf_vec<T, N> type; };
 template <class T, int N> struct pf_loaded<T, N, 2> { typedef pf_halves<T, N> type; };

@@ -468,7 +468,7 @@ def _points(
     span = span_of(graph, axis)
     base = span.start // width * width if span is not None else 0
     lanes = max(1, ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
-    tx = _threads_along(lanes, gpu)
+    tx = _threads_along(lanes, gpu, few=not has_band(below))
     ty = min(max(1, gpu.threads // tx), trips(graph, others)[-1]) if others and tx >= lanes else 1
     blocks, rows_of_block = packed(others, ty)
     vectors = derived(axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD)
@@ -486,13 +486,16 @@ def _points(
     return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
 
 
-def _threads_along(lanes: int, gpu: GpuTarget) -> int:
-    """Threads that blocks have along `lanes` iterations: as few as possible without any; small blocks rather
-    than large ones, whose places are free again only all at once."""
+def _threads_along(lanes: int, gpu: GpuTarget, few: bool) -> int:
+    """Threads that blocks have along `lanes` iterations, so that as few as possible have none.
+
+    `few`: small blocks rather than large ones, whose places are free again only all at once.
+    """
     most = gpu.row_threads or gpu.threads
-    if lanes <= most or gpu.row_threads or most < 2 * WARP:
+    if lanes <= most or gpu.row_threads or most % (2 * WARP):
         return min(most, lanes)
-    return min(range(ceil(most // 2, WARP) * WARP, most + 1, WARP), key=lambda tx: (ceil(lanes, tx) * tx, tx))
+    sizes = range(most // 2, most + 1, WARP)
+    return min(sizes, key=lambda tx: (ceil(lanes, tx) * tx, tx if few else -tx))
 
 
 def _axis(graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]) -> Member:

@@ -122,7 +122,8 @@ extern "C" __global__ void v_{t}(PF_IN({t}) x, PF_OUT({t}) y, const pf_i64 n) {{
     for (int i = 0; i < {n}; ++i) b[i] = a[i] * ({t})3;
     pf_store<{n}>(s, threadIdx.x * {n}, b);
     __syncthreads();
-    pf_store<{n}>(y, (it * 32 + threadIdx.x) * {n}, pf_load<{n}>(s, (threadIdx.x ^ 1) * {n}));
+    const pf_vec<{t}, {n}> c = pf_load<{n}>(s, (threadIdx.x ^ 1) * {n});
+    pf_store<{n}>(y, (it * 32 + threadIdx.x) * {n}, c);
     __syncthreads();
   }}
 }}
