@@ -27,7 +27,7 @@ from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import flat
+from polyfuse.ir.linear import Linear, flat, linear
 from polyfuse.ir.loop_ir import (
     Block,
     Declare,
@@ -97,9 +97,10 @@ class VectorAccess:
         after: list[Node] = []
         declared: list[Node] = []
         for node in loop.body:
+            waits = isinstance(node, Store) and self.stores(node, written, loop)
             if isinstance(node, (Store, Update, Declare)) and node.value is not None:
                 node = replace(node, value=map_expr(node.value, loaded))
-            if isinstance(node, Store) and self.stores(node, written, loop):
+            if isinstance(node, Store) and waits:
                 name = f"%w{next(self.numbers)}"
                 dtype = self.kernel.buffer(node.buffer).dtype
                 declared.append(Declare(name, dtype, None, count))
@@ -109,8 +110,10 @@ class VectorAccess:
         return (*before.values(), *declared, replace(loop, body=tuple(body)), *after)
 
     def stores(self, node: Store, written: list[str], loop: For) -> bool:
-        """May a store wait until after the loop? Not if the loop writes or reads the buffer elsewhere."""
-        if written.count(node.buffer) > 1 or not self.fits(node.buffer, node.indices, loop):
+        """May a store wait until after the loop? Not if the loop writes or reads the elements elsewhere."""
+        if not self.fits(node.buffer, node.indices, loop):
+            return False
+        if written.count(node.buffer) > 1 and not self.apart(node, loop):
             return False
         return not any(
             r.tensor == node.buffer
@@ -118,6 +121,23 @@ class VectorAccess:
             if isinstance(n, (Store, Update, Declare)) and n.value is not None
             for r in reads(n.value)
         )
+
+    def apart(self, node: Store, loop: For) -> bool:
+        """Do all other stores of the loop to the buffer touch other vectors: pieces of a row?"""
+        mine = self.address(node.buffer, node.indices)
+        for other in loop.body:
+            if isinstance(other, (Store, Update)) and other is not node and other.buffer == node.buffer:
+                gap = linear(binary("-", self.address(other.buffer, other.indices).expr(), mine.expr()))
+                known = not any(isinstance(i, EXPR_TYPES) for i in (*node.indices, *other.indices))
+                fits = known and not gap.terms and self.fits(other.buffer, other.indices, loop)
+                if not fits or gap.constant == 0 or isinstance(other, Update):
+                    return False
+        return True
+
+    def address(self, buffer: str, indices: tuple[Index, ...]) -> Linear:
+        """The element number of an access; an index that is data is an atom of its own."""
+        plain = (IVar(f"%data{k}") if isinstance(i, EXPR_TYPES) else i for k, i in enumerate(indices))
+        return flat(tuple(plain), self.kernel.buffer(buffer).extents)
 
     def fits(self, buffer: str, indices: tuple[Index, ...], loop: For) -> bool:
         """Are the elements over the loop neighbours, beginning at a multiple of the vector?"""
@@ -128,15 +148,9 @@ class VectorAccess:
             return False
         if b.scope not in _MEMORY or not indices:
             return False
-        plain: list[IndexExpr] = []
-        for k, i in enumerate(indices):
-            if isinstance(i, EXPR_TYPES):
-                if _uses(i, loop.var):
-                    return False
-                plain.append(IVar(f"%data{k}"))
-            else:
-                plain.append(i)
-        where = flat(tuple(plain), b.extents)
+        if any(_uses(i, loop.var) for i in indices if isinstance(i, EXPR_TYPES)):
+            return False
+        where = self.address(buffer, indices)
         lane = IVar(loop.var)
         if where.factor(lane) != 1 or any(a != lane and loop.var in variables(a) for a, _ in where.terms):
             return False

@@ -24,6 +24,7 @@ from polyfuse.layers.mapping import gpu as gpu_mapping
 from polyfuse.layers.mapping.cpu_storage import CpuStorage, Extents, crossing
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
 from polyfuse.layers.mapping.gpu_storage import GpuStorage
+from polyfuse.layers.mapping.loop_alignment import align_loops
 from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
@@ -144,6 +145,7 @@ class GpuMapping:
         assert not isinstance(part, Scatter)
         if isinstance(part, Contraction):
             return gpu_tiles.map_contraction(graph, part, self.gpu, decisions)
+        graph = align_loops(graph, part, decisions)
         graph, nests = gpu_mapping.map_phase(graph, part, self.gpu, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, self.gpu, decisions)
