@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from polyfuse.decisions import Decision
+from polyfuse.decisions import Decision, counted
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.linear import Range, interval
 from polyfuse.ir.schedule_tree import Band, Member, Sequence, Tree, members_of, statements
@@ -41,7 +41,7 @@ def align_loops(graph: TensorGraph, tree: Tree, decisions: list[Decision]) -> Te
     """
     for m, below in _loops(tree, members_of(tree)):
         shifts = _shifts(graph, m, below)
-        if len({*shifts.values()}) < 2:
+        if not any(shifts.values()):
             continue
         dims = {n: e.name for n, e in m.exprs if isinstance(e, IVar)}
         moved = {n: _shifted(graph.statement(n), dims[n], by) for n, by in shifts.items() if by}
@@ -51,16 +51,18 @@ def align_loops(graph: TensorGraph, tree: Tree, decisions: list[Decision]) -> Te
         if after < before or (after == before and widths[0] < widths[1]):
             graph = made
             what = ", ".join(f"{n} by {by}" for n, by in shifts.items() if by)
-            why = f"of an iteration of {m.name}: {after} elements are read where {before} were"
+            reads = f"an iteration of {m.name} reads {counted(after, 'element')} in place of {before}"
+            vectors = f"vectors of {widths[1]} along {m.name} in place of {widths[0]}"
+            why = reads if after < before else vectors
             decisions.append(Decision("align loops", what, True, why))
     return graph
 
 
 def _loops(tree: Tree, every: list[Member]) -> list[tuple[Member, Tree]]:
-    """Loops of several statements any of which may be shifted, with what is in them."""
+    """Loops whose statements may be shifted, with what is in them."""
     match tree:
         case Band(members, child):
-            apart = [m for m in members if m.coincident and len(m.exprs) > 1 and _stands_alone(m, every)]
+            apart = [m for m in members if m.coincident and _stands_alone(m, every)]
             return [*((m, tree) for m in apart), *_loops(child, every)]
         case Sequence(children):
             return [found for c in children for found in _loops(c, every)]
@@ -84,8 +86,6 @@ def _shifts(graph: TensorGraph, m: Member, tree: Tree) -> dict[str, int]:
         if dim is None or not isinstance(dim.lower, IConst) or not isinstance(dim.upper, IConst):
             return {}
         starts[n] = dim.lower.value
-    if len({*starts.values()}) < 2:
-        return {}
     for _ in starts:  # to the end of each chain
         for a, b in combinations(starts, 2):
             if starts[a] != starts[b] and _tied(graph, graph.statement(a), graph.statement(b), m):
