@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.accesses import touched_otherwise
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.c_printer import certain_reads
+from polyfuse.codegen.cuda.interleaved import interleaved
 from polyfuse.codegen.transforms.register_tiling import SumNest, span_of, sum_nest
 from polyfuse.codegen.transforms.scalar_replacement import nonempty
 from polyfuse.ir.contraction import joined
@@ -79,6 +80,10 @@ class VectorAccess:
             return None
         assert isinstance(loop.upper, IConst)
         count = loop.upper.value
+        turns = interleaved(self.kernel, self.strided, loop, self.numbers)
+        for buffer, nbytes in turns.aligned.items():
+            self.aligned[buffer] = max(self.aligned.get(buffer, 0), nbytes)
+        loop = turns.loop
         written = [n.buffer for n in loop.body if isinstance(n, (Store, Update))]
         before: dict[Read, VectorLoad] = {}
         for node in loop.body:
@@ -107,7 +112,8 @@ class VectorAccess:
                 after.append(VectorStore(node.buffer, _at(node.indices, loop.var), name, count))
                 node = Store(name, (lane,), node.value)
             body.append(node)
-        return (*before.values(), *declared, replace(loop, body=tuple(body)), *after)
+        loads = (*turns.before, *before.values())
+        return (*loads, *declared, replace(loop, body=tuple(body)), *after, *turns.after)
 
     def stores(self, node: Store, written: list[str], loop: For) -> bool:
         """May a store wait until after the loop? Not if the loop writes or reads the elements elsewhere."""

@@ -85,6 +85,30 @@ TRIANGLE = """op f(x: f32[D, 2*D]) -> (y: f32[D, 2*D]) {
   y[t, d] = x[t, d] for d in 0..t
   y[t, d] = 0.0 for d in t..2*D
 }"""
+PAIRS = """op f(x: f32[T, S, D, 2], c: f32[S, D], s: f32[S, D]) -> (y: f32[T, S, D, 2]) {
+  y[b, t, i, 0] = x[b, t, i, 0] * c[t, i] - x[b, t, i, 1] * s[t, i] for b in 0..T, t in 0..S, i in 0..D
+  y[b, t, i, 1] = x[b, t, i, 1] * c[t, i] + x[b, t, i, 0] * s[t, i] for b in 0..T, t in 0..S, i in 0..D
+}"""
+# Turned pairs in both halves of a row.
+HALVES_OF_PAIRS = """op f(x: f32[T, 2*D, 2], c: f32[D]) -> (y: f32[T, 2*D, 2]) {
+  y[t, i, 0] = x[t, i, 1] * c[i] for t in 0..T, i in 0..D
+  y[t, i, 1] = x[t, i, 0] - x[t, i + D, 0] for t in 0..T, i in 0..D
+  y[t, i, 0] = x[t, i - D, 0] + x[t, i, 1] for t in 0..T, i in D..2*D
+  y[t, i, 1] = x[t, i, 1] * c[i - D] for t in 0..T, i in D..2*D
+}"""
+# Three in turn, of which one is not stored in turn.
+COLOURS = """op f(x: f32[T, D, 3], w: f32[D]) -> (y: f32[T, D], z: f32[T, D, 3]) {
+  y[t, i] = x[t, i, 0] * w[i] + x[t, i, 1] + x[t, i, 2]
+  z[t, i, 0] = x[t, i, 2] * w[i] for t in 0..T, i in 0..D
+  z[t, i, 1] = x[t, i, 0] * w[i] for t in 0..T, i in 0..D
+  z[t, i, 2] = x[t, i, 1] * w[i] for t in 0..T, i in 0..D
+}"""
+# A half of the pairs only.
+REAL_PARTS = """op f(x: f32[T, D, 2], w: f32[D]) -> (y: f32[T, D], z: f32[T, D, 2]) {
+  y[t, i] = x[t, i, 1] * w[i]
+  z[t, i, 0] = x[t, i, 1] + w[i] for t in 0..T, i in 0..D
+  z[t, i, 1] = 0.0 for t in 0..T, i in 0..D
+}"""
 NAMES = {
     "rope": ROPE,
     "partial": PARTIAL,
@@ -99,6 +123,10 @@ NAMES = {
     "replaced": REPLACED,
     "sums": SUMS,
     "triangle": TRIANGLE,
+    "pairs": PAIRS,
+    "halves of pairs": HALVES_OF_PAIRS,
+    "colours": COLOURS,
+    "real parts": REAL_PARTS,
 }
 TYPES = ("f32", "bf16", "f16", "f64")
 LENGTHS = (0, 1, 2, 4, 7, 8, 16, 33, 64)
