@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from polyfuse.diagnostics import ArgumentError, ToolchainError
 from polyfuse.support.progress import Report
@@ -18,6 +18,7 @@ from polyfuse.support.progress import Report
 Denormals = Literal["flush", "keep"]
 Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
+Math = Literal["auto", "precise"]
 TUNE: tuple[str, ...] = get_args(Tune)
 
 MOST_THREADS = 1024
@@ -25,6 +26,7 @@ MOST_THREADS = 1024
 ENV_VERIFY = "POLYFUSE_VERIFY"
 ENV_DUMP = "POLYFUSE_DUMP"
 ENV_DISABLE = "POLYFUSE_DISABLE"
+ENV_MATH = "POLYFUSE_MATH"
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 
@@ -81,6 +83,12 @@ ENVIRONMENT = (
         "none",
     ),
     Variable(
+        ENV_MATH,
+        "`precise` computes functions, quotients and roots as exactly as the target can, `auto` as exactly as "
+        "results need ([functions of GPUs](gpu_functions.md)).",
+        "`auto`",
+    ),
+    Variable(
         "POLYFUSE_WORKER",
         "`0` runs isl's scheduler inside the process instead of in a helper process. What it finds is the "
         "same; where isl hangs, only the helper can be ended.",
@@ -133,6 +141,11 @@ def disabled_from_environment() -> tuple[str, ...]:
     return tuple(filter(None, (n.strip() for n in os.environ.get(ENV_DISABLE, "").split(","))))
 
 
+def math_from_environment() -> Math:
+    """What ``$POLYFUSE_MATH`` says; `Options` refuses what it cannot have."""
+    return cast(Math, os.environ.get(ENV_MATH, "").strip().lower() or "auto")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to compile and run, the same for all passes and targets.
@@ -146,6 +159,9 @@ class Options:
 
     tune: "model" leaves the choice among variants of CPU code to the cost model, "measure" compiles several
     and takes the one that runs fastest in a process of its own (some seconds, once for each shape).
+
+    math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
+    "precise" as exactly as the target can.
 
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
@@ -177,12 +193,14 @@ class Options:
     progress: bool | Report | None = None
     library: Library = "auto"
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
+    math: Math = field(default_factory=math_from_environment)
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("denormals", get_args(Denormals)),
             ("tune", TUNE),
             ("library", get_args(Library)),
+            ("math", get_args(Math)),
         ):
             if getattr(self, name) not in choices:
                 raise _unfit(name, getattr(self, name), f"one of {', '.join(map(repr, choices))}")

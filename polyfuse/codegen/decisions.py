@@ -26,7 +26,9 @@ from dataclasses import replace
 
 from polyfuse.codegen.passes import PassContext, Pipeline
 from polyfuse.decisions import Decision
+from polyfuse.ir.functions import FORMS
 from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.ops import OPS
 
 # What was made of what: the kind of a decision, and a tensor or statement.
 Made = frozenset[tuple[str, str]]
@@ -39,6 +41,14 @@ _LOADED = "loaded one by one for vectors, by a step that is hidden: gcc makes no
 _TURNED = "columns of it are transposed together, after their loops"
 
 PASS, DECLINED = "pass ", "declined "
+
+# Forms of functions of GPUs, and why each is exact enough.
+MATH = "math"
+_ENOUGH = {
+    "short": "in f32 within 2**-16 of the value, which is rounded to 16 bits or one of many terms of a sum",
+    "near": "its error is a part of what the constant that is added may be off by in f32",
+    "fast": "no further from the value than each operation of f32 may be",
+}
 _WITHOUT = {
     "stream": "no loop stores whole lines of it, one behind the other",
     "prefetch lines": "no vector loop goes along lines that are not near yet",
@@ -62,7 +72,21 @@ def noted(cx: PassContext) -> Made:
     """What passes noted, as what was made."""
     changed = {(PASS + name, t) for name, tensors in cx.changed.items() for t in tensors}
     left = {(f"{DECLINED}{p}: {why}", t) for (p, why), tensors in cx.declined.items() for t in tensors}
-    return frozenset(changed | left)
+    forms = {(f"{MATH} {op}", t) for op, tensors in cx.forms.items() for t in tensors}
+    return frozenset(changed | left | forms)
+
+
+def of_forms(made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
+    """A decision for each form of functions, with the tensors whose values have it."""
+    found = []
+    for op, plain in FORMS.items():
+        names = sorted(t for kind, t in made if kind == f"{MATH} {op}")
+        prefix = op.partition("_")[0]
+        form = OPS[plain].form(prefix) or OPS[plain].form("fast")
+        if names and form is not None:
+            reason = f"{plain} by {form.by}: {_ENOUGH[form.prefix]}"
+            found.append(Decision(MATH, ", ".join(names), True, reason))
+    return tuple(found)
 
 
 def of_passes(made: Set[tuple[str, str]], pipelines: Sequence[Pipeline]) -> tuple[Decision, ...]:

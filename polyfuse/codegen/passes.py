@@ -12,7 +12,7 @@ optional pass can be switched off: the code is as right without it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -57,7 +57,8 @@ class PassContext:
     checked: indices that are data are checked where they are used.  strided: tensors whose strides come at
     run time.  numbers: for new names.  changed: for each pass that acted, tensors whose loops it changed.
     declined: for a pass and each of its reasons, tensors whose loops it left as they were.  aligned: how
-    many bytes vector accesses need tensors aligned to (GPU).
+    many bytes vector accesses need tensors aligned to (GPU).  forms: approximate forms of functions (GPU), each
+    with the tensors whose values have it.
     """
 
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
@@ -67,6 +68,12 @@ class PassContext:
     changed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     declined: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     aligned: dict[str, int] = field(default_factory=dict)
+    forms: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def note_forms(self, found: Mapping[str, tuple[str, ...]]) -> None:
+        """Forms of functions that the statements of a kernel have."""
+        for op, tensors in found.items():
+            self.forms[op] = _joined(self.forms.get(op, ()), tensors)
 
     def note(self, name: str, before: Loops, after: Loops, missed: Sequence[Missed]) -> None:
         """What a pass has changed; what it `missed` for a reason and has not changed either, told of memory

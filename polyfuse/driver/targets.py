@@ -21,7 +21,7 @@ from polyfuse.codegen.cpu import pipeline as cpu_passes
 from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.cuda import pipeline as gpu_passes
 from polyfuse.codegen.cuda.emit import CudaCode
-from polyfuse.codegen.decisions import as_printed, of_passes
+from polyfuse.codegen.decisions import as_printed, of_forms, of_passes
 from polyfuse.codegen.passes import Pass
 from polyfuse.cost.cpu_device import CpuDevice, Level
 from polyfuse.cost.device import DEFAULT, DEVICES, WARP, Device, device, device_for_arch
@@ -120,6 +120,8 @@ def _rate(report: BandwidthReport) -> float:
 TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
 TARGETS = ("auto", "cpu", "interpret", "emulate", "cuda")
 ON_GPU = ("emulate", "cuda")
+# The passes that leave functions less exact than the target can have them.
+APPROXIMATE = ("approximate-functions", "short-functions")
 Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable"
 
 
@@ -224,7 +226,14 @@ def _nearest(capability: tuple[int, int]) -> Device:
 def knobs_for(target: str, options: Options) -> CpuKnobs:
     """Code as the passes have it, where it is for a CPU for a core of this machine."""
     core = None if target in ON_GPU else this_core(options.denormals == "flush")
-    return CpuKnobs(core=core, disabled=disabled_passes(options))
+    return CpuKnobs(core=core, disabled=(*disabled_passes(options), *_precise(target, options)))
+
+
+def _precise(target: str, options: Options) -> tuple[str, ...]:
+    """The passes that make functions less exact, where options do not want them. Those of GPUs flush
+    denormals."""
+    keeps = target in ON_GPU and options.denormals == "keep"
+    return APPROXIMATE if keeps or options.math == "precise" else ()
 
 
 def passes() -> dict[str, tuple[GraphPass | Pass, ...]]:
@@ -298,4 +307,4 @@ def told(decisions: Sequence[Decision], code: CpuCode | CudaCode) -> tuple[Decis
     """Decisions as the code has them, and the passes over loops that acted."""
     if isinstance(code, CpuCode):
         return as_printed(decisions, code.made, cpu_passes.PIPELINES)
-    return (*decisions, *of_passes(code.made, gpu_passes.PIPELINES))
+    return (*decisions, *of_forms(code.made), *of_passes(code.made, gpu_passes.PIPELINES))

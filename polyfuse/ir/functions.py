@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from polyfuse.ir.ops import Cost, Trait, of_cost, with_trait
+from polyfuse.ir.ops import OPS, Cost, Trait, of_cost, with_trait
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import Apply, Expr, walk
 
 # Functions that have a short form, and its name.
 SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
+# The reciprocal of an f32, which other numbers are multiplied by; and one that is 0 where it were denormal.
+RECIPROCAL, FAST_RECIPROCAL = "reciprocal", "fast_reciprocal"
+# What shorter texts are forms of, by name (`ir.ops.Form`).
+FORMS = {
+    **{f"{f.prefix}_{o.name}": o.name for o in OPS.values() for f in o.forms},
+    **{short: op for op, short in SHORT.items()},
+    RECIPROCAL: "div",
+    FAST_RECIPROCAL: "div",
+}
 _FUNCTIONS = of_cost(Cost.FUNCTION) | frozenset(SHORT.values())
 
 

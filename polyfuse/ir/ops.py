@@ -8,7 +8,7 @@ table cannot hold are its kernels: text of C++ (`codegen/vector_math_*.h`), the 
 error (`runtime/reference/ops.py`) and, where NumPy has no such function, one for the interpreter.
 docs/internals/adding_a_function.md goes through it; tests/unit/ir/test_ops.py asks each row for its kernels.
 
-Code generation makes forms of operations, which are no rows: `short_exp` of `exp` (`Trait.SHORT`),
+Code generation makes forms of operations, which are no rows: `short_exp` of `exp` (`Trait.SHORT`, `Form`),
 `waiting_max` of `max`.  Nor are `quotient` and `choose`, which no graph has.
 """
 
@@ -76,6 +76,24 @@ class Trait(Flag):
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """A shorter text of an operation of f32 for GPUs, pf_<prefix>_<name>_f32, by approximate instructions.
+
+    A result is within `relative * |f| + absolute` of the value f (and the smallest normal number, as
+    denormals are 0), whatever the instructions `by` make of it within their errors in the PTX ISA.
+
+    short   where values are rounded to 16 bits, or one of many terms (`codegen.transforms.precision`)
+    fast    wherever f32 may be off by `ROOM`
+    near    where a constant is added, as in 1 + erf(x) (`codegen.transforms.approximate_functions`)
+    """
+
+    prefix: Literal["short", "fast", "near"]
+    by: str
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """A row of the table.
 
@@ -98,6 +116,7 @@ class Op:
     baseline    how the NumPy baseline writes it, if neither by its sign nor by NumPy's function
     scipy       the function of scipy.special that the baseline takes where NumPy has none
     cuda        CUDA's device function, without the f of floats; else the prelude has a text for it
+    forms       shorter texts for GPUs, those that take least first
     gradient    left open, for a rule of derivatives; nothing reads it
     """
 
@@ -120,6 +139,7 @@ class Op:
     baseline: str = ""
     scipy: str = ""
     cuda: str = ""
+    forms: tuple[Form, ...] = ()
     gradient: None = None
 
     def has(self, trait: Trait) -> bool:
@@ -146,6 +166,14 @@ class Op:
         """Does it take longer than an addition?"""
         return self.cpu > 1
 
+    def form(self, prefix: str) -> Form | None:
+        """The form of a prefix, if there is one."""
+        return next((f for f in self.forms if f.prefix == prefix), None)
+
+
+ROOM = 2.0**-20
+"""By how much of it a result of f32 may differ from the value: that much the reference allows each operation
+(`runtime.reference.values`)."""
 
 _EXACT, _ROUNDED = (0.0, 0.0), (0.5, 0.5)
 FLOATS, NUMBERS, BOOLS, ANY = Takes.FLOATS, Takes.NUMBERS, Takes.BOOLS, Takes.ANY
@@ -155,24 +183,24 @@ COMMUTES, STRICT, NORMAL, POSITIVE, RELATIVE, FOLDED, WHOLE, SHORT, SCALED, ROWS
 
 def _function(
     name: str, ulp: Ulp, cost: Cost, cpu: float, gpu: float, numpy: str, cuda: str,
-    traits: Trait = Trait.NONE, baseline: str = "", scipy: str = "",
+    traits: Trait = Trait.NONE, baseline: str = "", scipy: str = "", forms: tuple[Form, ...] = (),
 ) -> Op:  # fmt: skip
     """A function of one float."""
     return Op(
         name, 1, FLOATS, ulp, cost, cpu, gpu, STRICT | traits, called=True, numpy=numpy, cuda=cuda,
-        baseline=baseline, scipy=scipy,
+        baseline=baseline, scipy=scipy, forms=forms,
     )  # fmt: skip
 
 
 def _binary(
     name: str, sign: str, c: str, c_bool: str, numpy: str, ulp: Ulp,
     traits: Trait = Trait.NONE, *, takes: Takes = NUMBERS, cost: Cost = CHEAP, cpu: float = 1,
-    gpu: float = 1, cuda: str = "", called: bool = False, many: bool = False,
+    gpu: float = 1, cuda: str = "", called: bool = False, many: bool = False, forms: tuple[Form, ...] = (),
 ) -> Op:  # fmt: skip
     """An operation on two numbers."""
     return Op(
         name, 2, takes, ulp, cost, cpu, gpu, traits, called=called, many=many, sign=sign, c=c, c_bool=c_bool,
-        numpy=numpy, cuda=cuda,
+        numpy=numpy, cuda=cuda, forms=forms,
     )  # fmt: skip
 
 
@@ -190,14 +218,21 @@ def _tested(
 _ROWS = (
     # Functions of one float.
     #          name      ulp f32, f64  cost, cpu, gpu    NumPy    CUDA     traits, besides STRICT
-    _function("exp",     (1.25, 1.25), FUNCTION, 12, 10, "exp",   "exp",   NORMAL | POSITIVE | SHORT | ROWS),
+    _function("exp",     (1.25, 1.25), FUNCTION, 12, 10, "exp",   "exp",   NORMAL | POSITIVE | SHORT | ROWS,
+              forms=(Form("short", "ex2.approx", 2.0**-17),)),
     _function("log",     (1.0, 1.0),   FUNCTION, 16, 10, "log",   "log",   NORMAL | ROWS),
-    _function("sqrt",    (0.5, 0.5),   DIVIDER,  10, 10, "sqrt",  "",      NORMAL | POSITIVE | RELATIVE),
+    _function("sqrt",    (0.5, 0.5),   DIVIDER,  10, 10, "sqrt",  "",      NORMAL | POSITIVE | RELATIVE,
+              forms=(Form("fast", "sqrt.approx", 2.0**-23),)),
     _function("rsqrt",   (1.5, 1.5),   DIVIDER,  8,  8,  "",      "rsqrt", NORMAL | POSITIVE | RELATIVE,
-              baseline="(1 / np.sqrt({}))"),
-    _function("tanh",    (6.5, 3.0),   FUNCTION, 20, 20, "tanh",  "tanh",  NORMAL | SCALED),
-    _function("sigmoid", (3.0, 3.0),   FUNCTION, 22, 20, "",      "",      NORMAL | POSITIVE | SHORT | ROWS),
-    _function("erf",     (7.5, 4.0),   FUNCTION, 28, 25, "",      "erf",   NORMAL | SCALED, scipy="erf"),
+              baseline="(1 / np.sqrt({}))", forms=(Form("fast", "rsqrt.approx", 2.0**-22.9),)),
+    _function("tanh",    (6.5, 3.0),   FUNCTION, 20, 20, "tanh",  "tanh",  NORMAL | SCALED,
+              forms=(Form("near", "ex2.approx and rcp.approx", absolute=5.0e-7),)),
+    _function("sigmoid", (3.0, 3.0),   FUNCTION, 22, 20, "",      "",      NORMAL | POSITIVE | SHORT | ROWS,
+              forms=(Form("short", "ex2.approx and rcp.approx", 2.0**-17),
+                     Form("near", "ex2.approx and rcp.approx", absolute=4.0e-7),
+                     Form("fast", "rcp.approx", 2.0**-20.5))),
+    _function("erf",     (7.5, 4.0),   FUNCTION, 28, 25, "",      "erf",   NORMAL | SCALED, scipy="erf",
+              forms=(Form("near", "ex2.approx", absolute=4.0e-7),)),
     _function("sin",     (2.0, 1.0),   FUNCTION, 20, 20, "sin",   "sin"),
     _function("cos",     (2.0, 1.0),   FUNCTION, 20, 20, "cos",   "cos"),
     _function("floor",   _EXACT,       PLAIN,    1,  1,  "floor", "floor", FOLDED | WHOLE),
@@ -211,7 +246,8 @@ _ROWS = (
     _binary("mul",      "*",  "*", "&", "multiply",     _ROUNDED,
             COMMUTES | STRICT | NORMAL | RELATIVE | FOLDED),
     _binary("div",      "/",  "/", "",  "divide",       _ROUNDED,    STRICT | NORMAL | RELATIVE | FOLDED,
-            takes=FLOATS, cost=DIVIDER, cpu=8, gpu=10),
+            takes=FLOATS, cost=DIVIDER, cpu=8, gpu=10,
+            forms=(Form("fast", "div.full or rcp.approx", 2.0**-21),)),
     _binary("floordiv", "//", "",  "",  "floor_divide", _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
     _binary("mod",      "%",  "",  "",  "mod",          _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
     _binary("pow",      "**", "",  "",  "power",        (0.75, 1.5), cost=FUNCTION, cpu=32, gpu=30,

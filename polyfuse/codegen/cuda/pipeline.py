@@ -1,6 +1,6 @@
 """The passes of a GPU over loops, before and after they become what one thread does (`codegen.cuda.spmd`).
 
-`LOOPS` work on the loops of a kernel.  `THREADS` work on those of a function whose threads have vectors,
+`LOOPS` work on the loops of a kernel, the first of them on its statements.  `THREADS` work on those of a function whose threads have vectors,
 before loops over threads go away; `ACCESSES` on what a thread does.  Barriers come last
 (`codegen.cuda.functions`).
 """
@@ -12,9 +12,28 @@ from dataclasses import replace
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
+from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
+from polyfuse.codegen.transforms.precision import short_functions
 from polyfuse.codegen.transforms.scalar_replacement import uncombined
 from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
+from polyfuse.ir.kernel import Kernel, Scope
+
+
+def _short_functions(x: Loops, cx: PassContext) -> Loops:
+    own = (Scope.REGISTER, Scope.LOCAL, Scope.SHARED)
+    return _with_forms(x, short_functions(x.kernel, own, sums=True), cx)
+
+
+def _approximate_functions(x: Loops, cx: PassContext) -> Loops:
+    return _with_forms(x, approximate_functions(x.kernel), cx)
+
+
+def _with_forms(x: Loops, kernel: Kernel, cx: PassContext) -> Loops:
+    if kernel is x.kernel:
+        return x
+    cx.note_forms(forms_of(kernel))
+    return replace(x, kernel=kernel)
 
 
 def _check_shared_updates(x: Loops, cx: PassContext) -> Loops:
@@ -35,6 +54,16 @@ def _vector_accesses(x: Loops, cx: PassContext) -> Loops:
 LOOPS = Pipeline(
     "loops",
     (
+        Pass(
+            "short-functions",
+            "functions whose results are kept in 16 bits are as exact as that takes",
+            _short_functions,
+        ),
+        Pass(
+            "approximate-functions",
+            "functions, quotients and roots of f32 are as exact as the reference asks for",
+            _approximate_functions,
+        ),
         *COMMON,
         Pass("check-shared-updates", "all that threads add up comes together", _check_shared_updates, False),
         Pass(

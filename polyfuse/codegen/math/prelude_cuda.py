@@ -6,6 +6,8 @@ where they are as exact.  Besides there are
 
 * ``pf_warp_<op>_<dtype>(value, width)``: reduction over groups of neighbouring lanes of a warp,
 * ``pf_atomic_<op>_<dtype>(address, value)``: update of an element by many threads,
+* ``pf_<form>_<function>_f32``, by approximate instructions (`ir.ops.Form`); for the emulator these are off by
+  as much as they may be,
 * ``pf_pow_alike_<dtype>``, for an exponent that all threads share,
 * ``pf_square_<dtype>``, ``pf_power_<dtype>(value, exponent)``, ``pf_power_half_<dtype>`` (likewise),
   ``pf_root_<dtype>``, ``pf_select_<dtype>``:
@@ -22,6 +24,7 @@ from string import Template
 
 from polyfuse.codegen.math.headers import blocks, read
 from polyfuse.ir.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from polyfuse.ir.functions import FORMS
 from polyfuse.ir.ops import OPS
 
 LANE_DTYPES: tuple[DType, ...] = (F32, F64, I64, I32, I16, I8, U8, BOOL)
@@ -78,6 +81,8 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
     table.update(_choices())
     table.update(_lanes())
     table.update(_atomics())
+    for name in ("worst", "approximate"):
+        table.update(blocks(read(f"vector_math_cuda_{name}.h")))
     for name, text in blocks(read("vector_math_cuda_ptx.h")):
         architecture, _, instruction = text.partition("\n")
         table[name] = f"#if PF_PTX >= {architecture[3:]}\n{instruction}#else\n{table[name]}#endif\n"
@@ -98,11 +103,15 @@ def _own(parameters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def names() -> list[str]:
     """The functions that only CUDA has and that a kernel may ask for."""
-    return [name for table in (_choices(), _lanes(), _atomics()) for name, _ in table] + [
-        f"pf_{name}_{t.name}"
-        for t in _FLOAT
-        for name in ("square", "power", "root", "power_half", "pow_alike")
-    ]
+    return (
+        [name for table in (_choices(), _lanes(), _atomics()) for name, _ in table]
+        + [
+            f"pf_{name}_{t.name}"
+            for t in _FLOAT
+            for name in ("square", "power", "root", "power_half", "pow_alike")
+        ]
+        + [f"pf_{op}_f32" for op in FORMS]
+    )
 
 
 def _device(text: str) -> str:

@@ -45,3 +45,45 @@ PF_INLINE void pf_atomic_sum_f16(pf_f16* address, pf_f16 value) {
 PF_INLINE void pf_atomic_sum_bf16(pf_bf16* address, pf_bf16 value) {
   asm volatile("red.relaxed.gpu.add.noftz.bf16 [%0], %1;" : : "l"(address), "h"(value) : "memory");
 }
+
+// 700
+PF_INLINE float pf_ex2_f32(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
+PF_INLINE float pf_rcp_f32(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
+PF_INLINE float pf_reciprocal_f32(float x) {
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
+PF_INLINE float pf_fast_sqrt_f32(float x) {
+  float r;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
+PF_INLINE float pf_fast_rsqrt_f32(float x) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
+PF_INLINE float pf_fast_div_f32(float x, float y) {
+  float r;
+  asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}

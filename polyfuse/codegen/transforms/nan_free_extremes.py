@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polyfuse.ir.functions import SHORT
+from polyfuse.ir.functions import FORMS
 from polyfuse.ir.index_expr import IndexExpr, IVar, substitute
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Node, Update, map_nodes
@@ -25,7 +25,7 @@ from polyfuse.ir.ops import Trait, with_trait
 from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, Role, Statement, map_expr, statement_reads
 
 # What is NaN if an operand is.
-_STRICT = (*with_trait(Trait.STRICT), *SHORT.values())
+_STRICT = (*with_trait(Trait.STRICT), *FORMS)
 Names = tuple[str, ...]
 
 

@@ -19,16 +19,21 @@ the left) or another function would.  The result is then the next f16 or bf16 bu
 its last place.
 
 Values that others may see in full, results in f32 and what another kernel reads, stay exact.
+
+With `sums` so do the terms of a sum of `MANY` and more, one short error in each: its additions may be off by
+more than that (`runtime.reference.values.growth`).  There the result is as good as without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from polyfuse.codegen.math.conversions import RELATIVE
 from polyfuse.ir.dtypes import BF16, F16, F32, HALVES
 from polyfuse.ir.functions import SHORT
+from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import Block, Declare, For, Node, Store, map_nodes, map_values
 from polyfuse.ir.ops import Trait, with_trait
@@ -54,27 +59,31 @@ from polyfuse.ir.tensor_graph import (
 UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
 MOST = 2
+# A sum of so many terms may be off by ten times what an operation of f32 may be: more than `UNIT` / 2.
+MANY = 256
 
 
 _NOT_NEGATIVE = with_trait(Trait.POSITIVE)
 
 
-def short_functions(kernel: Kernel) -> Kernel:
-    """The kernel with short functions where they do."""
+def short_functions(
+    kernel: Kernel, scopes: Collection[Scope] = (Scope.REGISTER, Scope.LOCAL), sums: bool = False
+) -> Kernel:
+    """The kernel with short functions where they do; nothing outside of it sees what is in `scopes`."""
     graph = kernel.graph
     if not any(_begins(e) for s in graph.statements for e in walk(s.expr)):
         return kernel
     positive = _positive(graph)
-    own = {b.tensor for b in kernel.buffers if b.scope in (Scope.REGISTER, Scope.LOCAL)}
+    own = {b.tensor for b in kernel.buffers if b.scope in scopes}
     short = {t.name for t in graph.tensors if t.name in own and t.role is Role.TEMP and t.dtype == F32}
     short -= _read_early(graph)
     while True:
-        made = [_Shortened(s, short, positive) for s in graph.statements]
+        made = [_Shortened(s, short, positive, sums and _is_long(s)) for s in graph.statements]
         exact = set[str]().union(*(m.exact for m in made))
         if not short & exact:
             break
         short -= exact
-    if _errors(graph, [m.expr for m in made]) > MOST:
+    if _errors(graph, made) > MOST:
         return kernel
     new = tuple(replace(s, expr=m.expr) for s, m in zip(graph.statements, made, strict=True))
     return replace(kernel, graph=replace(graph, statements=new))
@@ -135,6 +144,7 @@ class _Shortened:
     statement: Statement
     short: Set[str]
     positive: Set[str]
+    long: bool
     exact: set[str] = field(default_factory=set)
     expr: Expr = field(init=False)
 
@@ -143,7 +153,8 @@ class _Shortened:
         kept = s.target in self.short and self._keeps(s)
         if s.target in self.short and not kept:
             self.exact.add(s.target)
-        self.expr = self._of(s.expr, kept)
+        self.long = self.long and not kept
+        self.expr = self._of(s.expr, kept or self.long)
         self.exact |= {r.tensor for i in s.write for r in _data(i)}
 
     def _keeps(self, s: Statement) -> bool:
@@ -184,8 +195,16 @@ def _data(index: object) -> tuple[Read, ...]:
     return reads(index) if isinstance(index, (Apply, Cast, Read, Select)) else ()
 
 
-def _errors(graph: TensorGraph, values: list[Expr]) -> int:
-    """How many errors of short functions meet in a value, at most."""
+def _is_long(s: Statement) -> bool:
+    """Is a statement a sum of many terms, whose number is known?"""
+    extents = [d.upper - d.lower for d in s.dims if d.reduce]
+    known = prod(n.value for n in extents if isinstance(n, IConst))
+    return s.reduction == "sum" and s.expr.dtype == F32 and known >= MANY
+
+
+def _errors(graph: TensorGraph, made: list[_Shortened]) -> int:
+    """How many errors of short functions meet in a value, at most; of one in a long sum nothing is left, more
+    are too many."""
     of: dict[str, int] = {}
     most = 0
 
@@ -209,8 +228,11 @@ def _errors(graph: TensorGraph, values: list[Expr]) -> int:
             case _:
                 return 0
 
-    for s, value in zip(graph.statements, values, strict=True):
-        of[s.target] = max(of.get(s.target, 0), count(value))
+    for m in made:
+        errors = count(m.expr)
+        if m.long:
+            errors = 0 if errors <= 1 else MOST + 1
+        of[m.statement.target] = max(of.get(m.statement.target, 0), errors)
     return max(most, *of.values(), 0)
 
 

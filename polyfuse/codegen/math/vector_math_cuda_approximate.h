@@ -1,0 +1,31 @@
+// Functions of f32 by approximate instructions (`ir.ops.Form`): straight-line code, few instructions, denormals are 0.
+// docs/reference/gpu_functions.md has their errors, and why.
+
+PF_INLINE float pf_fast_reciprocal_f32(float x) { return pf_rcp_f32(x); }
+
+// The product with log2(e) is off by 2^-18 for the largest results: by 4.1e-6 of them.
+PF_INLINE float pf_short_exp_f32(float x) { return pf_ex2_f32(x * 0x1.715476p+0f); }
+
+// Far to the left the power is infinite and the result 0.
+PF_INLINE float pf_short_sigmoid_f32(float x) { return pf_rcp_f32(1.0f + pf_ex2_f32(x * -0x1.715476p+0f)); }
+
+PF_INLINE float pf_near_sigmoid_f32(float x) { return pf_short_sigmoid_f32(x); }
+
+PF_INLINE float pf_fast_sigmoid_f32(float x) { return pf_rcp_f32(1.0f + pf_exp_f32(-x)); }
+
+PF_INLINE float pf_near_tanh_f32(float x) {
+  return fmaf(-2.0f, pf_rcp_f32(1.0f + pf_ex2_f32(x * 0x1.715476p+1f)), 1.0f);
+}
+
+// erfc(a) = 2^(a p(a)) for a >= 0, within 1.9e-8; the power falls to 0, where erf is 1.
+PF_INLINE float pf_near_erf_f32(float x) {
+  const float a = fabsf(x);
+  float p = fmaf(-4.742631242266297e-05f, a, 4.626250459633037e-04f);
+  p = fmaf(p, a, -1.5453843335982128e-03f);
+  p = fmaf(p, a, -6.823338658158097e-04f);
+  p = fmaf(p, a, 2.8172252548453385e-02f);
+  p = fmaf(p, a, -1.4844432795189919e-01f);
+  p = fmaf(p, a, -9.184241726018256e-01f);
+  p = fmaf(p, a, -1.627908089967601e+00f);
+  return copysignf(1.0f - pf_ex2_f32(p * a), x);
+}

@@ -1,0 +1,182 @@
+"""Functions of f32 as exact as the reference asks for: approximate instructions of a GPU, and polynomials of them.
+
+    d = sqrt(v / n)                                d = fast_sqrt(v * (1 / n))
+    y = e / d                               ->     y = e * reciprocal(d)
+    z = 0.5 * x * (1 + erf(x * c))                 z = 0.5 * x * (1 + near_erf(x * c))
+
+The reference allows each operation of f32 an error of `ROOM` of its result (`runtime.reference.values`).  So
+
+* a form whose relative error is no larger is right anywhere: quotients, roots;
+* `c + f` with a constant c may be off by ROOM * (|f| + |c + f|), which is ROOM * |c| at least, however small
+  f is: there an absolute error will do.  A factor of f that is a constant scales it.
+
+What a comparison, a rounding to integers or an index is made of stays precise: a little error may change it.
+One function of one operand has one form in a statement, the most exact one that it needs: compilers compute it
+once.  What is rounded to 16 bits has forms that are shorter still (`codegen.transforms.precision`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polyfuse.ir.dtypes import F32
+from polyfuse.ir.functions import FAST_RECIPROCAL, FORMS, RECIPROCAL
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.ops import OPS, ROOM, Trait
+from polyfuse.ir.tensor_graph import (
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    IndexValue,
+    Select,
+    Statement,
+    depends_on,
+    walk,
+)
+
+# Of what c + f may be off by, the share of f: the addition rounds as well.
+SHARE = 7 / 8
+# Reciprocals of these are normal numbers.
+_LEAST, _MOST = 2.0**-126, 2.0**126
+
+# How far an expression may be off beside its relative error; None: not at all.
+_Slack = float | None
+
+
+def approximate_functions(kernel: Kernel) -> Kernel:
+    """The kernel with approximate forms where they are exact enough."""
+    graph = kernel.graph
+    new = tuple(_approximated(s) for s in graph.statements)
+    if all(a is b for a, b in zip(new, graph.statements, strict=True)):
+        return kernel
+    return replace(kernel, graph=replace(graph, statements=new))
+
+
+def forms_of(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """The forms that values of a kernel have, each with the tensors of these."""
+    found: dict[str, dict[str, None]] = {}
+    for s in kernel.graph.statements:
+        for e in walk(s.expr):
+            if isinstance(e, Apply) and e.op in FORMS:
+                found.setdefault(e.op, {})[s.target] = None
+    return {op: tuple(names) for op, names in found.items()}
+
+
+def _approximated(s: Statement) -> Statement:
+    needs = _Needs()
+    needs.visit(s.expr, 0.0)
+    expr = _Forms(needs.least, s.dims[-1].name if s.dims else "").of(s.expr)
+    return s if expr == s.expr else replace(s, expr=expr)
+
+
+@dataclass(slots=True)
+class _Needs:
+    """How far functions may be off in the place where they must be most exact."""
+
+    least: dict[Expr, _Slack] = field(default_factory=dict)
+
+    def visit(self, e: Expr, slack: _Slack) -> None:
+        match e:
+            case Apply(op, args):
+                if op in OPS and OPS[op].forms and e.dtype == F32:
+                    self.least[e] = _less(self.least.get(e, math.inf), slack)
+                for a, more in zip(args, self._of_operands(e, slack), strict=True):
+                    self.visit(a, more)
+            case Select(cond, then, other):
+                self.visit(cond, None)
+                self.visit(then, slack)
+                self.visit(other, slack)
+            case Cast(arg, dtype):
+                rounds = dtype.is_float and slack is not None
+                self.visit(arg, slack if dtype == arg.dtype else 0.0 if rounds else None)
+            case _:
+                pass  # what an index is made of stays as it is
+
+    def _of_operands(self, e: Apply, slack: _Slack) -> tuple[_Slack, ...]:
+        """How far the operands of an operation may be off."""
+        every = len(e.args)
+        if slack is None or (e.op in OPS and (OPS[e.op].gives_bool or OPS[e.op].has(Trait.WHOLE))):
+            return (None,) * every
+        match e:
+            case Apply("add" | "sub", (a, b), dtype) if dtype == F32:
+                return _beside(b, slack), _beside(a, slack)
+            case Apply("neg"):
+                return (slack,)
+            case Apply("mul", (Const(k), _)) if k:
+                return 0.0, slack / abs(k)
+            case Apply("mul", (_, Const(k))) if k:
+                return slack / abs(k), 0.0
+            case Apply("floordiv" | "mod"):
+                return (None,) * every
+            case _:
+                return (0.0,) * every
+
+
+def _less(a: _Slack, b: _Slack) -> _Slack:
+    return None if a is None or b is None else min(a, b)
+
+
+def _beside(other: Expr, slack: float) -> float:
+    """How far a term may be off beside another one; where both may, each has half of it."""
+    match other:
+        case Const(c) if math.isfinite(c):
+            return slack + SHARE * ROOM * abs(c)
+        case _:
+            return slack / 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Forms:
+    """Expressions with forms. `innermost`: the loop variable that neighbouring elements differ in."""
+
+    least: Mapping[Expr, _Slack]
+    innermost: str
+
+    def of(self, e: Expr) -> Expr:
+        match e:
+            case Apply(op, args):
+                new = replace(e, args=tuple(map(self.of, args)))
+                slack = self.least.get(e)
+                return new if slack is None else self._form(op, new, slack)
+            case Select(cond, then, other):
+                return replace(e, cond=self.of(cond), then=self.of(then), other=self.of(other))
+            case Cast(arg):
+                return replace(e, arg=self.of(arg))
+            case _:
+                return e
+
+    def _form(self, op: str, e: Apply, slack: float) -> Expr:
+        for f in OPS[op].forms:
+            if f.prefix != "short" and f.relative <= ROOM and f.absolute <= slack:
+                return self._quotient(e) if op == "div" else replace(e, op=f"{f.prefix}_{op}")
+        return e
+
+    def _quotient(self, e: Apply) -> Expr:
+        """a / b: a product with 1 / b where b is a constant, or the same for neighbouring elements."""
+        a, b = e.args
+        value = _constant(b)
+        if value is not None:
+            if not _LEAST <= abs(value) <= _MOST:
+                return e
+            return replace(e, op="mul", args=(a, Const(1.0 / value, F32)))
+        if isinstance(a, Const) and abs(a.value) <= 1:
+            one: Expr = Apply(FAST_RECIPROCAL, (b,), F32)
+            return one if a.value == 1 else replace(e, op="mul", args=(a, one))
+        if self.innermost in depends_on(b):
+            return replace(e, op="fast_div")
+        return replace(e, op="mul", args=(a, Apply(RECIPROCAL, (b,), F32)))
+
+
+def _constant(e: Expr) -> float | None:
+    """The number that an expression of f32 is, if it is known."""
+    match e:
+        case Const(value):
+            return float(value)
+        case IndexValue(IConst(value)) if abs(value) <= 2**24:
+            return float(value)
+        case _:
+            return None
