@@ -57,8 +57,8 @@ class PassContext:
     checked: indices that are data are checked where they are used.  strided: tensors whose strides come at
     run time.  numbers: for new names.  changed: for each pass that acted, tensors whose loops it changed.
     declined: for a pass and each of its reasons, tensors whose loops it left as they were.  aligned: how
-    many bytes vector accesses need tensors aligned to (GPU).  forms: approximate forms of functions (GPU), each
-    with the tensors whose values have it.
+    many bytes vector accesses need tensors aligned to (GPU).  forms: approximate forms of functions (GPU),
+    each with the tensors whose values have it.
     """
 
     knobs: CpuKnobs = field(default_factory=CpuKnobs)

@@ -1,4 +1,4 @@
-"""Functions of f32 as exact as the reference asks for: approximate instructions of a GPU, and polynomials of them.
+"""Functions of f32 as exact as the reference asks for, by approximate instructions of a GPU.
 
     d = sqrt(v / n)                                d = fast_sqrt(v * (1 / n))
     y = e / d                               ->     y = e * reciprocal(d)
@@ -10,9 +10,10 @@ The reference allows each operation of f32 an error of `ROOM` of its result (`ru
 * `c + f` with a constant c may be off by ROOM * (|f| + |c + f|), which is ROOM * |c| at least, however small
   f is: there an absolute error will do.  A factor of f that is a constant scales it.
 
-What a comparison, a rounding to integers or an index is made of stays precise: a little error may change it.
-One function of one operand has one form in a statement, the most exact one that it needs: compilers compute it
-once.  What is rounded to 16 bits has forms that are shorter still (`codegen.transforms.precision`).
+What a comparison, a rounding to integers or an index is made of stays precise: a little error may change
+it.  One function of one operand has one form in a statement, the most exact one that it needs: compilers
+compute it once.  What is rounded to 16 bits has forms that are shorter still
+(`codegen.transforms.precision`).
 """
 
 from __future__ import annotations

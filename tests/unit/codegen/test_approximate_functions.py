@@ -1,4 +1,4 @@
-"""Functions of GPUs by approximate instructions: their errors where each instruction is as far off as it may be.
+"""Functions of GPUs by approximate instructions, each of which is as far off as it may be.
 
 The text is that of the emulator, compiled by g++ after a header that has CUDA's words for one thread.
 """
@@ -169,7 +169,7 @@ def test_special_quotients(run: Callable[..., Array]) -> None:
 
 
 def test_room_is_what_the_reference_allows() -> None:
-    assert ROOM == SLACK * F32.eps
+    assert SLACK * F32.eps == ROOM
 
 
 def test_forms_fit_where_they_are_taken() -> None:
