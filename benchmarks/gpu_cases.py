@@ -11,19 +11,26 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
 
 import polyfuse as pf
-from benchmarks.gpu_arrays import Pool
+from benchmarks.gpu_arrays import POOL, Pool
 from benchmarks.workload import Workload, load
+from polyfuse.driver.pipeline import Compilation, Watch, clustering_of, planned
+from polyfuse.driver.targets import compile_ahead, knobs_for
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.ir.dtypes import BY_NAME
+from polyfuse.ir.index_expr import ISize, evaluate
 from polyfuse.ir.tensor_graph import TensorGraph
+from polyfuse.options import Options
 
 ALL = ("f32", "f16", "bf16")
 HALF = ("f32", "bf16")
+FEWEST_ROWS = 7
 
 
 @dataclass(frozen=True)
@@ -63,12 +70,49 @@ class GpuCase:
         after = {t.alias: t.name for t in self.graph.tensors if t.alias}
         return (*self.graph.outputs, *(after[n] for n in self.workload.updated))
 
-    def inputs(self, number: int = 0) -> dict[str, Any]:
-        """Arguments; another `number` gives others."""
+    def inputs(self, number: int = 0, rows: int | None = None) -> dict[str, Any]:
+        """Arguments; another `number` gives others. `rows`: of the first size so many instead of all."""
         pool = Pool(zlib.crc32(f"{self.name} {number}".encode()))
-        given = self.workload.module.inputs(dict(self.sizes), pool)
+        given = self.workload.module.inputs({**self.sizes, **({self.row: rows} if rows else {})}, pool)
         floats = BY_NAME[self.dtype].numpy
         return {n: _typed(a, floats) for n, a in given.items()}
+
+    @property
+    def row(self) -> str:
+        """The size that counts rows: the first one."""
+        return next(iter(self.sizes))
+
+    @property
+    def by_rows(self) -> tuple[str, ...]:
+        """Parameters whose outermost axis runs over the rows."""
+        shapes = {n: self.graph.tensor(n).shape for n in self.graph.inputs}
+        return tuple(n for n, shape in shapes.items() if shape and shape[0] == ISize(self.row))
+
+    @property
+    def enough_rows(self) -> int:
+        """So many different rows that numbers repeat as seldom as those of a pool; a prime, so that blocks
+        of rows that repeat them differ."""
+        rows = self.sizes[self.row]
+        others = [prod(evaluate(e, self.sizes) for e in self.graph.tensor(n).shape[1:]) for n in self.by_rows]
+        wanted = max(FEWEST_ROWS, -(-POOL // max(others, default=1)))
+        return min(rows, next(k for k in count(wanted) if all(k % d for d in range(2, isqrt(k) + 1))))
+
+
+def compilation_of(case: GpuCase, target: str, **layers: Any) -> Compilation:
+    """What the first call of `pf.compile(case.text, target=target)` with dense arrays compiles."""
+    options = Options()
+    knobs, cut = knobs_for(target, options), clustering_of(None, options)
+    given = {"fusion": pf.LoopFusion(), "stitching": pf.Stitching(), "packing": pf.Packing(), **layers}
+    return Compilation(
+        case.graph, dict(case.sizes), options=options, target=target, clustering=cut, knobs=knobs, **given
+    )
+
+
+def compile_case(case: GpuCase, target: str) -> None:
+    """Compile a case into the cache; a device is not used."""
+    wanted = compilation_of(case, target)
+    _, code, _ = planned(Watch(wanted.options), wanted)
+    compile_ahead(code, target, wanted.options)
 
 
 def _typed(a: Any, floats: np.dtype[Any]) -> Any:

@@ -1,4 +1,5 @@
-"""Who is timed on a GPU: polyfuse, torch.compile in two modes, jax.jit; all in one process.
+"""Who is timed on a GPU: polyfuse, PyTorch's own kernels, torch.compile in two modes, jax.jit, Liger's
+kernels; all in one process.
 
 One process, unlike on the CPU: contenders share no cores that matter and queue their kernels one after the
 other, events on the device time them, inputs are shared instead of copied four times, and a second
@@ -10,9 +11,13 @@ A contender makes a `Prepared` of a case: results of the first call, and a call 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -23,9 +28,13 @@ from benchmarks.gpu_cases import GpuCase
 from polyfuse.runtime.cuda.compiler import compile_cuda
 
 Call = Callable[[], object]
-OURS = "polyfuse"
+OURS, EAGER, LIGER, JAX = "polyfuse", "torch eager", "liger", "jax.jit"
 INDUCTOR = {"torch.compile": "default", "torch.compile max-autotune": "max-autotune-no-cudagraphs"}
 """CUDA graphs would copy every input into static memory first, which is no part of what is compared."""
+
+PEERS = (EAGER, LIGER, *INDUCTOR, JAX)
+"""Those that need no compiler first."""
+ASK_BACK = ("xent_fwd",)
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,8 @@ class Inputs:
 
     @classmethod
     def make(cls, case: GpuCase, target: str, count: int, device: str = "cuda") -> Inputs:
-        sets = [
-            {n: to_device(a, target, device) for n, a in case.inputs(k).items()} for k in range(max(1, count))
-        ]
-        return cls(case, target, device, sets)
+        make = _on_device if target == "cuda" else _on_host
+        return cls(case, target, device, [make(case, k, device) for k in range(max(1, count))])
 
     def fresh(self, number: int) -> dict[str, Any]:
         """A set whose updated parameters may be written."""
@@ -64,6 +71,24 @@ class Inputs:
         for n in self.case.workload.updated:
             given[n] = given[n].clone() if hasattr(given[n], "clone") else np.array(given[n])
         return given
+
+
+def _on_host(case: GpuCase, number: int, device: str) -> dict[str, Any]:
+    return case.inputs(number)
+
+
+def _on_device(case: GpuCase, number: int, device: str) -> dict[str, Any]:
+    """A set of inputs of which the host makes some rows, which the device repeats: large arrays take longer
+    to make and to copy than all that is done with them."""
+    import torch
+
+    some, rows = case.enough_rows, case.sizes[case.row]
+    given = {n: to_device(a, "cuda", device) for n, a in case.inputs(number, some).items()}
+    which = torch.arange(rows, device=device) % some
+    return {n: a[which] if n in case.by_rows else a for n, a in given.items()}
+
+
+Prepare = Callable[[GpuCase, Inputs], Prepared]
 
 
 def outcomes(case: GpuCase, found: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,16 +152,39 @@ def prepare_torch(case: GpuCase, inputs: Inputs, label: str) -> Prepared:
     if label == "torch.compile":  # of each case the first: what earlier cases compiled is not needed
         torch._dynamo.reset()
     compiled = torch.compile(lambda *a: plain(torch, *a), dynamic=False, mode=INDUCTOR[label])
+    return _called(case, inputs, label, compiled)
+
+
+def prepare_eager(case: GpuCase, inputs: Inputs) -> Prepared:
+    """What PyTorch has for it without a compiler: the function that autograd or an optimiser calls, if there
+    is one, else the plain formula."""
+    import torch
+
+    library = "torch_library" if case.workload.has("torch_library") else "torch"
+    return _called(case, inputs, EAGER, partial(case.workload.function(library), torch))
+
+
+def prepare_liger(case: GpuCase, inputs: Inputs) -> Prepared:
+    """Liger's kernels. Those that ask the device for a number are timed as what has a stream of its own."""
+    sys.modules.setdefault("peft", None)  # type: ignore[arg-type]  # a second, which nothing here needs
+    made = partial(case.workload.function("liger"), import_module("liger_kernel.ops"))
+    return replace(_called(case, inputs, LIGER, made), own_stream=case.name in ASK_BACK)
+
+
+def _called(case: GpuCase, inputs: Inputs, label: str, function: Callable[..., Any]) -> Prepared:
+    """A function of tensors by position."""
+    import torch
+
     given = inputs.fresh(0)
     with torch.no_grad():
-        seconds, found = _timed(inputs.target, lambda: compiled(*given.values()))
+        seconds, found = _timed(inputs.target, lambda: function(*given.values()))
     results = {n: _copied(a) for n, a in outcomes(case, found, given).items()}
     sets = [tuple(inputs.fresh(k).values()) for k in range(len(inputs.sets))]
 
     def call_of(arguments: tuple[Any, ...]) -> Call:
         def call() -> object:
             with torch.no_grad():
-                return compiled(*arguments)
+                return function(*arguments)
 
         return call
 
@@ -158,7 +206,7 @@ def prepare_jax(case: GpuCase, inputs: Inputs) -> Prepared:
     def call_of(s: _JaxSet) -> Call:
         return lambda: s.run(f)
 
-    return Prepared("jax.jit", seconds, results, [call_of(s) for s in sets], own_stream=True)
+    return Prepared(JAX, seconds, results, [call_of(s) for s in sets], own_stream=True)
 
 
 def _is_array(a: Any) -> bool:
@@ -188,7 +236,7 @@ def _shared(jax: Any, a: Any) -> Any:
     return jax.dlpack.from_dlpack(a) if hasattr(a, "detach") else a
 
 
-def warm_up(target: str) -> None:
+def warm_up(target: str, peers: Sequence[str]) -> None:
     """Load everybody's compilers with something trivial."""
     text = "op warm(x: f32[N]) -> (y: f32[N]) { y[n] = 2.0 * x[n] }"
     x = to_device(np.ones(1 << 10, np.float32), target)
@@ -196,22 +244,25 @@ def warm_up(target: str) -> None:
     if target != "cuda":
         return
     try:
-        import torch
+        if any(p in INDUCTOR for p in peers):
+            import torch
 
-        torch.compile(lambda x: x * 2)(x)
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        import jax
+            torch.compile(lambda x: x * 2)(x)
+        if JAX in peers:
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            import jax
 
-        jax.jit(lambda x: x * 2)(jax.numpy.ones(1 << 10)).block_until_ready()
+            jax.jit(lambda x: x * 2)(jax.numpy.ones(1 << 10)).block_until_ready()
     except Exception as error:  # who fails here fails again at a case, and is named there
         print(f"a peer could not be warmed up: {error}")
 
 
-def contenders(target: str) -> dict[str, Callable[[GpuCase, Inputs], Prepared]]:
-    """By label. In a rehearsal there is only polyfuse."""
-    found: dict[str, Callable[[GpuCase, Inputs], Prepared]] = {OURS: prepare_ours}
-    if target == "cuda":
-        for label in INDUCTOR:
-            found[label] = lambda case, inputs, label=label: prepare_torch(case, inputs, label)  # type: ignore[misc]
-        found["jax.jit"] = prepare_jax
-    return found
+def contenders(case: GpuCase, target: str, peers: Sequence[str]) -> dict[str, Prepare]:
+    """Who has a way to compute a case, by label. In a rehearsal there is only polyfuse."""
+    found: dict[str, Prepare] = {OURS: prepare_ours}
+    if target != "cuda":
+        return found
+    every: dict[str, Prepare] = {EAGER: prepare_eager, LIGER: prepare_liger, JAX: prepare_jax}
+    every |= {label: partial(prepare_torch, label=label) for label in INDUCTOR}
+    able = {n for n in PEERS if n != LIGER or (case.workload.has("liger") and find_spec("liger_kernel"))}
+    return found | {n: every[n] for n in PEERS if n in peers and n in able}

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from benchmarks.floor import compulsory
 from benchmarks.gpu_cases import GpuCase
 from benchmarks.gpu_check import judge, judge_small, truth
-from benchmarks.gpu_contenders import OURS, Inputs, Prepared, contenders, wait
+from benchmarks.gpu_contenders import OURS, PEERS, Inputs, Prepared, contenders, wait
 from benchmarks.gpu_timing import copy_bandwidth, host_seconds, measure, sets_for, share
 
 
-def run_case(case: GpuCase, target: str, rounds: int, device: str = "cuda") -> dict[str, Any]:
-    """Time a case. A peer that fails is left out and named; polyfuse must not fail."""
+def run_case(
+    case: GpuCase,
+    target: str,
+    rounds: int,
+    peers: Sequence[str] = PEERS,
+    compiled_s: float = 0.0,
+    device: str = "cuda",
+) -> dict[str, Any]:
+    """Time a case. A peer that fails is left out and named; polyfuse must not fail.
+
+    `compiled_s`: seconds that compiling took before, in another process; the first call has what is left.
+    """
     need = compulsory(case.graph, case.sizes)
     nbytes = need.read + need.written
+    spent = Spent()
     inputs = Inputs.make(case, target, _sets(need.working_set, target), device)
-    ready, entries, failures = _prepare(case, inputs, target)
-    measured = measure(ready, rounds, target, lambda: wait(target))
+    spent("inputs")
+    ready, entries, failures = _prepare(case, inputs, target, peers)
+    entries[OURS] |= {"compile_s": compiled_s}
+    entries[OURS]["first_call_s"] += compiled_s
+    spent("prepare")
+    measured = measure(ready, rounds, target, lambda: wait(target), profile=bool(peers))
     for p in ready:
         m = measured[p.label]
         entries[p.label] |= {"ms": asdict(m.device), "by": m.by, "host_ms": m.host_ms, "kernels": m.kernels}
@@ -35,13 +51,27 @@ def run_case(case: GpuCase, target: str, rounds: int, device: str = "cuda") -> d
         "entries": entries,
         "failures": failures,
     }
-    del ready
+    del ready, inputs
     _forget(target)
+    spent("measure")
     if target == "cuda":
         copy = copy_bandwidth(nbytes, rounds)
-        result["copy"] = copy
+        result["copy"] = dict(copy)
         result["share_of_copy"] = share(nbytes, entries[OURS]["ms"]["median"], copy)
-    return result | _compared(entries)
+    spent("copy")
+    return result | {"spent_s": spent.seconds} | _compared(entries)
+
+
+class Spent:
+    """Where the time of a case goes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def __call__(self, what: str) -> None:
+        now = time.perf_counter()
+        self.seconds[what], self._since = round(now - self._since, 3), now
 
 
 def _sets(nbytes: int, target: str) -> int:
@@ -53,13 +83,13 @@ def _sets(nbytes: int, target: str) -> int:
 
 
 def _prepare(
-    case: GpuCase, inputs: Inputs, target: str
+    case: GpuCase, inputs: Inputs, target: str, peers: Sequence[str]
 ) -> tuple[list[Prepared], dict[str, dict[str, Any]], list[str]]:
     ready: list[Prepared] = []
     entries: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
     known = truth(case, inputs) if target == "cuda" else {}
-    for label, prepare in contenders(target).items():
+    for label, prepare in contenders(case, target, peers).items():
         try:
             made = prepare(case, inputs)
         except Exception as error:  # compilers fail in many ways; only ours must not

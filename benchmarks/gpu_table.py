@@ -49,11 +49,13 @@ def table(data: Mapping[str, Any]) -> str:
         times = [f"{peers(case)[n]:.4g}" if n in peers(case) else "-" for n in names]
         cells = [name, f"{case['entries'][OURS]['ms']:.4g}", *times]
         lines.append(f"| {' | '.join(cells)} | {ratio(case):.2f} | {case['share_of_copy']:.0%} |")
+    old = sorted({e["of"] for c in cases.values() for e in c["entries"].values() if "of" in e})
     mean = geometric_mean(ratios)
     lines += [
         "",
         f"- Geometric mean of {len(cases)} cases: {mean:.2f} times the speed of the best peer.",
         f"- {behind} cases are more than 3 % slower than the best peer, "
         f"{sum(r > 1 for r in ratios)} are faster.",
+        *(f"- Some peers have times of an earlier run on such a chip, at commit {commit}." for commit in old),
     ]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from benchmarks.gpu_contenders import Prepared
@@ -109,9 +110,14 @@ def host_seconds(call: Callable[[], object], wait: Callable[[], None], count: in
 
 
 def measure(
-    prepared: Sequence[Prepared], rounds: int, target: str, wait: Callable[[], None]
+    prepared: Sequence[Prepared],
+    rounds: int,
+    target: str,
+    wait: Callable[[], None],
+    *,
+    profile: bool = True,
 ) -> dict[str, Measured]:
-    """Time all of them in turns."""
+    """Time all of them in turns. `profile` has the profiler count kernels; it takes longer than the turns."""
     host, clocks, counts = {}, {}, {}
     for p in prepared:
         for call in p.calls:
@@ -126,6 +132,7 @@ def measure(
         shift = k % len(prepared)
         for p in (*prepared[shift:], *prepared[:shift]):
             seconds[p.label].append(clocks[p.label].turn(p.calls, counts[p.label]))
+    rounds = rounds if profile and target == "cuda" else 0
     return {p.label: _measured(p, seconds[p.label], host[p.label], target, rounds) for p in prepared}
 
 
@@ -135,9 +142,10 @@ def _clock(p: Prepared, target: str, host_s: float) -> Clock:
     return BlockingClock() if p.own_stream else DeviceClock(host_s)
 
 
-def _measured(p: Prepared, seconds: Sequence[float], host_s: float, target: str, rounds: int) -> Measured:
+def _measured(p: Prepared, seconds: Sequence[float], host_s: float, target: str, seen: int) -> Measured:
+    """`seen`: how many calls the profiler looks at."""
     by = "wall" if target != "cuda" or p.own_stream else "events"
-    profile = profiled(p.calls, rounds) if target == "cuda" else None
+    profile = profiled(p.calls, seen) if seen else None
     if profile is not None and p.own_stream and profile.seconds:
         return Measured(Timing.of(profile.seconds), "cupti", 1e3 * host_s, profile.kernels)
     return Measured(Timing.of(seconds), by, 1e3 * host_s, profile.kernels if profile else None)
@@ -189,7 +197,8 @@ def sets_for(nbytes: int, l2_bytes: int) -> int:
     return min(MOST_SETS, 1 + -(-L2_MULTIPLE * l2_bytes // max(1, nbytes)))
 
 
-def copy_bandwidth(nbytes: int, rounds: int) -> dict[str, Any]:
+@cache
+def copy_bandwidth(nbytes: int, rounds: int) -> Mapping[str, Any]:
     """Bytes per second of device copies that move `nbytes` (half read, half written), by events."""
     import torch
 

@@ -10,6 +10,7 @@ name, or the module's TEXT. The module has
     with_torch(torch, x, ...)     the same, in place where the operator is
     with_jax(jax, x, ...)         the same; new values of the operator's inout parameters come last
     with_torch_library(...)       optional: what an expert would call in eager mode instead
+    with_liger(ops, x, ...)       optional: kernels of `liger_kernel.ops`, which run on a GPU
 
 Functions return the operator's results in order, one array or a tuple. NumPy's and JAX's return the new
 values of inout parameters after them.
@@ -109,7 +110,7 @@ class Workload:
         return {n: at_line(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
 
     def function(self, library: str) -> Function:
-        """The workload's function for `numpy`, `torch`, `torch_library` or `jax`."""
+        """The workload's function for `numpy`, `torch`, `torch_library`, `liger` or `jax`."""
         found: Function = getattr(self.module, f"with_{library}")
         return found
 

@@ -13,18 +13,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpu.install import InstallError, install
+from gpu.bench_report import summary
+from gpu.install import InstallError, environment, install
 from gpu.job import Job
 from gpu.pack import ROOT
-from gpu.parts import NAMES, limits
+from gpu.parts import NAMES, share
 from gpu.record import Record, sources_digest
-from gpu.report import page
+from gpu.report import kept_file, page
 from gpu.run import Setting, run_part
 
 RESULTS = ROOT / "build" / "gpu-results"
-MOST_WORKERS = 8
+MOST_WORKERS = 16
+PEERS = ("torch eager", "liger", "torch.compile", "torch.compile max-autotune", "jax.jit")
+"""As `benchmarks.gpu_contenders` has them, which this process cannot import."""
 LATE = 3
 """Exit status of a run that has more to do."""
 FACTS_TIMEOUT_S = 120
@@ -33,8 +37,19 @@ FACTS_TIMEOUT_S = 120
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
-    parser.add_argument("--part", nargs="+", choices=[*NAMES, "all"], default=["all"], help="default: all")
+    parser.add_argument(
+        "--part", nargs="+", choices=[*NAMES, "all"], default=["all"], help="in this order; default: all"
+    )
     parser.add_argument("--minutes", type=float, default=8, metavar="N", help="then stop, to go on later (8)")
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=PEERS, help="who is timed beside polyfuse (all)"
+    )
+    parser.add_argument(
+        "--only-ours",
+        action="store_true",
+        help="time polyfuse alone; peers' times are those of an earlier run on such a chip",
+    )
+    parser.add_argument("--commit", metavar="TEXT", help="what the sources are, where git does not know")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="items with one of these texts")
     parser.add_argument(
         "--keep", action="store_true", help="what was right before the sources changed is not made again"
@@ -49,11 +64,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def machine(search: Sequence[Path]) -> dict[str, Any]:
     """What `gpu.machine` finds, asked in a process of its own: looking must not occupy the device."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, search))}
     ended = subprocess.run(
         [sys.executable, "-m", "gpu.machine"],
         cwd=ROOT,
-        env=variables,
+        env=environment(search),
         capture_output=True,
         text=True,
         timeout=FACTS_TIMEOUT_S,
@@ -78,28 +92,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if target != "cuda":
         why = "as asked for" if facts["device"] else facts["why"]
         print(f"REHEARSAL in the emulator, {why}: times mean nothing.", flush=True)
-    job = Job(target, target != "cuda", tuple(chosen.only), chosen.workers, chosen.rounds)
-    parts = NAMES if "all" in chosen.part else tuple(p for p in NAMES if p in chosen.part)
+    parts = NAMES if "all" in chosen.part else tuple(dict.fromkeys(chosen.part))
     identity = {"sources": sources_digest(ROOT), "target": target}
-    record = Record(chosen.out.resolve(), identity, page, keep=chosen.keep)
-    record.describe(**facts, target=target)
+    kept = {"workloads.json": kept_file if target == "cuda" else lambda data: None}
+    record = Record(chosen.out.resolve(), identity, page, kept, keep=chosen.keep)
+    record.describe(**facts, target=target, commit=chosen.commit or commit() or sources_digest(ROOT))
     print(f"{facts['device'] or 'no device'}; PyCUDA: {facts.get('pycuda')}", flush=True)
-    return run(parts, job, Setting(record.folder, search, deadline), record)
+    with TemporaryDirectory(prefix="polyfuse-gpu-") as scratch:
+        job = Job(
+            target,
+            target != "cuda",
+            tuple(chosen.only),
+            chosen.workers,
+            chosen.rounds,
+            () if chosen.only_ours else tuple(chosen.peers),
+            facts["device"],
+            scratch,
+        )
+        return run(parts, job, Setting(record.folder, search, deadline), record)
+
+
+def commit() -> str | None:
+    """What is checked out here, where git knows."""
+    try:
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ended.stdout.strip() or None
 
 
 def run(parts: Sequence[str], job: Job, setting: Setting, record: Record) -> int:
-    """The parts in order, each with its share of the time."""
+    """The parts in order, each with its share of the time; what one leaves, the others have."""
     try:
         items = listed(parts, job, setting)
     except ItemsError as error:
         print(error, file=sys.stderr)
         return 2
-    for name in parts:
-        share = limits(name).share if len(parts) > 1 else 1.0
-        own = Setting(setting.folder, setting.search, time.monotonic() + share * setting.left)
-        run_part(name, items[name], job, own, record)
-    for file in ("table.md", "results.json"):
-        print(f"written: {record.folder / file}")
+    for k, name in enumerate(parts):
+        until = time.monotonic() + share(name, parts[k:]) * setting.left
+        run_part(name, items[name], job, Setting(setting.folder, setting.search, until), record)
+    if job.target == "cuda":
+        print("\n".join(summary(kept_file(record.data))))
+    for file in sorted(record.folder.glob("*.md")) + sorted(record.folder.glob("*.json")):
+        print(f"written: {file}")
     if not record.complete():
         print("There is more to do: run the same again.")
         return LATE
@@ -113,8 +149,8 @@ class ItemsError(Exception):
 
 def listed(parts: Sequence[str], job: Job, setting: Setting) -> dict[str, list[str]]:
     """The items of each part, asked in a process that can import polyfuse."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, setting.search))}
     command = [sys.executable, "-m", "gpu.parts", job.as_json(), *parts]
+    variables = environment(setting.search)
     ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     if ended.returncode:
         raise ItemsError(ended.stderr.strip()[-600:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -73,6 +74,12 @@ def verify(pack: Path) -> None:
     for name, about in files.items():
         if not (pack / name).is_file() or digest(pack / name) != about["sha256"]:
             raise InstallError(f"{name} in {pack} is missing or damaged: make the pack again")
+
+
+def environment(search: Sequence[Path]) -> dict[str, str]:
+    """Variables of a process that can import what was installed, and what this one can."""
+    known = [*map(str, search), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(known)}
 
 
 def install(pack: Path = PACK, site: Path = SITE) -> list[Path]:

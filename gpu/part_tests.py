@@ -14,7 +14,13 @@ from typing import Any
 from gpu.job import Job
 from gpu.pack import ROOT
 
-PATTERNS = ("tests/gpu/test_*.py", "tests/unit/test_cuda*.py", "tests/integration/test_cuda*.py")
+PATTERNS = (
+    "tests/gpu/test_*.py",
+    "tests/unit/*/test_cuda*.py",
+    "tests/unit/*/test_gpu*.py",
+    "tests/unit/*/test_device*.py",
+    "tests/integration/test_cuda*.py",
+)
 TIMEOUT_S = 230
 MOST_MESSAGES = 5
 

@@ -1,7 +1,8 @@
 """The parts of a run: which there are, in which order, and how long their items may take.
 
 A part is a module with `items(job)`, names in the order they are done, and `run(item, job)`, a result: a
-dict with "status" ("ok", "failed" or "skipped") and whatever else is worth keeping.
+dict with "status" ("ok", "failed" or "skipped") and whatever else is worth keeping.  With `compile_item(item,
+job)` the items are compiled before (`gpu.ahead`).
 
 `python -m gpu.parts JOB PART ...` prints the items of each part.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -19,22 +21,32 @@ from gpu.job import Job
 
 @dataclass(frozen=True)
 class Limits:
-    """usual_s: an item is begun only with so much time left.  most_s: then it is stopped.  share: of the
-    time that is left when the part begins.  parallel: may several items run at a time?"""
+    """usual_s: an item is begun only with so much time left.  most_s: then it is stopped.  weight: what the
+    part gets of the time, beside those that come after it.  parallel: may several items run at a time?
+    ahead: are its items compiled before?"""
 
     usual_s: float
     most_s: float
-    share: float
+    weight: float
     parallel: bool = False
+    ahead: bool = False
 
 
 _LIMITS = {
-    "tests": Limits(15, 240, 0.3),
-    "reference": Limits(10, 120, 0.4, parallel=True),
-    "sanitize": Limits(20, 180, 0.25),
-    "bench": Limits(25, 150, 1.0),
+    "bench": Limits(4, 150, 5, ahead=True),
+    "calls": Limits(5, 60, 0.5),
+    "tests": Limits(10, 240, 2, parallel=True),
+    "reference": Limits(10, 120, 3, parallel=True),
+    "plans": Limits(4, 60, 4, ahead=True),
+    "sanitize": Limits(20, 180, 2),
 }
 NAMES = tuple(_LIMITS)
+"""What says most comes first."""
+
+
+def share(name: str, rest: Sequence[str]) -> float:
+    """Of the time that is left, what a part may take; `rest` begins with it."""
+    return limits(name).weight / sum(limits(n).weight for n in rest)
 
 
 def limits(name: str) -> Limits:

@@ -1,4 +1,4 @@
-"""Results of a run, item by item: one JSON, one table, both whole on disk after each item.
+"""Results of a run, item by item: one JSON, and what is made of it, all whole on disk after each item.
 
     {"about": {...}, "parts": {"bench": {"total": 40, "items": {"ln_fwd": {"status": "ok", ...}}}}}
 
@@ -34,16 +34,23 @@ def sources_digest(root: Path) -> str:
 
 
 class Record:
-    """The results in `folder`; `table` makes the page of them. Used by several threads.
+    """The results in `folder`; `table` makes the page of them, `more` other files of JSON, None for none.
+    Used by several threads.
 
     `identity` is {"sources": ..., "target": ...}: what results are the results of.
     """
 
     def __init__(
-        self, folder: Path, identity: Mapping[str, str], table: Callable[[Data], str], *, keep: bool = False
+        self,
+        folder: Path,
+        identity: Mapping[str, str],
+        table: Callable[[Data], str],
+        more: Mapping[str, Callable[[Data], Data | None]] | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         self.folder = folder
-        self._table = table
+        self._table, self._more = table, more or {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self.data = self._earlier(dict(identity), keep)
@@ -100,10 +107,9 @@ class Record:
         return all(names <= set(self.data["parts"][p]["items"]) for p, names in self._planned.items())
 
     def _write(self) -> None:
-        for name, text in (
-            (RESULTS, json.dumps(self.data, indent=1) + "\n"),
-            (TABLE, self._table(self.data)),
-        ):
+        made = {RESULTS: self.data, **{name: make(self.data) for name, make in self._more.items()}}
+        texts = {name: json.dumps(data, indent=1) + "\n" for name, data in made.items() if data is not None}
+        for name, text in {**texts, TABLE: self._table(self.data)}.items():
             new = self.folder / (name + ".new")
             new.write_text(text, encoding="utf-8")
             os.replace(new, self.folder / name)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-OURS = "polyfuse"
+from benchmarks.gpu_bars import earlier
+from benchmarks.gpu_results import saved
+from gpu.bench_report import bench_table, summary
+
 TITLES = {
     "tests": "Tests",
     "reference": "Against the float64 reference",
     "sanitize": "Memory checker",
     "bench": "Benchmarks",
+    "calls": "Calls",
+    "plans": "Plans of kernels",
 }
 MOST_PROBLEMS = 12
 
@@ -28,9 +32,19 @@ def page(data: Mapping[str, Any]) -> str:
         if part == "reference" and "scipy" not in (data["about"].get("versions") or {}):
             lines += ["", "SciPy is missing: the cases of the standard library were left out."]
         if part == "bench":
+            real = data["about"].get("target") == "cuda"
             timed = {name: r for name, r in items.items() if "entries" in r}
-            lines += ["", *bench_table(timed, data["about"].get("target") == "cuda")]
+            lines += ["", *(summary(kept_file(data)) if real else []), *bench_table(timed, real)]
+        if part == "plans":
+            lines += ["", *plans_table(items)]
+        if part == "calls":
+            lines += ["", *calls_table(items)]
     return "\n".join(lines) + "\n"
+
+
+def kept_file(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`workloads.json` of the results so far."""
+    return saved(data, earlier(data["about"].get("device")))
 
 
 def _about(about: Mapping[str, Any]) -> Iterator[str]:
@@ -82,70 +96,35 @@ def _problems(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [*lines, *(f"\nSkipped: {why}" for why in skipped if why)]
 
 
-def bench_table(items: Mapping[str, Mapping[str, Any]], real: bool) -> list[str]:
-    """Lines of the table of times, then the means."""
-    if not items:
+def plans_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each case whose plans were timed: the model's own, and the fastest."""
+    timed = {name: r["rows"] for name, r in items.items() if r.get("rows")}
+    if not timed:
         return []
-    peers = list(dict.fromkeys(n for r in items.values() for n in r["entries"] if n != OURS))
-    head = ["workload", f"{OURS} ms", *(f"{p} ms" for p in peers), "best peer / ours", "of copy bandwidth"]
-    head += ["launches", "registers", "host us", "first call s", "error"]
-    lines = [
-        "Milliseconds on the device, median (quartiles); launches, first call and error: "
-        + " / ".join((OURS, *peers))
-        + ". *Host* is how long a bound call, then a plain one, keeps its caller."
-        if real
-        else "Wall time in the emulator, of small sizes: no figures of a GPU.",
-        "",
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-    ]
-    lines += ["| " + " | ".join(_row(name, r, peers)) + " |" for name, r in items.items()]
-    ratios = [r["ratio"] for r in items.values() if r.get("ratio")]
-    shares = [r["share_of_copy"] for r in items.values() if r.get("share_of_copy")]
-    if ratios and shares:
-        lines += [
-            "",
-            f"Geometric means over {len(ratios)} workloads: {geometric_mean(ratios):.2f} times the speed of "
-            f"the best peer, {geometric_mean(shares):.0%} of the copy bandwidth.",
-        ]
-    lines += [f"\n{name}: {f}" for name, r in items.items() for f in r.get("failures", ())]
+    lines = ["| case | plans | model's ms | fastest ms | model / fastest | fastest |", "|" + "---|" * 6]
+    for name, rows in timed.items():
+        known = [row for row in rows if row.get("ms")]
+        if not known:
+            continue
+        best, own = min(known, key=lambda row: row["ms"]), rows[0].get("ms")
+        times = [f"{own:.4g}" if own else "failed", f"{best['ms']:.4g}"]
+        ratio = f"{own / best['ms']:.2f}" if own else ""
+        lines.append(f"| {name} | {len(known)} | {' | '.join(times)} | {ratio} | {best['plan']} |")
     return lines
 
 
-def _row(name: str, r: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
-    entries = r["entries"]
-    ours = entries[OURS]
-    present = [entries.get(p) for p in (OURS, *peers)]
-    kernels = [k.get("registers") for k in (ours.get("kernels_of_ours") or {}).values()]
-    return [
-        name,
-        *(_time(e) for e in present),
-        f"{r['ratio']:.2f}" if r.get("ratio") else "",
-        f"{r['share_of_copy']:.0%}" if r.get("share_of_copy") else "",
-        " / ".join(_launches(e) for e in present),
-        ", ".join(str(k) for k in kernels if k is not None),
-        ", ".join(f"{1e3 * ours[k]:.0f}" for k in ("host_ms", "call_host_ms") if k in ours),
-        " / ".join(f"{e['first_call_s']:.2f}" if e else "-" for e in present),
-        " / ".join(f"{e['verdict']['error']:.1e}" if e else "-" for e in present),
-    ]
+def calls_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each figure."""
+    found = [pair for r in items.values() for pair in _flat("", r.get("found"))]
+    return ["| call | |", "|---|---|", *(f"| {name} | {value} |" for name, value in found)] if found else []
 
 
-def _time(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "failed"
-    ms = entry["ms"]
-    mark = "" if entry["by"] in ("events", "wall") else f" by {entry['by']}"
-    wrong = "" if entry["verdict"]["ok"] else " WRONG"
-    return f"{ms['median']:.4g} ({ms['low']:.4g}-{ms['high']:.4g}){mark}{wrong}"
-
-
-def _launches(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "-"
-    seen = entry.get("kernels")
-    return f"{seen:g}" if seen is not None else str(entry.get("launches", "-"))
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
-    return math.exp(sum(map(math.log, values)) / len(values))
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for inner, x in value.items():
+            yield from _flat(f"{name} {inner}".strip(), x)
+    elif isinstance(value, list) and any(isinstance(x, (Mapping, list)) for x in value):
+        for k, x in enumerate(value):
+            yield from _flat(f"{name} {k}".strip(), x)
+    elif value is not None:
+        yield name, f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,6 @@ when time is up is left without a result: the next run does it again.
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import subprocess
 import sys
@@ -19,12 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu.ahead import compile_ahead
+from gpu.install import environment
 from gpu.job import Job
+from gpu.pack import ROOT
 from gpu.parts import Limits, limits
 from gpu.record import Record
 
-GRACE_S = 25.0
+GRACE_S = 10.0
 """What an item in progress may take beyond the deadline before it is stopped."""
+AHEAD = 0.35
+"""Of a part's time, what compiling ahead may take."""
+LOGS = ROOT / "build" / "gpu-logs"
 
 
 @dataclass
@@ -44,16 +49,14 @@ class Worker:
     """One process of `gpu.worker`."""
 
     def __init__(self, part: str, job: Job, setting: Setting, number: int) -> None:
-        self.log = setting.folder / "logs" / f"{part}-{number}.txt"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        paths = [*map(str, setting.search), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.log = log_file(f"{part}-{number}")
         with self.log.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gpu.worker", part, job.as_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(setting.search) | job.variables,
             )
 
     def ask(self, item: str, timeout_s: float) -> dict[str, Any] | None:
@@ -87,9 +90,20 @@ class Worker:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
 
 
+def log_file(name: str) -> Path:
+    """Where a process of a run writes what it has to say."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    return LOGS / f"{name}.txt"
+
+
 def run_part(part: str, items: Sequence[str], job: Job, setting: Setting, record: Record) -> None:
     """Do the items; results go into the record, a line each to the terminal."""
     waiting, bounds = deque(record.plan(part, items)), limits(part)
+    if bounds.ahead and len(waiting) > 1:
+        variables, limit_s = environment(setting.search) | job.variables, AHEAD * setting.left
+        found = compile_ahead(part, list(waiting), job, variables, log_file(f"{part}-ahead"), limit_s)
+        ready = sum(isinstance(seconds, float) for seconds in found.values())
+        print(f"{part}: {ready} of {len(waiting)} items compiled ahead", flush=True)
     count = min(job.workers if bounds.parallel else 1, len(waiting))
     threads = [
         threading.Thread(target=_serve, args=(part, k, waiting, bounds, job, setting, record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,16 @@ def with_torch(torch: Any, p: Any, g: Any, m: Any, v: Any, step: int) -> None:
     p.mul_(1 - LR * WD).addcdiv_(m, v.sqrt() / CORRECTION2 + EPS, value=-LR / CORRECTION1)
 
 
+@cache
+def _steps(torch: Any, device: Any) -> Any:
+    """The number of the step, where the optimiser keeps it."""
+    return torch.tensor(float(STEP), device=device)
+
+
 def with_torch_library(torch: Any, p: Any, g: Any, m: Any, v: Any, step: int) -> None:
     """What torch.optim.AdamW(fused=True) calls."""
     torch._fused_adamw_(
-        [p], [g], [m], [v], [], [torch.tensor(float(STEP))],
+        [p], [g], [m], [v], [], [_steps(torch, p.device)],
         lr=LR, beta1=BETA1, beta2=BETA2, weight_decay=WD, eps=EPS, amsgrad=False, maximize=False,
     )  # fmt: skip
 

@@ -38,5 +38,9 @@ def with_torch_library(torch: Any, dy: Any, x: Any, gamma: Any, mu: Any, rstd: A
     )
 
 
+def with_liger(ops: Any, dy: Any, x: Any, gamma: Any, mu: Any, rstd: Any) -> Any:
+    return ops.layer_norm.layer_norm_backward(dy, x, gamma, gamma, mu, rstd)
+
+
 def with_jax(jax: Any, dy: Any, x: Any, gamma: Any, mu: Any, rstd: Any) -> Any:
     return with_numpy(dy, x, gamma, mu, rstd)

@@ -26,6 +26,11 @@ def with_torch(torch: Any, x: Any, gamma: Any) -> Any:
     return torch.nn.functional.silu(a) * b
 
 
+def with_liger(ops: Any, x: Any, gamma: Any) -> Any:
+    z = ops.rms_norm.rms_norm_forward(x, gamma, 1e-6, 0.0, "llama", False)[0]
+    return ops.swiglu.swiglu_fused_gate_up_forward(z)[1]
+
+
 def with_jax(jax: Any, x: Any, gamma: Any) -> Any:
     z = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * gamma
     a, b = jax.numpy.split(z, 2, 1)

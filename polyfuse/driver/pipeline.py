@@ -399,26 +399,33 @@ def must_report(options: Options, target: str) -> bool:
 
 def run(compilation: Compilation) -> Built:
     """A compilation, from the cache if it was made before."""
-    graph, target, options = compilation.graph, compilation.target, compilation.options
+    target, options = compilation.target, compilation.options
     step = Watch(options)
     if target == "interpret":
         low = compilation.lowered(step)
         machine = InterpretedKernels(low.kernels, checked=True, copied=low.copied)
         found = Built(compilation, None, machine, low.decisions, step.seconds, low, peak_bytes=peak_bytes())
         return replace(found, passes=step.passes)
-    made: Lowered | None = None
-    key = compilation.key if compilation.kept else None
-    kept = load_plan(key, graph.span.source) if key else None
-    if kept is None:
-        made, code = emitted(step, compilation)
-        kept = code, told(made.decisions, code)
-        if key:
-            keep_plan(key, *kept, graph.name)
-    code, decisions = kept
+    made, code, decisions = planned(step, compilation)
     # C++ or CUDA C++ -> loaded kernels
     executable = step("build", lambda: load(code, target, options))
     found = Built(compilation, code, executable, decisions, step.seconds, made, peak_bytes=peak_bytes())
     return replace(found, passes=step.passes)
+
+
+def planned(
+    step: Watch, compilation: Compilation
+) -> tuple[Lowered | None, CpuCode | CudaCode, tuple[Decision, ...]]:
+    """Source, launch plan and decisions, from the cache if they were made before; then without kernels."""
+    key = compilation.key if compilation.kept else None
+    kept = load_plan(key, compilation.graph.span.source) if key else None
+    if kept is not None:
+        return None, *kept
+    made, code = emitted(step, compilation)
+    decisions = told(made.decisions, code)
+    if key:
+        keep_plan(key, code, decisions, compilation.graph.name)
+    return made, code, decisions
 
 
 def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:

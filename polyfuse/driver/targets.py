@@ -296,6 +296,18 @@ def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:
     return load_on_gpu(code, flush_denormals=flush)
 
 
+def compile_ahead(code: CpuCode | CudaCode, target: str, options: Options) -> None:
+    """What `load` would compile, into the cache, so that it has nothing left to do; the GPU is not used."""
+    if target != "cuda":
+        load(code, target, options)
+        return
+    assert isinstance(code, CudaCode)
+    from polyfuse.runtime.cuda.executable import compiled
+    from polyfuse.runtime.cuda.open import open_driver
+
+    compiled(code, open_driver(), options.denormals == "flush")
+
+
 def is_on_gpu(machine: Machine) -> bool:
     """Does it run on a GPU, and take arrays there?"""
     from polyfuse.runtime.cuda.executable import CudaExecutable

@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+import polyfuse as pf
+from polyfuse.ir.index_expr import evaluate
+
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT, ROOT / "tests" / "gpu"):
     sys.path.insert(0, str(folder))  # none of these is part of the package
 
-from benchmarks import gpu_contenders, gpu_timing  # noqa: E402
+from benchmarks import gpu_contenders, gpu_table, gpu_timing  # noqa: E402
 from benchmarks.gpu_arrays import POOL, Pool  # noqa: E402
-from benchmarks.gpu_cases import cases, small_calls  # noqa: E402
+from benchmarks.gpu_bars import BARS, by_distance, earlier  # noqa: E402
+from benchmarks.gpu_cases import cases, compile_case, small_calls  # noqa: E402
+from benchmarks.gpu_results import saved  # noqa: E402
 from gpu import pack, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
 from gpu.__main__ import LATE, main  # noqa: E402
-from gpu.install import InstallError, chosen, install, missing, verify  # noqa: E402
+from gpu.__main__ import PEERS as OFFERED  # noqa: E402
+from gpu.bench_report import summary  # noqa: E402
+from gpu.install import InstallError, chosen, environment, install, missing, verify  # noqa: E402
 from gpu.job import Job  # noqa: E402
 from gpu.record import RESULTS, TABLE, Record  # noqa: E402
 from gpu.report import page  # noqa: E402
@@ -142,6 +149,27 @@ def test_what_was_right_may_be_kept_when_sources_change(tmp_path: Path) -> None:
     assert Record(tmp_path, {"sources": "2", "target": "emulate"}, page, keep=True).data["parts"] == {}
 
 
+def test_what_is_compiled_ahead_is_what_the_first_call_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path))
+    case = next(c for c in small_calls() if c.label == "softmax 5x7 bf16")
+    compile_case(case, "emulate")
+    steps = pf.compile(pf.parse(case.text), case.name, target="emulate").built(**case.inputs()).seconds
+    assert list(steps) == ["build"], "all else came from the cache"
+
+
+def test_contenders_have_the_names_that_are_offered() -> None:
+    assert OFFERED == gpu_contenders.PEERS
+
+
+def test_processes_of_a_run_find_what_this_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/there")
+    assert environment([Path("/site"), ROOT])["PYTHONPATH"].split(":") == ["/site", str(ROOT), "/there"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment([ROOT])["PYTHONPATH"] == str(ROOT)
+
+
 # --- the pack -----------------------------------------------------------------------------------------
 
 
@@ -221,6 +249,17 @@ def test_a_report_of_tests_is_counted() -> None:
     assert found["status"] == "failed" and found["message"] == "b: no"
 
 
+def test_what_a_library_asks_of_the_driver_is_no_error_of_ours() -> None:
+    assert part_sanitize.options_of("memcheck")[-2:] == ["--report-api-errors", "no"]
+    assert "--report-api-errors" not in part_sanitize.options_of("racecheck")
+
+
+def test_tests_of_the_cuda_code_are_found() -> None:
+    found = part_tests.items(Job("cuda", quick=False))
+    assert {"tests/gpu/test_on_device.py", "tests/unit/runtime/test_cuda_driver.py"} <= set(found)
+    assert "tests/unit/codegen/test_cuda_golden.py" in found
+
+
 def test_outputs_of_the_memory_checker() -> None:
     good = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
     assert part_sanitize.judged(0, good)["status"] == "ok"
@@ -250,6 +289,16 @@ def test_inputs_have_the_types_of_the_parameters(case: Any) -> None:
     again = case.inputs(1)
     arrays = [n for n, a in case.inputs().items() if isinstance(a, np.ndarray)]
     assert any(not np.array_equal(case.inputs()[n], again[n]) for n in arrays)
+
+
+def test_rows_of_large_cases_are_repeated() -> None:
+    for case in cases():
+        some, rows = case.enough_rows, case.sizes[case.row]
+        assert 0 < some <= rows and all(some % d for d in range(2, min(some, 100)))
+        few = case.inputs(rows=2)
+        for name in case.by_rows:
+            full = [evaluate(e, case.sizes) for e in case.graph.tensor(name).shape]
+            assert few[name].shape == (2, *full[1:])
 
 
 def test_large_inputs_repeat_numbers_without_repeating_rows() -> None:
@@ -304,12 +353,47 @@ def test_the_table_of_a_gpu() -> None:
 
     ours = {**entry(0.5), "kernels_of_ours": {"pf_k0": {"registers": 40}}, "call_host_ms": 0.02}
     entries = {"polyfuse": ours, "torch.compile": entry(0.6), "jax.jit": entry(0.7, "cupti", ok=False)}
-    item = {"status": "ok", "entries": entries, "ratio": 1.2, "share_of_copy": 0.9, "failures": ["x failed"]}
+    case = {"sizes": {"T": 4}, "dtype": "f32", "bytes": 8}
+    item = {"status": "ok", **case, "entries": entries, "ratio": 1.2, "share_of_copy": 0.9}
+    item["failures"] = ["x failed"]
     about = {"device": "NVIDIA X", "target": "cuda", "date": "2026-01-01T00:00:00", "pycuda": "2026.1"}
     text = page({"about": about, "parts": {"bench": {"total": 2, "items": {"ln_fwd": item}}}})
     assert "1 of 2 done: 1 ok" in text and "x failed" in text and "mean nothing" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| ln_fwd")]
+    short, row = [line for line in text.splitlines() if line.startswith("| ln_fwd")]
+    assert short == "| ln_fwd | 0.5 | 0.6 | torch.compile | 1.20 |  |  | 90% |"
     assert (
         "0.5 (0.45-0.55)" in row and "by cupti WRONG" in row and "| 1.20 | 90% |" in row and "| 40 |" in row
     )
     assert "1.20 times the speed of the best peer, 90% of the copy bandwidth" in text
+
+
+def test_peers_that_were_not_timed_have_their_earlier_times() -> None:
+    label = "softmax 64x30000 f32"
+    before = earlier("NVIDIA H200")
+    known = before["cases"][label]
+    time = {"median": 0.0103, "low": 0.01, "high": 0.011}
+    ours = {"ms": time, "by": "events", "host_ms": 0.004, "first_call_s": 0.5, "launches": 1}
+    ours["verdict"] = {"ok": True, "error": 1e-7, "message": ""}
+    item = {"sizes": known["sizes"], "dtype": "f32", "bytes": 8, "entries": {"polyfuse": ours}}
+    item["share_of_copy"] = 0.5
+    about = {"device": "NVIDIA H200", "commit": "new"}
+    kept = saved({"about": about, "parts": {"bench": {"items": {label: item}}}}, before)
+    entries = kept["cases"][label]["entries"]
+    assert entries["jax.jit"] == {**known["entries"]["jax.jit"], "of": before["commit"]}
+    assert entries["polyfuse"]["ms"] == 0.0103 and "of" not in entries["polyfuse"]
+    lines = summary(kept)
+    assert lines[2] == f"| {label} | 0.0103 | 0.01235 | jax.jit * | 1.20 | 0.0103 | 1.00 | 50% |"
+    assert any(before["commit"] in line for line in lines), "it says of which run they are"
+    text = gpu_table.table({**kept, "about": before["about"] | about})
+    assert before["commit"] in text and "new" in text
+
+
+def test_cases_far_from_their_bars_come_first() -> None:
+    order = by_distance([c.label for c in cases()], earlier("NVIDIA H200"))
+    assert sorted(order) == sorted(c.label for c in cases())
+    assert order[0] == "rope 64x16x2048x64 bf16", "as far as anything was"
+    one_of_each = order[: len({(n.split()[0], n.split()[2]) for n in BARS})]
+    assert "ln_bwd 65536x768 f32" in one_of_each and "ln_bwd 16384x768 f32" not in one_of_each
+    assert order.index("ln_bwd 16384x768 f32") < order.index("bias_gelu 16384x3072 f16")
+    other = by_distance(order, earlier("NVIDIA X"))
+    assert sorted(other) == sorted(order)

@@ -19,7 +19,7 @@ from polyfuse.ir.launch_plan import GridPlan, PlanBuffer
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.memory import Arena
 from polyfuse.runtime.cuda.call import Job, Resolver
-from polyfuse.runtime.cuda.compiler import compile_cuda
+from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.cuda.driver import Driver
 from polyfuse.runtime.cuda.grids import Grids
 from polyfuse.runtime.cuda.memory import DeviceMemory, Graph
@@ -35,9 +35,13 @@ def load(code: CudaCode, *, flush_denormals: bool = True, index: int = 0) -> Cud
     Raises DeviceError PF740 or PF741 without a GPU, ToolchainError PF72x if the source cannot be compiled.
     """
     driver = open_driver(index)
+    return CudaExecutable(code, compiled(code, driver, flush_denormals).cubin, {}, driver)
+
+
+def compiled(code: CudaCode, driver: Driver, flush_denormals: bool = True) -> Cubin:
+    """What `load` loads, compiled or from the cache; the driver's context is not made."""
     options = Options(denormals="flush" if flush_denormals else "keep")
-    made = compile_cuda(code.source, driver.properties.arch, options=options)
-    return CudaExecutable(code, made.cubin, {}, driver)
+    return compile_cuda(code.source, driver.properties.arch, options=options)
 
 
 class CudaExecutable:
