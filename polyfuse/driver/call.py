@@ -125,6 +125,8 @@ class CallMemory:
         outputs = [t for t, _ in instance.outputs]
         self.out = {n: a for n, a in named_outputs(out, outputs).items() if a is not None}
         """By name, what was given for results."""
+        self.made: dict[str, Any] = {}
+        """Of these, what was made here, where results lie on a GPU."""
         self._tensors = {**given.tensors, **tensors_of(self.out)}
         changed = (*(t.name for t in instance.inputs if t.role is Role.INOUT), *self.out)
         self._written = [n for n in changed if n in self._tensors]
@@ -369,7 +371,7 @@ class GpuCallMemory(CallMemory):
             made: Any = executable.device_array(shape, t.dtype.numpy, self._stream())
         else:
             made = empty_result(kind, shape, t.dtype.numpy, executable.driver.properties.index)
-        self.out[t.name] = made
+        self.out[t.name] = self.made[t.name] = made
         return to_device(made, t.name)
 
     def _require_room(self) -> None:

@@ -25,6 +25,7 @@ from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature, conversion, infer_generics
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.interop.array_families import array_family
 from polyfuse.interop.arrays import widened
 from polyfuse.ir.dtypes import I64, DType, from_numpy
 from polyfuse.ir.index_expr import evaluate
@@ -40,6 +41,9 @@ from polyfuse.runtime.arguments import check_fits, dense, usable
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.fast_path import ShortWay, ShortWayInto
 from polyfuse.runtime.cuda.arguments import DeviceView
+from polyfuse.runtime.cuda.call import Job
+from polyfuse.runtime.cuda.executable import CudaExecutable
+from polyfuse.runtime.cuda.fast_path import DeviceShortWay, bound_call
 from polyfuse.runtime.machine.room import require_room
 from polyfuse.support.processes import ForkLock
 from polyfuse.support.progress import followed
@@ -131,9 +135,11 @@ class Compiled:
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
         self._names = tuple(p.name for p in signature.params)
-        defaults = tuple(p.default for p in signature.params)
+        self._defaults = defaults = tuple(p.default for p in signature.params)
         self._short = ShortWay(defaults)
-        self._short_into = ShortWayInto(defaults, len(signature.results))
+        self._short_into = ShortWayInto(defaults, len(signature.results), ShortWay)
+        self._device_short = DeviceShortWay(defaults)
+        self._device_short_into = ShortWayInto(defaults, len(signature.results), DeviceShortWay)
 
         self.__name__ = self.__qualname__ = signature.name
 
@@ -167,14 +173,14 @@ class Compiled:
         given = args if not kwargs else self._in_order(args, kwargs)
         if given is not None:
             try:
-                results = self._short.call(given) if out is None else self._short_into.call(given, out)
+                results = self._in_short(given, out)
             except MemoryError:  # the long way says of what there is too much
                 results = NotImplemented
             if results is not NotImplemented:
                 return results
         call = self._call(args, kwargs, out)
         if not call.finish:
-            self._learn(call)
+            self._learn(call, given, out)
         call.begin()
         with call.instance.explained():
             call.instance.built.executable.run(call.arrays)
@@ -196,7 +202,9 @@ class Compiled:
                 code="PF418",
                 hint="pass dense, aligned arrays that do not overlap",
             )
-        run = call.instance.built.executable.bind(call.arrays)
+        machine = call.instance.built.executable
+        job = machine.prepare(call.arrays) if isinstance(machine, CudaExecutable) else None
+        run = machine.again(job) if isinstance(machine, CudaExecutable) and job else machine.bind(call.arrays)
         results = call.results()
         scalars = any(not shape for _, shape in call.instance.outputs)
         tensors = call.has_tensors
@@ -208,7 +216,27 @@ class Compiled:
             # A result of rank 0 is a number, made anew; the others are the same arrays each time.
             return call.results() if scalars else results
 
-        return bound
+        quick = None if job is None else self._bound_in_c(call, self._named(args, kwargs), job)
+        if quick is None:
+            return bound
+
+        def short(quick: Callable[[], object] = quick) -> object:
+            found = quick()
+            return bound() if found is NotImplemented else found
+
+        return short
+
+    def _bound_in_c(
+        self, call: CallMemory, named: Mapping[str, Any], job: Job
+    ) -> Callable[[], object] | None:
+        """What a bound call on a GPU does, checked and launched in C where that can be."""
+        machine = call.instance.built.executable
+        assert isinstance(machine, CudaExecutable)
+        family = array_family([*named.values(), *call.out.values()], machine.memory)
+        if family is None:
+            return None
+        given = {**named, **{n: v for n, v in call.out.items() if n not in call.made}}
+        return bound_call(machine, family, given, call.made, call.arrays, job, call.results())
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object) -> CallMemory:
         """The executable of these arguments, with the memory of the call."""
@@ -220,18 +248,41 @@ class Compiled:
 
         return GpuCallMemory(instance, given, out)
 
-    def _learn(self, call: CallMemory) -> None:
-        """Remember a layout that has passed all checks for the short way (`runtime.cpu.fast_path`)."""
+    def _in_short(self, given: tuple[object, ...], out: object) -> Any:
+        """Results, or NotImplemented where the long way has to decide."""
+        if self._target == "cuda":
+            into = self._device_short_into
+            return self._device_short.call(given) if out is None else into.call(given, out)
+        return self._short.call(given) if out is None else self._short_into.call(given, out)
+
+    def _learn(self, call: CallMemory, args: tuple[object, ...] | None, out: object) -> None:
+        """Remember a layout that has passed all checks for the short way."""
         instance, given = call.instance, call.given.values
         executable = instance.built.executable
+        if isinstance(executable, CudaExecutable) and args is not None:
+            self._learn_on_gpu(executable, call, args, out)
         if not isinstance(executable, CpuExecutable):
             return
         if not call.out:
             results = [(t.name, shape) for t, shape in instance.outputs]
             self._short.learn(executable, list(given), list(given.values()), results, instance.orders)
         elif len(call.out) == len(instance.outputs):
-            into = {t.name: call.out[t.name] for t, _ in instance.outputs}
-            self._short_into.learn(executable, {**given, **into}, instance.orders)
+            both = {**given, **{t.name: call.out[t.name] for t, _ in instance.outputs}}
+            self._short_into.short.learn(executable, list(both), list(both.values()), (), instance.orders)
+
+    def _learn_on_gpu(
+        self, executable: CudaExecutable, call: CallMemory, args: tuple[object, ...], out: object
+    ) -> None:
+        """The same for arrays on a GPU, which are looked at as the caller has them."""
+        named = dict(zip(self._names, (*args, *self._defaults[len(args) :]), strict=True))
+        results = {t.name: call.out[t.name] for t, _ in call.instance.outputs if t.name in call.out}
+        family = array_family([*named.values(), *results.values()], executable.memory)
+        if family is None or call.given.copied or len(results) < len(call.instance.outputs):
+            return
+        if out is None:
+            self._device_short.learn(executable, family, named, results, call.arrays)
+        else:
+            self._device_short_into.short.learn(executable, family, {**named, **results}, {}, call.arrays)
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
         """Arguments by position; None where the names are not those of the parameters left."""

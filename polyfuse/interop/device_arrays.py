@@ -63,10 +63,14 @@ def empty_result(
     """Uninitialised memory of torch or cupy on a GPU."""
     library: Any = sys.modules[kind]
     if kind == "torch":
-        name = next(n for n, t in _TORCH_DTYPES.items() if t == dtype)
-        return library.empty(tuple(shape), dtype=getattr(library, name), device=f"cuda:{device}")
+        return library.empty(tuple(shape), dtype=torch_dtype(library, dtype), device=f"cuda:{device}")
     with library.cuda.Device(device):
         return library.empty(tuple(shape), dtype)
+
+
+def torch_dtype(torch: Any, dtype: np.dtype[Any]) -> Any:
+    """What torch calls a dtype."""
+    return getattr(torch, next(n for n, t in _TORCH_DTYPES.items() if t == dtype))
 
 
 def _kind(value: object) -> ResultKind:

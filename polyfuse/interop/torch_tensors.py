@@ -74,6 +74,13 @@ def write_tensors(tensors: Mapping[str, Any]) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
+def is_more_than_memory(tensor: Any) -> bool:
+    """Is it a tensor that stands for others, or one that has a tangent?"""
+    torch: Any = sys.modules["torch"]
+    dual = torch.autograd.forward_ad.unpack_dual(tensor)
+    return _is_wrapped(tensor) or dual.tangent is not None
+
+
 def _is_wrapped(tensor: Any) -> bool:
     """Is it a tensor inside of a transformation of `torch.func`? There is no public way to ask."""
     torch: Any = sys.modules["torch"]

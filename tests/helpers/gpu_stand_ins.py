@@ -216,5 +216,12 @@ class Torch(Modes):
         plain = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
         return _tensor_on(DeviceArray.empty(DeviceMemory.get(self.driver), shape, plain, self.stream))
 
+    def empty_strided(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str, device: str
+    ) -> Tensor:
+        made = self.empty(shape, dtype=dtype, device=device)
+        assert len(strides) == len(shape) and (0 in shape or made.elements.flags.c_contiguous)
+        return made
+
     def from_numpy(self, array: Array) -> Tensor:
         return Tensor(array, None)

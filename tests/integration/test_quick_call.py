@@ -233,7 +233,7 @@ def test_results_that_are_given_take_the_short_way_too(way: str) -> None:
         assert s == x.sum()
     np.testing.assert_array_equal(p, 1 + 4 * x)  # once when it was learnt
     assert f(p, x=x, out=(y, s))[0] is y
-    assert (f._short_into._short._front is not None) == (way == "launcher")
+    assert (f._short_into.short._front is not None) == (way == "launcher")
     g = pf.compile(SCALE)
     z = np.empty_like(x)
     for k in range(3):

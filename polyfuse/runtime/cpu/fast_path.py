@@ -16,7 +16,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,15 @@ _CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h"
 _CODES |= {"bool": "?", "bf16": "H"}
 _CELL = 8
 _WRITTEN = (Kind.INOUT, Kind.OUTPUT)
+
+
+class Way(Protocol):
+    """Calls of arguments that are known: results, or NotImplemented."""
+
+    call: Callable[[tuple[Any, ...]], Any]
+
+
+Learnt = TypeVar("Learnt", bound=Way)
 
 
 def layout(args: Sequence[Any]) -> tuple[object, ...] | None:
@@ -87,7 +96,7 @@ class ShortWay:
         self._known: set[object] = set()
         self._front: Front | None = None
         self._quick: dict[object, QuickCall] = {}
-        self.call: Callable[[tuple[Any, ...]], Any] = _not_learnt
+        self.call: Callable[[tuple[Any, ...]], Any] = not_learnt
 
     def learn(
         self,
@@ -148,29 +157,27 @@ class ShortWay:
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
-class ShortWayInto:
-    """`ShortWay` of calls with `out=`: what is given for results is looked at as arguments are."""
+class ShortWayInto(Generic[Learnt]):
+    """A short way of calls with `out=`: what is given for results is looked at as arguments are."""
 
-    def __init__(self, defaults: tuple[object, ...], results: int) -> None:
+    def __init__(
+        self, defaults: tuple[object, ...], results: int, kind: Callable[[tuple[object, ...]], Learnt]
+    ) -> None:
+        """`kind`: of the short way, with parameters and results as its parameters."""
         self._defaults, self._results = defaults, results
-        self._short = ShortWay((*defaults, *[None] * results))
+        self.short = kind((*defaults, *[None] * results))
 
     def call(self, args: tuple[Any, ...], out: object) -> Any:
         """What was given for results, or NotImplemented."""
         outs = out if type(out) is tuple else (out,)
         if len(args) > len(self._defaults) or len(outs) != self._results:
             return NotImplemented
-        done = self._short.call((*args, *self._defaults[len(args) :], *outs))
+        done = self.short.call((*args, *self._defaults[len(args) :], *outs))
         return done if done is NotImplemented else outs[0] if len(outs) == 1 else outs
 
-    def learn(
-        self, executable: CpuExecutable, given: Mapping[str, Any], orders: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        """Remember the layout of a call that has passed all checks; `given`: parameters, then results."""
-        self._short.learn(executable, list(given), list(given.values()), (), orders)
 
-
-def _not_learnt(args: tuple[Any, ...]) -> Any:
+def not_learnt(args: tuple[Any, ...]) -> Any:
+    """What calls do until the first layout is known."""
     return NotImplemented
 
 

@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr int64_t kArray = 0, kFloat = 1, kInt = 2;
+constexpr int64_t kArray = 0;
 constexpr int kDense = 0x1, kAligned = 0x100, kWritable = 0x400;  // flags of an array
 constexpr int64_t kLine = 64;
 constexpr int64_t kRoom = 2048;  // words on the stack; calls of more take them from the heap
@@ -61,66 +61,7 @@ inline Object owned(Object o) {
 
 #include "kept_blocks.h"
 
-template <class T, class From>
-inline bool store(int64_t* cell, From value) {
-  const T x = static_cast<T>(value);
-  std::memcpy(cell, &x, sizeof x);
-  return true;
-}
-
-template <class T>
-inline bool store_if_fits(int64_t* cell, long long value) {
-  return static_cast<T>(value) == value && store<T>(cell, value);
-}
-
-// The nearest f16, ties to even, as bits.
-uint16_t half(double x) {
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-  if (x != x) return sign | 0x7e00;
-  x = std::fabs(x);
-  if (x >= 65520) return sign | 0x7c00;
-  const int exponent = std::max(std::ilogb(x), -14);  // smaller ones are denormal
-  return uint16_t(sign + ((exponent + 14) << 10) + int(std::nearbyint(std::ldexp(x, 10 - exponent))));
-}
-
-// The nearest bf16 of the nearest f32, as NumPy finds it; ties to even.
-uint16_t brain(float x) {
-  uint32_t b;
-  std::memcpy(&b, &x, sizeof b);
-  if (x != x) return uint16_t((b >> 16 & 0x8000) | 0x7fc0);
-  return uint16_t((b + 0x7fff + (b >> 16 & 1)) >> 16);
-}
-
-// A Python number as the kernel reads it; false if it does not fit.
-bool number(const pf_argument& a, Object item, int64_t* cell) {
-  if (a.kind == kFloat) {
-    const double x = py.float_value(item);
-    switch (a.code) {
-      case 0: return store<double>(cell, x);
-      case 1: return store<float>(cell, x);
-      case 2: return store<uint16_t>(cell, half(x));
-      case 9: return store<uint16_t>(cell, brain(float(x)));
-      default: return false;
-    }
-  }
-  long long x = item == py.yes;
-  int overflow = 0;
-  if (a.kind == kInt) x = py.int_value(item, &overflow);
-  if (overflow) return false;
-  switch (a.code) {
-    case 0: return store<double>(cell, x);
-    case 1: return store<float>(cell, x);
-    case 2: return store<uint16_t>(cell, half(double(x)));
-    case 3: return store_if_fits<int64_t>(cell, x);
-    case 4: return store_if_fits<int32_t>(cell, x);
-    case 5: return store_if_fits<int16_t>(cell, x);
-    case 6: return store_if_fits<int8_t>(cell, x);
-    case 7: return store_if_fits<uint8_t>(cell, x);
-    case 8: return a.kind != kInt && store<uint8_t>(cell, x);
-    case 9: return store<uint16_t>(cell, brain(float(x)));
-    default: return false;
-  }
-}
+#include "numbers.h"
 
 // Are these the arguments of the layout? If so their addresses are in the pointer table.
 bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cells) {
@@ -137,7 +78,7 @@ bool take(const pf_layout& l, const Object* items, char** pointers, int64_t* cel
       address = x->data;
       if (reinterpret_cast<uintptr_t>(address) % uintptr_t(a.align)) return false;
     } else {
-      if (!number(a, items[k], cells + k)) return false;
+      if (!number(a.kind, a.code, items[k], cells + k)) return false;
       address = reinterpret_cast<char*>(cells + k);
     }
     pointers[a.place] = address;

@@ -279,7 +279,7 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     folder = importlib.resources.files("polyfuse.runtime.cpu")
     body = folder.joinpath("launcher.cpp").read_text("utf-8")
-    for name in ("launcher.h", "kept_blocks.h"):
+    for name in ("launcher.h", "kept_blocks.h", "numbers.h"):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body

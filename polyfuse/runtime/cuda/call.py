@@ -52,6 +52,9 @@ class Job:
         self.after: list[Step] = []
         self.on_host = False
         """Does a step work on the host? Then the call cannot be captured into a graph."""
+        self.copied = False
+        """Are there copies, because kernels cannot use an array as it lies?"""
+        self.workspace: Block | None = None
         self.keep: list[object] = []
         self.held: list[DeviceView] = []
         """What must not be given back before the launches are done: its owner does not know our stream."""
@@ -164,7 +167,7 @@ class Resolver:
         if not self._grids.workspace_bytes:
             return
         block = self._memory.pool.take(self._grids.workspace_bytes, job.stream)
-        job.keep.append(block)
+        job.workspace = block
         self._grids.fill_workspace(cells, block.address)
         if self._grids.zeroed:
             header = self._grids.header_bytes
@@ -235,10 +238,11 @@ class _Placement:
             job.before.append(partial(self._read_scalar, view, o.value))
         if not o.needs_memory:
             return
-        reason = "shares memory with what is written" if crowded else _unusable(o, view)
+        reason = "shares memory with what is written" if crowded else unusable(o, view)
         if reason is None:
             self._put(job, o, view.address, view.strides if o.buffer.strided else o.strides)
             return
+        job.copied = True
         self._note(f"argument '{o.name}' {reason}: copied on every call")
         block = self._memory.pool.take(view.nbytes, self._stream)
         job.keep.append(block)
@@ -320,7 +324,7 @@ class _Placement:
         return span, np.ndarray(view.shape, view.dtype, span, view.address - low, view.strides)
 
 
-def _unusable(o: Owner, view: DeviceView) -> str | None:
+def unusable(o: Owner, view: DeviceView) -> str | None:
     """Why kernels cannot use the memory as it lies, if so."""
     if view.address % o.alignment and view.size:
         return f"is not at a multiple of {o.alignment} bytes"

@@ -5,17 +5,18 @@
     cuda_recording a fake that keeps a record, for tests without a GPU
 
 Handles of streams, events, functions and graphs are numbers; so are addresses.  Stream 0 is CUDA's legacy
-default stream.  All methods but `current`, `describe` and `close` are called inside `with driver.current()`.
+default stream.  All methods but `current`, `describe`, `entries` and `close` are called inside
+`with driver.current()`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from polyfuse.diagnostics import DeviceError
 
@@ -82,6 +83,13 @@ class Cells:
         self.memory = (ctypes.c_uint64 * max(1, count))()
         self.address = ctypes.addressof(self.memory)
 
+    @classmethod
+    def at(cls, address: int, count: int) -> Cells:
+        """Cells in the memory of somebody else."""
+        made = cls.__new__(cls)
+        made.memory, made.address = (ctypes.c_uint64 * max(1, count)).from_address(address), address
+        return made
+
     def put(self, index: int, value: int) -> None:
         """A 64-bit number or an address."""
         self.memory[index] = value
@@ -117,6 +125,23 @@ class Parameters:
 Dims = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The driver for a caller in C: the addresses of `NAMES`, and the context that they need.
+
+    `refuse(status, function)` raises what a status means.
+    """
+
+    NAMES: ClassVar = (
+        "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuLaunchKernel",
+        "cuLaunchCooperativeKernel", "cuMemsetD8Async", "cuMemcpyDtoDAsync",
+    )  # fmt: skip
+
+    functions: tuple[int, ...]
+    context: int
+    refuse: Callable[[int, str], None]
+
+
 class Driver(Protocol):
     """One GPU. Raises DeviceError PF740-PF749 whenever the driver refuses."""
 
@@ -129,6 +154,14 @@ class Driver(Protocol):
 
     def current(self) -> AbstractContextManager[None]:
         """The device's primary context, current in this thread for the block; it may be nested."""
+        ...
+
+    def entries(self) -> Entries | None:
+        """For a caller in C; None where the driver has to be called through Python."""
+        ...
+
+    def entry(self, function: Function) -> int:
+        """The handle of a function, as such a caller needs it."""
         ...
 
     def close(self) -> None:

@@ -211,6 +211,13 @@ class Api(Protocol):
         ...
 
     def device_name(self, device: int) -> str: ...
+    def address(self, name: str) -> int:
+        """Of a function in the library, by its key in `TABLE`; 0 if that is not known."""
+        ...
+
+    def refuse(self, status: int, function: str) -> None:
+        """Raises DeviceError for a status that a caller in C got."""
+        ...
 
 
 class CtypesApi:
@@ -237,6 +244,13 @@ class CtypesApi:
         text = ctypes.create_string_buffer(256)
         self._check(self._library.cuDeviceGetName(text, 256, device), "cuDeviceGetName")
         return text.value.decode(errors="replace")
+
+    def address(self, name: str) -> int:
+        symbol = getattr(self._library, TABLE[name][0], None)
+        return 0 if symbol is None else ctypes.cast(symbol, ctypes.c_void_p).value or 0
+
+    def refuse(self, status: int, function: str) -> None:
+        self._check(status, function)
 
     def _bind(self, name: str) -> Call:
         symbol, parameters = TABLE[name]
@@ -357,6 +371,15 @@ class BindingsApi:
     def device_name(self, device: int) -> str:
         text = self._ask("cuDeviceGetName", 256, device)[1]
         return bytes(text).split(b"\0", 1)[0].decode(errors="replace")
+
+    def address(self, name: str) -> int:
+        try:
+            return CtypesApi().address(name)  # the same library, which is loaded already
+        except DeviceError:
+            return 0
+
+    def refuse(self, status: int, function: str) -> None:
+        self._fail(status, function)
 
     def _bind(self, name: str) -> Call:
         raw, ask = getattr(self._module, name), self._ask

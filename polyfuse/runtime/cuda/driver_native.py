@@ -11,7 +11,7 @@ import threading
 from contextlib import AbstractContextManager
 
 from polyfuse.diagnostics import DeviceError
-from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Function, Parameters
+from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Entries, Function, Parameters
 from polyfuse.runtime.cuda.driver_api import INVALID_VALUE, NO_DEVICE_HINT, Api, Call, status_error
 
 _STREAM_DEFAULT = 0  # ordered with the legacy default stream, where libraries work that know no streams
@@ -41,10 +41,10 @@ _MAX_DYNAMIC_SHARED = 8
 class Scope:
     """Makes a context current for a `with` block, per thread; for blocks in one another as well."""
 
-    __slots__ = ("_api", "_context", "_get", "_local", "_pid", "_pop", "_push")
+    __slots__ = ("_api", "_get", "_local", "_pid", "_pop", "_push", "context")
 
     def __init__(self, api: Api, context: int) -> None:
-        self._api, self._context = api, context
+        self._api, self.context = api, context
         self._get = api.function("cuCtxGetCurrent")
         self._push, self._pop = api.function("cuCtxPushCurrent"), api.function("cuCtxPopCurrent")
         self._local = threading.local()
@@ -52,9 +52,9 @@ class Scope:
 
     def __enter__(self) -> None:
         check_usable(self._pid, self._api.lost)
-        pushed = self._get() != self._context
+        pushed = self._get() != self.context
         if pushed:
-            self._push(self._context)
+            self._push(self.context)
         self._local.__dict__.setdefault("pushed", []).append(pushed)
 
     def __exit__(self, *_: object) -> None:
@@ -129,6 +129,15 @@ class NativeDriver:
             if self._scope is None:
                 self._scope = Scope(self.api, self.functions.cuDevicePrimaryCtxRetain(self._device))
             return self._scope
+
+    def entries(self) -> Entries | None:
+        self.current()
+        assert self._scope is not None
+        functions = tuple(self.api.address(name) for name in Entries.NAMES)
+        return Entries(functions, self._scope.context, self.api.refuse) if all(functions) else None
+
+    def entry(self, function: Function) -> int:
+        return function.handle
 
     def close(self) -> None:
         with self._lock:

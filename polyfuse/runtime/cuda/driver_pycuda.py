@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from polyfuse.diagnostics import DeviceError
-from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Function, Parameters
+from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Entries, Function, Parameters
 from polyfuse.runtime.cuda.driver_api import is_lost, status_error, status_of
 from polyfuse.runtime.cuda.driver_native import NativeDriver, check_usable
 
@@ -124,6 +124,12 @@ class PyCudaDriver:
                 self._context = self._call(device.retain_primary_context)
                 self._scope = _PyScope(self._cuda, self._context, self._native)
             return self._scope
+
+    def entries(self) -> Entries | None:
+        return self._native.entries()
+
+    def entry(self, function: Function) -> int:
+        return self._twin(function).handle
 
     def close(self) -> None:
         """Called at the end of the process as well: PyCUDA's objects must not die after CUDA."""

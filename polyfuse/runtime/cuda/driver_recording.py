@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Function, Parameters
+from polyfuse.runtime.cuda.driver import DeviceProperties, Dims, Entries, Function, Parameters
 from polyfuse.runtime.cuda.driver_api import OUT_OF_MEMORY, is_lost, status_error
 from polyfuse.runtime.cuda.driver_native import check_usable
 
@@ -133,6 +133,12 @@ class RecordingDriver:
             yield
         finally:
             self._local.depth -= 1
+
+    def entries(self) -> Entries | None:
+        return None
+
+    def entry(self, function: Function) -> int:
+        return function.handle
 
     def close(self) -> None:
         self.live.clear()

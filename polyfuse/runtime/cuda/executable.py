@@ -57,20 +57,18 @@ class CudaExecutable:
         self.driver = driver
         self.remarks: tuple[str, ...] = ()
         """What calls so far had to do besides launching, each once."""
-        self._memory = DeviceMemory.get(driver)
+        self.memory = DeviceMemory.get(driver)
         self._lock = threading.Lock()
         with driver.current():
             self._module = driver.load(cubin)
-            self._grids = Grids(self.plan, sizes, driver, self._module)
-        self._resolver = Resolver(
-            self._grids, self._memory, self._note, self._report if code.checks else None
-        )
+            self.grids = Grids(self.plan, sizes, driver, self._module)
+        self._resolver = Resolver(self.grids, self.memory, self._note, self._report if code.checks else None)
         self._buffers = [self._resolver.buffers()]  # of calls that are over, to be used again
 
     def describe(self) -> str:
         """The device, each launch with what it takes there, and remarks."""
         lines = [self.driver.describe()]
-        for grid in self._grids.grids:
+        for grid in self.grids.grids:
             f = grid.function
             if grid.product is not None:
                 lines.append(f"{f.name}: cuBLAS")
@@ -87,23 +85,23 @@ class CudaExecutable:
 
     def workspace(self) -> tuple[dict[str, int], int]:
         """(workspace buffer -> offset in the block, bytes of the block)."""
-        return dict(self._grids.spaces), self._grids.workspace_bytes
+        return dict(self.grids.spaces), self.grids.workspace_bytes
 
     # --- calls -------------------------------------------------------------------------------------------
 
     def output(self, b: PlanBuffer) -> Array:
         """Fresh host memory for a result."""
-        return Arena.get().empty(self._grids.shapes[b.name], b.dtype.numpy)
+        return Arena.get().empty(self.grids.shapes[b.name], b.dtype.numpy)
 
     def device_output(self, b: PlanBuffer, stream: int | None = None) -> DeviceArray:
         """Fresh memory on the device for a result, for use on a stream (None: this thread's own)."""
-        return self.device_array(self._grids.shapes[b.name], b.dtype.numpy, stream)
+        return self.device_array(self.grids.shapes[b.name], b.dtype.numpy, stream)
 
     def device_array(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None = None
     ) -> DeviceArray:
         """The same in another shape: dims that are always used together are one in the plan."""
-        return DeviceArray.empty(self._memory, shape, dtype, stream)
+        return DeviceArray.empty(self.memory, shape, dtype, stream)
 
     def run(self, arrays: Mapping[str, object]) -> None:
         """Run on the given arrays (name -> memory, for every buffer that is not workspace).
@@ -121,7 +119,7 @@ class CudaExecutable:
                 job = self._resolver.resolve(arrays, buffers)
                 job.run()
                 if job.held:
-                    self._memory.hold(job.held, job.stream)
+                    self.memory.hold(job.held, job.stream)
             finally:
                 self._buffers.append(buffers)
 
@@ -132,11 +130,20 @@ class CudaExecutable:
         the device, no scalars there, no checks; scalars keep the values that they have now. Not for two
         threads at a time.
         """
-        with self.driver.current():
-            job = self._resolver.resolve(arrays, self._resolver.buffers())
-            if graph and not job.on_host and any(g.blocks for g in self._grids.grids):
+        job = self.prepare(arrays)
+        if graph and not job.on_host and any(g.blocks for g in self.grids.grids):
+            with self.driver.current():
                 job = self._captured(arrays)
-        current, memory = self.driver.current, self._memory
+        return self.again(job)
+
+    def prepare(self, arrays: Mapping[str, object]) -> Job:
+        """What `run` does, to be done again (`again`)."""
+        with self.driver.current():
+            return self._resolver.resolve(arrays, self._resolver.buffers())
+
+    def again(self, job: Job) -> Callable[[], None]:
+        """A function that does a job once more. Not for two threads at a time."""
+        current, memory = self.driver.current, self.memory
 
         def bound() -> None:
             with current():
@@ -166,8 +173,8 @@ class CudaExecutable:
                     job.zero()
                 for grid, parameters in buffers.launches:
                     step = partial(job.launch, grid, parameters)
-                    best[grid] = min(best[grid], self._memory.measure(step, job.stream))
-        return [best.get(grid, 0.0) for grid in self._grids.grids]
+                    best[grid] = min(best[grid], self.memory.measure(step, job.stream))
+        return [best.get(grid, 0.0) for grid in self.grids.grids]
 
     def _note(self, remark: str) -> None:
         if remark not in self.remarks:

@@ -8,7 +8,7 @@ All that can be refused without arrays is refused here, when an executable is ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,15 +204,25 @@ class Grids:
                 made.put(k, dense_strides(self.shapes[name], b.dtype.bytes)[dim] // b.dtype.bytes)
         return made
 
+    @property
+    def cell_count(self) -> int:
+        """How many cells a call has."""
+        return len(self._cells)
+
     def fill_workspace(self, cells: Cells, base: int) -> None:
         """Addresses in a workspace block that begins at `base`."""
+        for k, offset in self.workspace_cells():
+            cells.put(k, base + offset)
+
+    def workspace_cells(self) -> Iterator[tuple[int, int]]:
+        """(cell, where in the workspace block the memory lies whose address it has)."""
         for (passing, name, launch), k in self._cells.items():
             if passing is Passing.STATUS:
-                cells.put(k, base)
+                yield k, 0
             elif passing is Passing.BARRIER:
-                cells.put(k, base + self.grids[launch].state)
+                yield k, self.grids[launch].state
             elif passing is Passing.POINTER and name in self.spaces:
-                cells.put(k, base + self.spaces[name])
+                yield k, self.spaces[name]
 
     def parameters(self, cells: Cells) -> tuple[Parameters, ...]:
         """The parameters of each launch on these cells."""

@@ -1,0 +1,189 @@
+"""Arrays on a GPU that calls look at in C, by library: what is asked of each at every call, and how results
+are made.
+
+What torch knows of a tensor apart from its memory (`interop.torch_tensors`) is asked here in the fewest steps
+that say the same: gradients by two attributes, dual numbers by the level of forward differentiation, which is
+-1 where there are none.  Where the answer is not the usual one, the long way asks again and says what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from polyfuse.interop.device_arrays import torch_dtype
+from polyfuse.interop.torch_tensors import is_more_than_memory, is_torch
+from polyfuse.runtime.cuda.launcher import Fact, Family
+from polyfuse.runtime.cuda.memory import DeviceMemory
+from polyfuse.runtime.cuda.results import DeviceArray
+
+_NUMBERS = (bool, int, float)
+_families: dict[tuple[object, int], Family] = {}
+"""By library, and by the identity of the device's memory, which lives as long as the process."""
+
+
+def array_family(values: Iterable[object], memory: DeviceMemory) -> Family | None:
+    """The family of all arrays among the values; None if they are of several, or of none that is known here.
+
+    `memory` is that of the device that the kernels run on.
+    """
+    libraries = [_library(v) for v in values if type(v) not in _NUMBERS]
+    if not libraries or libraries[0] is None or any(x is not libraries[0] for x in libraries):
+        return None
+    key = (libraries[0], id(memory))
+    if key not in _families:
+        make = {"torch": _torch_family, "cupy": _cupy_family}.get(_name(libraries[0]), _own_family)
+        _families[key] = make(memory)
+    return _families[key]
+
+
+def _name(library: object) -> str:
+    return str(getattr(library, "__name__", ""))
+
+
+def _library(value: object) -> object:
+    """What an array belongs to: the module of its library, or our own class."""
+    if type(value) is DeviceArray:
+        return DeviceArray
+    if is_torch(value):
+        return sys.modules["torch"]
+    cupy: Any = sys.modules.get("cupy")
+    return cupy if cupy is not None and type(value) is cupy.ndarray else None
+
+
+# --- our own ------------------------------------------------------------------------------------------------
+
+
+def _own_family(memory: DeviceMemory) -> Family:
+    def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[int], DeviceArray]:
+        return partial(DeviceArray.empty, memory, shape, dtype)
+
+    return Family(
+        types=(DeviceArray,),
+        facts=(Fact("shape"), Fact("dtype"), Fact("_memory")),
+        address=Fact("_block", "address"),
+        device=memory.driver.properties.index,
+        make=make,
+        own_stream=Fact("stream"),
+    )
+
+
+# --- torch --------------------------------------------------------------------------------------------------
+
+
+def _torch_family(memory: DeviceMemory) -> Family:
+    torch: Any = sys.modules["torch"]
+    index = memory.driver.properties.index
+    exchange = _exchange(torch.Tensor)
+    known = (Fact("layout"), Fact("is_neg", calls=True))
+    memory_facts = (Fact("shape"), Fact("stride", calls=True), Fact("dtype"), Fact("device"))
+    level = getattr(torch.autograd.forward_ad, "_current_level", None)
+    wrapped = getattr(
+        getattr(getattr(torch, "_C", None), "_functorch", None), "is_functorch_wrapped_tensor", None
+    )
+
+    def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
+        steps, step = [], 1
+        for n in reversed(shape):
+            steps.append(step)
+            step *= max(1, n)
+        there = {"dtype": torch_dtype(torch, dtype), "device": f"cuda:{index}"}
+        return partial(torch.empty_strided, shape, tuple(reversed(steps)), **there)
+
+    return Family(
+        types=(torch.Tensor, torch.nn.Parameter),
+        facts=known if exchange else (*memory_facts, *known),
+        address=Fact("data_ptr", calls=True),
+        device=index,
+        make=make,
+        exchange=exchange,
+        flag=Fact("requires_grad"),
+        excuse=torch.is_grad_enabled,
+        refuse=wrapped if level is not None and wrapped is not None else is_more_than_memory,
+        guard=None if level is None else (torch.autograd.forward_ad, "_current_level", -1),
+        stream=_torch_stream(torch, index),
+        write=partial(_write, torch),
+    )
+
+
+def _torch_stream(torch: Any, index: int) -> Callable[[], int]:
+    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return partial(raw, index)
+    return lambda: int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def _write(torch: Any, tensors: tuple[Any, ...]) -> bool:
+    """As `torch_tensors.write_tensors`; False where that would raise."""
+    usual = [t for t in tensors if not t.is_inference()]
+    if len(usual) < len(tensors) and not torch.is_inference_mode_enabled():
+        return False
+    for tensor in usual:
+        torch.autograd.graph.increment_version(tensor)
+    return True
+
+
+class _ExchangeInterface(ctypes.Structure):
+    """DLPack's DLPackExchangeAPI, version 1.3."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("earlier", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("object_from_managed", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    )
+
+
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _exchange(kind: type) -> tuple[int, int] | None:
+    """(the function that describes an array, the one that says the current stream) of a type of arrays."""
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    try:
+        found = _ExchangeInterface.from_address(_pointer(capsule, b"dlpack_exchange_api"))
+    except ValueError:
+        return None
+    if found.major != 1 or not found.tensor_from_object or not found.current_stream:
+        return None
+    return found.tensor_from_object, found.current_stream
+
+
+# --- cupy ---------------------------------------------------------------------------------------------------
+
+
+def _cupy_family(memory: DeviceMemory) -> Family:
+    cupy: Any = sys.modules["cupy"]
+    index = memory.driver.properties.index
+
+    def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        if cupy.cuda.runtime.getDevice() == index:
+            return cupy.ndarray(shape, dtype)
+        with cupy.cuda.Device(index):
+            return cupy.ndarray(shape, dtype)
+
+    def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
+        return partial(empty, shape, dtype)
+
+    return Family(
+        types=(cupy.ndarray,),
+        facts=(Fact("shape"), Fact("strides"), Fact("dtype"), Fact("data", "device_id")),
+        address=Fact("data", "ptr"),
+        device=index,
+        make=make,
+        stream=lambda: int(cupy.cuda.get_current_stream().ptr),
+    )

@@ -1,0 +1,629 @@
+// The short way of a call on a GPU in one C function: arrays on the device checked, results made, kernels launched.
+//
+// As with the launcher for kernels of a CPU, no header of Python is needed: functions come by address, and of the
+// interpreter's memory only an object's type is read, at a place that `launcher.py` has verified.  What this file
+// promises:
+//
+//  * A call is taken only if every argument is what a learnt layout says: a number of the very type, or an array of
+//    the layout's family with the same facts (shape, strides, element type, device), aligned, and apart from all other
+//    memory where it is written.  Whatever else comes is answered with NotImplemented, before anything has been
+//    launched; the long way decides.
+//  * A call allocates nothing but results and workspace, both from the library that the arrays are of, on its current
+//    stream, and waits for nothing.  So it may be captured into a graph by whoever captures that stream.
+//  * Cells of a call are its own: several threads may be in here at once.  The GIL is held except while the driver
+//    queues launches, which may take long if its queue is full.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "launcher.h"
+
+namespace {
+
+constexpr int64_t kArray = 0;
+constexpr int64_t kFill = 0, kCopy = 1, kLaunch = 2;
+constexpr int kEqual = 2;      // Py_EQ
+constexpr int64_t kRoom = 2048;  // words on the stack; calls of more take them from the heap
+constexpr int64_t kMostFamilies = 4;
+const char kName[] = "polyfuse.device_launcher";
+
+pf_interface py;
+Object types[4];
+bool forked;  // the context of the parent cannot be used
+
+inline Object type_of(Object o) { return static_cast<Object*>(o)[1]; }
+
+inline Object owned(Object o) {
+  py.incref(o);
+  return o;
+}
+
+#include "numbers.h"
+
+struct References {  // given back at the end of the block
+  Object* at;
+  int64_t count;
+  ~References() {
+    for (int64_t k = 0; k < count; ++k)
+      if (at[k]) py.decref(at[k]);
+  }
+};
+
+struct Seen {        // of an array argument
+  pf_tensor tensor;
+  uint64_t address, stream;
+};
+
+struct Range {
+  uint64_t start, end;
+  bool written;
+};
+
+struct Entry {
+  const pf_layout* layout;
+  Object keep;       // owns the layout and all it points to
+  uint64_t* apart;   // addresses of the arrays that were last found not to overlap, by argument
+  bool known;        // is there such a record?
+};
+
+struct Front {       // of one operator: all its layouts, the one used last in front
+  int64_t parameters;
+  Object defaults;   // by parameter
+  const pf_family* families[kMostFamilies];
+  int64_t nfamilies;
+  Entry** entries;
+  int64_t count, facts, words;
+};
+
+template <class T>
+constexpr int64_t words_of(int64_t count) {
+  return count * int64_t((sizeof(T) + sizeof(void*) - 1) / sizeof(void*));
+}
+
+// --- arrays -----------------------------------------------------------------------------------------------
+
+// Nothing is done: NotImplemented; null for what nobody may catch (KeyboardInterrupt).
+Object declined() {
+  if (py.error()) {
+    if (!py.error_is(py.exception)) return nullptr;
+    py.clear_error();
+  }
+  return owned(py.not_implemented);
+}
+
+Object fact_of(const pf_fact& f, Object item) {
+  Object found = f.calls ? py.method(f.name, &item, 1, nullptr) : py.attribute(item, f.name);
+  if (!found || !f.then) return found;
+  Object inner = py.attribute(found, f.then);
+  py.decref(found);
+  return inner;
+}
+
+// An address or a handle; false with an exception set.
+bool number_of(const pf_fact& f, Object item, uint64_t* value) {
+  Object found = fact_of(f, item);
+  if (!found) return false;
+  *value = found == py.none ? 0 : py.address_value(found);
+  py.decref(found);
+  return *value != ~uint64_t(0) || !py.error();
+}
+
+bool address_of(const pf_family& f, Object item, pf_tensor* tensor, uint64_t* address) {
+  if (!f.tensor) return number_of(f.address, item, address);
+  if (f.tensor(item, tensor)) return false;
+  *address = reinterpret_cast<uint64_t>(tensor->data) + tensor->offset;
+  return true;
+}
+
+// Is what a function or an attribute gives true? Counts as true where it cannot be found out.
+bool holds(Object found) {
+  if (!found) return true;  // an exception is set
+  const bool yes = found == py.yes || (found != py.no && py.truth(found) != 0);
+  py.decref(found);
+  return yes;
+}
+
+// May arrays of the family be taken as memory at all, at this call?
+bool quiet(const pf_family& f) {
+  if (!f.guard) return true;
+  Object now = py.attribute(f.guard, f.guard_name);
+  if (!now) return false;
+  const bool same = now == f.guard_value || py.equal(now, f.guard_value, kEqual) == 1;
+  py.decref(now);
+  return same;
+}
+
+// Does its library know no more of the array than lies in its memory?
+bool plain(const pf_family& f, Object item) {
+  if (!f.flag.name) return true;
+  Object flag = fact_of(f.flag, item);
+  if (!flag) return false;
+  if (!holds(flag)) return true;
+  Object asked = py.call(f.excuse, nullptr, 0, nullptr);
+  return asked && !holds(asked);
+}
+
+bool look(const pf_family& f, Object item, Object* values, Seen* seen) {
+  for (int64_t j = 0; j < f.nfacts; ++j)
+    if (!(values[j] = fact_of(f.facts[j], item))) return false;
+  if (!plain(f, item)) return false;
+  if (f.refuse && holds(py.call(f.refuse, &item, 1, nullptr))) return false;
+  if (f.own_stream.name && !number_of(f.own_stream, item, &seen->stream)) return false;
+  return address_of(f, item, &seen->tensor, &seen->address);
+}
+
+inline bool is_number(Object item) {
+  const Object type = type_of(item);
+  return type == types[1] || type == types[2] || type == types[3];
+}
+
+bool belongs(const pf_family& f, Object item) {
+  for (int64_t k = 0; k < f.ntypes; ++k)
+    if (type_of(item) == f.types[k]) return true;
+  return false;
+}
+
+// The family of all arrays among the arguments, or null.
+const pf_family* family_of(const Front& front, const Object* items) {
+  const pf_family* found = nullptr;
+  for (int64_t k = 0; k < front.parameters; ++k) {
+    if (is_number(items[k])) continue;
+    for (int64_t j = 0; !found && j < front.nfamilies; ++j)
+      if (belongs(*front.families[j], items[k])) found = front.families[j];
+    if (!found || !belongs(*found, items[k])) return nullptr;
+  }
+  return found;
+}
+
+bool same_tensor(const pf_tensor& a, const pf_tensor& b) {
+  const bool same = a.rank == b.rank && a.code == b.code && a.bits == b.bits && a.lanes == b.lanes &&
+                    a.device_type == b.device_type && a.device_id == b.device_id && !a.strides == !b.strides;
+  if (!same) return false;
+  for (int64_t d = 0; d < a.rank; ++d)
+    if (a.extents[d] != b.extents[d] || (a.strides && a.strides[d] != b.strides[d])) return false;
+  return true;
+}
+
+// Are these the arguments of the layout? If so its numbers are in `numbers`.
+bool fits(const pf_layout& l, const Object* items, Object* values, const Seen* seen, int64_t* numbers) {
+  const int64_t nfacts = l.family->nfacts;
+  for (int64_t k = 0; k < l.narguments; ++k, values += nfacts) {
+    const pf_argument& a = l.arguments[k];
+    if (a.kind != kArray) {
+      numbers[k] = 0;
+      if (type_of(items[k]) != types[a.kind] || !number(a.kind, a.code, items[k], numbers + k)) return false;
+      continue;
+    }
+    if (is_number(items[k]) || (l.family->tensor && !same_tensor(seen[k].tensor, *a.tensor))) return false;
+    for (int64_t j = 0; j < nfacts; ++j)
+      if (values[j] != a.facts[j] && py.equal(values[j], a.facts[j], kEqual) != 1) return false;
+    if (a.nbytes && (!seen[k].address || seen[k].address % uint64_t(a.align))) return false;
+  }
+  return true;
+}
+
+// Does memory that is written meet no other memory of the call? Asked again only for other addresses.
+bool apart(Entry& e, const uint64_t* addresses, Range* ranges) {
+  const pf_layout& l = *e.layout;
+  if (!l.written) return true;
+  bool same = e.known;
+  int64_t count = 0;
+  for (int64_t k = 0; k < l.narguments; ++k) {
+    const pf_argument& a = l.arguments[k];
+    if (a.kind != kArray || !a.nbytes) continue;
+    same = same && e.apart[k] == addresses[k];
+    const uint64_t start = addresses[k] + uint64_t(a.low);
+    ranges[count++] = Range{start, start + uint64_t(a.nbytes), a.written != 0};
+  }
+  if (same) return true;
+  std::sort(ranges, ranges + count, [](const Range& a, const Range& b) { return a.start < b.start; });
+  uint64_t high = 0, written_high = 0;  // the ends of memory seen so far, and of what is written of it
+  for (int64_t k = 0; k < count; ++k) {
+    const Range& r = ranges[k];
+    if (r.start < (r.written ? high : written_high)) return false;
+    high = std::max(high, r.end);
+    if (r.written) written_high = std::max(written_high, r.end);
+  }
+  std::copy(addresses, addresses + l.narguments, e.apart);
+  e.known = true;
+  return true;
+}
+
+// --- steps ------------------------------------------------------------------------------------------------
+
+struct Failure {
+  int status;
+  int64_t step;
+  bool raised;  // by a step in Python
+};
+
+int launch_kernel(const pf_layout& l, const pf_step& s, int64_t* cells, void** parameters, void* stream) {
+  for (int64_t k = 0; k < s.ncells; ++k) parameters[k] = cells + s.cells[k];
+  const unsigned g[3] = {unsigned(s.grid[0]), unsigned(s.grid[1]), unsigned(s.grid[2])};
+  const unsigned b[3] = {unsigned(s.block[0]), unsigned(s.block[1]), unsigned(s.block[2])};
+  const unsigned shared = unsigned(s.shared);
+  if (s.cooperative)
+    return l.driver->launch_cooperative(s.function, g[0], g[1], g[2], b[0], b[1], b[2], shared, stream, parameters);
+  return l.driver->launch(s.function, g[0], g[1], g[2], b[0], b[1], b[2], shared, stream, parameters, nullptr);
+}
+
+// A function of two or three addresses, called with the GIL held; false with an exception set.
+bool call_with(Object function, const uint64_t* numbers, int64_t count) {
+  Object made[3] = {};
+  const References all{made, count};
+  for (int64_t k = 0; k < count; ++k)
+    if (!(made[k] = py.new_address(numbers[k]))) return false;
+  Object nothing = py.call(function, made, size_t(count), nullptr);
+  if (nothing) py.decref(nothing);
+  return nothing != nullptr;
+}
+
+Failure all_steps(const pf_layout& l, int64_t* cells, const uint64_t* addresses, void** parameters, void* stream,
+                  void** thread) {
+  for (int64_t k = 0; k < l.nsteps; ++k) {
+    const pf_step& s = l.steps[k];
+    int status = 0;
+    if (s.kind == kLaunch) {
+      status = launch_kernel(l, s, cells, parameters, stream);
+    } else if (s.kind == kFill) {
+      status = l.driver->fill(addresses[s.source] + uint64_t(s.offset), 0, size_t(s.nbytes), stream);
+    } else if (s.kind == kCopy) {
+      const uint64_t from = addresses[s.source] + uint64_t(s.offset), to = addresses[s.to] + uint64_t(s.to_offset);
+      status = l.driver->copy(to, from, size_t(s.nbytes), stream);
+    } else {
+      const uint64_t numbers[2] = {reinterpret_cast<uint64_t>(cells), reinterpret_cast<uint64_t>(stream)};
+      py.take_gil(*thread);
+      const bool done = call_with(s.call, numbers, 2);
+      *thread = py.release_gil();
+      if (!done) return Failure{0, k, true};
+    }
+    if (status) return Failure{status, k, false};
+  }
+  return Failure{0, -1, false};
+}
+
+// In the context of the device, without the GIL.
+Failure in_context(const pf_layout& l, int64_t* cells, const uint64_t* addresses, void** parameters, void* stream) {
+  const pf_driver& d = *l.driver;
+  void* thread = py.release_gil();
+  void* current = nullptr;
+  int status = d.get_current(&current);
+  const bool foreign = !status && current != d.context;
+  if (foreign) status = d.push(d.context);
+  Failure failure{status, -1, false};
+  if (!status) {
+    failure = all_steps(l, cells, addresses, parameters, stream, &thread);
+    if (foreign) {
+      status = d.pop(&current);
+      if (status && !failure.status && !failure.raised) failure = Failure{status, -1, false};
+    }
+  }
+  py.take_gil(thread);
+  return failure;
+}
+
+// Queues everything; false with an exception set.
+bool run(const pf_layout& l, int64_t* cells, const uint64_t* addresses, void** parameters, uint64_t stream) {
+  if (!l.driver) {
+    const uint64_t numbers[3] = {reinterpret_cast<uint64_t>(cells), reinterpret_cast<uint64_t>(addresses), stream};
+    return call_with(l.run, numbers, 3);
+  }
+  const Failure failure = in_context(l, cells, addresses, parameters, reinterpret_cast<void*>(stream));
+  if (failure.raised) return false;
+  if (!failure.status) return true;
+  const uint64_t numbers[2] = {uint64_t(failure.status), uint64_t(failure.step)};
+  call_with(l.failed, numbers, 2);
+  return false;
+}
+
+void fill_cells(const pf_layout& l, const uint64_t* addresses, int64_t* cells) {
+  std::memcpy(cells, l.cells, size_t(l.ncells) * sizeof(int64_t));
+  for (int64_t k = 0; k < l.nputs; ++k)
+    cells[l.puts[k].cell] = int64_t(addresses[l.puts[k].source] + uint64_t(l.puts[k].offset));
+}
+
+// --- a call -----------------------------------------------------------------------------------------------
+
+struct Room {
+  Object *items, *values, *made;
+  Seen* seen;
+  int64_t *numbers, *cells;
+  uint64_t* addresses;
+  Range* ranges;
+  void** parameters;
+};
+
+void place(Room* room, void** words, const Front& front) {  // what is needed before a layout is known
+  const int64_t n = front.parameters;
+  room->items = words;
+  room->values = room->items + n;
+  room->seen = reinterpret_cast<Seen*>(room->values + n * front.facts);
+  room->numbers = reinterpret_cast<int64_t*>(room->seen + n);
+  room->made = reinterpret_cast<Object*>(room->numbers + n);
+}
+
+void place(Room* room, const pf_layout& l) {
+  const int64_t results = l.nresults + l.workspace;
+  room->addresses = reinterpret_cast<uint64_t*>(room->made + results);
+  room->cells = reinterpret_cast<int64_t*>(room->addresses + l.narguments + results);
+  room->ranges = reinterpret_cast<Range*>(room->cells + l.ncells);
+  room->parameters = reinterpret_cast<void**>(room->ranges + l.narguments);
+}
+
+int64_t words_before(int64_t parameters, int64_t facts) {
+  return parameters * (1 + facts + words_of<Seen>(1) + 1);
+}
+
+int64_t words_behind(const pf_layout& l) {
+  const int64_t results = l.nresults + l.workspace;
+  return 2 * results + l.narguments + l.ncells + words_of<Range>(l.narguments) + l.most_parameters;
+}
+
+// The stream that the arrays' library works on; false with or without an exception.
+bool stream_of(const pf_layout& l, const Seen* seen, uint64_t* stream) {
+  const pf_family& f = *l.family;
+  if (f.stream_of) {
+    void* found = nullptr;
+    const bool there = f.stream_of(2, int32_t(f.device), &found) == 0;
+    *stream = reinterpret_cast<uint64_t>(found);
+    return there;
+  }
+  if (f.stream) {
+    Object found = py.call(f.stream, nullptr, 0, nullptr);
+    if (!found) return false;
+    *stream = py.address_value(found);
+    py.decref(found);
+    return !py.error();
+  }
+  bool first = true;
+  for (int64_t k = 0; k < l.narguments; ++k) {
+    if (l.arguments[k].kind != kArray) continue;
+    if (!first && seen[k].stream != *stream) return false;
+    *stream = seen[k].stream;
+    first = false;
+  }
+  return true;
+}
+
+// Fresh memory for results and the workspace; false with or without an exception.
+bool make_results(const pf_layout& l, uint64_t stream, Object* made, uint64_t* addresses) {
+  const pf_family& f = *l.family;
+  Object number = nullptr;
+  const References all{&number, 1};
+  if (f.own_stream.name && l.nresults + l.workspace && !(number = py.new_address(stream))) return false;
+  for (int64_t k = 0; k < l.nresults + l.workspace; ++k) {
+    const pf_result& r = l.results[k];
+    made[k] = py.call(r.make, &number, number ? 1 : 0, nullptr);
+    if (!made[k] || type_of(made[k]) != f.types[0]) return false;
+    pf_tensor tensor;
+    if (!address_of(f, made[k], &tensor, addresses + k)) return false;
+    if (r.nbytes && (!addresses[k] || addresses[k] % uint64_t(r.align))) return false;
+  }
+  return true;
+}
+
+// Lets the library know which of its arrays will be written; false with or without an exception.
+bool announce(const pf_layout& l, const Object* items) {
+  if (!l.written || !l.family->write) return true;
+  int64_t count = 0;
+  for (int64_t k = 0; k < l.narguments; ++k) count += l.arguments[k].written;
+  Object tuple = py.tuple_new(count);
+  const References all{&tuple, 1};
+  if (!tuple) return false;
+  for (int64_t k = 0, at = 0; k < l.narguments; ++k)
+    if (l.arguments[k].written) py.tuple_set(tuple, at++, owned(items[k]));
+  Object may = py.call(l.family->write, &tuple, 1, nullptr);
+  return may && holds(may);
+}
+
+Object answer(const pf_layout& l, Object* made) {
+  if (!l.nresults) return owned(py.none);
+  if (l.nresults == 1) return owned(made[0]);
+  Object tuple = py.tuple_new(l.nresults);
+  for (int64_t k = 0; tuple && k < l.nresults; ++k) py.tuple_set(tuple, k, owned(made[k]));
+  return tuple;
+}
+
+Object launch(Entry& e, Room& room) {
+  const pf_layout& l = *e.layout;
+  place(&room, l);
+  const int64_t results = l.nresults + l.workspace;
+  std::fill(room.made, room.made + results, nullptr);
+  const References all{room.made, results};
+  for (int64_t k = 0; k < l.narguments; ++k)
+    room.addresses[k] = l.arguments[k].kind == kArray ? room.seen[k].address : 0;
+  uint64_t stream = 0;
+  const bool ready = apart(e, room.addresses, room.ranges) && stream_of(l, room.seen, &stream) &&
+                     make_results(l, stream, room.made, room.addresses + l.narguments) &&
+                     announce(l, room.items);
+  if (!ready) return declined();
+  fill_cells(l, room.addresses, room.cells);
+  for (int64_t k = 0; k < l.narguments; ++k)
+    if (l.arguments[k].kind != kArray && l.arguments[k].cell >= 0)
+      room.cells[l.arguments[k].cell] = room.numbers[k];
+  if (!run(l, room.cells, room.addresses, room.parameters, stream)) return nullptr;
+  return answer(l, room.made);
+}
+
+Object choose(Front& front, Object given, int64_t count, void** words) {
+  Room room;
+  place(&room, words, front);
+  for (int64_t k = 0; k < front.parameters; ++k)
+    room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
+  const pf_family* family = family_of(front, room.items);
+  if (!family || !quiet(*family)) return declined();
+  const int64_t nvalues = front.parameters * family->nfacts;
+  std::fill(room.values, room.values + nvalues, nullptr);
+  const References all{room.values, nvalues};
+  for (int64_t k = 0; k < front.parameters; ++k)
+    if (!is_number(room.items[k]) && !look(*family, room.items[k], room.values + k * family->nfacts, room.seen + k))
+      return declined();
+  for (int64_t k = 0; k < front.count; ++k) {
+    Entry* e = front.entries[k];
+    if (e->layout->family != family) continue;
+    if (!fits(*e->layout, room.items, room.values, room.seen, room.numbers)) {
+      if (py.error()) return declined();
+      continue;
+    }
+    for (int64_t j = k; j > 0; --j) front.entries[j] = front.entries[j - 1];
+    front.entries[0] = e;
+    return launch(*e, room);
+  }
+  return declined();
+}
+
+Object call(Object self, Object given) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(self, kName));
+  if (!front) return nullptr;
+  const int64_t count = py.tuple_size(given);
+  if (count < 0) return nullptr;
+  if (forked || count > front->parameters) return declined();
+  void* words[kRoom];
+  if (front->words <= kRoom) return choose(*front, given, count, words);
+  void** more = static_cast<void**>(std::malloc(size_t(front->words) * sizeof(void*)));
+  if (!more) return py.no_memory();
+  Object found = choose(*front, given, count, more);
+  std::free(more);
+  return found;
+}
+
+void destroy(Object capsule) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
+  if (!front) return;
+  for (int64_t k = 0; k < front->count; ++k) {
+    py.decref(front->entries[k]->keep);
+    std::free(front->entries[k]->apart);
+    std::free(front->entries[k]);
+  }
+  py.decref(front->defaults);
+  std::free(front->entries);
+  std::free(front);
+}
+
+// --- a bound call -----------------------------------------------------------------------------------------
+
+struct Bound {             // memory, cells and stream are fixed
+  const pf_layout* layout;
+  Object keep;             // owns all of it
+  const uint64_t* addresses;
+  int64_t* cells;
+  uint64_t stream;
+  Object arrays, written;  // tuples: all that are looked at each time, and of these what is written
+  Object results;
+};
+
+Object call_bound(Object self, Object) {
+  Bound* b = static_cast<Bound*>(py.capsule_pointer(self, kName));
+  if (!b) return nullptr;
+  const pf_layout& l = *b->layout;
+  const pf_family& f = *l.family;
+  if (forked || !quiet(f)) return declined();
+  if (f.flag.name)
+    for (int64_t k = 0, n = py.tuple_size(b->arrays); k < n; ++k)
+      if (!plain(f, py.tuple_get(b->arrays, k))) return declined();
+  if (f.write && py.tuple_size(b->written)) {
+    Object may = py.call(f.write, &b->written, 1, nullptr);
+    if (!may || !holds(may)) return declined();
+  }
+  void* words[kRoom / 2];
+  const bool large = l.most_parameters > kRoom / 2;
+  void** parameters = large ? static_cast<void**>(std::malloc(size_t(l.most_parameters) * sizeof(void*))) : words;
+  if (!parameters) return py.no_memory();
+  const bool done = run(l, b->cells, b->addresses, parameters, b->stream);
+  if (large) std::free(parameters);
+  return done ? owned(b->results) : nullptr;
+}
+
+void destroy_bound(Object capsule) {
+  Bound* b = static_cast<Bound*>(py.capsule_pointer(capsule, kName));
+  if (!b) return;
+  for (Object one : {b->keep, b->arrays, b->written, b->results}) py.decref(one);
+  std::free(b);
+}
+
+struct Definition {  // PyMethodDef
+  const char* name;
+  Object (*function)(Object, Object);
+  int flags;
+  const char* doc;
+};
+Definition of_calls = {"launch", call, 0x8 /* METH_O */, "The results of a call, or NotImplemented."};
+Definition of_bound = {"launch", call_bound, 0x4 /* METH_NOARGS */, "The results of a bound call, or NotImplemented."};
+
+}  // namespace
+
+// All functions below are called with the GIL held.
+extern "C" void pf_device_start(const pf_interface* interface) {
+  py = *interface;
+  types[1] = py.float_type, types[2] = py.int_type, types[3] = py.bool_type;
+}
+
+// Called in the child of a fork: the driver cannot be used any more.
+extern "C" void pf_device_forked() { forked = true; }
+
+// A capsule without layouts; null with an exception set.
+extern "C" Object pf_device_new(Object defaults, int64_t most) {
+  Front* front = static_cast<Front*>(std::calloc(1, sizeof(Front)));
+  Entry** entries = static_cast<Entry**>(std::calloc(size_t(most), sizeof(Entry*)));
+  Object capsule = front && entries ? py.new_capsule(front, kName, destroy) : py.no_memory();
+  if (!capsule) {
+    std::free(front);
+    std::free(entries);
+    return nullptr;
+  }
+  front->parameters = py.tuple_size(defaults);
+  front->defaults = owned(defaults);
+  front->entries = entries;
+  return capsule;
+}
+
+// The function of a capsule: a tuple of arguments in, results out.
+extern "C" Object pf_device_function(Object capsule) { return py.new_function(&of_calls, capsule, nullptr); }
+
+// Learn a layout that `keep` owns; at most as many as were announced. Nonzero if there is no room.
+extern "C" int pf_device_add(Object capsule, const pf_layout* layout, Object keep) {
+  Front* front = static_cast<Front*>(py.capsule_pointer(capsule, kName));
+  if (!front) return 1;
+  bool known = false;
+  for (int64_t k = 0; k < front->nfamilies; ++k) known = known || front->families[k] == layout->family;
+  if (!known && front->nfamilies == kMostFamilies) return 1;
+  Entry* e = static_cast<Entry*>(std::calloc(1, sizeof(Entry)));
+  uint64_t* apart = static_cast<uint64_t*>(std::calloc(size_t(layout->narguments + 1), sizeof(uint64_t)));
+  if (!e || !apart) {
+    std::free(e);
+    std::free(apart);
+    return 1;
+  }
+  if (!known) front->families[front->nfamilies++] = layout->family;
+  *e = Entry{layout, owned(keep), apart, false};
+  front->entries[front->count++] = e;
+  const int64_t behind = std::max(front->words - words_before(front->parameters, front->facts), words_behind(*layout));
+  front->facts = std::max(front->facts, layout->family->nfacts);
+  front->words = words_before(front->parameters, front->facts) + behind;
+  return 0;
+}
+
+// What an array looks like to its family; nonzero if it cannot be said. The extents belong to the array.
+extern "C" int pf_device_look(const pf_family* family, Object item, pf_tensor* tensor) {
+  return family->tensor ? family->tensor(item, tensor) : 0;
+}
+
+// A function without arguments for fixed memory; null with an exception set. `addresses` belong to `keep`.
+extern "C" Object pf_device_bind(const pf_layout* layout, Object keep, const uint64_t* addresses, uint64_t stream,
+                                 Object arrays, Object written, Object results) {
+  Bound* b = static_cast<Bound*>(std::calloc(1, sizeof(Bound) + size_t(layout->ncells) * sizeof(int64_t)));
+  Object capsule = b ? py.new_capsule(b, kName, destroy_bound) : py.no_memory();
+  if (!capsule) {
+    std::free(b);
+    return nullptr;
+  }
+  *b = Bound{layout, owned(keep), addresses, reinterpret_cast<int64_t*>(b + 1), stream,
+             owned(arrays), owned(written), owned(results)};
+  fill_cells(*layout, addresses, b->cells);
+  Object function = py.new_function(&of_bound, capsule, nullptr);
+  py.decref(capsule);
+  return function;
+}
