@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from polyfuse.cost.device import Device, Occupancy, occupancy
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import GridLaunch, GridPlan
-from polyfuse.runtime.cuda.compiler import Cubin, Resources
+from polyfuse.runtime.cuda.compiler import Cubin
+from polyfuse.runtime.cuda.cubin import Resources
 
 WIDE = 16
 _FUNCTION = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
@@ -36,12 +37,12 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """One GPU function: its launch, what it takes, and how many blocks are resident."""
+    """One GPU function: its launch, what it takes, and how many blocks are resident (None: unknown)."""
 
     launch: GridLaunch
     blocks: int
     taken: Resources
-    occupancy: Occupancy
+    occupancy: Occupancy | None
     loads: Accesses
     stores: Accesses
 
@@ -49,24 +50,37 @@ class KernelResources:
     def function(self) -> str:
         return self.launch.function
 
+    @property
+    def shared(self) -> int | None:
+        """Bytes of shared memory of a block, with those that the launch asks for."""
+        own = self.taken.shared
+        return None if own is None else own + self.launch.dynamic_bytes
+
     def row(self) -> tuple[str, ...]:
         """The cells of `HEADINGS`."""
         x, y = self.launch.threads
-        fits = self.occupancy
+        fits, taken = self.occupancy, self.taken
+        resident = ("unknown",) * 3
+        if fits is not None:
+            resident = f"{fits.fraction:.0%}", f"{fits.blocks_per_sm} blocks", fits.limiter
+        spills = taken.spill_stores, taken.spill_loads
         return (
             self.function,
             str(self.blocks),
             f"{x} x {y}",
-            str(self.taken.registers),
-            f"{self.taken.spill_stores}/{self.taken.spill_loads}",
-            str(self.taken.stack),
-            str(self.taken.shared + self.launch.dynamic_bytes),
-            f"{fits.fraction:.0%}",
-            f"{fits.blocks_per_sm} blocks",
-            fits.limiter,
+            told(taken.registers),
+            "unknown" if None in spills else f"{spills[0]}/{spills[1]}",
+            told(taken.stack),
+            told(self.shared),
+            *resident,
             str(self.loads),
             str(self.stores),
         )
+
+
+def told(figure: int | None) -> str:
+    """A figure, where there is one."""
+    return "unknown" if figure is None else str(figure)
 
 
 HEADINGS = (
@@ -108,9 +122,8 @@ def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable
     for launch in plan.launches:
         if launch.library is not None:
             continue
-        taken = made.resources[launch.function]
-        threads = launch.threads[0] * launch.threads[1]
-        fits = occupancy(device, threads, taken.registers, taken.shared + launch.dynamic_bytes)
+        taken = made.resources.get(launch.function, Resources())
+        fits = _fits(device, launch, taken)
         ptx = texts.get(launch.function, "")
         found.append(
             KernelResources(
@@ -118,6 +131,13 @@ def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable
             )
         )
     return ResourceTable(device, made.compiler, tuple(found))
+
+
+def _fits(device: Device, launch: GridLaunch, taken: Resources) -> Occupancy | None:
+    if taken.registers is None or taken.shared is None:
+        return None
+    threads = launch.threads[0] * launch.threads[1]
+    return occupancy(device, threads, taken.registers, taken.shared + launch.dynamic_bytes)
 
 
 def _entries(ptx: str) -> dict[str, str]:

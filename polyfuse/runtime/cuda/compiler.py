@@ -2,8 +2,8 @@
 
 NVRTC does it where it is found (`find_nvrtc`), in a helper process (`runtime.cuda.nvrtc`); elsewhere nvcc
 does. Flags: contraction gives FMA, as on the CPU; f32 denormals are flushed if the options say so; division
-and square root stay correctly rounded and nothing is reassociated.  The assembler's report comes with the
-cubin.
+and square root stay correctly rounded and nothing is reassociated.  What kernels take is read from the
+cubin (`runtime.cuda.cubin`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import Any, Literal
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.options import Options
 from polyfuse.runtime.cache.disk import Built, Cache, cache_key, package_version, read_file, read_text
+from polyfuse.runtime.cuda.cubin import Resources, kernel_resources
 from polyfuse.runtime.cuda.nvrtc import HelperEnded, HelperLate, helper
 from polyfuse.runtime.toolchain.work_folders import BUILDS, work_folder
 
@@ -168,90 +168,13 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int, s
         return status, output.read().decode("utf-8", "replace")
 
 
-# --- resources --------------------------------------------------------------------------------------------
-
-# What a compiled kernel takes of a multiprocessor: read from the assembler's report and the cubin.
-#
-# ``ptxas -v`` reports registers, spills, stack and shared memory of each kernel in the same words whether
-# NVRTC or nvcc calls it; only it knows spills.  The size of the constant bank of the parameters, with what
-# the driver keeps there, is that of a section of the cubin, which is an ELF file.
-
-
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_PROPERTIES = re.compile(r"Function properties for (\S+)")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
-_CONSTANT = ".nv.constant0."
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Of one kernel: registers per thread; the rest in bytes, per thread but for shared and constant memory.
-
-    `stack` is local memory: places for spilled registers, and arrays that are indexed at run time (as in the
-    slow path of sin).  Spills are what the instructions that spill move if each runs once.
-    """
-
-    registers: int
-    spill_stores: int
-    spill_loads: int
-    stack: int
-    shared: int
-    constant: int
-
-
-def read_resources(log: str, cubin: bytes) -> dict[str, Resources]:
-    """Resources of every kernel, by name; kernels that the report lacks are left out."""
-    constant = {
-        name.removeprefix(_CONSTANT): size
-        for name, size in sections(cubin).items()
-        if name.startswith(_CONSTANT)
-    }
-    found: dict[str, Resources] = {}
-    entry = described = ""
-    stack = (0, 0, 0)
-    for line in log.splitlines():
-        if started := _ENTRY.search(line):
-            entry = started[1]
-        elif about := _PROPERTIES.search(line):
-            described = about[1]  # functions that were not inlined have properties as well
-        elif (frame := _STACK.search(line)) and described == entry:
-            stack = (int(frame[1]), int(frame[2]), int(frame[3]))
-        elif (used := _USED.search(line)) and described == entry:
-            shared = _SHARED.search(line)
-            found[entry] = Resources(
-                registers=int(used[1]),
-                spill_stores=stack[1],
-                spill_loads=stack[2],
-                stack=stack[0],
-                shared=int(shared[1]) if shared else 0,
-                constant=constant.get(entry, 0),
-            )
-    return found
-
-
-def sections(elf: bytes) -> Mapping[str, int]:
-    """Names and sizes of the sections of a 64-bit little-endian ELF file; none if it is something else."""
-    if elf[:6] != b"\x7fELF\x02\x01":
-        return {}
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + k * size) for k in range(count)]
-    start = headers[names][4]
-
-    def name(offset: int) -> str:
-        return elf[start + offset : elf.index(b"\0", start + offset)].decode("ascii", "replace")
-
-    return {name(h[0]): h[5] for h in headers}
-
-
 # --- compilations -----------------------------------------------------------------------------------------
 
 OLDEST = 70
 _ARCH = re.compile(r"sm_([1-9]\d{1,2})[af]?")
 _REFUSED_ARCH = re.compile(r"invalid value for --gpu-architecture|Unsupported gpu architecture")
 _REPORT = re.compile(r"ptxas (info    :|        \.)")
+_KERNEL = re.compile(r"__global__\s+void\s+(?:__\w+__\s*\([^)]*\)\s*)*(\w+)\s*\(")
 _PLACE = re.compile(r"kernel\.cu\((\d+)\): (?:catastrophic |fatal )?error")
 _LOG_LIMIT = 6000
 _MOST_LINES = 5
@@ -261,7 +184,8 @@ _MOST_LINES = 5
 class Cubin:
     """A compiled source: machine code, PTX, what each kernel takes, and who made it.
 
-    `log` is the compiler's output, with the assembler's report.
+    `resources` has each kernel of the source; what nobody says of one is None. `log` is the compiler's
+    output, with the assembler's report where it prints one.
     """
 
     cubin: bytes
@@ -364,14 +288,7 @@ def _compile(
         raise _unknown_arch(arch, compiler, log) if _REFUSED_ARCH.search(log) else _failed(source, log)
     data = answer["cubin"]
     cubin = base64.b64decode(data) if isinstance(data, str) else bytes(data)
-    resources = read_resources(log, cubin)
-    missing = [name for name in _kernels(source) if name not in resources]
-    if missing:
-        raise ToolchainError(
-            f"the assembler's report says nothing of {', '.join(missing)}:\n{_shortened(log)}",
-            code="PF724",
-            hint=f"{INSTALL} installs a version whose report is known",
-        )
+    resources = kernel_resources(cubin, log, _kernels(source))
     name = "NVRTC" if compiler.kind == "nvrtc" else "nvcc"
     return Cubin(cubin, str(answer["ptx"]), resources, log, f"{name} {answer['version']}")
 
@@ -393,7 +310,7 @@ def _answer(compiler: CudaCompiler, source: str, flags: tuple[str, ...], timeout
 
 def _kernels(source: str) -> list[str]:
     """Names of the kernels that a source defines."""
-    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", source)
+    return _KERNEL.findall(source)
 
 
 def _unknown_arch(arch: str, compiler: CudaCompiler, log: str) -> ToolchainError:

@@ -10,7 +10,8 @@ from polyfuse.diagnostics import ToolchainError
 from polyfuse.driver.resources import Accesses, ResourceTable, resource_table
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.launch_plan import GridLaunch, GridPlan
-from polyfuse.runtime.cuda.compiler import Cubin, Resources, find_cuda_compiler
+from polyfuse.runtime.cuda.compiler import Cubin, find_cuda_compiler
+from polyfuse.runtime.cuda.cubin import Resources
 
 PTX = """
 .visible .entry pf_k0_0(
@@ -114,6 +115,14 @@ def test_occupancy_is_of_the_device() -> None:
     assert (first.occupancy.blocks_per_sm, first.occupancy.limiter) == (2, "shared")
     assert (second.occupancy.blocks_per_sm, second.occupancy.limiter) == (1, "registers")
     assert table("L4").kernels[0].occupancy.blocks_per_sm == 0
+
+
+def test_what_nobody_says_is_unknown() -> None:
+    plan = GridPlan((), (launch("pf_k0_0", 100, (32, 8)), launch("pf_k1_0", 7, (32, 1))))
+    taken = {"pf_k0_0": Resources(registers=40, stack=8)}
+    lines = str(resource_table(plan, Cubin(b"", PTX, taken, "", "a compiler"), device("H200"))).splitlines()
+    assert lines[2].split()[5:12] == ["40", "unknown", "8", "unknown", "unknown", "unknown", "unknown"]
+    assert lines[3].split()[5:12] == ["unknown"] * 7
 
 
 def test_a_table_prints_itself() -> None:
