@@ -20,7 +20,7 @@ from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
 from polyfuse.codegen.passes import Loops, observed
 from polyfuse.codegen.verify import PassVerifier
 from polyfuse.decisions import Decision
-from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError
+from polyfuse.diagnostics import ArgumentError, Diagnostics, DslError, ScheduleError, ToolchainError
 from polyfuse.driver import feedback
 from polyfuse.driver.feedback import (
     Candidate,
@@ -43,7 +43,8 @@ from polyfuse.driver.lowering import (
     schedule,
 )
 from polyfuse.driver.parallel import lower_all, peak_bytes
-from polyfuse.driver.targets import ON_GPU, Machine, knobs_for, load, mapped_for, told
+from polyfuse.driver.spills import unspilled
+from polyfuse.driver.targets import ON_GPU, Machine, chip, knobs_for, load, mapped_for, told
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
@@ -68,6 +69,7 @@ from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.poly.legality.zero_divisions import without_zero_divisions
 from polyfuse.poly.model.domains import specialize
 from polyfuse.runtime.cache.plans import KeptLessons, keep_plan, load_plan, plan_key
+from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
 from polyfuse.runtime.report import loops_text
 from polyfuse.support.progress import tell
@@ -188,7 +190,9 @@ def _verify(result: object) -> None:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compilation follows from: a graph with open sizes and their values, passes and options."""
+    """What a compilation follows from: a graph with open sizes and their values, passes and options.
+
+    halvings: how often threads of a GPU keep half of what they could (`driver.spills`)."""
 
     graph: TensorGraph
     sizes: Mapping[str, int]
@@ -200,11 +204,12 @@ class Compilation:
     packing: Packing | None = None
     clustering: Clustering = field(default_factory=Clustering)
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
+    halvings: int = 0
 
     @cached_property
     def machine(self) -> Target:
         """What kernels are mapped for."""
-        return mapped_for(self.target, self.options)
+        return mapped_for(self.target, self.options, self.halvings)
 
     @property
     def key(self) -> str:
@@ -224,6 +229,7 @@ class Compilation:
                 ("knobs", repr(self.knobs)),
                 ("machine", repr(self.machine)),
                 ("on", "gpu" if self.target in ON_GPU else "cpu"),
+                ("judged by", _compiler() if self.target == "cuda" else ""),
                 ("strided", ",".join(sorted(self.layouts.strided))),
                 ("orders", repr(sorted(self.layouts.orders.items()))),
             ]
@@ -421,11 +427,32 @@ def planned(
     kept = load_plan(key, compilation.graph.span.source) if key else None
     if kept is not None:
         return None, *kept
-    made, code = emitted(step, compilation)
+    made, code = _without_spills(step, compilation)
     decisions = told(made.decisions, code)
     if key:
         keep_plan(key, code, decisions, compilation.graph.name)
     return made, code, decisions
+
+
+def _compiler() -> str:
+    """What says which kernels spill, if there is any."""
+    try:
+        return find_cuda_compiler().identity
+    except ToolchainError:
+        return "none"
+
+
+def _without_spills(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:
+    """`emitted`; for a GPU the plan is smaller where kernels would spill."""
+    if compilation.target != "cuda":
+        return emitted(step, compilation)
+
+    def emit(each: Compilation) -> tuple[Lowered, CudaCode]:
+        low, code = emitted(step, each)
+        assert isinstance(code, CudaCode)
+        return low, code
+
+    return unspilled(compilation, chip(compilation.options, "cuda").arch, emit)
 
 
 def emitted(step: Watch, compilation: Compilation) -> tuple[Lowered, CpuCode | CudaCode]:

@@ -253,8 +253,8 @@ def disabled_passes(options: Options) -> tuple[str, ...]:
     return tuple(sorted(set(options.disable)))
 
 
-def mapped_for(target: str, options: Options) -> Target:
-    """What kernels are mapped for: the target of a name, as options have it."""
+def mapped_for(target: str, options: Options, halvings: int = 0) -> Target:
+    """What kernels are mapped for: the target of a name, as options have it, with `halvings` on a GPU."""
     if target not in ON_GPU:
         return CpuTarget(options.threads or default_threads())
     d = chip(options, target)
@@ -273,6 +273,7 @@ def mapped_for(target: str, options: Options) -> Target:
         clock=d.clock,
         l2_bytes=d.l2_bytes,
         library=_has_cublas() if target == "cuda" and options.library != "never" else None,
+        halvings=halvings,
     )
 
 

@@ -72,7 +72,8 @@ class GpuTarget:
     blocks; least: instances that a block of a split reduction has at least.  resident_threads, registers:
     of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what a launch takes, and what its
     end leaves idle; barrier_s: a barrier of the whole grid; clock and l2_bytes are
-    for the cost model.  library: are there matrix products of a library (None: nobody looked)?
+    for the cost model.  library: are there matrix products of a library (None: nobody looked)?  halvings:
+    how often a thread keeps half of what it could of rows and vectors, because kernels spilled.
     """
 
     sms: int = 132
@@ -94,6 +95,7 @@ class GpuTarget:
     clock: float = 1.98e9
     l2_bytes: int = 60 << 20
     library: bool | None = None
+    halvings: int = 0
 
     kind: ClassVar[Kind] = "gpu"
     vector_loops: ClassVar[bool] = False

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from polyfuse.driver import targets
+from polyfuse.driver import spills, targets
 from polyfuse.runtime.cuda import compiler, executable, open
 from polyfuse.runtime.cuda.compiler import Cubin
 from polyfuse.runtime.cuda.driver import POINTER, Dims, Function, Parameters
@@ -107,6 +107,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> EmulatingDriver:
     for module in (executable, open):
         monkeypatch.setattr(module, "open_driver", opened)
     monkeypatch.setattr(executable, "compile_cuda", compiled)
+    monkeypatch.setattr(spills, "spilled", lambda *_: {})
     monkeypatch.setattr(open, "cuda_available", lambda: True)
     monkeypatch.setattr(compiler, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr(targets, "_usable", {})

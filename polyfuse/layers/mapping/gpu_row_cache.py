@@ -84,7 +84,7 @@ def cache_rows(
 ) -> tuple[TensorGraph, Nest]:
     """The nest with cached rows, and the graph with the statements that read them."""
     free, needs = gpu.shared_bytes - scratch_bytes(graph, nest), list[Need]()
-    most = 4 * min(MOST_KEPT, array_elements(nest.threads))
+    most = 4 * min(MOST_KEPT, array_elements(nest.threads)) >> gpu.halvings
     kept, wanted = list[Need](), _wanted(graph, nest)
     at = steps(nest.tree)
     for row in _rows(graph, nest.tree):

@@ -195,6 +195,7 @@ class GpuStorage:
     nest: Nest
     free_bytes: int
     decisions: list[Decision]
+    halvings: int = 0
     needs: list[Need] = field(default_factory=list)
     kept: list[Need] = field(default_factory=list)
     at: Mapping[str, int] = field(init=False)
@@ -297,7 +298,7 @@ class GpuStorage:
 
     def _keep(self, mine: Need) -> bool:
         """Note what each thread keeps in registers, if that does not make it too much."""
-        if total([*self.kept, mine]) > 4 * array_elements(self.nest.threads):
+        if total([*self.kept, mine]) > 4 * array_elements(self.nest.threads) >> self.halvings:
             return False
         self.kept.append(mine)
         return True

@@ -159,7 +159,7 @@ class GpuMapping:
     def storage(
         self, graph: TensorGraph, part: PolyModel, tree: Tree, nest: Nest, decisions: list[Decision]
     ) -> Storage:
-        return GpuStorage(graph, part, tree, nest, self.gpu.shared_bytes, decisions)
+        return GpuStorage(graph, part, tree, nest, self.gpu.shared_bytes, decisions, self.gpu.halvings)
 
     def hinted(self, kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph:
         return kernels
