@@ -28,6 +28,7 @@ from polyfuse.poly.scheduling.axes import find_axes
 from polyfuse.poly.scheduling.axis_planner import plan, strongly_connected
 from polyfuse.poly.scheduling.isl_scheduler import ScheduleTimeout
 from polyfuse.poly.scheduling.isl_scheduler import schedule as isl_schedule
+from polyfuse.poly.scheduling.own_order import own_order
 
 Scheduler = Literal["auto", "axes", "isl"]
 Partition = Literal["whole", "rules"]
@@ -90,7 +91,7 @@ class LoopFusion:
     def _planner(self, decisions: list[Decision]) -> Callable[[TensorGraph], Tree]:
         def choose(graph: TensorGraph) -> Tree:
             if self.partition == "rules":
-                return sequence([plan_or_isl(graph, part) for part in micro_graphs(graph)])
+                return sequence([_planned(graph, part, schedule_by_isl) for part in micro_graphs(graph)])
             if self.scheduler == "isl":
                 return schedule_by_isl(graph)
             try:
@@ -104,7 +105,7 @@ class LoopFusion:
             except ScheduleTimeout as late:
                 if self.late == "raise":
                     raise
-                # Fusion is an offer: recurrences alone are small enough for isl, the rest stays unfused.
+                # Fusion is an offer.
                 decisions.append(Decision("isl scheduler", graph.name, False, late.diagnostics[0].message))
                 return identity_schedule(graph).tree
 
@@ -113,14 +114,7 @@ class LoopFusion:
 
 def schedule_by_isl(graph: TensorGraph) -> Tree:
     """isl's schedule. Raises ScheduleError for sizes that must be known first, limits, infeasibility."""
-    needed = fixed_sizes_needed(graph)
-    if needed:
-        raise ScheduleError(
-            f"the schedule needs the value of {', '.join(needed)}, which make an index non-affine",
-            code="PF513",
-            span=graph.span,
-            hint="give them to specialize()",
-        )
+    _require_sizes(graph)
     with isl_lock:
         tree = isl_schedule(build_model(graph))
     # isl knows nothing of statements without instances.  They go first: all that can come of one is the
@@ -129,26 +123,42 @@ def schedule_by_isl(graph: TensorGraph) -> Tree:
     return sequence([*(plan(graph, (name,)) for name in missing), tree])
 
 
+def in_own_order(graph: TensorGraph) -> Tree:
+    """Recurrences in their own order, found without isl's scheduler. Raises ScheduleError for sizes that must
+    be known first, and where no such order is found."""
+    _require_sizes(graph)
+    return own_order(graph)
+
+
+def _require_sizes(graph: TensorGraph) -> None:
+    needed = fixed_sizes_needed(graph)
+    if needed:
+        raise ScheduleError(
+            f"the schedule needs the value of {', '.join(needed)}, which make an index non-affine",
+            code="PF513",
+            span=graph.span,
+            hint="give them to specialize()",
+        )
+
+
 def identity_schedule(graph: TensorGraph) -> ScheduledGraph:
     """No fusion: each statement in loops of its own, in dependence order.
 
-    Statements of one recurrence share the loops they must share.
+    Statements of one recurrence share the loops they must share.  isl's scheduler is never asked.
     """
     graph = decompose_argmax(graph)
-    return ScheduledGraph(graph, sequence([plan_or_isl(graph, part) for part in recurrences(graph)]))
+    parts = [_planned(graph, part, in_own_order) for part in recurrences(graph)]
+    return ScheduledGraph(graph, sequence(parts))
 
 
-def plan_or_isl(graph: TensorGraph, part: tuple[str, ...] | None = None) -> Tree:
+def _planned(graph: TensorGraph, part: tuple[str, ...], otherwise: Callable[[TensorGraph], Tree]) -> Tree:
+    """The axis planner's tree of some statements; where it gives up, another scheduler's."""
     try:
         return plan(graph, part)
     except ScheduleError as refused:
         if refused.code != "PF510":
             raise
-        return schedule_by_isl(_subgraph(graph, part) if part else graph)
-
-
-def _subgraph(graph: TensorGraph, part: tuple[str, ...]) -> TensorGraph:
-    return replace(graph, statements=tuple(s for s in graph.statements if s.name in part))
+        return otherwise(replace(graph, statements=tuple(s for s in graph.statements if s.name in part)))
 
 
 def recurrences(graph: TensorGraph) -> list[tuple[str, ...]]:

@@ -41,6 +41,14 @@ def plan(graph: TensorGraph, statements: tuple[str, ...] | None = None) -> Tree:
     return planner.plan(tuple(planner.order), _distinct(axes.edges), frozenset())
 
 
+def loops_of(graph: TensorGraph, name: str, without: frozenset[str]) -> Tree:
+    """A statement that needs itself no more, in its loops but for dims whose values loops outside tell."""
+    statement = graph.statement(name)
+    axes = find_axes(graph, (statement,))
+    planner = _Planner(axes, {name: 0}, {name: statement}, _uses((statement,)))
+    return planner.plan((name,), (), frozenset((name, d) for d in without))
+
+
 def _distinct(edges: Iterable[Edge]) -> tuple[Edge, ...]:
     """One of the edges that the planner cannot tell apart: distances follow from offsets of indices alone."""
     found: dict[object, Edge] = {}

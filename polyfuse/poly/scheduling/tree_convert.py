@@ -181,7 +181,7 @@ def band_members(model: PolyModel, node: isl.ScheduleNode, active: tuple[str, ..
     for k in range(node.band_n_member()):
         exprs = dict(_union_exprs(model, partial.get_union_pw_aff(k)))
         rows = tuple((s, exprs[s]) for s in sorted(active))
-        members.append(Member(_axis_name(rows, k), rows, bool(node.band_member_get_coincident(k))))
+        members.append(Member(axis_name(rows, k), rows, bool(node.band_member_get_coincident(k))))
     return members
 
 
@@ -198,7 +198,7 @@ def _union_exprs(model: PolyModel, union: isl.UnionPwAff) -> list[tuple[str, Ind
     return found
 
 
-def _axis_name(rows: tuple[tuple[str, IndexExpr], ...], position: int) -> str:
+def axis_name(rows: tuple[tuple[str, IndexExpr], ...], position: int) -> str:
     """The most common plain variable of a member, else the variables of its first expression."""
     counts: dict[str, int] = {}
     for _, e in rows:
