@@ -50,11 +50,12 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    nodes_of,
 )
 from polyfuse.ir.powers import ROOTS, has_root
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Expr, Read
+from polyfuse.ir.tensor_graph import Apply, Expr, Read, depends_on
 from polyfuse.source import Span
 
 # --- addresses, and functions that differ in names only ---------------------------------------------------
@@ -362,6 +363,25 @@ class _Function:
         )
 
 
+# Bytes that a thread has on their way while it goes from row to row: with 768 threads of a multiprocessor
+# these are 48 kB (an H200 needs 25 kB all the time), and more copies of a loop take registers.
+BYTES_IN_FLIGHT = 64
+
+
+def rows_in_flight(loop: For) -> int:
+    """Iterations that a thread's loop over rows is unrolled by: compilers put their loads first.
+
+    1 where it loads no vectors of memory anew, or has loops or barriers in it.
+    """
+    inner = [n for n in nodes_of(loop.body) if not isinstance(n, VectorLoad)]
+    plain = all(n.coordinate is Coordinate.VECTOR for n in inner if isinstance(n, For))
+    if not plain or any(isinstance(n, (Barrier, Combine)) for n in inner):
+        return 1
+    loads = [n for n in loop.body if isinstance(n, VectorLoad) and depends_on(*n.indices) & {loop.var}]
+    nbytes = sum(n.dtype.bytes * n.count for n in loads)
+    return max(1, min(4, BYTES_IN_FLIGHT // nbytes)) if nbytes else 1
+
+
 @dataclass(slots=True)
 class CudaPrinter(Printer):
     """The printer of the C family with what a GPU has besides."""
@@ -392,6 +412,8 @@ class CudaPrinter(Printer):
         return self.call(f"pf_power_{kind.name}", [value, str(n)])
 
     def pragma(self, loop: For, indent: str) -> list[str]:
+        if loop.coordinate is Coordinate.SEQ and (factor := rows_in_flight(loop)) > 1:
+            return [f"{indent}#pragma unroll {factor}"]
         if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):
             return []
         known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)

@@ -1,8 +1,8 @@
 """The passes of a GPU over loops, before and after they become what one thread does (`codegen.cuda.spmd`).
 
 `LOOPS` work on the loops of a kernel, the first of them on its statements.  `THREADS` work on those of a
-function whose threads have vectors, before loops over threads go away; `ACCESSES` on what a thread does.  Barriers
-come last (`codegen.cuda.functions`).
+function whose threads have vectors, before loops over threads go away; `ACCESSES` on what a thread does.
+Barriers come last (`codegen.cuda.functions`).
 """
 
 from __future__ import annotations

@@ -252,6 +252,9 @@ def ceil(a: int, b: int) -> int:
 SHORTEST_SHARED = 16
 # Iterations of a sum that a thread takes before it is better split over blocks.
 MOST_STEPS = 128
+# Chunks of a reduction for each multiprocessor: of rows that a block owns, and of columns, where each thread
+# has just a vector of each tensor on its way.
+BLOCKS_OF_ROWS, BLOCKS_OF_COLUMNS = 2, 4
 # Elements of sums of columns that a lane keeps in registers while its warp goes from row to row.
 MOST_SUMS = 64
 
@@ -384,10 +387,8 @@ def _rows(
     """Rows of threads, each with its own iteration of the free loops."""
     rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
-    width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
-    longest = max(extent(graph, m) for m, _ in loops)
-    stepped = _stepped(graph, below, ceil(longest, width), width, gpu)
+    width, lanes = _vectors(graph, below, gpu)
+    stepped = _stepped(graph, below, lanes, width, gpu)
     if stepped is not None:
         blocks, _ = packed(rows, 1)
         tree = band(blocks, spread_innermost(graph, stepped, WARP, width), True)
@@ -395,13 +396,20 @@ def _rows(
         decisions.append(Decision("map", _what(phase), True, how))
         return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
     several = not (isinstance(below, Band) and not has_band(below.child))
-    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu, several)
+    tx, ty = row_shape(lanes, width, prod(trips(graph, rows)), gpu, several)
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
     decisions.append(Decision("map", _what(phase), True, how))
     blocks, rows_of_block = packed(rows, ty)
     spread = spread_innermost(graph, below, tx, width)
     return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic)
+
+
+def _vectors(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> tuple[int, int]:
+    """(elements of a vector, vectors of the longest row) of the loops that threads share."""
+    loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
+    width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
+    return width, ceil(max(extent(graph, m) for m, _ in loops), width)
 
 
 def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTarget) -> Tree | None:
@@ -419,7 +427,7 @@ def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTa
     (rows,) = loops
     step, names = rows.members[0], statements(rows)
     sums = racing(graph, step, names)
-    kept = sum(_elements(graph, n, lanes, width) for n in sums)
+    kept = _sums_of_columns(graph, rows, step, lanes, width)
     fits = lanes <= WARP * ROUNDS_OF_A_WARP and kept <= MOST_SUMS and lanes > WARP // 2
     own = all(isinstance(step.of(n), IVar) and not graph.statement(n).accumulate for n in names)
     spread = all(spreads(graph, b) for b in innermost(rows))
@@ -441,9 +449,15 @@ def _kept_inside(graph: TensorGraph, names: tuple[str, ...]) -> bool:
     return True
 
 
-def _elements(graph: TensorGraph, name: str, lanes: int, width: int) -> int:
-    """Elements of a sum that each lane of a warp keeps."""
-    return ceil(lanes, WARP) * width if len(graph.statement(name).write) > 1 else 1
+def _sums_of_columns(graph: TensorGraph, below: Tree, step: Member, lanes: int, width: int) -> int:
+    """Elements of sums over the rows of a loop that each lane of a warp keeps."""
+    kept = 0
+    for b in innermost(below):
+        for n in racing(graph, step, statements(b)):
+            along = set(variables(b.members[-1].of(n)))
+            whole = along <= {i.name for i in graph.statement(n).write if isinstance(i, IVar)}
+            kept += ceil(lanes, WARP) * width if whole else 1
+    return kept
 
 
 # --- points: each thread has its own iterations -------------------------------------------------------------
@@ -574,17 +588,29 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
         width = _width(graph, _axis(graph, phase.members[:free], names), names, gpu) if free else 1
         found = _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
         # Each thread has a vector of sums: more chunks keep them all busy.
-        return found and _chunks(graph, loop, names, 1, rows // (gpu.threads * width), gpu, SHORTEST_SHARED)
+        rows //= gpu.threads * width
+        return found and _chunks(graph, loop, names, 1, rows, gpu, SHORTEST_SHARED, BLOCKS_OF_COLUMNS)
     # Loops around the one that threads share are split first: what they share stays whole.
     outer = shared.members[free:] if has_band(shared.child) else shared.members[free:-1]
+    below = band(list(shared.members[free:]), shared.child, shared.permutable)
     for loop in outer:
-        found = _chunks(graph, loop, names, 1, rows, gpu)
+        found = _chunks(graph, loop, names, 1, rows, gpu, blocks=_blocks(graph, below, gpu))
         if found is not None:
             return found
     if has_band(shared.child) or not shared.members[free:]:
         return None
     loop = shared.members[-1]
     return _chunks(graph, loop, names, gpu.threads * vector_width(graph, loop, names), rows, gpu)
+
+
+def _blocks(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> int:
+    """Blocks of a multiprocessor: one where the sums of columns of its warps fill the registers."""
+    if not isinstance(below, Band) or len(below.members) != 1:
+        return BLOCKS_OF_ROWS
+    width, lanes = _vectors(graph, below, gpu)
+    kept = _sums_of_columns(graph, below, below.members[0], lanes, width)
+    full = lanes <= WARP * ROUNDS_OF_A_WARP and MOST_SUMS // 2 < kept <= MOST_SUMS
+    return 1 if full else BLOCKS_OF_ROWS
 
 
 def _chunks(
@@ -595,8 +621,12 @@ def _chunks(
     rows: int,
     gpu: GpuTarget,
     shortest: int = 1,
+    blocks: int = BLOCKS_OF_ROWS,
 ) -> _Split | None:
-    """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel."""
+    """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel.
+
+    `blocks`: chunks that are wanted for each multiprocessor.
+    """
     span = span_of(graph, loop)
     reductions = racing(graph, loop, names)
     if span is None or rows >= gpu.sms or not loop.coincident or not reductions:
@@ -605,7 +635,7 @@ def _chunks(
         return None
     each = max(1, volume(graph, names) // max(1, len(span)))
     least = ceil(gpu.least, each)  # a block must have some work
-    wanted = ceil(2 * gpu.sms, max(1, rows))
+    wanted = ceil(blocks * gpu.sms, max(1, rows))
     chunk = ceil(max(least, shortest, ceil(len(span), wanted)), unit) * unit
     chunks = ceil(len(span), chunk)
     return _Split(loop, reductions, chunk, chunks, span.start) if chunks > 1 else None

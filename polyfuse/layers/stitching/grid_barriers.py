@@ -349,6 +349,8 @@ def _is_parallel(k: Kernel) -> bool:
 
 # Registers are given to threads in multiples of this.
 UNIT = 8
+# Elements that a thread keeps, beyond which compilers need a quarter of them for addresses and loads besides.
+MANY_KEPT = 64
 MOST_BLOCKS = 32
 
 
@@ -386,6 +388,7 @@ def registers(kernel: Kernel) -> int:
         for b in kernel.buffers
         if b.scope in (Scope.REGISTER, Scope.LOCAL)
     )
+    kept += kept // 4 if kept > MANY_KEPT else 0
     widest = max(map(_words, kernel.buffers), default=1)
     return -(-(BASE_REGISTERS * widest + kept) // UNIT) * UNIT
 
