@@ -1,6 +1,7 @@
 """Gather what a GPU machine without a network needs: `python -m gpu.pack` (`make gpu-pack`).
 
-    build/gpu-pack/wheels/*.whl      what polyfuse and the tests need, for Python 3.12 on x86-64 Linux
+    build/gpu-pack/wheels/*.whl      what polyfuse and the tests need, for Python 3.12 on x86-64 Linux, and
+                                     kernels of others to be timed beside
     build/gpu-pack/sdist/*.tar.gz    PyCUDA's sources, where its wheel could not be built
     build/gpu-pack/manifest.json     size and SHA-256 of each file
 
@@ -30,6 +31,8 @@ MANIFEST = "manifest.json"
 LIMIT_MIB = 50
 PYTHON = "3.12"
 PYCUDA = "pycuda>=2025.1"
+PEERS = ("liger-kernel>=0.5",)
+"""Timed beside polyfuse. Pure Python; what they need themselves, PyTorch and Triton, is there."""
 TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100")
 PLATFORMS = (
     *(f"manylinux_2_{n}_x86_64" for n in range(28, 4, -1)),
@@ -67,6 +70,7 @@ def gather(folder: Path, earlier: Path | None) -> str:
     """Fill a folder; returns what became of PyCUDA. `earlier`: a pack whose PyCUDA wheel is used again."""
     wheels = folder / "wheels"
     pip("download", *for_target(), "--dest", str(wheels), *dependencies(), *TOOLS)
+    pip("download", "--no-deps", *for_target(), "--dest", str(wheels), *PEERS)
     with TemporaryDirectory() as scratch:
         pip("download", "--no-deps", "--no-binary=pycuda", "--dest", scratch, PYCUDA)
         (sources,) = Path(scratch).iterdir()
