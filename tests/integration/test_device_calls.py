@@ -290,6 +290,7 @@ def test_memory_that_is_written_lies_apart(driver: EmulatingDriver, torch: Torch
     assert short(f, both[:4], both[4:]) is None
     assert short(f, both[:4], both[3:7]) is NotImplemented
     assert short(f, both[:4], both[:4]) is NotImplemented
+    assert short(f, both[3:7], both[:4]) is NotImplemented
     before = both.elements.copy()
     f(both[:4], both[2:6])
     np.testing.assert_array_equal(both.elements[:4], before[:4] - before[2:6])
@@ -364,6 +365,20 @@ def test_exceptions_of_arrays_leave_it_to_the_long_way(driver: EmulatingDriver, 
     x.data_ptr = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         short(f, x, y)
+
+
+def test_results_that_are_no_memory(driver: EmulatingDriver, torch: Torch) -> None:
+    """As in a mode of torch that makes other tensors than usual."""
+    f, x, y = compiled(AXPY), tensor(driver, grid(3)), tensor(driver, grid(3))
+    f(x, y)
+    usual = torch.empty
+    kind = type("Fake", (Tensor,), {})
+    torch.empty = lambda *a, **b: kind(usual(*a, **b).elements, x.base)  # type: ignore[method-assign]
+    driver.calls.clear()
+    assert short(f, x, y) is NotImplemented and not driver.launches
+    with pytest.raises(ArgumentError) as refused:
+        f(x, y)
+    assert refused.value.code == "PF421"
 
 
 def test_checked_builds_go_the_long_way(driver: EmulatingDriver, torch: Torch) -> None:

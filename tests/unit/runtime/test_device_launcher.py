@@ -174,13 +174,19 @@ def test_threads_without_a_context(native: NativeDriver) -> None:
 
 
 def test_children_of_a_fork_go_the_long_way(native: NativeDriver) -> None:
-    x = on(native, X)
-    short, _ = learnt(helpers.scale_code(), native, {"x": x, "a": 2.0}, ("y",))
+    x, y = on(native, X), on(native, X)
+    given = {"x": x, "a": 2.0, "y": y}
+    short, executable = learnt(helpers.scale_code(), native, given)
+    arrays = {"x": x.device_view, "a": np.float32(2), "y": y.device_view}
+    family = array_family([x, y], executable.memory)
+    assert family is not None
+    bound = bound_call(executable, family, given, {}, arrays, executable.prepare(arrays), None)
+    assert bound is not None
     child = os.fork()
     if not child:
-        os._exit(0 if short.call((x, 2.0)) is NotImplemented else 1)
+        os._exit(0 if short.call((x, 2.0, y)) is bound() is NotImplemented else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert short.call((x, 2.0)) is not NotImplemented
+    assert short.call((x, 2.0, y)) is None and bound() is None
 
 
 def test_without_a_launcher_calls_go_the_long_way(
