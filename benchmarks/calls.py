@@ -27,9 +27,9 @@ from unittest import mock
 import numpy as np
 
 import polyfuse as pf
-from polyfuse.driver import targets
+from polyfuse.driver import spills, targets
 from polyfuse.runtime.cuda import compiler, executable, open
-from polyfuse.runtime.cuda.compiler import Cubin
+from polyfuse.runtime.cuda.compiler import CudaCompiler, Cubin
 from polyfuse.runtime.cuda.driver import Entries
 from polyfuse.runtime.cuda.driver_recording import RecordingDriver
 from polyfuse.runtime.cuda.memory import DeviceMemory
@@ -213,7 +213,8 @@ def no_gpu() -> Iterator[NullDriver]:
     patches += [
         mock.patch.object(executable, "compile_cuda", compiled),
         mock.patch.object(open, "cuda_available", lambda: True),
-        mock.patch.object(compiler, "find_cuda_compiler", lambda: None),
+        mock.patch.object(compiler, "find_cuda_compiler", lambda: CudaCompiler("nvcc", "none", "a stand-in")),
+        mock.patch.object(spills, "spilled", lambda *_: {}),
         mock.patch.object(targets, "_usable", {}),
         mock.patch.dict(sys.modules, {"torch": StandInTorch(driver)}),
     ]
