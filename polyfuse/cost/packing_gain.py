@@ -21,7 +21,7 @@ from typing import Protocol
 
 from polyfuse.cost.cpu_device import CpuDevice
 from polyfuse.cost.figures import KernelEstimate, joined
-from polyfuse.cost.gpu_time import IN_FLIGHT, ROUND_TRIP_S
+from polyfuse.cost.gpu_time import ROUND_TRIP_S
 from polyfuse.cost.machines import Machine
 from polyfuse.ir.kernel import Kernel, Scope
 
@@ -211,7 +211,7 @@ def at_once(part: Kernel, threads: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A part: bytes moved; its blocks with the threads of each; bytes that one load of a thread gets."""
+    """A part: bytes moved; its blocks with the threads of each; bytes that a thread has on their way."""
 
     nbytes: float
     blocks: float
@@ -228,7 +228,7 @@ class Work:
         return self.nbytes / blocks * times
 
     def _rate(self, blocks: float, bandwidth: float) -> float:
-        return min(bandwidth, blocks * self.threads * self.load * IN_FLIGHT / ROUND_TRIP_S)
+        return min(bandwidth, blocks * self.threads * self.load / ROUND_TRIP_S)
 
     def crowded(self, at_once: int) -> Work:
         """With so many of its blocks in one."""

@@ -15,12 +15,12 @@ Sources: AStitch (ASPLOS'22) sections 3.2 and 4.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from polyfuse.cost.gpu_time import BASE_REGISTERS
-from polyfuse.cost.nests import nests
+from polyfuse.cost.nests import Nest, nests
 from polyfuse.cost.packing_gain import Choice, Work, at_once, joint_work
 from polyfuse.decisions import Decision
 from polyfuse.ir import kernel
@@ -198,6 +198,10 @@ REGISTERS, FEW_REGISTERS = 64, 32
 # more, as code generation knows no device.  What combining may need besides.
 SHARED_OF_ALL = 96 * 1024
 SCRATCH = 8 * 1024
+# Loads of a thread's loop that are on their way side by side, and how much smaller than the largest a tensor is
+# that caches keep.
+MOST_IN_FLIGHT = 4
+SMALL = 16
 
 
 def join_kernels(
@@ -292,13 +296,23 @@ def _threads(parts: Sequence[Kernel]) -> int:
 
 def _work(p: Kernel) -> Work:
     """What a kernel whose sizes are known moves, and on how many blocks."""
-    nbytes, load = 0, 1
-    read = {r.tensor for s in p.graph.statements for r in statement_reads(s)}
-    for b in p.arguments:
-        nbytes += 0 if sizes(b.elements) else evaluate(product(b.shape), {}) * b.dtype.bytes
-        load = max(load, b.dtype.bytes) if b.tensor in read else load
-    blocks = max((n.block_count for n in nests(p)), default=1.0)
-    return Work(nbytes, blocks, prod(p.threads), load * p.vector)
+    nbytes = {
+        b.tensor: 0 if sizes(b.elements) else evaluate(product(b.shape), {}) * b.dtype.bytes
+        for b in p.arguments
+    }
+    found = nests(p)
+    blocks = max((n.block_count for n in found), default=1.0)
+    load = max((_in_flight(n, nbytes) for n in found), default=1.0)
+    return Work(sum(nbytes.values()), blocks, prod(p.threads), load)
+
+
+def _in_flight(n: Nest, nbytes: Mapping[str, int]) -> float:
+    """Bytes that a thread has on their way in a nest: a vector of each large tensor for each round of a row."""
+    large = max(nbytes.values(), default=0) / SMALL
+    width = max(1, n.kernel.vector)
+    each = sum(a.item * width for a in n.accesses if not a.written and nbytes.get(a.tensor, 0) > large)
+    rounds = n.count(Coordinate.ROUND) if n.count(Coordinate.ROUND) > 1 else n.count(Coordinate.SEQ)
+    return max(1.0, each * min(rounds, MOST_IN_FLIGHT))
 
 
 # --- kernels of a CPU -------------------------------------------------------------------------------------
