@@ -37,7 +37,20 @@ class Linear:
         return Linear(tuple((a, c) for a, c in self.terms if a != atom), self.constant)
 
     def divisible(self, by: int) -> bool:
-        return self.constant % by == 0 and all(c % by == 0 for _, c in self.terms)
+        plain = self._modulo(by)
+        return plain.constant % by == 0 and all(c % by == 0 for _, c in plain.terms)
+
+    def _modulo(self, by: int) -> Linear:
+        """The same modulo `by`: of  c * (a % m)  only  c * a  is left where `by` divides  c * m."""
+        total: IndexExpr = IConst(self.constant)
+        for atom, c in self.terms:
+            match atom:
+                case IBin("%", top, IConst(m)) if c * m % by == 0:
+                    atom = top
+                case _:
+                    pass
+            total = binary("+", total, binary("*", atom, c))
+        return linear(total)
 
     def expr(self) -> IndexExpr:
         total: IndexExpr = IConst(0)
@@ -132,6 +145,26 @@ def simplify(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
             return _extreme(op, simplify(left, ranges), simplify(right, ranges), ranges)
         case IBin("+" | "-" | "*" as op, left, right):
             return linear(binary(op, simplify(left, ranges), simplify(right, ranges))).expr()
+        case _:
+            return e
+
+
+def rising(e: IndexExpr) -> IndexExpr:
+    """An equal expression with remainders of what grows, which are cheap where it is never negative.
+
+    6 - 2 * ((3 - c1) % 4)    becomes    2 * (c1 % 4)
+    """
+    match e:
+        case IBin("%", left, IConst(m)) if m > 0:
+            top = linear(rising(left))
+            if not top.terms or any(c > 0 for _, c in top.terms):
+                return binary("%", top.expr(), m)
+            up = Linear(tuple((a, -c) for a, c in top.terms), (-top.constant - 1) % m)
+            return m - 1 - binary("%", up.expr(), m)
+        case IBin("+" | "-" | "*" as op, left, right):
+            return linear(binary(op, rising(left), rising(right))).expr()
+        case IBin(op, left, right):
+            return binary(op, rising(left), rising(right))
         case _:
             return e
 

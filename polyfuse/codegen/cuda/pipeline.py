@@ -8,6 +8,7 @@ Barriers come last (`codegen.cuda.functions`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
@@ -36,6 +37,13 @@ def _with_forms(x: Loops, kernel: Kernel, cx: PassContext) -> Loops:
     return replace(x, kernel=kernel)
 
 
+from polyfuse.ir.index_expr import IConst
+from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.linear import rising
+from polyfuse.ir.loop_ir import Block, For, Node, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
+
+
 def _check_shared_updates(x: Loops, cx: PassContext) -> Loops:
     """Raises ScheduleError PF536."""
     if (lost := uncombined(x.kernel, x.block)) is not None:
@@ -51,6 +59,18 @@ def _vector_accesses(x: Loops, cx: PassContext) -> Loops:
     return replace(x, block=block)
 
 
+def _rising_bounds(kernel: Kernel, block: Block, cx: PassContext) -> Block:
+    def loop(n: Node) -> Node:
+        return replace(n, lower=rising(n.lower), upper=rising(n.upper)) if _counted_from(n) else n
+
+    return map_nodes(block, loop)
+
+
+def _counted_from(n: Node) -> TypeGuard[For]:
+    """Does a loop over a row begin where remainders say (`layers.mapping.gpu_row_alignment`)?"""
+    return isinstance(n, For) and n.coordinate is Coordinate.ROUND and not isinstance(n.lower, IConst)
+
+
 LOOPS = Pipeline(
     "loops",
     (
@@ -64,7 +84,14 @@ LOOPS = Pipeline(
             "functions, quotients and roots of f32 are as exact as the reference asks for",
             _approximate_functions,
         ),
-        *COMMON,
+        COMMON[0],
+        Pass(
+            "rising-bounds",
+            "bounds of loops over rows are remainders of what grows",
+            on_block(_rising_bounds),
+            False,
+        ),
+        *COMMON[1:],
         Pass("check-shared-updates", "all that threads add up comes together", _check_shared_updates, False),
         Pass(
             "wide-accumulators:columns",

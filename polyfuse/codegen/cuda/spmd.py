@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.index_ranges import at_most
+from polyfuse.codegen.cuda.partial_vectors import PartialVector
 from polyfuse.codegen.cuda.pipeline import ACCESSES, THREADS
 from polyfuse.codegen.function import Task
 from polyfuse.codegen.passes import Loops, PassContext
@@ -280,13 +281,31 @@ class Spmd:
                 self._learn(node)
                 return (replace(node, body=self.block(node.body, threaded, rowed)),)
             case If(cond, then, other):
-                return (If(cond, self.block(then, threaded, rowed), self.block(other, threaded, rowed)),)
+                return self.branch(
+                    cond, self.block(then, threaded, rowed), self.block(other, threaded, rowed)
+                )
             case Store() | Update() if self.in_memory(node.buffer):
                 return self.once(node, threaded, rowed)
             case Combine():
                 return self.combine(node)
             case _:
                 return (node,)
+
+    def branch(self, cond: Expr, then: Block, other: Block) -> Block:
+        """Without the parts of a condition that always hold."""
+        asked = self.asked(cond)
+        if other and asked:
+            return (If(_all(asked), then, other),)
+        return guarded(asked, then)
+
+    def asked(self, cond: Expr) -> list[Expr]:
+        match cond:
+            case Apply("and", (left, right)):
+                return [*self.asked(left), *self.asked(right)]
+            case Apply("le" | "lt" as op, (IndexValue(left, a), IndexValue(right, b))) if a is b is I64:
+                return self.holds(op, left, right)
+            case _:
+                return [cond]
 
     def in_memory(self, buffer: str) -> bool:
         b = self.kernel.find(buffer)
@@ -359,9 +378,22 @@ class Spmd:
             if high is None
             else as_index(max(low[0] // step if low else 0, -(-high[1] // step)))
         )
+        whole = _whole_rounds(low, high, step) if low is not None and low[0] < low[1] else None
+        if whole is None or not isinstance(first, IConst) or not isinstance(last, IConst):
+            return self.some_rounds(loop, name, first, last, rowed)
+        # All elements of the rounds in the middle exist, so that only the first and the last ask for them.
+        ends = sorted({first.value, last.value, *whole})
+        parts = zip(ends, ends[1:], ("", "m", "z"), strict=False)
+        return tuple(
+            n for a, b, x in parts for n in self.some_rounds(loop, name + x, as_index(a), as_index(b), rowed)
+        )
+
+    def some_rounds(self, loop: For, name: str, first: IndexExpr, last: IndexExpr, rowed: bool) -> Block:
+        """The rounds first .. last of a shared loop."""
+        width = self.kernel.vector
         head = For(name, first, last, 1, (), Coordinate.ROUND)
         self._learn(head)
-        start = simplify(IVar(name) * step + TX * width, self.ranges)
+        start = simplify(IVar(name) * (self.tx * width) + TX * width, self.ranges)
         body = self.elements(loop, start, width, rowed)
         if isinstance(first, IConst) and last == first + 1:
             return substituted(body, {name: first})
@@ -384,8 +416,18 @@ class Spmd:
         if linear(loop.lower).divisible(width) and linear(loop.upper).divisible(width):
             whole = self.within(start, loop.lower, loop.upper)
             return guarded(whole, (vector,))
-        masked = replace(vector, body=guarded(self.within(one, loop.lower, loop.upper), body))
-        return (If(_all(whole), (vector,), (masked,)),) if whole else (vector,)
+        if not whole:
+            return (vector,)
+        inside = self.within(one, loop.lower, loop.upper)
+        partial = PartialVector(self.kernel, self.cx.strided, name, width, _all(inside), self.cx.numbers)
+        if (anyway := partial.block(body)) is not None:
+            some = [
+                *self.holds("lt", loop.lower, binary("+", start, width)),
+                *self.holds("lt", start, loop.upper),
+            ]
+            return guarded(some, (replace(vector, body=anyway),))
+        masked = replace(vector, body=guarded(inside, body))
+        return (If(_all(whole), (vector,), (masked,)),)
 
     def vector(self, loop: For, threaded: bool, rowed: bool) -> Block:
         """A loop over the elements of a vector."""
@@ -556,6 +598,13 @@ def uncombined_error(lost: Update) -> ScheduleError:
     """PF536: an update that nothing would combine."""
     message = f"threads share a loop that updates '{lost.buffer}', and each would keep a part of it"
     return ScheduleError([Diagnostic("PF536", message, hint="compile it with fewer layers")])
+
+
+def _whole_rounds(low: Range, high: Range | None, step: int) -> tuple[int, int] | None:
+    """The rounds of `step` iterations that are all there, wherever in its range a loop begins; None if
+    there are none."""
+    found = (-(-low[1] // step), high[0] // step) if high is not None else (0, 0)
+    return found if found[0] < found[1] else None
 
 
 def _identity(node: Combine) -> Const:

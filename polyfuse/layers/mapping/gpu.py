@@ -26,6 +26,7 @@ from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
+from polyfuse.layers.mapping.gpu_row_alignment import Starts, row_starts
 from polyfuse.layers.mapping.nests import (
     Nest,
     contiguity,
@@ -395,14 +396,19 @@ def _rows(
         how = f"a warp owns a row, the {gpu.threads // WARP} of a block share the rows, vectors of {width}"
         decisions.append(Decision("map", _what(phase), True, how))
         return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
+    starts: Starts = {}
+    if gpu.vector is None:
+        width, starts = row_starts(graph, phase, loops, width)
+    longest += width - 1 if starts else 0
     several = not (isinstance(below, Band) and not has_band(below.child))
     tx, ty = row_shape(lanes, width, prod(trips(graph, rows)), gpu, several)
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
+    how += ", from the aligned place before the row on" if starts else ""
     decisions.append(Decision("map", _what(phase), True, how))
     blocks, rows_of_block = packed(rows, ty)
     spread = spread_innermost(graph, below, tx, width)
-    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic)
+    return Nest(band([*blocks, *rows_of_block], spread, True), (tx, ty), width, atomic, starts=starts)
 
 
 def _vectors(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> tuple[int, int]:

@@ -91,6 +91,7 @@ def cache_rows(
         length = _length(graph, nest.tree, row)
         if length is None:
             continue
+        length += nest.lead
         dtype = graph.tensor(row.tensor).dtype
         rounds = ceil(length, nest.threads[0] * nest.vector)
         mine = rounds * nest.vector
@@ -138,7 +139,8 @@ def _wanted(graph: TensorGraph, nest: Nest) -> list[Need]:
         loops = [d for d in written[0].dims if d.name in dims]
         if len(loops) != 1 or IVar(loops[0].name) not in written[0].write:
             continue
-        count = ceil(extent(graph, _loop(written[0], loops[0])), nest.threads[0] * nest.vector) * nest.vector
+        length = extent(graph, _loop(written[0], loops[0])) + nest.lead
+        count = ceil(length, nest.threads[0] * nest.vector) * nest.vector
         if count <= LARGEST_LOCAL:
             size = words(t.dtype.bytes, count)
             names = (s.name for s in written)
@@ -289,7 +291,8 @@ def _cached(graph: TensorGraph, nest: Nest, row: _Row) -> tuple[TensorGraph, Nes
         changed.append(renamed(s) if s.name in row.readers else s)
     # First of all tensors: it gets its place before temporaries, as `cache_rows` counts on.
     graph = replace(graph, statements=tuple(changed), tensors=(tensor, *graph.tensors))
-    return graph, replace(nest, tree=_with_copy(nest.tree, row.first.name, name))
+    starts = {**nest.starts, name: nest.starts[row.first.name]} if nest.starts else nest.starts
+    return graph, replace(nest, tree=_with_copy(nest.tree, row.first.name, name), starts=starts)
 
 
 def _with_copy(tree: Tree, first: str, copy: str) -> Tree:

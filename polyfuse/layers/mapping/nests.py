@@ -6,8 +6,8 @@ run along it in one loop and jump in that of the lanes (`Lanes`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from polyfuse.cost.extents import extents
@@ -37,7 +37,8 @@ from polyfuse.ir.tensor_graph import (
 @dataclass(frozen=True, slots=True)
 class Nest:
     """`threads` (x, y), `vector` and `owners` are those of `ir.kernel.Kernel`; statements in `atomic` update
-    memory that other threads update as well; `shared` are rows that are to stay in shared memory."""
+    memory that other threads update as well; `shared` are rows that are to stay in shared memory; `starts` is
+    where the rows of statements begin (`layers.mapping.gpu_row_alignment`)."""
 
     tree: Tree
     threads: tuple[int, int] = (1, 1)
@@ -45,6 +46,12 @@ class Nest:
     atomic: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     owners: Owners | None = None
+    starts: Mapping[str, tuple[str, IndexExpr]] = field(default_factory=dict)
+
+    @property
+    def lead(self) -> int:
+        """Elements that rows may be longer by as they are counted from an aligned place."""
+        return self.vector - 1 if self.starts else 0
 
 
 def racing(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -261,13 +268,13 @@ def vector_width(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
                 return 1
     if not found:
         return 1
-    width = _elements_of_access(graph, tuple(dict.fromkeys(t for t, _ in found)))
+    width = access_elements(graph, tuple(dict.fromkeys(t for t, _ in found)))
     while width > 1 and not all(base.divisible(width) for _, base in found):
         width //= 2
     return width
 
 
-def _elements_of_access(graph: TensorGraph, tensors: tuple[str, ...]) -> int:
+def access_elements(graph: TensorGraph, tensors: tuple[str, ...]) -> int:
     """Elements of the type that most bytes of these tensors are of, in one access."""
     outside = [graph.tensor(t) for t in tensors if graph.tensor(t).role is not Role.TEMP]
     each = outside or [graph.tensor(t) for t in tensors]

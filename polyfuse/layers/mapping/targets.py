@@ -22,6 +22,7 @@ from polyfuse.layers.contractions.factors import Contraction
 from polyfuse.layers.mapping import cpu
 from polyfuse.layers.mapping import gpu as gpu_mapping
 from polyfuse.layers.mapping.cpu_storage import CpuStorage, Extents, crossing
+from polyfuse.layers.mapping.gpu_row_alignment import align_rows
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
 from polyfuse.layers.mapping.gpu_storage import GpuStorage
 from polyfuse.layers.mapping.loop_alignment import align_loops
@@ -149,6 +150,7 @@ class GpuMapping:
         graph, nests = gpu_mapping.map_phase(graph, part, self.gpu, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, self.gpu, decisions)
+            graph = align_rows(graph, nests[k])
         return graph, nests
 
     def crossing(

@@ -1,0 +1,107 @@
+"""Vectors of which only some elements exist are read as a whole, and the others count for nothing.
+
+    for v in 0..8: if low <= h + v < high: acc += f(x[h + v])
+becomes
+    for v in 0..8: a = x[h + v]; b = f(a); acc += b if low <= h + v < high else 0
+
+So no thread of a warp has another way than its neighbours, and the elements come by one access.  If a tensor
+is a whole number of vectors, an aligned vector that has one of its elements has no others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from polyfuse.codegen.analysis.accesses import plain
+from polyfuse.ir.identity import identity
+from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.linear import flat
+from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Read, Select, map_expr, reads
+
+_OWN = (Scope.REGISTER, Scope.LOCAL)
+
+
+@dataclass(slots=True)
+class PartialVector:
+    """`lane` is the loop over the `width` elements of a vector; the element exists where `inside` holds."""
+
+    kernel: Kernel
+    strided: frozenset[str]
+    lane: str
+    width: int
+    inside: Expr
+    numbers: itertools.count[int]
+    before: dict[Read, Declare] = field(default_factory=dict)
+
+    def block(self, body: Block) -> Block | None:
+        """What is done for an element, whether it exists or not; None where that cannot be."""
+        made: list[Node] = []
+        for node in body:
+            found = self.node(node)
+            if found is None:
+                return None
+            made += found
+        return (*self.before.values(), *made)
+
+    def node(self, node: Node) -> Block | None:
+        match node:
+            case Declare(value=value, count=0) if value is not None:
+                read = self.hoisted(value)
+                return None if read is None else (replace(node, value=read),)
+            case Declare(value=None):
+                return (node,)
+            case Store(buffer, _, value) if self.own(buffer):
+                read = self.hoisted(value)
+                return None if read is None else (replace(node, value=read),)
+            case Update(buffer, _, op, value, False) if self.own(buffer):
+                read = self.hoisted(value)
+                if read is None:
+                    return None
+                name, dtype = f"%p{next(self.numbers)}", value.dtype
+                found, nothing = Read(name, (), dtype), Const(identity(op, dtype), dtype)
+                chosen = Select(self.inside, found, nothing, dtype)
+                return Declare(name, dtype, read), replace(node, value=chosen)
+            case _:
+                return None
+
+    def own(self, buffer: str) -> bool:
+        b = self.kernel.find(buffer)
+        return b is None or b.scope in _OWN
+
+    def hoisted(self, e: Expr) -> Expr | None:
+        """The expression with what it reads from memory in scalars; None if it must not be read."""
+        if not all(self.own(r.tensor) or self.whole(r) for r in reads(e)):
+            return None
+
+        def scalar(x: Expr) -> Expr:
+            if not isinstance(x, Read) or self.own(x.tensor):
+                return x
+            if x not in self.before:
+                self.before[x] = Declare(f"%p{next(self.numbers)}", x.dtype, x)
+            return Read(self.before[x].name, (), x.dtype)
+
+        return map_expr(e, scalar)
+
+    def whole(self, r: Read) -> bool:
+        """Is all of an aligned vector in memory that nothing writes meanwhile?"""
+        b = self.kernel.find(r.tensor)
+        if b is None or b.scope is not Scope.ARGUMENT or r.tensor in self.strided:
+            return False
+        graph = self.kernel.graph
+        if any(r.tensor in (s.target, graph.tensor(s.target).alias) for s in graph.statements):
+            return False
+        if any(isinstance(i, EXPR_TYPES) for i in r.indices):
+            return False
+        where, lane = flat(plain(r.indices), b.extents), IVar(self.lane)
+        if all(self.lane not in variables(atom) for atom, _ in where.terms):
+            return True
+        elements = [d.value for d in b.extents if isinstance(d, IConst)]
+        tiled = len(elements) == len(b.extents) and prod(elements) % self.width == 0
+        rest = where.without(lane)
+        return (
+            tiled and where.factor(lane) == 1 and self.lane not in rest.hidden and rest.divisible(self.width)
+        )
