@@ -18,7 +18,11 @@ from polyfuse.codegen.transforms.precision import short_functions
 from polyfuse.codegen.transforms.scalar_replacement import uncombined
 from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
+from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.linear import rising
+from polyfuse.ir.loop_ir import Block, For, Node, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
 
 
 def _short_functions(x: Loops, cx: PassContext) -> Loops:
@@ -35,13 +39,6 @@ def _with_forms(x: Loops, kernel: Kernel, cx: PassContext) -> Loops:
         return x
     cx.note_forms(forms_of(kernel))
     return replace(x, kernel=kernel)
-
-
-from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.linear import rising
-from polyfuse.ir.loop_ir import Block, For, Node, map_nodes
-from polyfuse.ir.schedule_tree import Coordinate
 
 
 def _check_shared_updates(x: Loops, cx: PassContext) -> Loops:

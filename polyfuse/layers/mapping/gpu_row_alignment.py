@@ -3,9 +3,9 @@
     x: bf16[T, 30522]     B(t)B(h in 0..30522)(sum: x[t, h])                  begins at any even element
     becomes               B(t)B(h in s..30522 + s)(sum: x[t, h - s])          with s = (2 t) % 8
 
-Where h is a multiple of 8, so is the place of x[t, h - s]; only the first vector of a row and the last are not
-whole.  All that lies along the row must begin at one distance from an aligned place.  What threads keep of a
-row is kept at h, in arrays that are longer by a vector.
+Where h is a multiple of 8, so is the place of x[t, h - s]; only the first and the last vector of a row are
+not whole.  All that lies along the row must begin at one distance from an aligned place.  What threads keep
+of a row is kept at h, in arrays that are longer by a vector.
 """
 
 from __future__ import annotations
