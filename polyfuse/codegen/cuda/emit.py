@@ -36,6 +36,7 @@ from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.passes import PassContext
 from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.contraction import MatrixProduct
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
@@ -327,10 +328,9 @@ class _Function:
                 lines.append(f"  PF_DYNAMIC({b.dtype.c_name}, {where});")
             elif b.scope is Scope.SHARED:
                 lines.append(f"  PF_SHARED({b.dtype.c_name}, b_{b.tensor}, {count});")
-            elif b.scope is Scope.LOCAL and homes[b.tensor] is not b:
-                lines.append(f"  {b.dtype.c_name} (&b_{b.tensor})[{count}] = b_{homes[b.tensor].tensor};")
             elif b.scope is Scope.LOCAL:
-                lines.append(f"  {b.dtype.c_name} b_{b.tensor}[{count}];")
+                home = homes[b.tensor].tensor
+                lines.append(f"  {thread_array(b.dtype, f'b_{b.tensor}', count, f'b_{home}')};")
         return lines
 
     def decode(self, printer: CudaPrinter) -> list[str]:
@@ -361,6 +361,16 @@ class _Function:
         return GridLaunch(
             self.name, kernel.name, blocks, kernel.threads, shared, arguments, together, dynamic
         )
+
+
+def thread_array(dtype: DType, name: str, count: int, home: str) -> str:
+    """The declaration of an array of a thread: elements of 16 bits are two in a register. `home`: the array
+    whose place it has."""
+    if dtype.bytes == 2 and count > 1:
+        kind = f"pf_packed<{dtype.c_name}, {count}>"
+        return f"{kind} {name}" if home == name else f"{kind}& {name} = {home}"
+    kind = dtype.c_name
+    return f"{kind} {name}[{count}]" if home == name else f"{kind} (&{name})[{count}] = {home}"
 
 
 # Bytes that a thread has on their way while it goes from row to row: with 768 threads of a multiprocessor

@@ -31,6 +31,20 @@ template <class T, int N> struct pf_vec {
   __device__ __forceinline__ const T& operator[](int i) const { return v[i]; }
 };
 
+// A thread's array of elements of 16 bits, two in a register; as above, every index is known.
+template <class T> struct pf_half_at {
+  unsigned& w;
+  const int odd;
+  __device__ __forceinline__ operator T() const { return (T)(odd ? w >> 16 : w); }
+  __device__ __forceinline__ void operator=(T value) {
+    w = odd ? (w & 0xffffu) | (unsigned)(unsigned short)value << 16 : (w & 0xffff0000u) | (unsigned short)value;
+  }
+};
+template <class T, int N> struct pf_packed {
+  unsigned w[(N + 1) / 2];
+  __device__ __forceinline__ pf_half_at<T> operator[](int i) { return {w[i / 2], i % 2}; }
+};
+
 #ifndef PF_EMULATE
 #define PF_IN(T) const T* const __restrict__
 #define PF_OUT(T) T* const __restrict__

@@ -56,9 +56,10 @@ from polyfuse.layers.mapping.reductions import rfactor, written_back
 WARP = 32
 # Rounds that one warp takes over a row before the row gets a block of its own.
 ROUNDS_OF_A_WARP = 8
-# Elements of a row that a thread keeps in registers, and threads of a multiprocessor whose loads keep memory
-# busy: 16 bytes each are 16 kB (bandwidth times latency is 25 kB on an H200; most threads have two vectors).
-MOST_OF_ROW = 64
+# Elements of a row that a thread keeps in registers; with fewer of them a row has threads enough.
+MOST_OF_ROW, FEW_OF_ROW = 64, 16
+# Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB (bandwidth times latency is
+# 25 kB on an H200; most threads have two vectors).
 ENOUGH_THREADS = 768
 # Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
 ROWS_OF_MANY = 32
@@ -93,10 +94,12 @@ def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: b
     fewest = min(gpu.longest, gpu.threads // 2)
     wanted = ceil(gpu.sms * ENOUGH_THREADS, max(1, rows))
     found = fewest if phases else min(gpu.longest, gpu.threads)
-    while found < gpu.longest and found < wanted:
+    while found < gpu.longest and found < wanted and lanes * width > FEW_OF_ROW * found:
         found *= 2
     kept = found
-    while kept < gpu.longest and ceil(lanes, kept) * width > MOST_OF_ROW:
+    # Two blocks of a multiprocessor keep a row each, so that one loads while the other waits.
+    most = gpu.longest if rows < 2 * gpu.sms else max(found, gpu.threads)
+    while kept < most and ceil(lanes, kept) * width > MOST_OF_ROW:
         kept *= 2
     return min(
         gpu.longest, kept if phases and ceil(lanes, kept) * width <= MOST_OF_ROW else max(found, gpu.threads)
@@ -254,8 +257,8 @@ SHORTEST_SHARED = 16
 # Iterations of a sum that a thread takes before it is better split over blocks.
 MOST_STEPS = 128
 # Chunks of a reduction for each multiprocessor: of rows that a block owns, and of columns, where each thread
-# has just a vector of each tensor on its way.
-BLOCKS_OF_ROWS, BLOCKS_OF_COLUMNS = 2, 4
+# has just a vector of each tensor on its way; and of rows over which only numbers are added up.
+BLOCKS_OF_ROWS, BLOCKS_OF_COLUMNS, BLOCKS_OF_NUMBERS = 2, 4, 32
 # Elements of sums of columns that a lane keeps in registers while its warp goes from row to row.
 MOST_SUMS = 64
 
@@ -398,8 +401,9 @@ def _rows(
         return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
     starts: Starts = {}
     if gpu.vector is None:
+        longest, loops = lanes * width, _shared_loops(graph, below)
         width, starts = row_starts(graph, phase, loops, width)
-    longest += width - 1 if starts else 0
+        lanes = ceil(longest + (width - 1 if starts else 0), width)
     several = not (isinstance(below, Band) and not has_band(below.child))
     tx, ty = row_shape(lanes, width, prod(trips(graph, rows)), gpu, several)
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
@@ -413,9 +417,14 @@ def _rows(
 
 def _vectors(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> tuple[int, int]:
     """(elements of a vector, vectors of the longest row) of the loops that threads share."""
-    loops = [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
+    loops = _shared_loops(graph, below)
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
     return width, ceil(max(extent(graph, m) for m, _ in loops), width)
+
+
+def _shared_loops(graph: TensorGraph, below: Tree) -> list[tuple[Member, tuple[str, ...]]]:
+    """The loops that threads share, each with its statements."""
+    return [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
 
 
 def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTarget) -> Tree | None:
@@ -610,11 +619,18 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
 
 
 def _blocks(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> int:
-    """Blocks of a multiprocessor: one where the sums of columns of its warps fill the registers."""
+    """Chunks of rows for each multiprocessor.
+
+    Many where only numbers are added up over rows: then no multiprocessor waits long for the last one.  One
+    where the sums of columns of its warps fill the registers.
+    """
     if not isinstance(below, Band) or len(below.members) != 1:
         return BLOCKS_OF_ROWS
     width, lanes = _vectors(graph, below, gpu)
-    kept = _sums_of_columns(graph, below, below.members[0], lanes, width)
+    step = below.members[0]
+    kept = _sums_of_columns(graph, below, step, lanes, width)
+    if kept <= len(racing(graph, step, statements(below))):
+        return BLOCKS_OF_NUMBERS
     full = lanes <= WARP * ROUNDS_OF_A_WARP and MOST_SUMS // 2 < kept <= MOST_SUMS
     return 1 if full else BLOCKS_OF_ROWS
 

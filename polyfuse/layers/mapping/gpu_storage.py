@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import prod
 
 from polyfuse.decisions import Decision, counted, format_bytes
@@ -283,10 +284,14 @@ class GpuStorage:
     def _in_block(self, name: str) -> Buffer | None:
         """Shared memory, where each block has storage of its own and it fits."""
         users = self._users(name)
-        blocks = [m for m in common_loops(self.tree, users) if m.coordinate is Coordinate.BLK]
+        common = common_loops(self.tree, users)
+        blocks = [m for m in common if m.coordinate is Coordinate.BLK]
         if not _covers(blocks, self.tree, users, (Coordinate.BLK,)):
             return None
-        found = window_of(self.part, name, blocks)
+        # Rows that a block takes one after the other have one place, if none hands on to the next.
+        in_turn = list(takewhile(lambda m: m.coordinate in (Coordinate.BLK, Coordinate.SEQ), common))
+        found = window_of(self.part, name, in_turn) if len(in_turn) > len(blocks) else None
+        found = found or window_of(self.part, name, blocks)
         count = None if found is None else _count(found.extents)
         if found is None or count is None:
             return None

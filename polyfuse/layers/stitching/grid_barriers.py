@@ -26,7 +26,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir import kernel
 from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.index_expr import evaluate, product, sizes
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, in_steps
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, in_steps, words
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.target import GpuTarget
@@ -198,8 +198,8 @@ REGISTERS, FEW_REGISTERS = 64, 32
 # more, as code generation knows no device.  What combining may need besides.
 SHARED_OF_ALL = 96 * 1024
 SCRATCH = 8 * 1024
-# Loads of a thread's loop that are on their way side by side, and how much smaller than the largest a tensor is
-# that caches keep.
+# Loads of a thread's loop that are on their way side by side, and how much smaller than the largest a tensor
+# is that caches keep.
 MOST_IN_FLIGHT = 4
 SMALL = 16
 
@@ -307,7 +307,7 @@ def _work(p: Kernel) -> Work:
 
 
 def _in_flight(n: Nest, nbytes: Mapping[str, int]) -> float:
-    """Bytes that a thread has on their way in a nest: a vector of each large tensor for each round of a row."""
+    """Bytes that a thread has on their way in a nest: a vector of each large tensor for each round."""
     large = max(nbytes.values(), default=0) / SMALL
     width = max(1, n.kernel.vector)
     each = sum(a.item * width for a in n.accesses if not a.written and nbytes.get(a.tensor, 0) > large)
@@ -398,7 +398,7 @@ def _in_turn(kernel: Kernel, gpu: GpuTarget, decisions: list[Decision]) -> Kerne
 def registers(kernel: Kernel) -> int:
     """That a thread is assumed to need: what it keeps from nest to nest, and a fixed number for all else."""
     kept = sum(
-        evaluate(b.elements, {}) * _words(b)
+        words(b.dtype.bytes, evaluate(b.elements, {}))
         for b in kernel.buffers
         if b.scope in (Scope.REGISTER, Scope.LOCAL)
     )
