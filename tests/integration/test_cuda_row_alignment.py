@@ -83,7 +83,7 @@ def test_elements_before_and_after_a_row_are_not_stored() -> None:
 def test_only_the_ends_of_rows_are_asked_for() -> None:
     """Rounds in the middle have no conditions."""
     text = code("xent", "bf16", N=16384, H=30522)
-    middle = re.search(r"for \(int r\d+m = 1;.*\n(.*)\n", text)
+    middle = re.search(r"for \(int r\d+ = 1;.*\n(.*)\n", text)
     assert middle is not None and "= pf_load<8>(b_x" in middle[1]
 
 

@@ -378,23 +378,29 @@ class Spmd:
             if high is None
             else as_index(max(low[0] // step if low else 0, -(-high[1] // step)))
         )
-        whole = _whole_rounds(low, high, step) if low is not None and low[0] < low[1] else None
+        whole = _whole_rounds(low, high, step) if low is not None else None
         if whole is None or not isinstance(first, IConst) or not isinstance(last, IConst):
             return self.some_rounds(loop, name, first, last, rowed)
-        # All elements of the rounds in the middle exist, so that only the first and the last ask for them.
-        ends = sorted({first.value, last.value, *whole})
-        parts = zip(ends, ends[1:], ("", "m", "z"), strict=False)
+        # All elements of most rounds exist, so that only the first and the last ask for them.
+        ends = (first.value, *whole, last.value)
+        parts = zip((f"{name}a", name, f"{name}z"), ends, ends[1:], strict=False)
         return tuple(
-            n for a, b, x in parts for n in self.some_rounds(loop, name + x, as_index(a), as_index(b), rowed)
+            n
+            for x, a, b in parts
+            if a < b
+            for n in self.some_rounds(loop, x, as_index(a), as_index(b), rowed)
         )
 
     def some_rounds(self, loop: For, name: str, first: IndexExpr, last: IndexExpr, rowed: bool) -> Block:
         """The rounds first .. last of a shared loop."""
         width = self.kernel.vector
         head = For(name, first, last, 1, (), Coordinate.ROUND)
+        others = self.ranges.pop(name, None)  # what loops of that name can be elsewhere
         self._learn(head)
         start = simplify(IVar(name) * (self.tx * width) + TX * width, self.ranges)
         body = self.elements(loop, start, width, rowed)
+        if others is not None and name in self.ranges:
+            self._may_be(name, *others)
         if isinstance(first, IConst) and last == first + 1:
             return substituted(body, {name: first})
         return (replace(head, body=body),)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from polyfuse.decisions import Decision
@@ -26,6 +27,7 @@ from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
+from polyfuse.layers.mapping.gpu_in_flight import vectors_in_flight, with_neighbours
 from polyfuse.layers.mapping.gpu_row_alignment import Starts, row_starts
 from polyfuse.layers.mapping.nests import (
     Nest,
@@ -61,6 +63,8 @@ MOST_OF_ROW, FEW_OF_ROW = 64, 16
 # Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB (bandwidth times latency is
 # 25 kB on an H200; most threads have two vectors).
 ENOUGH_THREADS = 768
+# One of so many threads may have nothing to do.
+FEW = 64
 # Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
 ROWS_OF_MANY = 32
 
@@ -505,12 +509,24 @@ def _points(
     if lanes > tx:
         blocks.append(derived(vectors, f"{axis.name}_blk", lambda e: binary("//", e, tx), Coordinate.BLK))
         threads = [derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
+    count = 1
+    if not has_band(below) and not atomic:
+        known = partial(
+            vectors_in_flight, graph, names, axis, width, prod(trips(graph, members)) // width, gpu
+        )
+        pieces = (len(others), vectors, axis, tx, lanes if lanes > tx else 1)
+        rows = [(len(others) - 1, m, m, ty, trip_of(graph, m) or 1) for m in others[-1:]]
+        for k, loop, moved, apart, trip in (*rows, pieces):
+            if count == 1 and trip % apart == 0 and (count := known(moved, trip // apart)) > 1:
+                blocks[k], neighbours = with_neighbours(loop, apart, count)
+                threads.append(neighbours)
     if width > 1:
         vec = derived(
             axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
         )
         below = push(vec, below)
     how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
+    how += f", {count} of them on the way" if count > 1 else ""
     decisions.append(Decision("map", _what(phase), True, how))
     return Nest(band([*blocks, *rows_of_block, *threads], below, True), (tx, ty), width, atomic)
 
@@ -524,7 +540,8 @@ def _threads_along(lanes: int, gpu: GpuTarget, few: bool) -> int:
     if lanes <= most or gpu.row_threads or most % (2 * WARP):
         return min(most, lanes)
     sizes = range(most // 2, most + 1, WARP)
-    return min(sizes, key=lambda tx: (ceil(lanes, tx) * tx, tx if few else -tx))
+    idle = {tx: (ceil(lanes, tx) * tx - lanes) // ceil(lanes, FEW) for tx in sizes}
+    return min(sizes, key=lambda tx: (idle[tx], tx if few else -tx))
 
 
 def _axis(graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]) -> Member:
