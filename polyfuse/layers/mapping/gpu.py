@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 from polyfuse.decisions import Decision
@@ -27,7 +26,7 @@ from polyfuse.ir.linear import Range, interval, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, band, statements
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
-from polyfuse.layers.mapping.gpu_in_flight import vectors_in_flight, with_neighbours
+from polyfuse.layers.mapping.gpu_in_flight import Loop, Stream
 from polyfuse.layers.mapping.gpu_row_alignment import Starts, row_starts
 from polyfuse.layers.mapping.nests import (
     Nest,
@@ -395,8 +394,8 @@ def _rows(
     """Rows of threads, each with its own iteration of the free loops."""
     rows = phase.members[:free]
     below = band(list(phase.members[free:]), phase.child, phase.permutable)
-    width, lanes = _vectors(graph, below, gpu)
-    stepped = _stepped(graph, below, lanes, width, gpu)
+    width, longest = _vectors(graph, below, gpu)
+    stepped = _stepped(graph, below, ceil(longest, width), width, gpu)
     if stepped is not None:
         blocks, _ = packed(rows, 1)
         tree = band(blocks, spread_innermost(graph, stepped, WARP, width), True)
@@ -405,11 +404,10 @@ def _rows(
         return Nest(tree, (WARP, gpu.threads // WARP), width, atomic)
     starts: Starts = {}
     if gpu.vector is None:
-        longest, loops = lanes * width, _shared_loops(graph, below)
-        width, starts = row_starts(graph, phase, loops, width)
-        lanes = ceil(longest + (width - 1 if starts else 0), width)
+        width, starts = row_starts(graph, phase, _spread_loops(graph, below), width)
+        longest += width - 1 if starts else 0
     several = not (isinstance(below, Band) and not has_band(below.child))
-    tx, ty = row_shape(lanes, width, prod(trips(graph, rows)), gpu, several)
+    tx, ty = row_shape(ceil(longest, width), width, prod(trips(graph, rows)), gpu, several)
     ty = several_rows(ty, trip_of(graph, rows[-1]), several) if rows else 1
     how = f"{tx} threads share a row, {ty} rows a block, vectors of {width}"
     how += ", from the aligned place before the row on" if starts else ""
@@ -420,14 +418,13 @@ def _rows(
 
 
 def _vectors(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> tuple[int, int]:
-    """(elements of a vector, vectors of the longest row) of the loops that threads share."""
-    loops = _shared_loops(graph, below)
+    """(elements of a vector, those of the longest row) of the loops that threads share."""
+    loops = _spread_loops(graph, below)
     width = gpu.vector or max(1, min(vector_width(graph, m, names) for m, names in loops))
-    return width, ceil(max(extent(graph, m) for m, _ in loops), width)
+    return width, max(extent(graph, m) for m, _ in loops)
 
 
-def _shared_loops(graph: TensorGraph, below: Tree) -> list[tuple[Member, tuple[str, ...]]]:
-    """The loops that threads share, each with its statements."""
+def _spread_loops(graph: TensorGraph, below: Tree) -> list[tuple[Member, tuple[str, ...]]]:
     return [(b.members[-1], statements(b)) for b in innermost(below) if spreads(graph, b)]
 
 
@@ -511,15 +508,11 @@ def _points(
         threads = [derived(vectors, axis.name, lambda e: binary("%", e, tx), Coordinate.THREAD)]
     count = 1
     if not has_band(below) and not atomic:
-        known = partial(
-            vectors_in_flight, graph, names, axis, width, prod(trips(graph, members)) // width, gpu
-        )
-        pieces = (len(others), vectors, axis, tx, lanes if lanes > tx else 1)
-        rows = [(len(others) - 1, m, m, ty, trip_of(graph, m) or 1) for m in others[-1:]]
-        for k, loop, moved, apart, trip in (*rows, pieces):
-            if count == 1 and trip % apart == 0 and (count := known(moved, trip // apart)) > 1:
-                blocks[k], neighbours = with_neighbours(loop, apart, count)
-                threads.append(neighbours)
+        pieces = Loop(len(others), vectors, axis, tx, lanes if lanes > tx else 1)
+        rows = [Loop(len(others) - 1, m, m, ty, trip_of(graph, m) or 1) for m in others[-1:]]
+        stream = Stream(graph, names, axis, width, prod(trips(graph, members)) // width, gpu)
+        count, near = stream.neighbours(blocks, [*rows, pieces])
+        threads += near
     if width > 1:
         vec = derived(
             axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
@@ -643,8 +636,8 @@ def _blocks(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> int:
     """
     if not isinstance(below, Band) or len(below.members) != 1:
         return BLOCKS_OF_ROWS
-    width, lanes = _vectors(graph, below, gpu)
-    step = below.members[0]
+    width, longest = _vectors(graph, below, gpu)
+    step, lanes = below.members[0], ceil(longest, width)
     kept = _sums_of_columns(graph, below, step, lanes, width)
     if kept <= len(racing(graph, step, statements(below))):
         return BLOCKS_OF_NUMBERS

@@ -9,8 +9,8 @@ what does not change in it is loaded once.  A multiprocessor must have bandwidth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from polyfuse.ir.index_expr import IVar, binary, variables
 from polyfuse.ir.schedule_tree import Coordinate, Member
@@ -25,38 +25,59 @@ MOST_VECTORS = 4
 WAVES = 2
 
 
-def vectors_in_flight(
-    graph: TensorGraph,
-    names: Sequence[str],
-    axis: Member,
-    width: int,
-    threads: int,
-    gpu: GpuTarget,
-    moved: Member,
-    iterations: int,
-) -> int:
-    """Vectors along `axis` that a thread takes in neighbouring iterations of `moved`, of which there are so
-    many: a power of two that leaves nothing over, and enough of the `threads` to fill the device."""
-    nbytes = sum(_bytes(graph, n, axis, moved) for n in names) * width
-    wanted = gpu.unroll or (min(MOST_VECTORS, IN_FLIGHT // nbytes) if nbytes else 1)
-    least = 0 if gpu.unroll else WAVES * gpu.sms * gpu.resident_threads
-    count = 1
-    while 2 * count <= wanted and iterations % (2 * count) == 0 and threads // (2 * count) >= least:
-        count *= 2
-    return count
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop over blocks, the one at `place`, of `moved`: a thread has iterations that are `apart` from each
+    other.  `trip`: iterations of `member`."""
+
+    place: int
+    member: Member
+    moved: Member
+    apart: int
+    trip: int
 
 
-def _bytes(graph: TensorGraph, name: str, axis: Member, moved: Member) -> int:
-    """Of an element of all that an iteration loads along memory, and the neighbouring one does not."""
-    s, lane, other = graph.statement(name), axis.of(name), moved.of(name)
-    if not isinstance(lane, IVar) or not isinstance(other, IVar):
-        return 0
-    return sum(
-        graph.tensor(t).dtype.bytes
-        for t, where in dict.fromkeys(accesses(graph, s))
-        if t != s.target and graph.tensor(t).role is not Role.TEMP and stride(where, lane.name) == 1
-        if any(other.name in variables(a) for a, _ in where.terms)
-    )
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A nest of points: a vector of `width` elements along `axis` for each of `threads`."""
+
+    graph: TensorGraph
+    names: Sequence[str]
+    axis: Member
+    width: int
+    threads: int
+    gpu: GpuTarget
+
+    def neighbours(self, blocks: list[Member], loops: Iterable[Loop]) -> tuple[int, list[Member]]:
+        """How many vectors a thread takes, and a loop over them, which one of `blocks` gives up."""
+        for x in loops:
+            count = self.together(x.moved, x.trip // x.apart) if x.trip % x.apart == 0 else 1
+            if count > 1:
+                blocks[x.place], near = with_neighbours(x.member, x.apart, count)
+                return count, [near]
+        return 1, []
+
+    def together(self, moved: Member, iterations: int) -> int:
+        """A power of two that leaves no iterations over, and threads enough to fill the device."""
+        nbytes = sum(self.bytes(n, moved) for n in self.names) * self.width
+        wanted = self.gpu.unroll or (min(MOST_VECTORS, IN_FLIGHT // nbytes) if nbytes else 1)
+        least = 0 if self.gpu.unroll else WAVES * self.gpu.sms * self.gpu.resident_threads
+        count = 1
+        while 2 * count <= wanted and iterations % (2 * count) == 0 and self.threads // (2 * count) >= least:
+            count *= 2
+        return count
+
+    def bytes(self, name: str, moved: Member) -> int:
+        """Of an element of all that an iteration loads along memory, and the neighbouring one does not."""
+        s, lane, other = self.graph.statement(name), self.axis.of(name), moved.of(name)
+        if not isinstance(lane, IVar) or not isinstance(other, IVar):
+            return 0
+        return sum(
+            self.graph.tensor(t).dtype.bytes
+            for t, where in dict.fromkeys(accesses(self.graph, s))
+            if t != s.target and self.graph.tensor(t).role is not Role.TEMP and stride(where, lane.name) == 1
+            if any(other.name in variables(a) for a, _ in where.terms)
+        )
 
 
 def with_neighbours(m: Member, apart: int, count: int) -> tuple[Member, Member]:
