@@ -60,7 +60,7 @@ def source(op: str, dtype: str = "", gpu: GpuTarget = H200, t: int = 65536, h: i
 @pytest.mark.parametrize("dtype", ("bf16", "f32"))
 def test_a_thread_of_a_stream_has_32_bytes_on_the_way(dtype: str) -> None:
     text = source("bias", dtype)
-    assert re.search(r"#pragma unroll\n +for \(int c\d = 0; c\d < 2;", text)
+    assert re.search(r"#pragma unroll( \d)?\n +for \(int c\d = 0; c\d < 2;", text)
     assert "2 of them on the way" in formed("bias", dtype, H200, 65536, 3072)[2]
 
 
