@@ -3,19 +3,24 @@
     B(t)[B(h)(sum: x[t,h]); B(h)(y: x[t,h])]     becomes
     B(t)[B(h)(c: x__row[t,h] = x[t,h]; sum: x__row[t,h]); B(h)(y: x__row[t,h])]
 
-A chunk of a row is cached alike, where the loop over chunks is around all of its readers.  Only where the
-row fits in the registers of its threads, or in the shared memory of the block; a row that does not fit is
-read again.  Source: AStitch (ASPLOS'22) section 4.4 (value cache).
+A chunk of a row is cached alike, where the loop over chunks is around all of its readers, and so is each of
+the pieces that statements read side by side, as `x[t,h]` and `x[t,h+H]` are.  Only where the row fits in the
+registers of its threads, or in the shared memory of the block; a row that does not fit is read again.
+Source: AStitch (ASPLOS'22) section 4.4 (value cache).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 
 from polyfuse.decisions import Decision, counted, format_bytes
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, sizes, substitute, variables
 from polyfuse.ir.kernel import words
+from polyfuse.ir.linear import Linear, linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Sequence, Tree, path, statements
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import (
@@ -56,14 +61,20 @@ MOST_KEPT = 96
 class _Row:
     """What all phases read alike: a tensor at plain dims of the first statement that reads it.
 
-    numbers: dims that say which chunk of the row it is.  readers: for each, its names of the first's dims.
+    starts: what is added to each of the dims.  numbers: dims that say which chunk of the row it is.  readers:
+    for each, its names of the first's dims.
     """
 
     tensor: str
     first: Statement
     indices: tuple[str, ...]
+    starts: tuple[int, ...]
     numbers: tuple[str, ...]
     readers: Mapping[str, Mapping[str, IndexExpr]]
+
+    def __str__(self) -> str:
+        where = f"[{', '.join(f'{at}..' for at in self.starts)}]" if any(self.starts) else ""
+        return f"{self.tensor}{where}"
 
     def dim(self, name: str) -> IterDim:
         return next(d for d in self.first.dims if d.name == name)
@@ -111,13 +122,13 @@ def cache_rows(
             where = f"{format_bytes(mine_shared.nbytes)} of shared memory"
         else:
             why = f"a row of {length} elements fits neither registers nor shared memory: it is read again"
-            decisions.append(Decision("cache row", row.tensor, False, why))
+            decisions.append(Decision("cache row", str(row), False, why))
             continue
         graph, nest = _cached(graph, nest, row)
         if not in_threads:
             nest = replace(nest, shared=nest.shared | {graph.tensors[0].name})
         phases = f"read once for {len(row.readers)} statements"
-        decisions.append(Decision("cache row", row.tensor, True, f"{phases}, {where}"))
+        decisions.append(Decision("cache row", str(row), True, f"{phases}, {where}"))
     return graph, nest
 
 
@@ -162,20 +173,42 @@ def _rows(graph: TensorGraph, tree: Tree) -> list[_Row]:
         users = [graph.statement(n) for n in names if _reads(graph.statement(n), t.name)]
         if len({k for u in users for k, b in enumerate(bands) if u.name in b}) < 2:
             continue
-        row = _alike(graph, tree, t.name, users)
-        if row is not None and len({k for n in row.readers for k, b in enumerate(bands) if n in b}) > 1:
-            found.append(row)
+        for starts in (found_at := _starts(users, t)):
+            row = _alike(tree, t.name, users, starts, len(found_at) > 1)
+            if row is not None and len({k for n in row.readers for k, b in enumerate(bands) if n in b}) > 1:
+                found.append(row)
     return found
+
+
+def _starts(users: list[Statement], t: Tensor) -> list[tuple[int, ...]]:
+    """Where the pieces of rows begin that statements read; one place for all where pieces share elements."""
+    found: dict[tuple[int, ...], None] = {}
+    longest = [0] * len(t.shape)
+    for s in users:
+        ends = {d.name: d.upper.value if isinstance(d.upper, IConst) else sys.maxsize for d in s.dims}
+        for place in (_place(r) for r in statement_reads(s) if r.tensor == t.name):
+            if place is not None:
+                longest = [max(most, ends[n]) for most, n in zip(longest, place[0], strict=True)]
+                found[place[1]] = None
+    whole = (0,) * len(t.shape)
+    apart = all(
+        any(abs(x - y) >= n for x, y, n in zip(a, b, longest, strict=True)) for a, b in combinations(found, 2)
+    )
+    return list(found) if apart else [whole]
 
 
 def _reads(s: Statement, tensor: str) -> bool:
     return any(r.tensor == tensor for r in statement_reads(s))
 
 
-def _alike(graph: TensorGraph, tree: Tree, tensor: str, users: list[Statement]) -> _Row | None:
-    """The statements that read what the first of them reads, at plain dims with the same bounds."""
-    first = users[0]
-    indices = _plain_indices(first, tensor)
+def _alike(
+    tree: Tree, tensor: str, users: list[Statement], starts: tuple[int, ...], several: bool
+) -> _Row | None:
+    """The statements that read what the first of them reads, at plain dims with the same bounds, from
+    `starts` on; where there are `several` pieces, they may read others as well."""
+    plain = {s.name: _plain_indices(s, tensor, starts, several) for s in users}
+    first = next((s for s in users if plain[s.name] or not several), users[0])
+    indices = plain[first.name]
     if indices is None or len(set(indices)) < len(indices):
         return None
     mine = {d.name: d for d in first.dims}
@@ -185,7 +218,7 @@ def _alike(graph: TensorGraph, tree: Tree, tensor: str, users: list[Statement]) 
         return None
     readers: dict[str, Mapping[str, IndexExpr]] = {}
     for s in users:
-        theirs = _plain_indices(s, tensor)
+        theirs = plain[s.name]
         dims = {d.name: d for d in s.dims}
         if theirs is None:
             continue
@@ -194,7 +227,7 @@ def _alike(graph: TensorGraph, tree: Tree, tensor: str, users: list[Statement]) 
         }
         if set(names) == set(mine) and all(_same_range(mine[a], names, dims) for a in indices):
             readers[s.name] = names
-    return _Row(tensor, first, indices, numbers, readers) if len(readers) > 1 else None
+    return _Row(tensor, first, indices, starts, numbers, readers) if len(readers) > 1 else None
 
 
 def _same_loops(tree: Tree, first: str, other: str, numbers: tuple[str, ...]) -> dict[str, IndexExpr]:
@@ -220,15 +253,34 @@ def _same_range(a: IterDim, names: Mapping[str, IndexExpr], dims: Mapping[str, I
     return (substitute(a.lower, names), substitute(a.upper, names)) == (b.lower, b.upper)
 
 
-def _plain_indices(s: Statement, tensor: str) -> tuple[str, ...] | None:
-    """The dims at which a statement reads a tensor, if all its reads are at the same plain ones."""
+def _plain_indices(
+    s: Statement, tensor: str, starts: tuple[int, ...], several: bool
+) -> tuple[str, ...] | None:
+    """The dims at which a statement reads a tensor from `starts` on, if all its reads are at the same."""
     found = set()
     for r in statement_reads(s):
         if r.tensor == tensor:
-            if any(isinstance(i, EXPR_TYPES) or not isinstance(i, IVar) for i in r.indices):
+            place = _place(r)
+            if place is None or (place[1] != starts and not several):
                 return None
-            found.add(tuple(i.name for i in r.indices if isinstance(i, IVar)))
+            if place[1] == starts:
+                found.add(place[0])
     return found.pop() if len(found) == 1 else None
+
+
+def _place(r: Read) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+    """The dims at which a tensor is read, and what is added to each."""
+    names: list[str] = []
+    added: list[int] = []
+    for i in r.indices:
+        form = Linear((), 0) if isinstance(i, EXPR_TYPES) else linear(i)
+        match form.terms:
+            case ((IVar(name), 1),):
+                names.append(name)
+                added.append(form.constant)
+            case _:
+                return None
+    return tuple(names), tuple(added)
 
 
 def _length(graph: TensorGraph, tree: Tree, row: _Row) -> int | None:
@@ -265,22 +317,27 @@ def _cached(graph: TensorGraph, nest: Nest, row: _Row) -> tuple[TensorGraph, Nes
     source = graph.tensor(row.tensor)
     name = fresh_name(graph, f"{row.tensor}__row")
     lengths = (
-        IConst(extent(graph, _loop(row.first, row.dim(n)))) if variables(row.dim(n).lower) else e
-        for n, e in zip(row.indices, source.shape, strict=True)
+        IConst(extent(graph, _loop(row.first, row.dim(n))))
+        if variables(row.dim(n).lower)
+        else row.dim(n).upper
+        for n in row.indices
     )
     shape = (*(row.dim(n).upper for n in row.numbers), *lengths)
     tensor = Tensor(name, source.dtype, shape, Role.TEMP, source.span)
     where = tuple(IVar(i) for i in row.indices)
     dims = tuple(replace(d, reduce=False) for d in row.first.dims)
     here = row.place(where, row.readers[row.first.name])
-    value = Read(row.tensor, where, source.dtype)
+    value = Read(row.tensor, tuple(map(partial(binary, "+"), where, row.starts)), source.dtype)
     copy = Statement(name, name, dims, here, value, span=row.first.span, purpose=Purpose.COPY)
 
     def renamed(s: Statement) -> Statement:
         def change(e: Expr) -> Expr:
             if not (isinstance(e, Read) and e.tensor == row.tensor):
                 return e
-            return replace(e, tensor=name, indices=row.place(e.indices, row.readers[s.name]))
+            dims, starts = _place(e) or ((), ())
+            if starts != row.starts:
+                return e
+            return replace(e, tensor=name, indices=row.place(tuple(map(IVar, dims)), row.readers[s.name]))
 
         return replace(s, expr=map_expr(s.expr, change))
 
