@@ -34,9 +34,18 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 from polyfuse.ir.contraction import Term
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IndexExpr, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, binary, substitute
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Expr, Index, Read, format_expr, format_index, map_expr, map_index
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Expr,
+    Index,
+    Read,
+    format_expr,
+    format_index,
+    map_expr,
+    map_index,
+)
 
 # How terms of tiles are written.
 _TERMS: dict[Term, str] = {
@@ -177,6 +186,29 @@ class VectorStore:
     indices: tuple[Index, ...]
     name: str
     count: int
+
+
+def vector_rows(
+    indices: tuple[Index, ...], count: int, extents: tuple[IndexExpr, ...]
+) -> Iterator[tuple[tuple[Index, ...], int]]:
+    """The parts of a vector in rows of a buffer: where each begins, and its elements.
+
+    Of `x[N, 2]`, the vector of 4 elements at `x[i, 0]` is that of 2 there and that of 2 at `x[i+1, 0]`.
+    """
+    at, length = indices[-1], extents[-1]
+    if len(indices) < 2 or not isinstance(at, IConst) or not isinstance(length, IConst) or not length.value:
+        yield indices, count
+        return
+    place = at.value
+    while count:
+        part = min(count, length.value - place % length.value)
+        yield (*indices[:-2], _later(indices[-2], place // length.value), IConst(place % length.value)), part
+        place, count = place + part, count - part
+
+
+def _later(i: Index, by: int) -> Index:
+    assert by == 0 or not isinstance(i, EXPR_TYPES), "a vector ends in the row that data finds"
+    return i if isinstance(i, EXPR_TYPES) else binary("+", i, by)
 
 
 @dataclass(frozen=True, slots=True)

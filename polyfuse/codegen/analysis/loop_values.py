@@ -12,7 +12,7 @@ A block becomes a Python function, and each loop says first how much it will do:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -40,6 +40,7 @@ from polyfuse.ir.loop_ir import (
     VectorLoad,
     VectorStore,
     nodes_of,
+    vector_rows,
 )
 from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.schedule_tree import Coordinate
@@ -282,13 +283,13 @@ class LoopProgram:
                 self._owned(n, depth)
             case VectorLoad(name, dtype, buffer, indices, count):
                 array = self._array(name, dtype, depth)
-                for k in range(count):
-                    self.line(f"{array}[{k},] = {self.element(buffer, _later(indices, k), dtype)}", depth)
+                for k, at in enumerate(self._elements(buffer, indices, count)):
+                    self.line(f"{array}[{k},] = {self.element(buffer, at, dtype)}", depth)
             case VectorStore(buffer, indices, name, count):
                 dtype = self.buffers[buffer].dtype
-                for k in range(count):
-                    place = self.element(buffer, _later(indices, k), dtype)
-                    self.line(f"{place} = {self.element(name, (IConst(k),), dtype)}", depth)
+                for k, to in enumerate(self._elements(buffer, indices, count)):
+                    element = self.element(name, (IConst(k),), dtype)
+                    self.line(f"{self.element(buffer, to, dtype)} = {element}", depth)
             case Comment() | Prefetch() | Barrier():
                 pass
             case _:
@@ -418,6 +419,11 @@ class LoopProgram:
 
     # --- values ---------------------------------------------------------------------------------------
 
+    def _elements(self, buffer: str, indices: tuple[Index, ...], count: int) -> Iterator[tuple[Index, ...]]:
+        """Those of a vector."""
+        for part, elements in vector_rows(indices, count, self.buffers[buffer].extents):
+            yield from (_later(part, k) for k in range(elements))
+
     def element(self, name: str, indices: tuple[Index, ...], dtype: DType) -> str:
         """An element, to be read or stored to."""
         places = ", ".join(self.place(name, k, i) for k, i in enumerate(indices))
@@ -518,7 +524,7 @@ def _at(r: Read, var: str, by: str) -> Expr:
 
 
 def _later(indices: tuple[Index, ...], k: int) -> tuple[Index, ...]:
-    """The element some places further."""
+    """The element some places further in its row."""
     last = indices[-1]
     if isinstance(last, EXPR_TYPES):
         raise Skipped("a vector at an index that is data")

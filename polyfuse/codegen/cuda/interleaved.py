@@ -21,7 +21,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, su
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import Linear, flat
 from polyfuse.ir.loop_ir import Declare, For, Node, Store, Update, VectorLoad, VectorStore
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, map_expr, reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, map_expr, map_index, reads
 
 # Lanes are so many elements apart, at most, and a vector of all has so many bytes.
 MOST_STEPS = 4
@@ -87,10 +87,15 @@ def interleaved(
         p = loads.get(e) if isinstance(e, Read) else None
         return e if p is None else Read(names[p.vector], local(p), e.dtype)
 
+    def on_expr(e: Expr) -> Expr:
+        return map_expr(e, loaded)
+
     body: list[Node] = []
     for k, node in enumerate(loop.body):
         if isinstance(node, (Store, Update, Declare)) and node.value is not None:
-            node = replace(node, value=map_expr(node.value, loaded))
+            node = replace(node, value=on_expr(node.value))
+        if isinstance(node, (Store, Update)):
+            node = replace(node, indices=tuple(map_index(i, on_expr, None) for i in node.indices))
         if isinstance(node, Store) and k in stores:
             node = replace(node, buffer=names[stores[k].vector], indices=local(stores[k]))
         body.append(node)
@@ -140,6 +145,8 @@ class _Found:
 
     def _values(self) -> Iterable[Expr]:
         for n in self.loop.body:
+            if isinstance(n, (Store, Update)):
+                yield from (i for i in n.indices if isinstance(i, EXPR_TYPES))
             if isinstance(n, (Store, Update, Declare)) and n.value is not None:
                 yield n.value
 
@@ -161,6 +168,11 @@ class _Found:
         nbytes = whole * b.dtype.bytes
         if rest >= steps or not first.divisible(whole) or nbytes > MOST_BYTES or not _is_words(nbytes):
             return None
+        if self.loop.var not in variables(plain[-1]) and (plain[-1], b.extents[-1]) != (
+            IConst(rest),
+            IConst(steps),
+        ):
+            return None  # the vector is neither one of a row nor of whole rows
         start = [substitute(i, {self.loop.var: as_index(0)}) for i in plain]
         return _Place(buffer, first, steps, rest, (*start[:-1], binary("-", start[-1], rest)))
 

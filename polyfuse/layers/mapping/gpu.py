@@ -517,7 +517,7 @@ def _points(
         vec = derived(
             axis, f"{axis.name}_vec", lambda e: binary("%", binary("-", e, base), width), Coordinate.VECTOR
         )
-        below = push(vec, below)
+        below = push(vec, below, together=True)
     how = f"{tx} x {ty} threads along {axis.name}, vectors of {width}"
     how += f", {count} of them on the way" if count > 1 else ""
     decisions.append(Decision("map", _what(phase), True, how))

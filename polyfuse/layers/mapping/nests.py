@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 from polyfuse.cost.extents import extents
 from polyfuse.ir.cpu_core import Core
@@ -185,15 +185,16 @@ def heavy(graph: TensorGraph, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(n for n, count in counts.items() if count * 8 >= most)
 
 
-def push(m: Member, tree: Tree) -> Tree:
-    """Put a loop inside everything below."""
+def push(m: Member, tree: Tree, together: bool = False) -> Tree:
+    """Put a loop inside everything below; `together`: in one for neighbouring statements."""
     match tree:
         case Band(members, child, permutable) if has_band(child):
-            return Band(members, push(m, child), permutable)
+            return Band(members, push(m, child, together), permutable)
         case Band(members, child, permutable):
             return Band((*members, _restricted(m, child)), child, permutable)
         case Sequence(children) if has_band(tree):
-            return Sequence(tuple(push(m, c) for c in children))
+            parts = side_by_side(tree) if together else children
+            return Sequence(tuple(push(m, c, together) for c in parts))
         case _:
             return Band((_restricted(m, tree),), tree, True)
 
@@ -251,40 +252,65 @@ def vector_width(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
     accesses aligned.
 
     The element type that most bytes are of decides; wider elements of a vector take several accesses,
-    narrower ones a shorter one.  1 where nothing is contiguous, or an address is not a multiple of the vector
-    in every iteration of the other loops.  Memory is taken to begin at a multiple of 16 bytes; launches see
-    to it.
+    narrower ones a shorter one, and pairs stay together.  1 where nothing is contiguous, or an address is not
+    a multiple of the vector in every iteration of the other loops.  Memory is taken to begin at a multiple of
+    16 bytes; launches see to it.
     """
-    found: list[tuple[str, Linear]] = []
+    turns = _taken_in_turn(graph, m, names)
+    found: list[tuple[str, int, Linear]] = []
     for n, e in m.exprs:
         if n not in names:
             continue
         if not isinstance(e, IVar) or not _starts_at_zero(graph.statement(n), e.name):
             return 1
         for tensor, where in accesses(graph, graph.statement(n)):
-            if stride(where, e.name) == 1:
-                found.append((tensor, where.without(e)))
-            elif stride(where, e.name) is None:
+            step = stride(where, e.name)
+            if step is None:
                 return 1
+            base = where.without(e)
+            if step == 1 or (step == turns.get(tensor) and all(c % step == 0 for _, c in base.terms)):
+                found.append((tensor, step, Linear(base.terms, base.constant - base.constant % step)))
     if not found:
         return 1
-    width = access_elements(graph, tuple(dict.fromkeys(t for t, _ in found)))
-    while width > 1 and not all(base.divisible(width) for _, base in found):
+    width = access_elements(graph, tuple(dict.fromkeys(t for t, _, _ in found)), turns)
+    while width > 1 and not all(base.divisible(width * step) for _, step, base in found):
         width //= 2
     return width
 
 
-def access_elements(graph: TensorGraph, tensors: tuple[str, ...]) -> int:
-    """Elements of the type that most bytes of these tensors are of, in one access."""
+def _taken_in_turn(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> dict[str, int]:
+    """Tensors of which a loop takes every so many elements, and all together: one and the other of pairs."""
+    rests: dict[tuple[str, int], set[int]] = {}
+    for n, e in m.exprs:
+        if n not in names or not isinstance(e, IVar):
+            continue
+        for tensor, where in accesses(graph, graph.statement(n)):
+            step = stride(where, e.name) or 0
+            if 1 < step <= NEAR and graph.tensor(tensor).role is not Role.TEMP:
+                rests.setdefault((tensor, step), set()).add(where.constant % step)
+    return {tensor: step for (tensor, step), found in rests.items() if len(found) == step}
+
+
+def access_elements(
+    graph: TensorGraph, tensors: tuple[str, ...], turns: Mapping[str, int] | None = None
+) -> int:
+    """Elements of the type that most bytes of these tensors are of, in one access.
+
+    Those in `turns` are taken in turn, groups of so many elements.
+    """
+    turns = turns or {}
     outside = [graph.tensor(t) for t in tensors if graph.tensor(t).role is not Role.TEMP]
     each = outside or [graph.tensor(t) for t in tensors]
     total: dict[int, int] = {}
     for t in each:
         elements = prod(d.value if isinstance(d, IConst) else 1024 for d in t.shape)
-        total[t.dtype.bytes] = total.get(t.dtype.bytes, 0) + t.dtype.bytes * elements
+        group = t.dtype.bytes * turns.get(t.name, 1)
+        total[group] = total.get(group, 0) + t.dtype.bytes * elements
     mine = max(total, key=lambda nbytes: (total[nbytes], nbytes))
-    widest = max(graph.tensor(t).dtype.bytes for t in tensors)
-    return min(VECTOR_BYTES // mine, MOST_ACCESSES * VECTOR_BYTES // widest)
+    widest = max(graph.tensor(t).dtype.bytes * turns.get(t, 1) for t in tensors)
+    whole = max(VECTOR_BYTES // gcd(mine, VECTOR_BYTES), 2 if turns else 1)
+    most = min(whole, MOST_ACCESSES * VECTOR_BYTES // widest)
+    return 1 << most.bit_length() - 1
 
 
 def _starts_at_zero(s: Statement, name: str) -> bool:

@@ -26,6 +26,7 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    vector_rows,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -203,10 +204,11 @@ class _Collector:
             case Update(buffer, indices, _, value, atomic):
                 self.reads(value, env, place, ())
                 self.access(buffer, indices, env, place, write=True, atomic=atomic)
-            case VectorLoad(_, _, buffer, indices, count):
-                self.access(buffer, indices, env, place, count=count)
-            case VectorStore(buffer, indices, _, count):
-                self.access(buffer, indices, env, place, write=True, count=count)
+            case VectorLoad(_, _, buffer, indices, count) | VectorStore(buffer, indices, _, count):
+                if (b := self.buffers.get(buffer)) is not None:
+                    write = isinstance(node, VectorStore)
+                    for part, elements in vector_rows(indices, count, b.extents):
+                        self.access(buffer, part, env, place, write=write, count=elements)
             case _:
                 pass
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 import re
 from itertools import product
 
-import numpy as np
 import pytest
-from equivalence import fixed_graph_of
-from targets import Call, check_emulated
+from row_pieces import call_of, source_of
+from targets import check_emulated
 
-from polyfuse.codegen.cpu.emit import Request
-from polyfuse.codegen.cuda.emit import emit_cuda
 from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.syntax.parse import parse_text
-from polyfuse.ir.index_expr import evaluate
-from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
-from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.mapping.loop_alignment import align_loops
-from polyfuse.layers.stitching.stitching import Stitching
 
 ROPE = """op f(x: f32[T, S, 2*D], c: f32[S, D], s: f32[S, D]) -> (y: f32[T, S, 2*D]) {
   y[b, t, d] = x[b, t, d] * c[t, d] - x[b, t, d+D] * s[t, d] for d in 0..D
@@ -85,30 +78,6 @@ TRIANGLE = """op f(x: f32[D, 2*D]) -> (y: f32[D, 2*D]) {
   y[t, d] = x[t, d] for d in 0..t
   y[t, d] = 0.0 for d in t..2*D
 }"""
-PAIRS = """op f(x: f32[T, S, D, 2], c: f32[S, D], s: f32[S, D]) -> (y: f32[T, S, D, 2]) {
-  y[b, t, i, 0] = x[b, t, i, 0] * c[t, i] - x[b, t, i, 1] * s[t, i] for b in 0..T, t in 0..S, i in 0..D
-  y[b, t, i, 1] = x[b, t, i, 1] * c[t, i] + x[b, t, i, 0] * s[t, i] for b in 0..T, t in 0..S, i in 0..D
-}"""
-# Turned pairs in both halves of a row.
-HALVES_OF_PAIRS = """op f(x: f32[T, 2*D, 2], c: f32[D]) -> (y: f32[T, 2*D, 2]) {
-  y[t, i, 0] = x[t, i, 1] * c[i] for t in 0..T, i in 0..D
-  y[t, i, 1] = x[t, i, 0] - x[t, i + D, 0] for t in 0..T, i in 0..D
-  y[t, i, 0] = x[t, i - D, 0] + x[t, i, 1] for t in 0..T, i in D..2*D
-  y[t, i, 1] = x[t, i, 1] * c[i - D] for t in 0..T, i in D..2*D
-}"""
-# Three in turn, of which one is not stored in turn.
-COLOURS = """op f(x: f32[T, D, 3], w: f32[D]) -> (y: f32[T, D], z: f32[T, D, 3]) {
-  y[t, i] = x[t, i, 0] * w[i] + x[t, i, 1] + x[t, i, 2]
-  z[t, i, 0] = x[t, i, 2] * w[i] for t in 0..T, i in 0..D
-  z[t, i, 1] = x[t, i, 0] * w[i] for t in 0..T, i in 0..D
-  z[t, i, 2] = x[t, i, 1] * w[i] for t in 0..T, i in 0..D
-}"""
-# A half of the pairs only.
-REAL_PARTS = """op f(x: f32[T, D, 2], w: f32[D]) -> (y: f32[T, D], z: f32[T, D, 2]) {
-  y[t, i] = x[t, i, 1] * w[i]
-  z[t, i, 0] = x[t, i, 1] + w[i] for t in 0..T, i in 0..D
-  z[t, i, 1] = 0.0 for t in 0..T, i in 0..D
-}"""
 NAMES = {
     "rope": ROPE,
     "partial": PARTIAL,
@@ -123,34 +92,15 @@ NAMES = {
     "replaced": REPLACED,
     "sums": SUMS,
     "triangle": TRIANGLE,
-    "pairs": PAIRS,
-    "halves of pairs": HALVES_OF_PAIRS,
-    "colours": COLOURS,
-    "real parts": REAL_PARTS,
 }
 TYPES = ("f32", "bf16", "f16", "f64")
 LENGTHS = (0, 1, 2, 4, 7, 8, 16, 33, 64)
 
 
-def call_of(name: str, dtype: str, **sizes: int) -> Call:
-    """A program with NaN and infinities in some places."""
-    text = NAMES[name].replace("f32", dtype)
-    graph = instantiate(parse_text(text), "f")
-    used = {n: v for n, v in sizes.items() if n in graph.sizes}
-    rng = np.random.default_rng(len(text) + sum(sizes.values()))
-    inputs = {}
-    for t in (graph.tensor(n) for n in graph.inputs):
-        array = rng.standard_normal([evaluate(e, used) for e in t.shape])
-        if array.size > 40 and t.name in ("x", "a", "p"):
-            array.flat[array.size // 3], array.flat[array.size // 2] = np.nan, -np.inf
-        inputs[t.name] = array.astype(t.dtype.numpy)
-    return Call(f"{name} {dtype} {used}", text, graph, used, inputs)
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 def test_pieces_of_all_lengths_are_right(dtype: str) -> None:
     calls = [
-        call_of(name, dtype, T=t, S=3, D=d, E=e)
+        call_of(name, NAMES[name].replace("f32", dtype), ("x", "a", "p"), T=t, S=3, D=d, E=e)
         for k, (name, d) in enumerate(product(NAMES, LENGTHS))
         for t, e in [((5, 8), (1, 3), (0, 4), (37, 0))[k % 4]]
         if d or name != "chained"  # of no element it is a recurrence
@@ -162,16 +112,9 @@ def test_pieces_of_all_lengths_are_right(dtype: str) -> None:
 # --- what is emitted --------------------------------------------------------------------------------------
 
 
-def source_of(text: str, **sizes: int) -> tuple[str, list[tuple[int, int]]]:
-    """The functions of a program for a usual GPU, and the threads of their blocks."""
-    kernels, _ = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), GpuTarget(), Stitching())
-    code = emit_cuda(Request(kernels))
-    return code.source[code.source.index('extern "C"') :], [x.threads for x in code.plan.launches]
-
-
 @pytest.mark.parametrize(("dtype", "lanes"), [("f32", 4), ("bf16", 8), ("f16", 8), ("f64", 2)])
 def test_rope_reads_each_input_once_and_writes_in_vectors_of_16_bytes(dtype: str, lanes: int) -> None:
-    source, threads = source_of(ROPE.replace("f32", dtype), T=64, S=2048, D=64)
+    source, threads, _ = source_of(ROPE.replace("f32", dtype), T=64, S=2048, D=64)
     assert sorted(re.findall(r"pf_load<(\d+)>\(b_(\w+),", source)) == [
         (str(lanes), name) for name in ("c", "s", "x", "x")
     ]
@@ -183,7 +126,7 @@ def test_rope_reads_each_input_once_and_writes_in_vectors_of_16_bytes(dtype: str
 
 
 def test_pieces_that_no_vector_fits_read_each_input_once() -> None:
-    source, _ = source_of(ROPE, T=64, S=256, D=63)
+    source, _, _ = source_of(ROPE, T=64, S=256, D=63)
     assert "pf_load" not in source and "pf_store" not in source
     body = source[source.index("{") :]
     assert len({*re.findall(r"b_[xcs]\[.*?\](?= [*+-]|\)|;)", body)}) == 4
@@ -192,7 +135,7 @@ def test_pieces_that_no_vector_fits_read_each_input_once() -> None:
 
 @pytest.mark.parametrize("dtype", ("f32", "bf16"))
 def test_a_piece_alone_is_read_and_written_in_vectors(dtype: str) -> None:
-    source, _ = source_of(CONCAT.replace("f32", dtype), T=4096, D=64, E=32)
+    source, _, _ = source_of(CONCAT.replace("f32", dtype), T=4096, D=64, E=32)
     assert not re.search(r"b_[aby]\[", source)
     assert source.count("pf_load") == source.count("pf_store") == 2
 
