@@ -59,7 +59,8 @@ from polyfuse.ir.tensor_graph import (
 UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
 MOST = 2
-# A sum of so many terms may be off by ten times what an operation of f32 may be: more than `UNIT` / 2.
+# A sum of so many terms may be off by ten times what an operation of f32 may be, 2**-16.7: by more than a short
+# form of a GPU is.
 MANY = 256
 
 
@@ -71,7 +72,8 @@ def short_functions(
 ) -> Kernel:
     """The kernel with short functions where they do; nothing outside of it sees what is in `scopes`."""
     graph = kernel.graph
-    if not any(_begins(e) for s in graph.statements for e in walk(s.expr)):
+    sums = sums and any(map(_is_long, graph.statements))
+    if not (sums or any(_begins(e) for s in graph.statements for e in walk(s.expr))):
         return kernel
     positive = _positive(graph)
     own = {b.tensor for b in kernel.buffers if b.scope in scopes}
@@ -86,7 +88,7 @@ def short_functions(
     if _errors(graph, made) > MOST:
         return kernel
     new = tuple(replace(s, expr=m.expr) for s, m in zip(graph.statements, made, strict=True))
-    return replace(kernel, graph=replace(graph, statements=new))
+    return kernel if new == graph.statements else replace(kernel, graph=replace(graph, statements=new))
 
 
 def _begins(e: Expr) -> bool:
