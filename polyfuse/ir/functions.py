@@ -8,14 +8,14 @@ from polyfuse.ir.tensor_graph import Apply, Expr, walk
 
 # Functions that have a short form, and its name.
 SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
-# The reciprocal of an f32, which other numbers are multiplied by; and one that is 0 where it were denormal.
-RECIPROCAL, FAST_RECIPROCAL = "reciprocal", "fast_reciprocal"
+# A quotient of f32 by what neighbouring elements have in common, and a reciprocal.
+ALIKE_DIV, RECIPROCAL = "alike_div", "fast_reciprocal"
 # What shorter texts are forms of, by name (`ir.ops.Form`).
 FORMS = {
     **{f"{f.prefix}_{o.name}": o.name for o in OPS.values() for f in o.forms},
     **{short: op for op, short in SHORT.items()},
+    ALIKE_DIV: "div",
     RECIPROCAL: "div",
-    FAST_RECIPROCAL: "div",
 }
 _FUNCTIONS = of_cost(Cost.FUNCTION) | frozenset(SHORT.values())
 

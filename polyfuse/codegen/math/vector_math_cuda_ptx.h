@@ -61,9 +61,10 @@ PF_INLINE float pf_rcp_f32(float x) {
 }
 
 // 700
-PF_INLINE float pf_reciprocal_f32(float x) {
+PF_INLINE float pf_alike_div_f32(float a, float b) {
   float r;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(b));
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(r));
   return r;
 }
 

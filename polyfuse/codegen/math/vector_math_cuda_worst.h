@@ -22,7 +22,7 @@ PF_INLINE float pf_ex2_f32(float x) { return pf_flushed_f32(pf_worst_f32(exp2((d
 
 PF_INLINE float pf_rcp_f32(float x) { return pf_flushed_f32(pf_worst_f32(1.0 / pf_flushed_f32(x), 0x1p-23, x)); }
 
-PF_INLINE float pf_reciprocal_f32(float x) { return pf_worst_f32(1.0 / x, 0x1p-23, x); }
+PF_INLINE float pf_alike_div_f32(float a, float b) { return a * pf_worst_f32(1.0 / b, 0x1p-23, b); }
 
 PF_INLINE float pf_fast_sqrt_f32(float x) { return pf_worst_f32(sqrt((double)pf_flushed_f32(x)), 0x1p-23, x); }
 

@@ -1,7 +1,7 @@
 """Functions of f32 as exact as the reference asks for, by approximate instructions of a GPU.
 
     d = sqrt(v / n)                                d = fast_sqrt(v * (1 / n))
-    y = e / d                               ->     y = e * reciprocal(d)
+    y = e / d                               ->     y = alike_div(e, d)
     z = 0.5 * x * (1 + erf(x * c))                 z = 0.5 * x * (1 + near_erf(x * c))
 
 The reference allows each operation of f32 an error of `ROOM` of its result (`runtime.reference.values`).  So
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.functions import FAST_RECIPROCAL, FORMS, RECIPROCAL
+from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.ops import OPS, ROOM, Trait
@@ -157,7 +157,8 @@ class _Forms:
         return e
 
     def _quotient(self, e: Apply) -> Expr:
-        """a / b: a product with 1 / b where b is a constant, or the same for neighbouring elements."""
+        """a / b: a product with 1 / b where b is a constant or a is at most 1, so that denormals do not
+        matter."""
         a, b = e.args
         value = _constant(b)
         if value is not None:
@@ -165,11 +166,11 @@ class _Forms:
                 return e
             return replace(e, op="mul", args=(a, Const(1.0 / value, F32)))
         if isinstance(a, Const) and abs(a.value) <= 1:
-            one: Expr = Apply(FAST_RECIPROCAL, (b,), F32)
+            one: Expr = Apply(RECIPROCAL, (b,), F32)
             return one if a.value == 1 else replace(e, op="mul", args=(a, one))
         if self.innermost in depends_on(b):
             return replace(e, op="fast_div")
-        return replace(e, op="mul", args=(a, Apply(RECIPROCAL, (b,), F32)))
+        return replace(e, op=ALIKE_DIV)
 
 
 def _constant(e: Expr) -> float | None:

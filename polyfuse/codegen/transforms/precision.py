@@ -59,8 +59,8 @@ from polyfuse.ir.tensor_graph import (
 UNIT = 2.0**-16
 # How many of them may meet in a value: 2**-15 of it, a sixteenth of an f16's last place.
 MOST = 2
-# A sum of so many terms may be off by ten times what an operation of f32 may be, 2**-16.7: by more than a short
-# form of a GPU is.
+# A sum of so many terms may be off by ten times what an operation of f32 may be, 2**-16.7: by more than a
+# short form of a GPU is.
 MANY = 256
 
 
