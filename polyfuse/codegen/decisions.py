@@ -28,7 +28,6 @@ from polyfuse.codegen.passes import PassContext, Pipeline
 from polyfuse.decisions import Decision
 from polyfuse.ir.functions import FORMS
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.ops import OPS
 
 # What was made of what: the kind of a decision, and a tensor or statement.
 Made = frozenset[tuple[str, str]]
@@ -79,13 +78,10 @@ def noted(cx: PassContext) -> Made:
 def of_forms(made: Set[tuple[str, str]]) -> tuple[Decision, ...]:
     """A decision for each form of functions, with the tensors whose values have it."""
     found = []
-    for op, plain in FORMS.items():
-        names = sorted(t for kind, t in made if kind == f"{MATH} {op}")
-        prefix = op.partition("_")[0]
-        form = OPS[plain].form(prefix) or OPS[plain].form("fast")
-        if names and form is not None:
-            reason = f"{plain} by {form.by}: {_ENOUGH[form.prefix]}"
-            found.append(Decision(MATH, ", ".join(names), True, reason))
+    for name, (op, form) in FORMS.items():
+        if tensors := sorted(t for kind, t in made if kind == f"{MATH} {name}"):
+            reason = f"{op} by {form.by}: {_ENOUGH[form.prefix]}"
+            found.append(Decision(MATH, ", ".join(tensors), True, reason))
     return tuple(found)
 
 

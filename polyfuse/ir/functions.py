@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyfuse.ir.ops import OPS, Cost, Trait, of_cost, with_trait
+from polyfuse.ir.ops import OPS, Cost, Form, Trait, of_cost, with_trait
 from polyfuse.ir.powers import exponent
 from polyfuse.ir.tensor_graph import Apply, Expr, walk
 
@@ -10,13 +10,11 @@ from polyfuse.ir.tensor_graph import Apply, Expr, walk
 SHORT = {op: f"short_{op}" for op in with_trait(Trait.SHORT)}
 # A quotient of f32 by what neighbouring elements have in common, and a reciprocal.
 ALIKE_DIV, RECIPROCAL = "alike_div", "fast_reciprocal"
-# What shorter texts are forms of, by name (`ir.ops.Form`).
-FORMS = {
-    **{f"{f.prefix}_{o.name}": o.name for o in OPS.values() for f in o.forms},
-    **{short: op for op, short in SHORT.items()},
-    ALIKE_DIV: "div",
-    RECIPROCAL: "div",
+# Shorter texts of operations by name: what they are forms of, and their errors.
+FORMS: dict[str, tuple[str, Form]] = {
+    f"{f.prefix}_{o.name}": (o.name, f) for o in OPS.values() for f in o.forms
 }
+FORMS |= dict.fromkeys((ALIKE_DIV, RECIPROCAL), FORMS["fast_div"])
 _FUNCTIONS = of_cost(Cost.FUNCTION) | frozenset(SHORT.values())
 
 

@@ -9,7 +9,7 @@ PF_INLINE float pf_off_f32(double v, double most, float x) {
   const pf_u32 bits = pf_bits_f32(x) * 0x9e3779b9u;
   const double far = (bits ^ bits << 7) & 0x80000000u ? v + most : v - most;
   const float r = (float)far;
-  const bool beyond = fabs((double)r - v) > most && fabs(v) < 0x1p127;
+  const bool beyond = fabs((double)r - v) > most && fabs(v) < 0x1p128;
   return beyond ? pf_from_bits_f32(pf_bits_f32(r) + (fabs((double)r) > fabs(v) ? -1 : 1)) : r;
 }
 
