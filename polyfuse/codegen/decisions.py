@@ -45,7 +45,7 @@ PASS, DECLINED = "pass ", "declined "
 MATH = "math"
 _ENOUGH = {
     "short": "in f32 within 2**-16 of the value, which is rounded to 16 bits or one of many terms of a sum",
-    "near": "its error is a part of what the constant that is added may be off by in f32",
+    "near": "its error is a part of what the constant beside it, or its operand, may be off by in f32",
     "fast": "no further from the value than each operation of f32 may be",
 }
 _WITHOUT = {

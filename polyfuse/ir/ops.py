@@ -14,6 +14,7 @@ Code generation makes forms of operations, which are no rows: `short_exp` of `ex
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Literal, TypeAlias
@@ -80,7 +81,8 @@ class Form:
     """A shorter text of an operation of f32 for GPUs, pf_<prefix>_<name>_f32, by approximate instructions.
 
     A result is within `relative * |f| + absolute` of the value f (and the smallest normal number, as
-    denormals are 0), whatever the instructions `by` make of it within their errors in the PTX ISA.
+    denormals are 0), whatever the instructions `by` make of it within their errors in the PTX ISA, where the
+    operand is at most `most`.
 
     short   where values are rounded to 16 bits, or one of many terms (`codegen.transforms.precision`)
     fast    wherever f32 may be off by `ROOM`
@@ -91,6 +93,7 @@ class Form:
     by: str
     relative: float = 0.0
     absolute: float = 0.0
+    most: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class Op:
     scipy       the function of scipy.special that the baseline takes where NumPy has none
     cuda        CUDA's device function, without the f of floats; else the prelude has a text for it
     forms       shorter texts for GPUs, those that take least first
+    carries     an error of the operand, as a part of it, is at least so much of one in the result, absolute
     gradient    left open, for a rule of derivatives; nothing reads it
     """
 
@@ -140,6 +144,7 @@ class Op:
     scipy: str = ""
     cuda: str = ""
     forms: tuple[Form, ...] = ()
+    carries: float = 0.0
     gradient: None = None
 
     def has(self, trait: Trait) -> bool:
@@ -184,11 +189,12 @@ COMMUTES, STRICT, NORMAL, POSITIVE, RELATIVE, FOLDED, WHOLE, SHORT, SCALED, ROWS
 def _function(
     name: str, ulp: Ulp, cost: Cost, cpu: float, gpu: float, numpy: str, cuda: str,
     traits: Trait = Trait.NONE, baseline: str = "", scipy: str = "", forms: tuple[Form, ...] = (),
+    carries: float = 0.0,
 ) -> Op:  # fmt: skip
     """A function of one float."""
     return Op(
         name, 1, FLOATS, ulp, cost, cpu, gpu, STRICT | traits, called=True, numpy=numpy, cuda=cuda,
-        baseline=baseline, scipy=scipy, forms=forms,
+        baseline=baseline, scipy=scipy, forms=forms, carries=carries,
     )  # fmt: skip
 
 
@@ -219,8 +225,10 @@ _ROWS = (
     # Functions of one float.
     #          name      ulp f32, f64  cost, cpu, gpu    NumPy    CUDA     traits, besides STRICT
     _function("exp",     (1.25, 1.25), FUNCTION, 12, 10, "exp",   "exp",   NORMAL | POSITIVE | SHORT | ROWS,
-              forms=(Form("short", "ex2.approx", 4.2e-6),)),
-    _function("log",     (1.0, 1.0),   FUNCTION, 16, 10, "log",   "log",   NORMAL | ROWS),
+              forms=(Form("short", "ex2.approx", 4.2e-6),
+                     Form("fast", "ex2.approx", 6.0e-7, most=88.0))),
+    _function("log",     (1.0, 1.0),   FUNCTION, 16, 10, "log",   "log",   NORMAL | ROWS,
+              forms=(Form("near", "lg2.approx", 3.1e-7, 2.1e-7),), carries=1.0),
     _function("sqrt",    (0.5, 0.5),   DIVIDER,  10, 10, "sqrt",  "",      NORMAL | POSITIVE | RELATIVE,
               forms=(Form("fast", "sqrt.approx", 2.0**-23),)),
     _function("rsqrt",   (1.5, 1.5),   DIVIDER,  8,  8,  "",      "rsqrt", NORMAL | POSITIVE | RELATIVE,

@@ -7,11 +7,19 @@ PF_INLINE float pf_fast_reciprocal_f32(float x) { return pf_rcp_f32(x); }
 PF_INLINE float pf_short_exp_f32(float x) { return pf_ex2_f32(x * 0x1.715476p+0f); }
 
 // Far to the left the power is infinite and the result 0.
+// What the rounded product leaves, corrects the power. Above 88 it would be infinite, and the correction NaN.
+PF_INLINE float pf_fast_exp_f32(float x) {
+  const float c = pf_max_f32(x, -104.0f), t = c * 0x1.715476p+0f, e = pf_ex2_f32(t);
+  return fmaf(e, fmaf(t, -0x1.62e43p-1f, c), e);
+}
+
 PF_INLINE float pf_short_sigmoid_f32(float x) { return pf_rcp_f32(1.0f + pf_ex2_f32(x * -0x1.715476p+0f)); }
 
 PF_INLINE float pf_near_sigmoid_f32(float x) { return pf_short_sigmoid_f32(x); }
 
 PF_INLINE float pf_fast_sigmoid_f32(float x) { return pf_rcp_f32(1.0f + pf_exp_f32(-x)); }
+
+PF_INLINE float pf_near_log_f32(float x) { return pf_lg2_f32(x) * 0x1.62e43p-1f; }
 
 PF_INLINE float pf_near_tanh_f32(float x) {
   return fmaf(-2.0f, pf_rcp_f32(1.0f + pf_ex2_f32(x * 0x1.715476p+1f)), 1.0f);

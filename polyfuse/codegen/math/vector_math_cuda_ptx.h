@@ -54,6 +54,13 @@ PF_INLINE float pf_ex2_f32(float x) {
 }
 
 // 700
+PF_INLINE float pf_lg2_f32(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 700
 PF_INLINE float pf_rcp_f32(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));

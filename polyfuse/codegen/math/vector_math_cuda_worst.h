@@ -20,6 +20,12 @@ PF_INLINE float pf_worst_f32(double v, double relative, float x) {
 
 PF_INLINE float pf_ex2_f32(float x) { return pf_flushed_f32(pf_worst_f32(exp2((double)pf_flushed_f32(x)), 0x1p-22, x)); }
 
+// Near 1 its error is absolute.
+PF_INLINE float pf_lg2_f32(float x) {
+  const double v = log2((double)pf_flushed_f32(x));
+  return x > 0.5f && x < 2.0f ? pf_off_f32(v, 0x1p-22, x) : pf_worst_f32(v, 0x1p-22, x);
+}
+
 PF_INLINE float pf_rcp_f32(float x) { return pf_flushed_f32(pf_worst_f32(1.0 / pf_flushed_f32(x), 0x1p-23, x)); }
 
 PF_INLINE float pf_alike_div_f32(float a, float b) { return a * pf_worst_f32(1.0 / b, 0x1p-23, b); }

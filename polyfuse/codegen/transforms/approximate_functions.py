@@ -8,7 +8,8 @@ The reference allows each operation of f32 an error of `ROOM` of its result (`ru
 
 * a form whose relative error is no larger is right anywhere: quotients, roots;
 * `c + f` with a constant c may be off by ROOM * (|f| + |c + f|), which is ROOM * |c| at least, however small
-  f is: there an absolute error will do.  A factor of f that is a constant scales it.
+  f is: there an absolute error will do.  A factor of f that is a constant scales it;
+* a logarithm of a number that is off by ROOM of itself may be off by ROOM.
 
 What a comparison, a rounding to integers or an index is made of stays precise: a little error may change
 it.  One function of one operand has one form in a statement, the most exact one that it needs: compilers
@@ -22,6 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from polyfuse.codegen.analysis.signs import is_inexact, is_never_positive
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL
 from polyfuse.ir.index_expr import IConst
@@ -35,6 +37,7 @@ from polyfuse.ir.tensor_graph import (
     IndexValue,
     Select,
     Statement,
+    TensorGraph,
     depends_on,
     walk,
 )
@@ -51,7 +54,7 @@ _Slack = float | None
 def approximate_functions(kernel: Kernel) -> Kernel:
     """The kernel with approximate forms where they are exact enough."""
     graph = kernel.graph
-    new = tuple(_approximated(s) for s in graph.statements)
+    new = tuple(_approximated(s, graph) for s in graph.statements)
     if all(a is b for a, b in zip(new, graph.statements, strict=True)):
         return kernel
     return replace(kernel, graph=replace(graph, statements=new))
@@ -67,10 +70,10 @@ def forms_of(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     return {op: tuple(names) for op, names in found.items()}
 
 
-def _approximated(s: Statement) -> Statement:
-    needs = _Needs()
+def _approximated(s: Statement, graph: TensorGraph) -> Statement:
+    needs = _Needs(graph)
     needs.visit(s.expr, 0.0)
-    expr = _Forms(needs.least, s.dims[-1].name if s.dims else "").of(s.expr)
+    expr = _Forms(needs.least, s, graph).of(s.expr)
     return s if expr == s.expr else replace(s, expr=expr)
 
 
@@ -78,13 +81,15 @@ def _approximated(s: Statement) -> Statement:
 class _Needs:
     """How far functions may be off in the place where they must be most exact."""
 
+    graph: TensorGraph
     least: dict[Expr, _Slack] = field(default_factory=dict)
 
     def visit(self, e: Expr, slack: _Slack) -> None:
         match e:
             case Apply(op, args):
                 if op in OPS and OPS[op].forms and e.dtype == F32:
-                    self.least[e] = _less(self.least.get(e, math.inf), slack)
+                    own = slack if slack is None else slack + self._carried(op, args)
+                    self.least[e] = _less(self.least.get(e, math.inf), own)
                 for a, more in zip(args, self._of_operands(e, slack), strict=True):
                     self.visit(a, more)
             case Select(cond, then, other):
@@ -96,6 +101,11 @@ class _Needs:
                 self.visit(arg, slack if dtype == arg.dtype else 0.0 if rounds else None)
             case _:
                 pass  # what an index is made of stays as it is
+
+    def _carried(self, op: str, args: tuple[Expr, ...]) -> float:
+        """What the error of an operand that is rounded makes of the result's."""
+        share = SHARE * ROOM * OPS[op].carries
+        return share if share and is_inexact(args[0], self.graph) else 0.0
 
     def _of_operands(self, e: Apply, slack: _Slack) -> tuple[_Slack, ...]:
         """How far the operands of an operation may be off."""
@@ -132,17 +142,18 @@ def _beside(other: Expr, slack: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Forms:
-    """Expressions with forms. `innermost`: the loop variable that neighbouring elements differ in."""
+    """Expressions of a statement with forms."""
 
     least: Mapping[Expr, _Slack]
-    innermost: str
+    statement: Statement
+    graph: TensorGraph
 
     def of(self, e: Expr) -> Expr:
         match e:
-            case Apply(op, args):
+            case Apply(_, args):
                 new = replace(e, args=tuple(map(self.of, args)))
                 slack = self.least.get(e)
-                return new if slack is None else self._form(op, new, slack)
+                return new if slack is None else self._form(e, new, slack)
             case Select(cond, then, other):
                 return replace(e, cond=self.of(cond), then=self.of(then), other=self.of(other))
             case Cast(arg):
@@ -150,11 +161,16 @@ class _Forms:
             case _:
                 return e
 
-    def _form(self, op: str, e: Apply, slack: float) -> Expr:
-        for f in OPS[op].forms:
-            if f.prefix != "short" and f.relative <= ROOM and f.absolute <= slack:
-                return self._quotient(e) if op == "div" else replace(e, op=f"{f.prefix}_{op}")
-        return e
+    def _form(self, e: Apply, new: Apply, slack: float) -> Expr:
+        """The first form that is exact enough of an operation, whose operands have theirs in `new`."""
+        for f in OPS[e.op].forms:
+            fits = f.prefix != "short" and f.relative <= ROOM and f.absolute <= slack
+            if fits and (math.isinf(f.most) or self._falls(e.args[0])):
+                return self._quotient(new) if e.op == "div" else replace(new, op=f"{f.prefix}_{e.op}")
+        return new
+
+    def _falls(self, e: Expr) -> bool:
+        return is_never_positive(e, self.statement, self.graph)
 
     def _quotient(self, e: Apply) -> Expr:
         """a / b: a product with 1 / b where b is a constant or a is at most 1, so that denormals do not
@@ -168,7 +184,7 @@ class _Forms:
         if isinstance(a, Const) and abs(a.value) <= 1:
             one: Expr = Apply(RECIPROCAL, (b,), F32)
             return one if a.value == 1 else replace(e, op="mul", args=(a, one))
-        if self.innermost in depends_on(b):
+        if any(d.name in depends_on(b) for d in self.statement.dims[-1:]):
             return replace(e, op="fast_div")
         return replace(e, op=ALIKE_DIV)
 

@@ -40,6 +40,10 @@ TAKEN = {
     "a part of it": ("y[t, h] = 0.5 - 0.5 * tanh(x[t, h])", {"near_tanh"}),
     "negative": ("y[t, h] = 1.0 - sigmoid(x[t, h])", {"near_sigmoid"}),
     "the most exact of two": ("y[t, h] = sigmoid(g[h]) * (1.0 - sigmoid(g[h]))", {"fast_sigmoid"}),
+    "falls": ("y[t, h] = exp(-0.5 * x[t, h] * x[t, h]) + exp(-abs(g[h]))", {"fast_exp"}),
+    "below the largest": (SOFTMAX + "y[t, h] = e[t, h] / d[t]", {"fast_exp", "alike_div"}),
+    "softplus": ("y[t, h] = max(x[t, h], 0.0) + log(1.0 + exp(-abs(x[t, h])))", {"near_log", "fast_exp"}),
+    "log of a sum": ("y[t, h] = x[t, h] - log(sum[k](exp(x[t, k])))", {"near_log"}),
     "chosen": (
         "y[t, h] = 1.0 + (erf(x[t, h]) if x[t, h] > 0.0 else tanh(x[t, h]))",
         {"near_erf", "near_tanh"},
@@ -50,7 +54,11 @@ PRECISE = {
     "beside a small constant": "y[t, h] = 1e-3 + erf(x[t, h])",
     "a large part": "y[t, h] = 1.0 + 1000.0 * tanh(x[t, h])",
     "beside what is no constant": "y[t, h] = g[h] + erf(x[t, h])",
-    "exponential": "y[t, h] = exp(x[t, h]) + 1.0",
+    "exponential": "y[t, h] = exp(x[t, h]) + exp(x[t, h] * abs(x[t, h])) + exp(g[h] - x[t, h])",
+    "below the largest of others": """
+      m[t] = max[h](abs(x[t, h]))
+      y[t, h] = exp(x[t, h] - m[t])""",
+    "logarithm": "y[t, h] = log(x[t, h]) + log(1.0 + x[t, h]) + log(max(exp(x[t, h]), 1.0))",
     "rounded down": "y[t, h] = floor(x[t, h] / g[h]) + f32(i64(sqrt(x[t, h])))",
     "compared": "y[t, h] = x[t, h] if sqrt(x[t, h]) < 1.0 / g[h] else 0.0",
     "by what is too small": "y[t, h] = x[t, h] / 1e-40",
@@ -96,11 +104,11 @@ def test_values_of_16_bits_have_shorter_ones() -> None:
 
 def test_terms_of_long_sums_have_shorter_ones() -> None:
     total = "y[t, h] = x[t, h] - log(sum[k](exp(x[t, k])))"
-    assert called(total, width=1000) == {"short_exp"}
-    assert called(total, width=100) == set()
+    assert called(total, width=1000) == {"short_exp", "near_log"}
+    assert called(total, width=100) == {"near_log"}
     product = "y[t, h] = x[t, h] - log(sum[k](exp(x[t, k]) * sigmoid(x[t, k])))"
     assert "short_exp" not in called(product, width=1000)  # two errors
-    assert called(SOFTMAX + "y[t, h] = e[t, h] / d[t]", width=1000) == {"alike_div"}
+    assert called(SOFTMAX + "y[t, h] = e[t, h] / d[t]", width=1000) == {"alike_div", "fast_exp"}
 
 
 def test_f64_stays_precise() -> None:
@@ -138,7 +146,8 @@ def test_explain_tells_which_and_why() -> None:
 EVERY = """
 op f(x: {0}[N], z: {0}[N]) -> (
   r0: {0}[N], r1: {0}[N], r2: {0}[N], r3: {0}[N], r4: {0}[N], r5: {0}[N], r6: {0}[N], r7: {0}[N], r8: {0}[N],
-  r9: {0}[N], r10: {0}[N], r11: {0}[N], r12: {0}[N], r13: {0}[N], r14: {0}[N], r15: {0}, r16: {0}[N]
+  r9: {0}[N], r10: {0}[N], r11: {0}[N], r12: {0}[N], r13: {0}[N], r14: {0}[N], r15: {0}, r16: {0}[N],
+  r17: {0}[N], r18: {0}[N]
 ) {{
   r0[n] = exp(x[n])
   r1[n] = log(x[n])
@@ -156,6 +165,8 @@ op f(x: {0}[N], z: {0}[N]) -> (
   r13[n] = x[n] / 3.0 - 0.25 / z[n]
   m = max[k](z[k] if z[k] < 88.0 else 0.0)
   r14[n] = exp(min(x[n], m) - m) / sum[k](exp(min(x[k], m) - m))
+  r17[n] = max(x[n], 0.0) + log(1.0 + exp(-abs(x[n])))
+  r18[n] = exp(-0.5 * z[n] * z[n])
   r15 = log(sum[k](exp(min(x[k], 3.0))))
   r16[n] = x[n] / m
 }}
