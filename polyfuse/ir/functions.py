@@ -14,6 +14,11 @@ ALIKE_DIV, RECIPROCAL = "alike_div", "fast_reciprocal"
 FORMS: dict[str, tuple[str, Form]] = {
     f"{f.prefix}_{o.name}": (o.name, f) for o in OPS.values() for f in o.forms
 }
+# With a constant factor of the operand as another operand.
+SCALED_NEAR = {
+    o.name: f"scaled_near_{o.name}" for o in OPS.values() if o.has(Trait.SCALED) and o.form("near")
+}
+FORMS |= {name: FORMS[f"near_{op}"] for op, name in SCALED_NEAR.items()}
 FORMS |= dict.fromkeys((ALIKE_DIV, RECIPROCAL), FORMS["fast_div"])
 _FUNCTIONS = of_cost(Cost.FUNCTION) | frozenset(SHORT.values())
 

@@ -29,7 +29,7 @@ STRUCTURAL = {
     "cuda.vectorize": {"MOST_ROWS", "VECTOR_BYTES"},
     "math.conversions": {"STEP"},
     "math.vector_reduce": {"FEWEST_BYTES", "_PIECE", "_WIDTHS"},
-    "transforms.approximate_functions": {"SHARE", "_LEAST", "_MOST"},
+    "transforms.approximate_functions": {"SHARE", "_LEAST", "_MOST", "_SCALE"},
     "transforms.index_set_splitting.div_mod": {"LEAST_HALVES", "UNROLLED"},
     "transforms.outer_vectorize.full_unroll": {"SIZES"},
     "transforms.outer_vectorize.recurrences": {"_LINE_BYTES", "_SIZES"},

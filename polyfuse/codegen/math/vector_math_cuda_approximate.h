@@ -21,19 +21,24 @@ PF_INLINE float pf_fast_sigmoid_f32(float x) { return pf_rcp_f32(1.0f + pf_exp_f
 
 PF_INLINE float pf_near_log_f32(float x) { return pf_lg2_f32(x) * 0x1.62e43p-1f; }
 
-PF_INLINE float pf_near_tanh_f32(float x) {
-  return fmaf(-2.0f, pf_rcp_f32(1.0f + pf_ex2_f32(x * 0x1.715476p+1f)), 1.0f);
+// Of k x; k is a constant, and so are its products.
+PF_INLINE float pf_scaled_near_tanh_f32(float x, float k) {
+  return fmaf(-2.0f, pf_rcp_f32(1.0f + pf_ex2_f32(x * (k * 0x1.715476p+1f))), 1.0f);
 }
 
-// erfc(a) = 2^(a p(a)) for a >= 0, within 1.9e-8; the power falls to 0, where erf is 1.
-PF_INLINE float pf_near_erf_f32(float x) {
-  const float a = fabsf(x);
-  float p = fmaf(-4.742631242266297e-05f, a, 4.626250459633037e-04f);
-  p = fmaf(p, a, -1.5453843335982128e-03f);
-  p = fmaf(p, a, -6.823338658158097e-04f);
-  p = fmaf(p, a, 2.8172252548453385e-02f);
-  p = fmaf(p, a, -1.4844432795189919e-01f);
-  p = fmaf(p, a, -9.184241726018256e-01f);
-  p = fmaf(p, a, -1.627908089967601e+00f);
-  return copysignf(1.0f - pf_ex2_f32(p * a), x);
+PF_INLINE float pf_near_tanh_f32(float x) { return pf_scaled_near_tanh_f32(x, 1.0f); }
+
+// erfc(a) = 2^(a p(a)) for a >= 0, within 1.9e-8; the power falls to 0, where erf is 1. Of k x, as above.
+PF_INLINE float pf_scaled_near_erf_f32(float x, float k) {
+  const float a = fabsf(x), b = fabsf(k), b2 = b * b, b4 = b2 * b2;
+  float p = fmaf(b4 * b4 * -4.742631242266297e-05f, a, b4 * (b2 * b) * 4.626250459633037e-04f);
+  p = fmaf(p, a, b4 * b2 * -1.5453843335982128e-03f);
+  p = fmaf(p, a, b4 * b * -6.823338658158097e-04f);
+  p = fmaf(p, a, b4 * 2.8172252548453385e-02f);
+  p = fmaf(p, a, b2 * b * -1.4844432795189919e-01f);
+  p = fmaf(p, a, b2 * -9.184241726018256e-01f);
+  p = fmaf(p, a, b * -1.627908089967601e+00f);
+  return copysignf(1.0f - pf_ex2_f32(p * a), k < 0.0f ? -x : x);
 }
+
+PF_INLINE float pf_near_erf_f32(float x) { return pf_scaled_near_erf_f32(x, 1.0f); }

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.signs import is_inexact, is_never_positive
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL
+from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL, SCALED_NEAR
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.ops import OPS, ROOM, Trait
+from polyfuse.ir.ops import OPS, ROOM, Form, Trait
 from polyfuse.ir.tensor_graph import (
     Apply,
     Cast,
@@ -46,6 +46,8 @@ from polyfuse.ir.tensor_graph import (
 SHARE = 7 / 8
 # Reciprocals of these are normal numbers.
 _LEAST, _MOST = 2.0**-126, 2.0**126
+# Constant factors whose powers coefficients may be multiplied by.
+_SCALE = 16.0
 
 # How far an expression may be off beside its relative error; None: not at all.
 _Slack = float | None
@@ -166,7 +168,7 @@ class _Forms:
         for f in OPS[e.op].forms:
             fits = f.prefix != "short" and f.relative <= ROOM and f.absolute <= slack
             if fits and (math.isinf(f.most) or self._falls(e.args[0])):
-                return self._quotient(new) if e.op == "div" else replace(new, op=f"{f.prefix}_{e.op}")
+                return self._quotient(new) if e.op == "div" else _named(new, f)
         return new
 
     def _falls(self, e: Expr) -> bool:
@@ -187,6 +189,17 @@ class _Forms:
         if any(d.name in depends_on(b) for d in self.statement.dims[-1:]):
             return replace(e, op="fast_div")
         return replace(e, op=ALIKE_DIV)
+
+
+def _named(e: Apply, form: Form) -> Expr:
+    """A function in a form; a constant factor of its operand goes into its coefficients."""
+    match e.args:
+        case (Apply("mul", (x, Const(k) as by)),) | (Apply("mul", (Const(k) as by, x)),):
+            if form.prefix == "near" and e.op in SCALED_NEAR and 1 / _SCALE <= abs(k) <= _SCALE:
+                return replace(e, op=SCALED_NEAR[e.op], args=(x, by))
+        case _:
+            pass
+    return replace(e, op=f"{form.prefix}_{e.op}")
 
 
 def _constant(e: Expr) -> float | None:

@@ -18,7 +18,7 @@ import pytest
 
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.ir.dtypes import F32
-from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL, SHORT
+from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL, SCALED_NEAR, SHORT
 from polyfuse.ir.ops import OPS, ROOM, Form, Trait, with_trait
 from polyfuse.runtime.reference.ops import erf
 from polyfuse.runtime.reference.values import SLACK
@@ -42,11 +42,12 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "rcp": lambda x: 1 / x,
 }
 BINARY = ("fast_div", ALIKE_DIV)
-UNARY = sorted(FORMS.keys() - {*BINARY})
+SCALED = tuple(SCALED_NEAR.values())
+UNARY = sorted(FORMS.keys() - {*BINARY, *SCALED})
 
 
 def loop(name: str) -> str:
-    x = "x[i], y[i]" if name in BINARY else "x[i]"
+    x = "x[i], y[i]" if name in (*BINARY, *SCALED) else "x[i]"
     return (
         f'extern "C" void loop_{name}(const float* x, const float* y, float* o, long n) {{\n'
         f"  for (long i = 0; i < n; i++) o[i] = pf_{name}_f32({x});\n}}\n"
@@ -118,6 +119,18 @@ def test_quotients_are_as_exact_at_all_sizes(name: str, run: Callable[..., Array
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     sure = ~np.isnan(want)
     assert beyond(got[sure], want[sure], FORMS[name][1]) <= 1.0
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("k", [0.7071067811865476, -0.3, 16.0, 1 / 16])
+def test_constant_factors_go_into_coefficients(name: str, k: float, run: Callable[..., Array]) -> None:
+    op, form = FORMS[name]
+    x = samples(100_000)
+    factor = np.full_like(x, k)
+    want = REFERENCE[op](x.astype(np.float64) * factor[0])
+    assert beyond(run(name, x, factor), want, form) <= 1.0
+    special = np.array([INF, -INF, NAN])
+    np.testing.assert_allclose(run(name, special, factor[:3]), np.sign(special * k), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", WORST)

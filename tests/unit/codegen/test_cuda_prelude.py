@@ -27,7 +27,21 @@ SHIM = Path(__file__).parents[2] / "helpers" / "cuda_shim.h"
 HAS_CUDA = find_nvrtc() is not None or find_nvcc() is not None
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no compiler for CUDA")
 needs_gxx = pytest.mark.skipif(GXX is None, reason="no g++")
-BINARY = {"pow", "pow_alike", "fast_div", "alike_div", "min", "max", "mod", "floordiv", "add", "sub", "mul"}
+BINARY = {
+    "pow",
+    "pow_alike",
+    "fast_div",
+    "alike_div",
+    "scaled_near_erf",
+    "scaled_near_tanh",
+    "min",
+    "max",
+    "mod",
+    "floordiv",
+    "add",
+    "sub",
+    "mul",
+}
 WARP = sorted(f for f in CUDA_FUNCTIONS if f.startswith("pf_warp_"))
 ATOMIC = sorted(f for f in CUDA_FUNCTIONS if f.startswith("pf_atomic_"))
 PLAIN = sorted(CUDA_FUNCTIONS - set(WARP) - set(ATOMIC))

@@ -44,6 +44,11 @@ TAKEN = {
     "below the largest": (SOFTMAX + "y[t, h] = e[t, h] / d[t]", {"fast_exp", "alike_div"}),
     "softplus": ("y[t, h] = max(x[t, h], 0.0) + log(1.0 + exp(-abs(x[t, h])))", {"near_log", "fast_exp"}),
     "log of a sum": ("y[t, h] = x[t, h] - log(sum[k](exp(x[t, k])))", {"near_log"}),
+    "with a factor": (
+        "y[t, h] = (1.0 + erf(x[t, h] * 0.7)) * (1.0 - tanh(3.0 * g[h]))",
+        {"scaled_near_erf", "scaled_near_tanh"},
+    ),
+    "with a large factor": ("y[t, h] = 1.0 + erf(x[t, h] * 1e5)", {"near_erf"}),
     "chosen": (
         "y[t, h] = 1.0 + (erf(x[t, h]) if x[t, h] > 0.0 else tanh(x[t, h]))",
         {"near_erf", "near_tanh"},
