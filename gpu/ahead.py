@@ -1,6 +1,6 @@
 """Compile items of a part before they are timed, in as many processes as there are cores.
 
-    python -m gpu.ahead PART JOB < items        a line of JSON for each item: [name, seconds or what failed]
+    python -m gpu.ahead PART JOB < items     a line of JSON for each: [name, what there is to tell]
 
 One after the other, compilations would take most of a short run.  An item that is not ready when its time is
 up is compiled when it is run.
@@ -30,7 +30,7 @@ from gpu.parts import load
 def compile_ahead(
     part: str, items: Sequence[str], job: Job, variables: Mapping[str, str], log: Path, limit_s: float
 ) -> dict[str, Any]:
-    """Item -> seconds, or what failed; of those that were ready in time. Kept for `Job.compiled`."""
+    """Item -> seconds, or what there is to tell; of those that were ready in time (`Job.compiled`)."""
     command = [sys.executable, "-m", "gpu.ahead", part, job.as_json()]
     found: dict[str, Any] = {}
     with log.open("a", encoding="utf-8") as words:
@@ -68,11 +68,13 @@ def _end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _one(part: str, text: str, item: str) -> float | str:
-    """Seconds, or what failed."""
+def _one(part: str, text: str, item: str) -> Any:
+    """Seconds, or what the part has to tell instead; a text if it failed."""
     start = time.perf_counter()
     try:
-        load(part).compile_item(item, Job.from_json(text))
+        told = load(part).compile_item(item, Job.from_json(text))
+        if told is not None:
+            return told
     except Exception as error:  # it fails once more when it is run, and is told there
         return f"{type(error).__name__}: {error}"[:300]
     return round(time.perf_counter() - start, 3)
@@ -87,6 +89,8 @@ def _begin(part: str, text: str) -> None:
 def main(part: str, text: str) -> None:
     """Compile what the standard input lists."""
     items = json.loads(sys.stdin.read())
+    units = getattr(load(part), "units", None)
+    items = units(items, Job.from_json(text)) if units else items
     count = min(Job.from_json(text).workers, len(items))
     with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin, initargs=(part, text)) as pool:
         asked = {pool.submit(_one, part, text, item): item for item in items}

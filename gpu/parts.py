@@ -2,7 +2,7 @@
 
 A part is a module with `items(job)`, names in the order they are done, and `run(item, job)`, a result: a
 dict with "status" ("ok", "failed" or "skipped") and whatever else is worth keeping.  With `compile_item(item,
-job)` the items are compiled before (`gpu.ahead`).
+job)` the items are compiled before (`gpu.ahead`), or the smaller `units(items, job)` of them.
 
 `python -m gpu.parts JOB PART ...` prints the items of each part.
 """

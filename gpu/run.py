@@ -102,8 +102,7 @@ def run_part(part: str, items: Sequence[str], job: Job, setting: Setting, record
     if bounds.ahead and len(waiting) > 1:
         variables, limit_s = environment(setting.search) | job.variables, AHEAD * setting.left
         found = compile_ahead(part, list(waiting), job, variables, log_file(f"{part}-ahead"), limit_s)
-        ready = sum(isinstance(seconds, float) for seconds in found.values())
-        print(f"{part}: {ready} of {len(waiting)} items compiled ahead", flush=True)
+        print(f"{part}: {len(found)} compilations made ahead", flush=True)
     count = min(job.workers if bounds.parallel else 1, len(waiting))
     threads = [
         threading.Thread(target=_serve, args=(part, k, waiting, bounds, job, setting, record))

@@ -157,8 +157,10 @@ class Options:
     forms between every two passes.  dump: folder for the text of each step.  disable: names of optional
     passes that are switched off (`polyfuse passes` lists them).
 
-    tune: "model" leaves the choice among variants of CPU code to the cost model, "measure" compiles several
+    tune: "model" leaves the choice among variants of the code to the cost model, "measure" compiles several
     and takes the one that runs fastest in a process of its own (some seconds, once for each shape).
+    tune_budget: the most seconds that this may take; None means 4 on a CPU and 10 on a GPU.  tuned: a file of
+    choices that were measured before (`Compiled.keep_tuning`); what it has is taken, not measured.
 
     math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
     "precise" as exactly as the target can.
@@ -190,6 +192,8 @@ class Options:
     seed: int = 0
     resident: int | None = None
     tune: Tune = "model"
+    tune_budget: float | None = None
+    tuned: Path | None = None
     progress: bool | Report | None = None
     library: Library = "auto"
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
@@ -220,11 +224,15 @@ class Options:
             raise _unfit("seed", self.seed, "a whole number from 0 on")
         if self.device is not None and not isinstance(self.device, str):
             raise _unfit("device", self.device, "the name or architecture of a GPU, or None")
-        if self.dump is not None:
+        budget = self.tune_budget
+        if budget is not None and not (isinstance(budget, int | float) and 0 < budget < float("inf")):
+            raise _unfit("tune_budget", budget, "a number of seconds, or None")
+        for name, what in (("dump", "a folder"), ("tuned", "a file")):
+            path = getattr(self, name)
             try:
-                object.__setattr__(self, "dump", Path(self.dump))
+                object.__setattr__(self, name, None if path is None else Path(path))
             except TypeError:
-                raise _unfit("dump", self.dump, "the path of a folder, or None") from None
+                raise _unfit(name, path, f"the path of {what}, or None") from None
 
 
 def _unfit(name: str, value: object, expected: str) -> ArgumentError:

@@ -6,12 +6,14 @@ combination of dtypes, shapes and layouts; the first call of a combination compi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Set
 from copy import copy
 from dataclasses import replace
 from inspect import Parameter
 from inspect import Signature as PythonSignature
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,7 @@ from polyfuse.runtime.cuda.fast_path import DeviceShortWay, bound_call
 from polyfuse.runtime.machine.room import require_room
 from polyfuse.support.processes import ForkLock
 from polyfuse.support.progress import followed
+from polyfuse.tuning.table import keep_choices
 from polyfuse.tuning.tuner import build_tuned
 from polyfuse.visualize.launches import launch_names, plan_svg, timeline
 
@@ -307,6 +310,14 @@ class Compiled:
         measured = [str(built.tuning)] if built.tuning is not None else []
         return "\n".join([*map(str, (*built.decisions, *built.scalar_loops)), *measured])
 
+    def keep_tuning(self, path: str | os.PathLike[str]) -> None:
+        """Write what `tune="measure"` has chosen so far into a file, beside the choices that it has of other
+        operators; `tuned=path` takes them from there, on any machine.
+
+        Raises ArgumentError PF490 for a file that is none of these."""
+        found = [instance.built.tuning for instance in self._instances.values()]
+        keep_choices(Path(path), [t for t in found if t is not None])
+
     def cost(self, /, *args: object, **kwargs: object) -> str:
         """What the compilation for these arguments took: seconds by step, and memory."""
         return self.built(*args, **kwargs).cost
@@ -411,7 +422,8 @@ class Compiled:
         layouts, fusion = self._layouts(graph, values), self._fusion
         if fusion is not None and layouts.strided:
             fusion = replace(fusion, strided=tuple(sorted(layouts.strided)))
-        make = build_tuned if self.options.tune == "measure" else build
+        tuned = self.options.tune == "measure" or self.options.tuned is not None
+        make = build_tuned if tuned else build
         made = make(
             graph,
             sizes,

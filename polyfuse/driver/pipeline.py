@@ -50,7 +50,7 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.schedule_tree import ScheduledGraph
-from polyfuse.ir.target import Target
+from polyfuse.ir.target import Target, with_fields
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.truth_values import with_truth_values
 from polyfuse.ir.verify_graph import report_large, verify_graph
@@ -192,7 +192,8 @@ def _verify(result: object) -> None:
 class Compilation:
     """What a compilation follows from: a graph with open sizes and their values, passes and options.
 
-    halvings: how often threads of a GPU keep half of what they could (`driver.spills`)."""
+    halvings: how often threads of a GPU keep half of what they could (`driver.spills`).  mapping: fields of
+    the GPU that kernels are mapped for, in place of its own (`ir.target.GpuTarget`)."""
 
     graph: TensorGraph
     sizes: Mapping[str, int]
@@ -205,11 +206,12 @@ class Compilation:
     clustering: Clustering = field(default_factory=Clustering)
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
     halvings: int = 0
+    mapping: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def machine(self) -> Target:
         """What kernels are mapped for."""
-        return mapped_for(self.target, self.options, self.halvings)
+        return mapped_for(self.target, self.options, self.halvings, self.mapping)
 
     @property
     def key(self) -> str:

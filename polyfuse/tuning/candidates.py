@@ -120,8 +120,15 @@ class Candidate:
 
 def compilation_of(base: Compilation, variant: Variant) -> Compilation:
     """The compilation that gives a variant's code."""
-    made = variant.of(Choices(base.fusion, base.stitching, base.packing, base.knobs))
-    return replace(base, fusion=made.fusion, stitching=made.stitching, packing=made.packing, knobs=made.knobs)
+    made = variant.of(Choices(base.fusion, base.stitching, base.packing, base.knobs, base.mapping))
+    return replace(
+        base,
+        fusion=made.fusion,
+        stitching=made.stitching,
+        packing=made.packing,
+        knobs=made.knobs,
+        mapping=made.mapping,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
@@ -17,17 +20,18 @@ MODEL = "as the model has it"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a variant can change: the layers and the knobs of code generation."""
+    """What a variant can change: the layers, the knobs of code generation, and how a GPU is mapped for."""
 
     fusion: LoopFusion | None
     stitching: Stitching | None
     packing: Packing | None
     knobs: CpuKnobs
+    mapping: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Changes by name, all of `CHANGES`; none: everything as the model has it."""
+    """Changes by name, all of `EVERY`; none: everything as the model has it."""
 
     changes: tuple[str, ...] = ()
 
@@ -35,21 +39,23 @@ class Variant:
         return ", ".join(self.changes) or MODEL
 
     def known(self) -> Variant:
-        """Itself. Raises ValueError if a change is none of `CHANGES`."""
+        """Itself. Raises ValueError if a change is none of `EVERY`."""
         for name in self.changes:
-            if name not in CHANGES:
+            if name not in EVERY:
                 raise ValueError(f"there is no change {name!r}")
         return self
 
     def of(self, base: Choices) -> Choices:
         """The choices with the changes made."""
         for name in self.changes:
-            base = CHANGES[name](base)
+            base = EVERY[name](base)
         return base
 
     def joined(self, other: Variant) -> Variant | None:
         """Both at once; None where they change the same thing."""
         mine, theirs = (self.of(_NOTHING), other.of(_NOTHING))
+        if dict(mine.mapping).keys() & dict(theirs.mapping).keys():
+            return None
         for part in ("fusion", "stitching", "packing", "knobs"):
             a, b, n = getattr(mine, part), getattr(theirs, part), getattr(_NOTHING, part)
             if part == "knobs":
@@ -73,6 +79,10 @@ def _stitching(**fields: Any) -> Change:
 
 def _knobs(**fields: Any) -> Change:
     return lambda c: replace(c, knobs=replace(c.knobs, **fields))
+
+
+def _mapping(**fields: int) -> Change:
+    return lambda c: replace(c, mapping=tuple(sorted({**dict(c.mapping), **fields}.items())))
 
 
 CHANGES: Mapping[str, Change] = {
@@ -111,6 +121,25 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
+# What is tried on a GPU: how rows are shared out to threads, then what the layers do.
+GPU_CHANGES: Mapping[str, Change] = {
+    **{f"{n} threads a row": _mapping(row_threads=n) for n in (4, 8, 16, 32, 64, 128, 256, 512)},
+    **{f"{n} threads a block": _mapping(threads=n) for n in (64, 128, 512)},
+    "single elements": _mapping(vector=1),
+    **{f"vectors of {n}": _mapping(vector=n) for n in (2, 4, 8)},
+    **{
+        name: CHANGES[name]
+        for name in (
+            "kernels apart",
+            "stitched wherever possible",
+            "temporaries stored",
+            "reductions in one pass",
+            "reductions in two passes",
+        )
+    },
+}
+EVERY: Mapping[str, Change] = {**CHANGES, **GPU_CHANGES}
+
 _NOTHING = Choices(LoopFusion(), Stitching(), Packing(), CpuKnobs())
 _FIELDS = tuple(CpuKnobs.__dataclass_fields__)
 
@@ -136,7 +165,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Variants of one operator. note: why nothing was measured; seconds: what the search took.
+    """Variants of one operator. note: why nothing was measured; seconds: what the search took; problem and
+    sizes: what was chosen for, in a file of choices.
 
     `print` shows a table, the one that is taken marked with a star.
     """
@@ -146,6 +176,8 @@ class Tuning:
     chosen: Variant
     note: str = ""
     seconds: float = 0.0
+    problem: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def timed(self) -> tuple[Row, ...]:
@@ -190,3 +222,61 @@ class Tuning:
         )
         chosen = Variant(tuple(data["chosen"])).known()
         return cls(str(data["operator"]), rows, chosen, str(data["note"]), float(data["seconds"]))
+
+
+# --- choices as a file ------------------------------------------------------------------------------------
+
+# What was measured on one machine, for others and for later versions: names of changes, by the operator and
+# its sizes. The cache has choices by all that they follow from; a file has those that somebody keeps.
+
+FORMAT = 1
+
+
+def keep_choices(path: Path, tunings: Iterable[Tuning]) -> None:
+    """Write choices that were measured into a file, beside those that it has of other problems."""
+    made = {t.problem: _choice(t) for t in tunings if t.timed and t.problem}
+    found = {**_read(path), **made} if path.exists() else made
+    text = json.dumps({"format": FORMAT, "choices": found}, indent=1) + "\n"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise _unusable(path, f"cannot be written: {e}") from None
+
+
+def choice_in(path: Path, problem: str) -> Variant | None:
+    """What a file says of a problem. Raises ArgumentError PF490 for no such file."""
+    found = _read(path).get(problem)
+    if found is None:
+        return None
+    try:
+        return Variant(tuple(map(str, found["changes"]))).known()
+    except (KeyError, TypeError, ValueError) as e:
+        raise _unusable(path, f"has a choice that this version cannot take: {e}") from None
+
+
+def _choice(t: Tuning) -> dict[str, Any]:
+    """The changes, and for readers what they are for and what they brought."""
+    us = {str(r.variant): round(1e6 * r.measured, 2) for r in t.timed if r.measured is not None}
+    return {
+        "operator": t.operator,
+        "sizes": dict(t.sizes),
+        "changes": list(t.chosen.changes),
+        "microseconds": us,
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] == FORMAT:
+            return dict(data["choices"])
+    except OSError as e:
+        raise _unusable(path, f"cannot be read: {e}") from None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise _unusable(path, "is no file of choices")
+
+
+def _unusable(path: Path, why: str) -> ArgumentError:
+    hint = "`Compiled.keep_tuning` writes such a file"
+    return ArgumentError(f"{path} {why}", code="PF490", hint=hint)

@@ -70,22 +70,22 @@ class Recipe:
 
     def make(self, seed: int) -> Array:
         """The array, in memory as kernels get it."""
-        dtype = BY_NAME[self.dtype].numpy
-        made = Arena.get().empty(self.shape, dtype)
-        count = math.prod(self.shape)
-        random = np.random.default_rng(seed)
-        if self.value is not None:
-            made[...] = self.value
-        elif self.offsets:
-            steps = np.linspace(0, min(self.below or 0, _most(dtype)), self.shape[-1] if self.shape else 1)
-            made[...] = steps.astype(dtype)
-        else:
-            pattern = self._pattern(min(count, PATTERN), random).astype(dtype)
-            flat = made.reshape(-1)
-            for start in range(0, count, PATTERN):
-                part = flat[start : start + PATTERN]
-                part[...] = pattern[: len(part)]
+        made = Arena.get().empty(self.shape, BY_NAME[self.dtype].numpy)
+        pattern, flat = self.pattern(seed), made.reshape(-1)
+        for start in range(0, made.size, max(1, len(pattern))):
+            part = flat[start : start + len(pattern)]
+            part[...] = pattern[: len(part)]
         return made
+
+    def pattern(self, seed: int) -> Array:
+        """What the array repeats, in one axis: all of it, where it is short."""
+        dtype, count = BY_NAME[self.dtype].numpy, math.prod(self.shape)
+        if self.value is not None:
+            return np.full(min(count, PATTERN), self.value, dtype)
+        if self.offsets:
+            steps = np.linspace(0, min(self.below or 0, _most(dtype)), self.shape[-1] if self.shape else 1)
+            return np.resize(steps.astype(dtype), count)
+        return self._pattern(min(count, PATTERN), np.random.default_rng(seed)).astype(dtype)
 
     def _pattern(self, count: int, random: np.random.Generator) -> Array:
         kind = BY_NAME[self.dtype]

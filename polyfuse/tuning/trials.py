@@ -61,11 +61,13 @@ class Timer(Protocol):
 class ChildTimer:
     """A child process with inputs for one operator; no request waits beyond the deadline."""
 
+    module = "polyfuse.tuning.trial"
+
     def __init__(self, base: Compilation, child: Child | None = None, deadline: float = float("inf")) -> None:
         self._deadline = deadline
         self._preparing = threading.Lock()
         self._over = False
-        self._child = child or Child("polyfuse.tuning.trial", READY)
+        self._child = child or Child(self.module, READY)
         self._base = base
         self._ready = False
         self._reference: str | None = None
@@ -143,6 +145,19 @@ class ChildTimer:
         if "error" in found:
             raise TrialFailed(str(found["error"]))
         return found
+
+
+class GpuTimer(ChildTimer):
+    """The same on a GPU. What does not fit its memory is told by the device; a first run has more time, as
+    loading and comparing take most of it."""
+
+    module = "polyfuse.tuning.gpu_trial"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def first(self, key: str, limit_s: float) -> float:
+        return super().first(key, max(limit_s, TURN_S))
 
 
 def _told(error: Exception, limit_s: float) -> str:

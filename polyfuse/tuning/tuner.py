@@ -1,7 +1,10 @@
-"""The fastest of several variants of an operator's CPU code, measured (`tune="measure"`).
+"""The fastest of several variants of an operator's code, measured (`tune="measure"`).
 
     proposals --lowered, printed--> code of each, once --projected--> the likeliest
               --compiled, two at a time--> libraries --run and timed in a child process--> the fastest
+
+On a GPU processes make and compile plans side by side (`tuning.gpu_candidates`), and the child runs them on
+the device (`tuning.gpu_trial`); all else is the same.
 
 All is bounded in time: a budget is shared out to the steps, each of which may use what the ones before have
 left, and goes on with what there is when its time is up, in the order of projected times.  The child starts
@@ -21,10 +24,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Protocol
 
 from polyfuse.decisions import Decision
-from polyfuse.driver.pipeline import Built, Compilation, run
-from polyfuse.driver.targets import projected_cpu
+from polyfuse.driver.pipeline import Built, Compilation, clustering_of, fixed_graph, run
+from polyfuse.driver.targets import ON_GPU, knobs_for, projected_cpu
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
@@ -33,10 +38,12 @@ from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
 from polyfuse.options import Options
 from polyfuse.runtime.cache.disk import Cache, cache_key, read_file
+from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler
 from polyfuse.tuning.candidates import LATE, Candidate, Compilers, Maker, compilation_of, proposed
-from polyfuse.tuning.table import Row, Tuning, Variant
-from polyfuse.tuning.trials import ChildTimer, Timer, TrialFailed
+from polyfuse.tuning.gpu_candidates import Makers, choices_of, plans
+from polyfuse.tuning.table import Row, Tuning, Variant, choice_in
+from polyfuse.tuning.trials import ChildTimer, GpuTimer, Timer, TrialFailed
 
 # --- times ------------------------------------------------------------------------------------------------
 
@@ -150,9 +157,22 @@ MOST = 9
 HOPELESS = 1.6
 # Seconds for all, and by which part of them a step ends: variants are lowered (later, while they are few),
 # compiled, timed; what gained is compiled together; the fastest meet the model's choice again.
-BUDGET_S = 4.0
+BUDGET_S, GPU_BUDGET_S = 4.0, 10.0
 LOWERED, LONGEST, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.5, 0.6, 0.78, 0.88, 0.98
+DIGITS = 16
 ALONE = "no variant has other code"
+PINNED = "chosen"
+
+
+class Tried(Protocol):
+    """A variant whose code is in the cache."""
+
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def predicted(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +199,30 @@ def build_tuned(
     options: Options,
     layouts: Layouts = DENSE,
 ) -> Built:
-    """As `pipeline.build`, with the variant that was measured to be the fastest."""
+    """As `pipeline.build`, with the variant that a file has (`Options.tuned`), or else the one that was
+    measured to be the fastest."""
     cut = clustering or Clustering()
     base = Compilation(graph, sizes, fusion, options, layouts, target, stitching, packing, cut)
-    if target != "cpu" or not base.kept:
-        why = "variants are timed on a CPU" if target != "cpu" else "its steps are to be looked at"
+    if target in ON_GPU:
+        found, knobs = clustering_of(clustering, options), knobs_for(target, options)
+        base = replace(base, clustering=found, knobs=knobs)
+    pinned = choice_in(options.tuned, problem(base)) if options.tuned is not None else None
+    if pinned is not None:
+        note = f"{PINNED} in {options.tuned}"
+        return _with(run(compilation_of(base, pinned)), Tuning(graph.name, (), pinned, note))
+    if options.tune != "measure" or target not in ("cpu", "cuda") or not base.kept:
+        why = f"plans are not timed for {target}" if base.kept else "its steps are to be looked at"
+        why = why if options.tune == "measure" else f"{options.tuned} has no choice for it"
         return _with(run(base), Tuning(graph.name, (), Variant(), f"not measured: {why}"))
     tuning = tuned(base)
     return _with(run(compilation_of(base, tuning.chosen)), tuning)
 
 
 def _with(built: Built, tuning: Tuning) -> Built:
+    tuning = replace(tuning, problem=problem(built.compilation), sizes=tuple(built.compilation.sizes.items()))
     why = tuning.note or f"the fastest of {len(tuning.timed)} variants measured"
-    decision = Decision("tune", str(tuning.chosen), not tuning.note, why)
+    acted = not tuning.note or tuning.note.startswith(PINNED)
+    decision = Decision("tune", str(tuning.chosen), acted, why)
     return replace(built, decisions=(*built.decisions, decision), tuning=tuning)
 
 
@@ -201,11 +232,14 @@ def tuned(base: Compilation, timer: Timer | None = None) -> Tuning:
     kept = _kept(key)
     if kept is not None:
         return kept
-    budget = Budget(time.monotonic(), BUDGET_S)
+    on_gpu = base.target in ON_GPU
+    seconds = base.options.tune_budget or (GPU_BUDGET_S if on_gpu else BUDGET_S)
+    budget = Budget(time.monotonic(), seconds)
+    own, search = (GpuTimer, _search_on_gpu) if on_gpu else (ChildTimer, _search)
     failed = False
     try:
-        with timer or ChildTimer(base, deadline=budget.until(1.0)) as measuring:
-            found = _search(base, measuring, budget)
+        with timer or own(base, deadline=budget.until(1.0)) as measuring:
+            found = search(base, measuring, budget)
     except (TrialFailed, OSError) as error:
         failed, found = True, Tuning(base.graph.name, (), Variant(), f"not measured: {error}")
     found = replace(found, seconds=time.monotonic() - budget.start)
@@ -222,11 +256,29 @@ def tuning_key(base: Compilation) -> str:
             ("kind", "tuning"),
             ("compilation", base.key),
             ("denormals", base.options.denormals),
-            ("compiler", find_compiler().identity),
-            ("cpu", cpu_identity()),
-            ("host", platform.node()),
+            *(_gpu() if base.target in ON_GPU else _cpu()),
         ]
     )
+
+
+def _cpu() -> list[tuple[str, str]]:
+    compiler, cpu = find_compiler().identity, cpu_identity()
+    return [("compiler", compiler), ("cpu", cpu), ("host", platform.node())]
+
+
+def _gpu() -> list[tuple[str, str]]:
+    """The device, its driver, and what compiles for it."""
+    from polyfuse.runtime.cuda.open import open_driver  # only where there is one
+
+    p = open_driver().properties
+    return [("compiler", find_cuda_compiler().identity), ("gpu", str(p)), ("driver", str(p.driver_version))]
+
+
+def problem(base: Compilation) -> str:
+    """An operator with its sizes and layouts, whatever compiles it: its name in a file of choices."""
+    layouts = sorted(base.layouts.strided), sorted(base.layouts.orders.items())
+    text = f"{base.graph}\0{sorted(base.sizes.items())}\0{layouts}\0{base.target in ON_GPU}"
+    return sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def _kept(key: str) -> Tuning | None:
@@ -272,6 +324,31 @@ def _search(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
     return Tuning(base.graph.name, tuple(rows), best)
 
 
+def _search_on_gpu(base: Compilation, timer: Timer, budget: Budget) -> Tuning:
+    """As `_search`. All plans are made before any is timed: what compiles keeps the host busy, which
+    launches."""
+    threading.Thread(target=timer.begin, daemon=True).start()
+    variants = [*plans(fixed_graph(base.graph, base.sizes), choices_of(base))]
+    with Makers(base) as makers:
+        some = makers.make(variants, budget.until(COMPILED))
+        found = [*some.candidates]
+        if not found or found[0].variant != Variant():
+            raise TrialFailed(some.notes.get(Variant(), _none_ready(budget)))
+        late = LATE in some.notes.values()
+        if len(found) == 1 and not late:
+            return Tuning(base.graph.name, (_row(found[0]),), Variant(), ALONE)
+        chosen, rows = _measured(found, {}, timer, budget.until(TIMED))
+        rows += [Row(v, math.inf, None, note) for v, note in some.notes.items()]
+        joined = _joined(rows)
+        if joined is not None and time.monotonic() < budget.until(TIMED):
+            more = makers.make([joined], budget.until(JOINED)).candidates
+            chosen, rows = [*chosen, *more], [*rows, *map(_row, more)]
+        if sum(r.measured is not None for r in rows) < 2:
+            raise TrialFailed(_none_ready(budget))
+        best, rows = _met_again(chosen, rows, timer, budget.until(AGAIN))
+    return Tuning(base.graph.name, tuple(rows), best)
+
+
 class _Likely:
     """Passes on to the compilers what may be worth a measurement: the model's choice comes first."""
 
@@ -289,13 +366,13 @@ def _none_ready(budget: Budget) -> str:
     return f"no variant was ready in {budget.seconds:.3g} s"
 
 
-def _row(c: Candidate) -> Row:
+def _row(c: Tried) -> Row:
     return Row(c.variant, c.predicted, None)
 
 
 def _measured(
-    found: Sequence[Candidate], notes: dict[str, str], timer: Timer, deadline: float
-) -> tuple[list[Candidate], list[Row]]:
+    found: Sequence[Tried], notes: dict[str, str], timer: Timer, deadline: float
+) -> tuple[list[Tried], list[Row]]:
     """The candidates that were measured, and a row for each; then those of the others.
 
     Raises TrialFailed where the first one cannot be measured.
@@ -316,7 +393,7 @@ def _measured(
 
 
 def _met_again(
-    chosen: Sequence[Candidate], rows: list[Row], timer: Timer, deadline: float
+    chosen: Sequence[Tried], rows: list[Row], timer: Timer, deadline: float
 ) -> tuple[Variant, list[Row]]:
     """The model's choice, or what was faster, and is again when both, and the joined changes, have met once
     more; the rows with what that gave."""

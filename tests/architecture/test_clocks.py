@@ -22,6 +22,9 @@ MAY_ASK = {
     "polyfuse.tuning.trials": "measures",
     "polyfuse.tuning.tuner": "measures",
     "polyfuse.tuning.candidates": "measures",
+    "polyfuse.tuning.gpu_trial": "measures",
+    "polyfuse.tuning.gpu_candidates": "measures",
+    "polyfuse.tuning.gpu_maker": "ends itself if its caller is gone",
 }
 CLOCKS = ("time", "datetime", "sched", "timeit", "resource")
 # Words for waiting no longer than, and for limits on seconds.

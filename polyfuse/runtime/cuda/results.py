@@ -96,6 +96,38 @@ class DeviceArray:
             self._memory.staging.upload(flat, self.address, self.stream)
         return self
 
+    def view(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same memory under another shape of as many elements."""
+        return DeviceArray(self._memory, self._block, shape, self.dtype, self.stream)
+
+    def part(self, start: int, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+        """Some elements, in order of memory, on the host."""
+        found = np.empty(count, self.dtype)
+        with self._memory.driver.current():
+            address = self.address + start * self.dtype.itemsize
+            self._memory.staging.download(address, found.view(np.uint8), self.stream)
+        return found
+
+    def fill_from(self, source: DeviceArray) -> DeviceArray:
+        """Take over what another array of as many bytes holds by then."""
+        with self._memory.driver.current():
+            self._memory.order(source.stream, self.stream)
+            self._memory.driver.copy(self.address, source.address, self.nbytes, self.stream)
+        return self
+
+    def repeat(self, pattern: np.ndarray[Any, np.dtype[Any]]) -> DeviceArray:
+        """Fill the memory with a pattern, which is copied from the host once."""
+        done, driver = min(pattern.nbytes, self.nbytes), self._memory.driver
+        with driver.current():
+            if done:
+                flat = np.ascontiguousarray(pattern).reshape(-1).view(np.uint8)
+                self._memory.staging.upload(flat[:done], self.address, self.stream)
+            while 0 < done < self.nbytes:  # as often as it is there already
+                more = min(done, self.nbytes - done)
+                driver.copy(self.address + done, self.address, more, self.stream)
+                done += more
+        return self
+
     @property
     def device_view(self) -> DeviceView:
         """What the protocols say, for our own calls."""

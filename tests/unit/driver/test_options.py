@@ -27,7 +27,8 @@ def test_defaults() -> None:
     assert Options() == Options("flush", False, None, False, None)
     assert repr(Options(threads=2)) == (
         "Options(denormals='flush', checked=False, threads=2, verify=False, dump=None, device=None, "
-        "seed=0, resident=None, tune='model', progress=None, library='auto', disable=(), math='auto')"
+        "seed=0, resident=None, tune='model', tune_budget=None, tuned=None, "
+        "progress=None, library='auto', disable=(), math='auto')"
     )
 
 
