@@ -50,7 +50,7 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.schedule_tree import ScheduledGraph
-from polyfuse.ir.target import Target, with_fields
+from polyfuse.ir.target import Target
 from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
 from polyfuse.ir.truth_values import with_truth_values
 from polyfuse.ir.verify_graph import report_large, verify_graph

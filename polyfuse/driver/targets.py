@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from polyfuse.codegen.cpu import pipeline as cpu_passes
 from polyfuse.codegen.cpu.emit import CpuCode
@@ -253,12 +253,15 @@ def disabled_passes(options: Options) -> tuple[str, ...]:
     return tuple(sorted(set(options.disable)))
 
 
-def mapped_for(target: str, options: Options, halvings: int = 0) -> Target:
-    """What kernels are mapped for: the target of a name, as options have it, with `halvings` on a GPU."""
+def mapped_for(
+    target: str, options: Options, halvings: int = 0, fields: Sequence[tuple[str, int]] = ()
+) -> Target:
+    """What kernels are mapped for: the target of a name, as options have it, with `halvings` on a GPU; other
+    `fields` of it are set by hand."""
     if target not in ON_GPU:
         return CpuTarget(options.threads or default_threads())
-    d = chip(options, target)
-    return GpuTarget(
+    d, by_hand = chip(options, target), dict[str, Any](fields)
+    found = GpuTarget(
         sms=d.sms,
         longest=d.sm.max_threads_per_block,
         shared_bytes=d.sm.shared_per_block_optin,
@@ -275,6 +278,7 @@ def mapped_for(target: str, options: Options, halvings: int = 0) -> Target:
         library=_has_cublas() if target == "cuda" and options.library != "never" else None,
         halvings=halvings,
     )
+    return replace(found, **by_hand)
 
 
 def _has_cublas() -> bool:

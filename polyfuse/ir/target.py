@@ -7,9 +7,8 @@ mean, as `vector_loops`.  Where whole algorithms differ, one function chooses by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
 
 # The column of the tables of cost.
 Kind = Literal["cpu", "gpu"]
@@ -110,15 +109,6 @@ class GpuTarget:
     @property
     def library_halves(self) -> bool:
         return bool(self.library)
-
-
-def with_fields(target: Target, fields: Sequence[tuple[str, int]]) -> Target:
-    """A GPU with some of its fields set by hand."""
-    if not fields:
-        return target
-    assert isinstance(target, GpuTarget), "only kernels of a GPU are mapped so"
-    given: dict[str, Any] = dict(fields)
-    return replace(target, **given)
 
 
 def as_target(given: Target | int) -> Target:

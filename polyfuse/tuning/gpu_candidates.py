@@ -32,6 +32,9 @@ from polyfuse.tuning.table import GPU_CHANGES, Choices, Variant
 GREETING = "polyfuse plan maker 1"
 # Each holds about 100 MiB.
 MOST_MAKERS = 16
+# Changes that matter where there are several statements, and where some of them reduce.
+OF_REDUCTIONS = ("reductions in one pass", "reductions in two passes")
+OF_SEVERAL = ("kernels apart", "stitched wherever possible", "temporaries stored", *OF_REDUCTIONS)
 CRASHED = "it crashed the compiler"
 
 
@@ -41,11 +44,9 @@ def plans(graph: TensorGraph, base: Choices) -> Iterator[Variant]:
     several = len(graph.statements) > 1
     reduces = any(s.reduction is not None for s in graph.statements)
     for name, change in GPU_CHANGES.items():
-        if change(base) == base or (name.startswith("reductions") and not (reduces and several)):
-            continue
-        if name in ("kernels apart", "stitched wherever possible", "temporaries stored") and not several:
-            continue
-        yield Variant((name,))
+        matters = (several or name not in OF_SEVERAL) and (reduces or name not in OF_REDUCTIONS)
+        if matters and change(base) != base:
+            yield Variant((name,))
 
 
 def choices_of(base: Compilation) -> Choices:

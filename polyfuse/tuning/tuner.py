@@ -161,7 +161,6 @@ BUDGET_S, GPU_BUDGET_S = 4.0, 10.0
 LOWERED, LONGEST, COMPILED, TIMED, JOINED, AGAIN = 0.3, 0.5, 0.6, 0.78, 0.88, 0.98
 DIGITS = 16
 ALONE = "no variant has other code"
-PINNED = "chosen"
 
 
 class Tried(Protocol):
@@ -208,8 +207,8 @@ def build_tuned(
         base = replace(base, clustering=found, knobs=knobs)
     pinned = choice_in(options.tuned, problem(base)) if options.tuned is not None else None
     if pinned is not None:
-        note = f"{PINNED} in {options.tuned}"
-        return _with(run(compilation_of(base, pinned)), Tuning(graph.name, (), pinned, note))
+        found_in = Tuning(graph.name, (), pinned, f"chosen in {options.tuned}")
+        return _with(run(compilation_of(base, pinned)), found_in, acted=True)
     if options.tune != "measure" or target not in ("cpu", "cuda") or not base.kept:
         why = f"plans are not timed for {target}" if base.kept else "its steps are to be looked at"
         why = why if options.tune == "measure" else f"{options.tuned} has no choice for it"
@@ -218,11 +217,10 @@ def build_tuned(
     return _with(run(compilation_of(base, tuning.chosen)), tuning)
 
 
-def _with(built: Built, tuning: Tuning) -> Built:
+def _with(built: Built, tuning: Tuning, acted: bool = False) -> Built:
     tuning = replace(tuning, problem=problem(built.compilation), sizes=tuple(built.compilation.sizes.items()))
     why = tuning.note or f"the fastest of {len(tuning.timed)} variants measured"
-    acted = not tuning.note or tuning.note.startswith(PINNED)
-    decision = Decision("tune", str(tuning.chosen), acted, why)
+    decision = Decision("tune", str(tuning.chosen), acted or not tuning.note, why)
     return replace(built, decisions=(*built.decisions, decision), tuning=tuning)
 
 

@@ -15,6 +15,7 @@ FUNCTION_LINES = 70
 # A module of fewer lines has a reason to stand alone. Packages and `__main__` need none.
 SHORT_LINES = 80
 SHORT = {
+    "polyfuse.tuning.gpu_maker": "a program: it runs in a process of its own",
     "polyfuse.codegen.analysis.row_phases": "one fact, asked by four transformations",
     "polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows": "a rule: each has a module",
     "polyfuse.cli.app": "the command, which imports all the others",
