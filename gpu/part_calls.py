@@ -1,33 +1,24 @@
-"""Part "calls": how long calls keep their caller; an item is a kind of call of `benchmarks.calls`."""
+"""Part "calls": how long calls keep their caller (`benchmarks.calls`); an item is an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
+from benchmarks.calls import CASES, measure
 from gpu.job import Job
 
-MODULE = "benchmarks.calls"
+ROUNDS, CALLS = 11, 200
+QUICK_ROUNDS, QUICK_CALLS = 2, 5
 
 
 def items(job: Job) -> list[str]:
-    """One: all kinds of calls are measured in turns."""
-    return job.selected(["host time of calls"])
+    """The operators."""
+    return job.selected(list(CASES))
 
 
 def run(item: str, job: Job) -> Mapping[str, Any]:
-    """What `benchmarks.calls.measure` finds on this machine."""
-    if find_spec(MODULE) is None:
-        return {"status": "skipped", "message": f"there is no {MODULE}"}
-    return {"status": "ok", "message": "", "found": plain(import_module(MODULE).measure())}
-
-
-def plain(found: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(found, Mapping):
-        return {str(name): plain(value) for name, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [plain(value) for value in found]
-    return found if isinstance(found, (str, int, float, bool, type(None))) else str(found)
+    """Microseconds by library of the arrays and way to call."""
+    calls, rounds = (QUICK_CALLS, QUICK_ROUNDS) if job.quick else (CALLS, ROUNDS)
+    found = measure(calls, rounds, [item], compare=bool(job.peers))
+    return {"status": "ok", "message": "", "us": found[item]}

@@ -114,17 +114,14 @@ def plans_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def calls_table(items: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for each figure."""
-    found = [pair for r in items.values() for pair in _flat("", r.get("found"))]
-    return ["| call | |", "|---|---|", *(f"| {name} | {value} |" for name, value in found)] if found else []
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for inner, x in value.items():
-            yield from _flat(f"{name} {inner}".strip(), x)
-    elif isinstance(value, list) and any(isinstance(x, (Mapping, list)) for x in value):
-        for k, x in enumerate(value):
-            yield from _flat(f"{name} {k}".strip(), x)
-    elif value is not None:
-        yield name, f"{value:.4g}" if isinstance(value, float) else str(value)
+    """Microseconds of host time, a line for each operator and library of its arrays."""
+    found = {name: r["us"] for name, r in items.items() if r.get("us")}
+    ways = list(dict.fromkeys(way for us in found.values() for times in us.values() for way in times))
+    if not ways:
+        return []
+    lines = [f"| operator | arrays | {' us | '.join(ways)} us |", "|" + "---|" * (len(ways) + 2)]
+    for name, us in found.items():
+        for library, times in us.items():
+            cells = (f"{times[way]:.1f}" if way in times else "" for way in ways)
+            lines.append(f"| {name} | {library} | {' | '.join(cells)} |")
+    return lines

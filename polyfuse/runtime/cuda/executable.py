@@ -184,15 +184,15 @@ class CudaExecutable:
             graph = Graph(self.driver)
             job = self._resolver.resolve(arrays, self._resolver.buffers(), graph.stream)
             for other in job.others:
-                self._memory.order(other, graph.stream)
-            captured = not job.on_host and any(g.blocks for g in self._grids.grids)
+                self.memory.order(other, graph.stream)
+            captured = not job.on_host and any(g.blocks for g in self.grids.grids)
             if captured:
                 graph.capture(partial(_repeated, job, together))
         work, count = (graph.launch, together) if captured else (job.run, 1)
 
         def shortest(turns: int) -> float:
             with self.driver.current():
-                times = [self._memory.measure(work, graph.stream) for _ in range(max(1, turns))]
+                times = [self.memory.measure(work, graph.stream) for _ in range(max(1, turns))]
             return min(times) / count
 
         return shortest
@@ -200,7 +200,7 @@ class CudaExecutable:
     def wait(self) -> None:
         """Until the device has done what this thread queued. Raises DeviceError PF743 if a kernel failed."""
         with self.driver.current():
-            self.driver.synchronize(self._memory.stream())
+            self.driver.synchronize(self.memory.stream())
 
     def _note(self, remark: str) -> None:
         if remark not in self.remarks:
