@@ -235,10 +235,10 @@ class Compiled:
         """What a bound call on a GPU does, checked and launched in C where that can be."""
         machine = call.instance.built.executable
         assert isinstance(machine, CudaExecutable)
-        family = array_family([*named.values(), *call.out.values()], machine.memory)
+        given = {**named, **{n: v for n, v in call.out.items() if n not in call.made}}
+        family = array_family(given.values(), machine.memory)
         if family is None:
             return None
-        given = {**named, **{n: v for n, v in call.out.items() if n not in call.made}}
         return bound_call(machine, family, given, call.made, call.arrays, job, call.results())
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, Any], out: object) -> CallMemory:
@@ -279,13 +279,14 @@ class Compiled:
         """The same for arrays on a GPU, which are looked at as the caller has them."""
         named = dict(zip(self._names, (*args, *self._defaults[len(args) :]), strict=True))
         results = {t.name: call.out[t.name] for t, _ in call.instance.outputs if t.name in call.out}
-        family = array_family([*named.values(), *results.values()], executable.memory)
+        given = {**named, **({} if out is None else results)}
+        family = array_family(given.values(), executable.memory)
         if family is None or call.given.copied or len(results) < len(call.instance.outputs):
             return
         if out is None:
             self._device_short.learn(executable, family, named, results, call.arrays)
         else:
-            self._device_short_into.short.learn(executable, family, {**named, **results}, {}, call.arrays)
+            self._device_short_into.short.learn(executable, family, given, {}, call.arrays)
 
     def _in_order(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[object, ...] | None:
         """Arguments by position; None where the names are not those of the parameters left."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from polyfuse.interop.device_arrays import torch_dtype
 from polyfuse.interop.torch_tensors import is_more_than_memory, is_torch
+from polyfuse.runtime.cuda.arguments import on_device
 from polyfuse.runtime.cuda.launcher import Fact, Family
 from polyfuse.runtime.cuda.memory import DeviceMemory
 from polyfuse.runtime.cuda.results import DeviceArray
@@ -38,39 +39,64 @@ def array_family(values: Iterable[object], memory: DeviceMemory) -> Family | Non
         return None
     key = (libraries[0], id(memory))
     if key not in _families:
-        make = {"torch": _torch_family, "cupy": _cupy_family}.get(_name(libraries[0]), _own_family)
-        _families[key] = make(memory)
+        _families[key] = _made(libraries[0], memory)
     return _families[key]
 
 
-def _name(library: object) -> str:
-    return str(getattr(library, "__name__", ""))
-
-
 def _library(value: object) -> object:
-    """What an array belongs to: the module of its library, or our own class."""
-    if type(value) is DeviceArray:
-        return DeviceArray
+    """What an array belongs to: the module of its library, or its own class."""
     if is_torch(value):
         return sys.modules["torch"]
     cupy: Any = sys.modules.get("cupy")
-    return cupy if cupy is not None and type(value) is cupy.ndarray else None
+    if cupy is not None and type(value) is cupy.ndarray:
+        return cupy
+    return type(value) if hasattr(type(value), "__dlpack__") and on_device(value) else None
 
 
-# --- our own ------------------------------------------------------------------------------------------------
+def _made(library: object, memory: DeviceMemory) -> Family:
+    if library is sys.modules.get("torch"):
+        return _torch_family(memory)
+    if library is sys.modules.get("cupy"):
+        return _cupy_family(memory)
+    assert isinstance(library, type)
+    return _own_family(memory) if library is DeviceArray else _lending_family(library, memory)
+
+
+# --- our own, and all others --------------------------------------------------------------------------------
+
+
+def _own_arrays(memory: DeviceMemory) -> Callable[..., Callable[[int], DeviceArray]]:
+    return lambda shape, dtype: partial(DeviceArray.empty, memory, shape, dtype)
 
 
 def _own_family(memory: DeviceMemory) -> Family:
-    def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[int], DeviceArray]:
-        return partial(DeviceArray.empty, memory, shape, dtype)
-
     return Family(
         types=(DeviceArray,),
         facts=(Fact("shape"), Fact("dtype"), Fact("_memory")),
         address=Fact("_block", "address"),
         device=memory.driver.properties.index,
-        make=make,
+        make=_own_arrays(memory),
         own_stream=Fact("stream"),
+    )
+
+
+def _lending_family(kind: type, memory: DeviceMemory) -> Family:
+    """Arrays that lend their memory by DLPack (jax, and any other library): results are our own."""
+
+    def hold(lent: tuple[object, ...], stream: int) -> None:
+        with memory.driver.current():
+            memory.hold(lent, stream)
+
+    return Family(
+        types=(kind,),
+        facts=(),
+        address=Fact("__dlpack__"),
+        device=memory.driver.properties.index,
+        make=_own_arrays(memory),
+        made=DeviceArray,
+        made_address=Fact("_block", "address"),
+        lends=True,
+        hold=hold,
     )
 
 

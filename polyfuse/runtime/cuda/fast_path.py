@@ -77,9 +77,11 @@ class DeviceShortWay:
         if not self._lock.acquire(blocking=False):  # another thread learns
             return
         try:
-            key = (id(executable), family, *(_key(family, v) for v in given.values()))
-            layout = None if key in self._known else call_layout(executable, family, given, results, arrays)
-            if layout is None or len(self._known) >= MOST_LAYOUTS:
+            key = (id(executable), family, *(_key(v, arrays[n]) for n, v in given.items()))
+            if key in self._known or len(self._known) >= MOST_LAYOUTS:
+                return
+            layout = call_layout(launcher, executable, family, given, results, arrays)
+            if layout is None:
                 return
             if self._front is None:
                 self._front = launcher.front(self._defaults, MOST_LAYOUTS)
@@ -92,18 +94,16 @@ class DeviceShortWay:
             self._lock.release()
 
 
-def _key(family: Family, value: object) -> object:
+def _key(value: object, seen: Any) -> object:
     """What tells the layouts of an argument apart."""
-    if type(value) in NUMBERS:
-        return type(value)
-    view = [repr(f.of(value)) for f in family.facts]
-    return (*view, *([repr(value.shape), repr(value.stride())] if family.exchange else []))  # type: ignore[attr-defined]
+    return type(value) if type(value) in NUMBERS else (seen.dtype, seen.shape, seen.strides)
 
 
 # --- layouts ------------------------------------------------------------------------------------------------
 
 
 def call_layout(
+    launcher: DeviceLauncher,
     executable: CudaExecutable,
     family: Family,
     given: Mapping[str, Any],
@@ -119,14 +119,17 @@ def call_layout(
     puts = _Puts(grids, len(given) + len(results))
     arguments: list[ArrayArgument | NumberArgument] = []
     for k, (name, value) in enumerate(given.items()):
-        found = _argument(puts, k, owners[name], value, arrays[name])
+        view = arrays[name]
+        if isinstance(view, DeviceView) and not _as_seen(launcher, family, value, view):
+            return None
+        found = _argument(puts, k, owners[name], value, view)
         if found is None:
             return None
         arguments.append(found)
     made: list[Made] = []
     for k, (name, value) in enumerate(results.items(), len(given)):
         o, view = owners[name], arrays[name]
-        if not puts.place(k, o, view):
+        if not isinstance(value, family.result) or not puts.place(k, o, view):
             return None
         made.append(Made(family.make(tuple(value.shape), view.dtype), view.nbytes, o.alignment))
     space = grids.workspace_bytes
@@ -143,6 +146,18 @@ def call_layout(
         run=partial(_run, executable, steps),
         failed=partial(_failed, executable, steps),
     )
+
+
+def _as_seen(launcher: DeviceLauncher, family: Family, value: object, view: DeviceView) -> bool:
+    """Does C see the array as the long way did?"""
+    if view.hold != family.lends:
+        return False
+    if not family.describes:
+        return True
+    address, shape, strides, device = launcher.look(family, value)
+    steps = None if strides is None else tuple(s * view.dtype.itemsize for s in strides)
+    same = (address, shape, device) == (view.address, view.shape, family.device)
+    return same and (view.dense if steps is None else steps == view.strides)
 
 
 def _argument(
@@ -176,7 +191,7 @@ class _Puts:
 
     def place(self, number: int, o: Owner, seen: DeviceView) -> bool:
         """An array on the device; False if it cannot be used as it lies."""
-        if o.value is not None or seen.hold:
+        if o.value is not None:
             return False
         if not o.needs_memory:
             return True
@@ -275,7 +290,7 @@ def bound_call(
     if launcher is None or job.on_host or job.copied or job.others or job.held:
         return None
     try:
-        layout = call_layout(executable, family, {**given, **made}, {}, arrays)
+        layout = call_layout(launcher, executable, family, {**given, **made}, {}, arrays)
     except UNKNOWN:
         return None
     if layout is None:

@@ -43,12 +43,16 @@ inline Object owned(Object o) {
 
 #include "numbers.h"
 
-struct References {  // given back at the end of the block
+struct References {  // given back at the end of the block; an exception that is set stays so whatever dies with them
   Object* at;
   int64_t count;
   ~References() {
+    Object raised[3] = {};
+    const bool failed = py.error() != nullptr;
+    if (failed) py.fetch_error(raised, raised + 1, raised + 2);
     for (int64_t k = 0; k < count; ++k)
       if (at[k]) py.decref(at[k]);
+    if (failed) py.restore_error(raised[0], raised[1], raised[2]);
   }
 };
 
@@ -75,7 +79,7 @@ struct Front {       // of one operator: all its layouts, the one used last in f
   const pf_family* families[kMostFamilies];
   int64_t nfamilies;
   Entry** entries;
-  int64_t count, facts, words;
+  int64_t count, slots, words;
 };
 
 template <class T>
@@ -111,12 +115,31 @@ bool number_of(const pf_fact& f, Object item, uint64_t* value) {
   return *value != ~uint64_t(0) || !py.error();
 }
 
-bool address_of(const pf_family& f, Object item, pf_tensor* tensor, uint64_t* address) {
-  if (!f.tensor) return number_of(f.address, item, address);
-  if (f.tensor(item, tensor)) return false;
-  *address = reinterpret_cast<uint64_t>(tensor->data) + tensor->offset;
+bool address_in(const pf_tensor& tensor, uint64_t* address) {
+  *address = reinterpret_cast<uint64_t>(tensor.data) + tensor.offset;
   return true;
 }
+
+bool address_of(const pf_family& f, Object item, pf_tensor* tensor, uint64_t* address) {
+  if (!f.tensor) return number_of(f.address, item, address);
+  return f.tensor(item, tensor) == 0 && address_in(*tensor, address);
+}
+
+// A description of the memory that the array lends, and what has it as long as it lives; null with an exception set.
+Object borrow(const pf_family& f, Object item, pf_tensor* tensor) {
+  const Object with_self[2] = {item, f.lend_stream};
+  Object capsule = py.method(f.lend, with_self, 1, f.lend_names);
+  void* lent = capsule ? py.capsule_pointer(capsule, "dltensor") : nullptr;
+  if (lent) {
+    *tensor = *static_cast<const pf_tensor*>(lent);
+    return capsule;
+  }
+  if (capsule) py.decref(capsule);
+  return nullptr;
+}
+
+// How many objects are kept of each array while a call lasts.
+inline int64_t slots(const pf_family& f) { return f.nfacts + (f.lend != nullptr); }
 
 // Is what a function or an attribute gives true? Counts as true where it cannot be found out.
 bool holds(Object found) {
@@ -152,7 +175,9 @@ bool look(const pf_family& f, Object item, Object* values, Seen* seen) {
   if (!plain(f, item)) return false;
   if (f.refuse && holds(py.call(f.refuse, &item, 1, nullptr))) return false;
   if (f.own_stream.name && !number_of(f.own_stream, item, &seen->stream)) return false;
-  return address_of(f, item, &seen->tensor, &seen->address);
+  if (!f.lend) return address_of(f, item, &seen->tensor, &seen->address);
+  values[f.nfacts] = borrow(f, item, &seen->tensor);
+  return values[f.nfacts] && address_in(seen->tensor, &seen->address);
 }
 
 inline bool is_number(Object item) {
@@ -189,16 +214,17 @@ bool same_tensor(const pf_tensor& a, const pf_tensor& b) {
 
 // Are these the arguments of the layout? If so its numbers are in `numbers`.
 bool fits(const pf_layout& l, const Object* items, Object* values, const Seen* seen, int64_t* numbers) {
-  const int64_t nfacts = l.family->nfacts;
-  for (int64_t k = 0; k < l.narguments; ++k, values += nfacts) {
+  const pf_family& f = *l.family;
+  for (int64_t k = 0; k < l.narguments; ++k, values += slots(f)) {
     const pf_argument& a = l.arguments[k];
     if (a.kind != kArray) {
       numbers[k] = 0;
       if (type_of(items[k]) != types[a.kind] || !number(a.kind, a.code, items[k], numbers + k)) return false;
       continue;
     }
-    if (is_number(items[k]) || (l.family->tensor && !same_tensor(seen[k].tensor, *a.tensor))) return false;
-    for (int64_t j = 0; j < nfacts; ++j)
+    if (is_number(items[k])) return false;
+    if ((f.tensor || f.lend) && !same_tensor(seen[k].tensor, *a.tensor)) return false;
+    for (int64_t j = 0; j < f.nfacts; ++j)
       if (values[j] != a.facts[j] && py.equal(values[j], a.facts[j], kEqual) != 1) return false;
     if (a.nbytes && (!seen[k].address || seen[k].address % uint64_t(a.align))) return false;
   }
@@ -340,7 +366,7 @@ void place(Room* room, void** words, const Front& front) {  // what is needed be
   const int64_t n = front.parameters;
   room->items = words;
   room->values = room->items + n;
-  room->seen = reinterpret_cast<Seen*>(room->values + n * front.facts);
+  room->seen = reinterpret_cast<Seen*>(room->values + n * front.slots);
   room->numbers = reinterpret_cast<int64_t*>(room->seen + n);
   room->made = reinterpret_cast<Object*>(room->numbers + n);
 }
@@ -353,8 +379,8 @@ void place(Room* room, const pf_layout& l) {
   room->parameters = reinterpret_cast<void**>(room->ranges + l.narguments);
 }
 
-int64_t words_before(int64_t parameters, int64_t facts) {
-  return parameters * (1 + facts + words_of<Seen>(1) + 1);
+int64_t words_before(int64_t parameters, int64_t slots) {
+  return parameters * (1 + slots + words_of<Seen>(1) + 1);
 }
 
 int64_t words_behind(const pf_layout& l) {
@@ -379,7 +405,7 @@ bool stream_of(const pf_layout& l, const Seen* seen, uint64_t* stream) {
     return !py.error();
   }
   bool first = true;
-  for (int64_t k = 0; k < l.narguments; ++k) {
+  for (int64_t k = 0; f.own_stream.name && k < l.narguments; ++k) {
     if (l.arguments[k].kind != kArray) continue;
     if (!first && seen[k].stream != *stream) return false;
     *stream = seen[k].stream;
@@ -393,13 +419,16 @@ bool make_results(const pf_layout& l, uint64_t stream, Object* made, uint64_t* a
   const pf_family& f = *l.family;
   Object number = nullptr;
   const References all{&number, 1};
-  if (f.own_stream.name && l.nresults + l.workspace && !(number = py.new_address(stream))) return false;
+  const bool own = f.own_stream.name || f.lend;
+  if (own && l.nresults + l.workspace && !(number = py.new_address(stream))) return false;
   for (int64_t k = 0; k < l.nresults + l.workspace; ++k) {
     const pf_result& r = l.results[k];
     made[k] = py.call(r.make, &number, number ? 1 : 0, nullptr);
-    if (!made[k] || type_of(made[k]) != f.types[0]) return false;
+    if (!made[k] || type_of(made[k]) != f.made_type) return false;
     pf_tensor tensor;
-    if (!address_of(f, made[k], &tensor, addresses + k)) return false;
+    const bool found = f.made_address.name ? number_of(f.made_address, made[k], addresses + k)
+                                           : address_of(f, made[k], &tensor, addresses + k);
+    if (!found) return false;
     if (r.nbytes && (!addresses[k] || addresses[k] % uint64_t(r.align))) return false;
   }
   return true;
@@ -417,6 +446,22 @@ bool announce(const pf_layout& l, const Object* items) {
     if (l.arguments[k].written) py.tuple_set(tuple, at++, owned(items[k]));
   Object may = py.call(l.family->write, &tuple, 1, nullptr);
   return may && holds(may);
+}
+
+// Keeps what was lent until the launches are done; false with an exception set.
+bool keep_lent(const pf_layout& l, const Object* values, uint64_t stream) {
+  const pf_family& f = *l.family;
+  if (!f.hold) return true;
+  int64_t count = 0;
+  for (int64_t k = 0; k < l.narguments; ++k) count += l.arguments[k].kind == kArray;
+  Object both[2] = {py.tuple_new(count), py.new_address(stream)};
+  const References all{both, 2};
+  if (!both[0] || !both[1]) return false;
+  for (int64_t k = 0, at = 0; k < l.narguments; ++k)
+    if (l.arguments[k].kind == kArray) py.tuple_set(both[0], at++, owned(values[k * slots(f) + f.nfacts]));
+  Object nothing = py.call(f.hold, both, 2, nullptr);
+  if (nothing) py.decref(nothing);
+  return nothing != nullptr;
 }
 
 Object answer(const pf_layout& l, Object* made) {
@@ -445,7 +490,7 @@ Object launch(Entry& e, Room& room) {
     if (l.arguments[k].kind != kArray && l.arguments[k].cell >= 0)
       room.cells[l.arguments[k].cell] = room.numbers[k];
   if (!run(l, room.cells, room.addresses, room.parameters, stream)) return nullptr;
-  return answer(l, room.made);
+  return keep_lent(l, room.values, stream) ? answer(l, room.made) : nullptr;
 }
 
 Object choose(Front& front, Object given, int64_t count, void** words) {
@@ -455,11 +500,11 @@ Object choose(Front& front, Object given, int64_t count, void** words) {
     room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
   const pf_family* family = family_of(front, room.items);
   if (!family || !quiet(*family)) return declined();
-  const int64_t nvalues = front.parameters * family->nfacts;
+  const int64_t nvalues = front.parameters * slots(*family);
   std::fill(room.values, room.values + nvalues, nullptr);
   const References all{room.values, nvalues};
   for (int64_t k = 0; k < front.parameters; ++k)
-    if (!is_number(room.items[k]) && !look(*family, room.items[k], room.values + k * family->nfacts, room.seen + k))
+    if (!is_number(room.items[k]) && !look(*family, room.items[k], room.values + k * slots(*family), room.seen + k))
       return declined();
   for (int64_t k = 0; k < front.count; ++k) {
     Entry* e = front.entries[k];
@@ -600,15 +645,24 @@ extern "C" int pf_device_add(Object capsule, const pf_layout* layout, Object kee
   if (!known) front->families[front->nfamilies++] = layout->family;
   *e = Entry{layout, owned(keep), apart, false};
   front->entries[front->count++] = e;
-  const int64_t behind = std::max(front->words - words_before(front->parameters, front->facts), words_behind(*layout));
-  front->facts = std::max(front->facts, layout->family->nfacts);
-  front->words = words_before(front->parameters, front->facts) + behind;
+  const int64_t behind = std::max(front->words - words_before(front->parameters, front->slots), words_behind(*layout));
+  front->slots = std::max(front->slots, slots(*layout->family));
+  front->words = words_before(front->parameters, front->slots) + behind;
   return 0;
 }
 
-// What an array looks like to its family; nonzero if it cannot be said. The extents belong to the array.
-extern "C" int pf_device_look(const pf_family* family, Object item, pf_tensor* tensor) {
-  return family->tensor ? family->tensor(item, tensor) : 0;
+// What an array looks like to its family, with extents and strides in `lists`; nonzero if it cannot be said.
+extern "C" int pf_device_look(const pf_family* family, Object item, pf_tensor* tensor, int64_t* lists, int64_t room) {
+  Object capsule = nullptr;
+  const References all{&capsule, 1};
+  if (family->lend ? !(capsule = borrow(*family, item, tensor)) : family->tensor(item, tensor) != 0) return 1;
+  const int64_t rank = tensor->rank;
+  if (rank < 0 || 2 * rank > room) return 1;
+  if (rank && tensor->extents) std::copy(tensor->extents, tensor->extents + rank, lists);
+  if (rank && tensor->strides) std::copy(tensor->strides, tensor->strides + rank, lists + rank);
+  tensor->extents = lists;
+  if (tensor->strides) tensor->strides = lists + rank;
+  return 0;
 }
 
 // A function without arguments for fixed memory; null with an exception set. `addresses` belong to `keep`.

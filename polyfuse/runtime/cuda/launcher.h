@@ -38,6 +38,8 @@ struct pf_interface {
   Object (*error)();  // borrowed; null: none
   int (*error_is)(Object type);
   void (*clear_error)();
+  void (*fetch_error)(Object* type, Object* value, Object* trace);
+  void (*restore_error)(Object type, Object value, Object trace);
   Object (*no_memory)();
   void* (*release_gil)();
   void (*take_gil)(void*);
@@ -67,11 +69,13 @@ struct pf_fact {
 
 struct pf_family {         // the arrays of one library
   int64_t ntypes;
-  const Object* types;     // exactly these; results are of the first one
+  const Object* types;     // exactly these
   int64_t nfacts;
   const pf_fact* facts;    // what must be as it was learnt
   pf_fact address;
-  int (*tensor)(Object, pf_tensor*);  // null: the address and all about the memory come from the facts
+  int (*tensor)(Object, pf_tensor*);  // describes an array; or
+  Object lend, lend_names, lend_stream;  // DLPack's method, the name of its argument in a tuple, and the argument;
+                           // null: the address and all about the memory come from the facts
   pf_fact flag;            // must be false, unless `excuse()` is; null name: none
   Object excuse;
   Object refuse;           // must be false of each array; null: nothing is asked
@@ -80,6 +84,9 @@ struct pf_family {         // the arrays of one library
   Object stream;           // a function without arguments; or, if null,
   pf_fact own_stream;      // what each array says, and all must say the same
   int64_t device;
+  Object made_type;        // results are exactly this
+  pf_fact made_address;    // null name: as of all arrays
+  Object hold;             // told of (a tuple of what was lent, the stream) after the launches; or null
   Object write;            // told of the tuple of arrays that are written; false: the long way decides; or null
 };
 

@@ -28,10 +28,12 @@ _PYTHON = (
     "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyLong_AsUnsignedLongLongMask",
     "PyLong_FromUnsignedLongLong", "PyObject_GetAttr", "PyObject_VectorcallMethod", "PyObject_Vectorcall",
     "PyObject_RichCompareBool", "PyObject_IsTrue", "PyErr_Occurred", "PyErr_ExceptionMatches", "PyErr_Clear",
-    "PyErr_NoMemory", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New",
+    "PyErr_Fetch", "PyErr_Restore", "PyErr_NoMemory", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New",
     "PyCapsule_GetPointer",
 )  # fmt: skip
 _KINDS = {float: 1, int: 2, bool: 3}
+_LEGACY = 1  # the legacy default stream, to DLPack
+_MOST_DIMS = 64
 
 # --- what is known of arrays and calls ---------------------------------------------------------------------
 
@@ -55,14 +57,16 @@ class Fact:
 class Family:
     """The arrays of one library on one device, and what is to be asked of them at each call.
 
-    types: exactly these; results are of the first.  facts: all that must be as it was when a layout was
+    types: exactly these.  facts: all that must be as it was when a layout was
     learnt. address: of the first element.  exchange: addresses of two functions of DLPack's exchange
     interface (the array as a DLTensor, the current stream), which then tell of the memory in place of facts.
     flag: must be false, unless `excuse()` is.  refuse: must be false of each array.  guard: (object,
     attribute, value) that must be so at each call.  stream: the library's current one; or `own_stream`, which
     each array says.  write: told of the arrays that will be written, in a tuple; where it returns False the
     long way decides. make: (shape, dtype) -> what makes such an array; it takes the stream where arrays have
-    their own.
+    their own. made, made_address: the type of results, and their address where it is had in another way.
+    lends: arrays lend their memory by DLPack, which tells of it, and work of theirs comes before what is
+    launched on the legacy stream then; `hold` keeps what was lent until the launches on a stream are done.
     """
 
     types: tuple[type, ...]
@@ -78,6 +82,20 @@ class Family:
     stream: Callable[[], int] | None = None
     own_stream: Fact | None = None
     write: Callable[[tuple[Any, ...]], bool] | None = None
+    made: type | None = None
+    made_address: Fact | None = None
+    lends: bool = False
+    hold: Callable[[tuple[object, ...], int], None] | None = None
+
+    @property
+    def result(self) -> Any:
+        """The type of results."""
+        return self.made or self.types[0]
+
+    @property
+    def describes(self) -> bool:
+        """Do arrays tell of their memory in DLPack's words?"""
+        return self.lends or self.exchange is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +223,10 @@ _Driver = _struct(
 _Fact = _struct("_Fact", *_words("name then", _PTR), ("calls", _I64))
 _Family = _struct(
     "_Family", ("ntypes", _I64), ("types", _PTR), ("nfacts", _I64), ("facts", _PTR), ("address", _Fact),
-    ("tensor", _PTR), ("flag", _Fact),
+    *_words("tensor lend lend_names lend_stream", _PTR), ("flag", _Fact),
     *_words("excuse refuse guard guard_name guard_value stream_of stream", _PTR),
-    ("own_stream", _Fact), ("device", _I64), ("write", _PTR),
+    ("own_stream", _Fact), ("device", _I64), ("made_type", _PTR), ("made_address", _Fact),
+    *_words("hold write", _PTR),
 )  # fmt: skip
 _Argument = _struct(
     "_Argument", *_words("kind code cell"), *_words("facts tensor", _PTR), *_words("low nbytes align written")
@@ -256,14 +275,16 @@ class _Parts:
 def _family(family: Family, parts: _Parts) -> ctypes.Structure:
     view, stream = family.exchange or (None, None)
     guard, guard_name, guard_value = family.guard or (None, None, None)
+    lends = ("__dlpack__", ("stream",), _LEGACY) if family.lends else (None, None, None)
     return _Family(
         len(family.types), parts.objects(family.types),
         len(family.facts), parts.array(_Fact, [parts.fact(f) for f in family.facts]),
-        parts.fact(family.address), view, parts.fact(family.flag),
+        parts.fact(family.address), view, *(parts.reference(x) for x in lends), parts.fact(family.flag),
         parts.reference(family.excuse), parts.reference(family.refuse),
         parts.reference(guard), parts.reference(guard_name), parts.reference(guard_value),
         stream, parts.reference(family.stream), parts.fact(family.own_stream), family.device,
-        parts.reference(family.write),
+        parts.reference(family.result), parts.fact(family.made_address),
+        parts.reference(family.hold), parts.reference(family.write),
     )  # fmt: skip
 
 
@@ -385,20 +406,33 @@ class DeviceLauncher:
     ) -> ctypes.Structure:
         if isinstance(a, NumberArgument):
             return _Argument(kind=_KINDS[a.type], code=CODES.index(a.code), cell=a.cell)
-        seen = _Tensor()
-        if self._library.pf_device_look(ctypes.byref(made), ctypes.py_object(a.like), ctypes.byref(seen)):
-            raise ValueError("an array does not tell of its memory")
-        for name in ("extents", "strides"):  # these belong to the array: kept as they are now
-            there = getattr(seen, name)
-            if there:
-                setattr(
-                    seen, name, parts.at((_I64 * max(1, seen.rank)).from_buffer_copy(_read(there, seen.rank)))
-                )
+        seen = self._look(made, a.like, parts) if family.describes else _Tensor()
         facts = [f.of(a.like) for f in family.facts]
         return _Argument(
             kind=0, cell=-1, facts=parts.objects(facts), tensor=parts.at(seen), low=a.low, nbytes=a.nbytes,
             align=a.align, written=a.written,
         )  # fmt: skip
+
+    def _look(self, family: ctypes.Structure, array: object, parts: _Parts) -> Any:
+        """An array as it tells of itself; lists of extents and strides are kept by `parts`."""
+        seen, lists = _Tensor(), (_I64 * (2 * _MOST_DIMS))()
+        given = ctypes.byref(family), ctypes.py_object(array), ctypes.byref(seen)
+        if self._library.pf_device_look(*given, ctypes.byref(parts.keep(lists)), _I64(2 * _MOST_DIMS)):
+            raise ValueError("an array does not tell of its memory")
+        return seen
+
+    def look(self, family: Family, array: object) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, int]:
+        """(address, shape, strides in elements, device) as an array tells them of itself.
+
+        Raises ValueError, or what the array raises, if it does not.
+        """
+        parts = _Parts()
+        seen = self._look(self._family(family), array, parts)
+        shape, strides = (
+            tuple((_I64 * seen.rank).from_address(at)) if at and seen.rank else () if at else None
+            for at in (seen.extents, seen.strides)
+        )
+        return (seen.data or 0) + seen.offset, shape or (), strides, seen.device_id
 
 
 class Front:
@@ -428,10 +462,6 @@ class Front:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _read(address: int, rank: int) -> bytes:
-    return ctypes.string_at(address, 8 * max(1, rank)) if rank else bytes(8)
 
 
 def _source() -> str:
