@@ -15,6 +15,7 @@ import importlib
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -177,16 +178,19 @@ class StandInTorch(ModuleType):
             ),
             graph=SimpleNamespace(increment_version=_no),
         )
-        self._driver, self._made = driver, {}
+        self._driver = driver
+        self._made: dict[tuple[int, ...], deque[StandInTensor]] = {}
 
     def empty(self, shape: tuple[int, ...], **_: object) -> StandInTensor:
         return self.empty_strided(shape, ())
 
     def empty_strided(self, shape: tuple[int, ...], strides: tuple[int, ...], **_: object) -> StandInTensor:
-        """The same memory each time: nobody looks at it."""
-        if shape not in self._made:
-            self._made[shape] = self.fresh(shape)
-        return self._made[shape]
+        """One of a few tensors, which were made before: as an allocator that has kept blocks."""
+        kept = self._made.get(shape)
+        if kept is None:
+            kept = self._made[shape] = deque(self.fresh(shape) for _ in range(8))
+        kept.rotate()
+        return kept[0]
 
     def fresh(self, shape: tuple[int, ...]) -> StandInTensor:
         """A tensor in memory of its own."""

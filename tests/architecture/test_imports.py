@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": EVERYTHING,
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
+    "interop.array_families": LOW | {"ir", "runtime.cuda"},
     "cli": LOW | {"api", "driver.targets", "runtime", "support"},
     "library": set(),
     "__init__": EVERYTHING,  # the index of what users import; loaded when used

@@ -27,9 +27,9 @@ _PYTHON = (
     "Py_IncRef", "Py_DecRef", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem",
     "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyLong_AsUnsignedLongLongMask",
     "PyLong_FromUnsignedLongLong", "PyObject_GetAttr", "PyObject_VectorcallMethod", "PyObject_Vectorcall",
-    "PyObject_RichCompareBool", "PyObject_IsTrue", "PyErr_Occurred", "PyErr_ExceptionMatches", "PyErr_Clear",
-    "PyErr_Fetch", "PyErr_Restore", "PyErr_NoMemory", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New",
-    "PyCapsule_GetPointer",
+    "PyObject_RichCompareBool", "PyObject_IsTrue", "PyErr_Occurred", "PyErr_ExceptionMatches",
+    "PyErr_Clear", "PyErr_Fetch", "PyErr_Restore", "PyErr_NoMemory", "PyEval_SaveThread",
+    "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New", "PyCapsule_GetPointer",
 )  # fmt: skip
 _KINDS = {float: 1, int: 2, bool: 3}
 _LEGACY = 1  # the legacy default stream, to DLPack
