@@ -30,7 +30,7 @@ import numpy as np
 import polyfuse as pf
 from polyfuse.driver import spills, targets
 from polyfuse.runtime.cuda import compiler, executable, open
-from polyfuse.runtime.cuda.compiler import CudaCompiler, Cubin
+from polyfuse.runtime.cuda.compiler import Cubin, CudaCompiler
 from polyfuse.runtime.cuda.driver import Entries
 from polyfuse.runtime.cuda.driver_recording import RecordingDriver
 from polyfuse.runtime.cuda.memory import DeviceMemory

@@ -63,16 +63,25 @@ class Pool:
 
     def take(self, nbytes: int, stream: int) -> Block:
         """Uninitialised memory for use on a stream. Raises DeviceMemoryError PF742."""
+        block = self.kept(nbytes, stream)
+        if block is not None:
+            return block
+        with self._lock:
+            self.allocations += 1
+        self.trim(self._cap)
+        size = size_class(nbytes)
+        return Block(self, self._allocate(size), nbytes, size, stream)
+
+    def kept(self, nbytes: int, stream: int) -> Block | None:
+        """The same if it is there already: the driver is not asked, so its context need not be current."""
         size = size_class(nbytes)
         with self._lock:
             self._collect()
             kept = self._free.get((stream, size))
-            if kept:
-                self.free_bytes -= size
-                return Block(self, kept.pop(), nbytes, size, stream)
-            self.allocations += 1
-        self.trim(self._cap)
-        return Block(self, self._allocate(size), nbytes, size, stream)
+            if not kept:
+                return None
+            self.free_bytes -= size
+            return Block(self, kept.pop(), nbytes, size, stream)
 
     def give_back(self, size: int, stream: int, address: int) -> None:
         """Called by finalisers, so at any moment: taken in when the pool is next used."""

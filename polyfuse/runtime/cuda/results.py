@@ -48,10 +48,12 @@ class DeviceArray:
         cls, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None = None
     ) -> DeviceArray:
         """Uninitialised. Raises DeviceMemoryError PF742."""
-        with memory.driver.current():
-            chosen = memory.stream() if stream is None else stream
-            block = memory.pool.take(math.prod(shape) * dtype.itemsize, chosen)
-        return cls(memory, block, tuple(shape), dtype, chosen)
+        nbytes = math.prod(shape) * dtype.itemsize
+        block = None if stream is None else memory.pool.kept(nbytes, stream)
+        if block is None:
+            with memory.driver.current():
+                block = memory.pool.take(nbytes, memory.stream() if stream is None else stream)
+        return cls(memory, block, tuple(shape), dtype, block.stream)
 
     @property
     def ndim(self) -> int:
