@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.gpu_bars import BARS, CHIP
+from benchmarks.gpu_limits import BARS, CHIP
 
 OURS = "polyfuse"
 ABOUT = ("device", "driver", "properties", "versions", "compiler", "date")

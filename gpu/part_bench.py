@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from benchmarks.gpu_bars import by_distance, earlier
 from benchmarks.gpu_cases import GpuCase, cases, compile_case, small_calls
 from benchmarks.gpu_contenders import OURS, warm_up
+from benchmarks.gpu_limits import by_distance, earlier
 from benchmarks.gpu_measure import run_case
 from gpu.job import Job
 

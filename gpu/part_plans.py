@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from benchmarks.gpu_bars import by_distance, earlier
 from benchmarks.gpu_cases import GpuCase, cases, compilation_of, small_calls
+from benchmarks.gpu_limits import by_distance, earlier
 from gpu.job import Job
 from polyfuse.driver.pipeline import Compilation, fixed_graph
 from polyfuse.runtime.cache.disk import Cache

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.gpu_bars import earlier
+from benchmarks.gpu_limits import earlier
 from benchmarks.gpu_results import saved
 from gpu.bench_report import bench_table, summary
 

@@ -21,8 +21,8 @@ for folder in (ROOT, ROOT / "tests" / "gpu"):
 
 from benchmarks import gpu_contenders, gpu_table, gpu_timing  # noqa: E402
 from benchmarks.gpu_arrays import POOL, Pool  # noqa: E402
-from benchmarks.gpu_bars import BARS, by_distance, earlier  # noqa: E402
 from benchmarks.gpu_cases import cases, compile_case, small_calls  # noqa: E402
+from benchmarks.gpu_limits import BARS, by_distance, earlier  # noqa: E402
 from benchmarks.gpu_results import saved  # noqa: E402
 from gpu import pack, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
 from gpu.__main__ import LATE, main  # noqa: E402

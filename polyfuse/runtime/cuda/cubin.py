@@ -65,6 +65,7 @@ def kernel_resources(cubin: bytes, log: str, kernels: Iterable[str]) -> dict[str
 
 # Attributes of functions in ``.nv.info``, with their symbol and a number (`nvdisasm` prints them by name).
 _FRAME, _STACK_WITH_CALLEES, _REGISTERS = 0x11, 0x12, 0x2F
+_PARAMETERS = 0x0A  # of ``.nv.info.<kernel>``: symbol, offset in constant bank 0, bytes
 _SIZED = 4  # the form of an attribute whose value has its size before it
 _CONSTANT, _SHARED, _TEXT = ".nv.constant0.", ".nv.shared.", ".text."
 # The system's part of a block's shared memory, which a section contains where there is a symbol of its own.
@@ -145,6 +146,14 @@ def file_resources(elf: Elf) -> dict[str, Resources]:
             constant=sizes.get(_CONSTANT + name, 0),
         )
     return found
+
+
+def parameter_base(elf: Elf, kernel: str) -> int | None:
+    """Where the parameters of a kernel begin in constant bank 0; None where it has none."""
+    for attribute, value in _attributes(elf.content(f".nv.info.{kernel}")):
+        if attribute == _PARAMETERS and len(value) == 8:
+            return int(struct.unpack("<IHH", value)[1])
+    return None
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
