@@ -21,6 +21,7 @@ from dataclasses import replace
 from polyfuse.codegen.analysis.accesses import strides_of
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, LoopRule
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join
 from polyfuse.cost.cpu_tables import FITTED
@@ -35,7 +36,19 @@ from polyfuse.ir.tensor_graph import Read, depends_on, plain_variables, reads
 def _matches(kernel: Kernel, loop: For, knobs: CpuKnobs) -> Jam | None:
     if _fits(loop) or _one_row(loop) or _outside_of_rows(loop, knobs.on):
         return Jam(FITTED.jam_reductions_together, loop.body, _join)
-    return Jam(FITTED.jam_reductions_far_together, loop.body, _join) if _far(kernel, loop) else None
+    if _far(kernel, loop):
+        return Jam(FITTED.jam_reductions_far_together, loop.body, _join)
+    _tell(loop)
+    return None
+
+
+def _tell(loop: For) -> None:
+    """Why terms of such a loop go one by one."""
+    inner = _sums(loop)
+    if inner is not None and (most_trips(loop) or 0) < 2 * FITTED.jam_reductions_together:
+        missed((inner,), "terms are few, or their number is not known")
+    elif inner is not None:
+        missed((inner,), "rows are so long that no total waits for the one before it")
 
 
 def _join(loop: For) -> Join:

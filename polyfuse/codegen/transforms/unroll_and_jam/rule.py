@@ -18,6 +18,7 @@ from polyfuse.codegen.analysis.dependence import commutes_but_for, independent_r
 from polyfuse.codegen.analysis.renaming import array_of_row, copy_of, row_variable, worker_arrays
 from polyfuse.codegen.analysis.trip_count import in_steps
 from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Joins, copies, weave
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar
@@ -73,7 +74,10 @@ class LoopRule:
 
         def change(loop: For) -> Sequence[Node] | None:
             jam = self.matches(kernel, loop, knobs)
-            if jam is None or commutes_but_for(kernel, loop) is None:
+            if jam is None:
+                return None
+            if commutes_but_for(kernel, loop) is None:
+                missed((loop,), "iterations may need one another")
                 return None
             rows.append(jam.factor if jam.rows is None else jam.rows)
             return jammed(loop, jam)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, adds, beside, nest
 from polyfuse.codegen.analysis.trip_count import trip_of
+from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Join, weave
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
@@ -49,10 +50,13 @@ def _jammed(loop: For, core: Core) -> Block | None:
         for x in reversed(around)
         if x.var not in bounds and all(adds(n, x.var, inner, integers=True) for n in updates)
     ]
+    lanes = (inner,) if any(x.var in beside(updates, inner) for x in terms) else ()
     window = _window(terms, updates, inner, core)
     if _extremes(updates) and len(window) < len(around) and not _in_groups(terms, updates, inner):
+        missed(lanes, "extremes are more than go at once")
         return (loop,) if terms else None
     if not window:
+        missed(lanes, "a window has more terms or rows than go at once")
         return None
     strips = [x for x in around if x not in window]
     places: list[dict[str, IndexExpr]] = [{}]
