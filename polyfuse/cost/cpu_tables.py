@@ -304,6 +304,21 @@ class CpuTable:
     transpose_stores_most_bytes: int = _fitted(
         16 << 20, "bytes", "arrays together: those of longer rows are in the last cache", _DAY_27
     )
+    hidden_steps_furthest: int = _fitted(
+        4096, "elements", "lanes further apart are strided ones for gcc by itself", _DAY_27
+    )
+    written_out_shortest: int = _fitted(
+        2, "iterations", "short loops that compilers shall write out, at least", _DAY_27
+    )
+    written_out_longest: int = _fitted(4, "iterations", "longer ones fill vectors well enough", _DAY_27)
+    short_reductions_shortest: int = _fitted(
+        2, "elements", "rows whose folds are apart from what they fold, at least", _DAY_27
+    )
+    short_reductions_longest: int = _fitted(8, "elements", "longer rows fill vectors of their own", _DAY_27)
+    short_reductions_rows: int = _fitted(32, "rows", "a strip of such rows", _DAY_27)
+    short_reductions_fewest: int = _fitted(
+        128, "rows", "a loop of them: lanes are set up before and folded after it", _DAY_27
+    )
     unswitch_most_conditions: int = _fitted(2, "conditions", "each doubles the code of its loop", _DAY_21)
     hoist_conversions_fewest_rows: int = _fitted(
         16, "iterations", "fewer do not make up for the conversions before them", _DAY_21

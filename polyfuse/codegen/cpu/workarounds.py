@@ -18,6 +18,7 @@ from polyfuse.codegen.c_printer import UNROLLED
 from polyfuse.codegen.decisions import LANES
 from polyfuse.codegen.function import Task, Together
 from polyfuse.codegen.transforms.vector_epilogues import WIDTHS
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, substitute, variables
@@ -178,8 +179,6 @@ def _reads_apart(kernel: Kernel, loop: For) -> bool:
 #     const pf_i64 step512 = PF_STEP(512);                    x[i*step512 + j]
 
 
-# gcc takes reads that lie further apart than so many elements for strided ones by itself.
-FURTHEST = 4096
 _NAME = "step"
 _USED = re.compile(rf"\b{_NAME}(\d+)\b")
 STEPS = """\
@@ -274,8 +273,8 @@ class _Steps:
             return 0
         at = flat(tuple(IConst(0) if isinstance(i, EXPR_TYPES) else i for i in indices), b.extents)
         step = at.factor(IVar(self.loop.var))
-        seen = self.vector_bytes // b.dtype.bytes < step <= FURTHEST and self.loop.var not in at.hidden
-        return step if seen else 0
+        seen = self.vector_bytes // b.dtype.bytes < step <= FITTED.hidden_steps_furthest
+        return step if seen and self.loop.var not in at.hidden else 0
 
 
 # Short loops that compilers shall write out, to find vectors in the loop around.
@@ -289,8 +288,6 @@ class _Steps:
 # numbers. `PF_WRITTEN` has it written out whatever its size.
 
 
-# Iterations of such a loop: more fill vectors well enough (`c_family`).
-SHORTEST, LONGEST = 2, 4
 WRITTEN = """\
 // gcc writes such loops out whatever their size, and finds vectors in the loop around.
 #if defined(__clang__)
@@ -321,7 +318,7 @@ def _marked(body: Block, around: str) -> Block:
     loop = loops[0]
     straight = all(isinstance(n, (Declare, Store, Update)) for n in loop.body)
     vector = loop.coordinate is Coordinate.VECTOR and not (loop.lanes or loop.joint or loop.vector)
-    short = SHORTEST <= (trip_of(loop) or 0) <= LONGEST
+    short = FITTED.written_out_shortest <= (trip_of(loop) or 0) <= FITTED.written_out_longest
     if not (straight and vector and short and any(map(has_function, values_of(loop.body)))):
         return body
     own = {n.name for n in (*body, *loop.body) if isinstance(n, Declare)}

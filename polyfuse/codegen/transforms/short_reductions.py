@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.trip_count import in_steps, most_trips, trip_of
 from polyfuse.codegen.function import Task
+from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -43,10 +44,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Index, Read, depends_on, reads
 
-# Elements of a row: more fill vectors of their own.
-SHORTEST, LONGEST = 2, 8
-# Rows of a strip, and of a loop at least: lanes are set up before and folded after it.
-ROWS, FEWEST = 32, 128
 _PART, _FOLD, _KEPT = "%part", "%fold", "%kept"
 _ROW, _ELEMENT = "row", "element"
 _ALONG = (IVar(_ELEMENT),)
@@ -72,9 +69,17 @@ def _apart(kernel: Kernel, loop: For, used: Counter[str], numbers: itertools.cou
     """A loop over short rows in strips; None if it is none, or its rows have more to do with one another."""
     rows = [n for n in loop.body if isinstance(n, For)]
     length = trip_of(rows[0]) if rows else None
-    if length is None or len(rows) < len(loop.body) or not SHORTEST <= length <= LONGEST:
+    if (
+        length is None
+        or len(rows) < len(loop.body)
+        or not FITTED.short_reductions_shortest <= length <= FITTED.short_reductions_longest
+    ):
         return None
-    plain = loop.coordinate is Coordinate.SEQ and loop.step == 1 and (most_trips(loop) or 0) >= FEWEST
+    plain = (
+        loop.coordinate is Coordinate.SEQ
+        and loop.step == 1
+        and (most_trips(loop) or 0) >= FITTED.short_reductions_fewest
+    )
     if not plain or not all(_is_row(x, length) for x in rows):
         return None
     if not any(has_function(v) for x in rows for v in values_of(x.body)):
@@ -171,12 +176,12 @@ class _Rows:
             computed.append(
                 self._each(x, self._in_strip(tuple(body), {k: name for k, (name, _) in arrays.items()}))
             )
-        main, *left = in_steps(self.loop, (*own, *computed, *folded), ROWS)
+        main, *left = in_steps(self.loop, (*own, *computed, *folded), FITTED.short_reductions_rows)
         return (*before, main, *after, *left)
 
     @property
     def _size(self) -> int:
-        return ROWS * self.length
+        return FITTED.short_reductions_rows * self.length
 
     def _place(self, lane: str) -> IndexExpr:
         """Where an element of a row is in arrays of the strip."""
@@ -188,7 +193,9 @@ class _Rows:
 
     def _each(self, row: For, body: Block) -> For:
         """A loop over the rows of a strip, and one along a row in it."""
-        return For(_ROW, IConst(0), IConst(ROWS), 1, (replace(row, body=body, written=True),))
+        return For(
+            _ROW, IConst(0), IConst(FITTED.short_reductions_rows), 1, (replace(row, body=body, written=True),)
+        )
 
     def _in_strip(self, body: Block, arrays: Mapping[str, str]) -> Block:
         """What a loop along a row computes, of a row of the strip; its own arrays are the strip's."""
