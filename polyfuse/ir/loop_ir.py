@@ -105,6 +105,7 @@ class LocalRole(Enum):
     PLAIN = "plain"
     CARRIED = "carried"  # what a step of a recurrence leaves for later ones
     PLACES = "places"  # indices, within the dims that they are for
+    HELD = "held"  # totals of a strip of a row, in registers
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from polyfuse.codegen.cpu.memory_ops import STREAM, AlignmentPrinter, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
 from polyfuse.codegen.cpu.printer_loops import iterations
 from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
-from polyfuse.codegen.cpu.vectorize.reductions import many_sums
+from polyfuse.codegen.cpu.vectorize.reductions import adds_to_several, many_sums
 from polyfuse.codegen.cpu.workarounds import (
     IN_ORDER,
     STEPS,
@@ -39,14 +39,13 @@ from polyfuse.codegen.transforms.outline import Series, iteration_count, round_t
 from polyfuse.codegen.transforms.register_tiling import reads_windows
 from polyfuse.codegen.transforms.strength_reduction import bounds_text
 from polyfuse.codegen.transforms.transpose_loads import TURNS
-from polyfuse.codegen.transforms.unroll_and_jam.overlapping_windows import adds_to_rows
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, CpuKnobs, lane_room, near_room
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, sizes, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, work
 from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
-from polyfuse.ir.loop_ir import Declare, For, RegisterTile, nodes_of
+from polyfuse.ir.loop_ir import Declare, For, LocalRole, RegisterTile, nodes_of
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import Statement, TensorGraph
 from polyfuse.source import Span
@@ -461,7 +460,8 @@ class _Emitter:
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
         # tuned for most processors it loads them again for each sum.
         every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
-        many = any(isinstance(n, For) and (many_sums(n) or adds_to_rows(n)) for n in every)
+        held = {n.name for n in every if isinstance(n, Declare) and n.role is LocalRole.HELD}
+        many = any(isinstance(n, For) and (many_sums(n) or adds_to_several(n, held)) for n in every)
         large = self._large(places)
         order = (
             "PF_SUMS "

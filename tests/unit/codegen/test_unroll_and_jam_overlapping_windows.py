@@ -16,7 +16,7 @@ from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.driver import pipeline
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.loop_ir import Declare, For, nodes_of
+from polyfuse.ir.loop_ir import Declare, For, LocalRole, nodes_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.stitching.stitching import Stitching
@@ -65,9 +65,7 @@ def tasks_of(text: str, core: Core | None = None, **sizes: int) -> list[Task]:
 def rows(text: str, core: Core | None = None, **sizes: int) -> int:
     """How many rows have totals at a time, at most."""
     nodes = [n for t in tasks_of(text, core, **sizes) for n in nodes_of((*t.along, *t.body))]
-    found = {
-        n.name.rpartition("_")[2] for n in nodes if isinstance(n, Declare) and n.name.startswith("%held")
-    }
+    found = {n.name.rpartition("_")[2] for n in nodes if isinstance(n, Declare) and n.role is LocalRole.HELD}
     return len({x for x in found if x.isdigit()})
 
 

@@ -12,7 +12,7 @@ from polyfuse.codegen.cpu.pipeline import lower
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.kernel import KernelGraph
-from polyfuse.ir.loop_ir import Declare, Store, nodes_of
+from polyfuse.ir.loop_ir import Declare, LocalRole, Store, nodes_of
 from polyfuse.ir.tensor_graph import Const
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
@@ -52,7 +52,7 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
 def held(text: str, **sizes: int) -> list[int]:
     """How many totals are held at a time, strip by strip."""
     nodes = [n for k in kernels_of(text, **sizes).kernels for t in lower(k).tasks for n in nodes_of(t.body)]
-    return [n.count for n in nodes if isinstance(n, Declare) and n.name.startswith("%held")]
+    return [n.count for n in nodes if isinstance(n, Declare) and n.role is LocalRole.HELD]
 
 
 def check(text: str, **sizes: int) -> None:

@@ -15,7 +15,7 @@ share one, and those that need not know of NaN (`codegen.transforms.nan_free_ext
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.periodicity import by_steps
@@ -228,6 +228,12 @@ def many_sums(loop: For) -> bool:
     kinds = {(u.op, u.value.dtype) for u in _updates(loop.body) if u.buffer in loop.lanes}
     one = len(kinds) == 1 and all(op == "sum" and joins(op, dtype) for op, dtype in kinds)
     return one and len(loop.lanes) >= FITTED.vector_reductions_many_sums
+
+
+def adds_to_several(loop: For, held: Set[str]) -> bool:
+    """Does a loop add to several arrays of totals that are held in registers (`LocalRole.HELD`)?"""
+    found = {n.buffer for n in loop.body if isinstance(n, Update)}
+    return len(found) > 1 and found <= held
 
 
 def _is_extreme(u: Update) -> bool:

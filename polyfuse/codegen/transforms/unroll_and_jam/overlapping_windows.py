@@ -49,6 +49,7 @@ from polyfuse.ir.loop_ir import (
     Comment,
     Declare,
     For,
+    LocalRole,
     Node,
     Store,
     Update,
@@ -60,7 +61,6 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Expr, Index, Read, reads
 
-_HELD = "%held"
 # Narrower elements are converted, loop by loop.
 NARROWEST = 4
 
@@ -103,12 +103,6 @@ def _jointly(
     return held(tuple(made), dtypes, core) if found else None
 
 
-def adds_to_rows(loop: For) -> bool:
-    """Does a loop add to totals of several rows that are in registers?"""
-    found = {n.buffer for n in loop.body if isinstance(n, Update)}
-    return len(found) > 1 and all(name.startswith(_HELD) for name in found)
-
-
 # --- whether ------------------------------------------------------------------------------------------
 
 
@@ -141,9 +135,9 @@ class _Window:
         before, after = list[For](), list[For]()
         terms: list[Update] = []
         for r in rows:
-            names = {n.buffer: f"{_HELD}{k}_{r}" for k, n in enumerate(totals)}
+            names = {n.buffer: f"%held{k}_{r}" for k, n in enumerate(totals)}
             mine = [self._in_row(n, r) for n in totals]
-            arrays += [Declare(names[n.buffer], n.value.dtype, None, length) for n in mine]
+            arrays += [Declare(names[n.buffer], n.value.dtype, None, length, LocalRole.HELD) for n in mine]
             loads = [(names[n.buffer], self.first or Read(n.buffer, n.indices, n.value.dtype)) for n in mine]
             lane = (IVar(self.inner.var),)
             before.append(replace(along, body=tuple(Store(name, lane, value) for name, value in loads)))

@@ -31,7 +31,7 @@ from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, substituted
+from polyfuse.ir.loop_ir import Block, Declare, For, If, LocalRole, Node, Store, Update, substituted
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Index, Read, plain_variables, reads
 
@@ -155,7 +155,7 @@ def _strip(window: list[For], inner: For, first: Const | None, start: IndexExpr,
     for k, n in enumerate(there.body):
         assert isinstance(n, Update)
         name, dtype = f"%held{k}", n.value.dtype
-        arrays.append(Declare(name, dtype, None, length))
+        arrays.append(Declare(name, dtype, None, length, LocalRole.HELD))
         loads.append(Store(name, (lane,), first or Read(n.buffer, n.indices, dtype)))
         terms.append(replace(n, buffer=name, indices=(lane,)))
         stores.append(Store(n.buffer, n.indices, Read(name, (lane,), dtype)))
