@@ -27,6 +27,7 @@ from polyfuse.ir.loop_ir import (
     Combine,
     Comment,
     Declare,
+    Delinearize,
     Exec,
     For,
     If,
@@ -118,6 +119,8 @@ class Printer:
                 return self.transposed(node, indent)
             case OwnedLoop():
                 return self.owned(node, indent)
+            case Delinearize():
+                return self.delinearized(node, indent)
             case Barrier() | Combine() | VectorLoad() | VectorStore():
                 return self.device_node(node, indent)
             case Exec():
@@ -139,6 +142,10 @@ class Printer:
 
     def owned(self, node: OwnedLoop, indent: str) -> list[str]:
         """The iterations of a loop that an owner of elements is to run."""
+        raise AssertionError(f"not for this target: {node}")
+
+    def delinearized(self, node: Delinearize, indent: str) -> list[str]:
+        """The variables of an iteration of a nest."""
         raise AssertionError(f"not for this target: {node}")
 
     def update(self, node: Update, indent: str) -> list[str]:

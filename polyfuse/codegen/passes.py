@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function, head
 from polyfuse.ir.cpu_core import Core, CpuKnobs, is_off
 from polyfuse.ir.kernel import Buffer, Kernel
 from polyfuse.ir.loop_ir import Block, For, Node, Store, TransposedTile, Update, format_block, nodes_of
@@ -31,7 +31,7 @@ class Loops:
 
     kernel: Kernel
     block: Block = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[Function, ...] = ()
     arrays: tuple[Buffer, ...] = ()
 
     def __str__(self) -> str:
@@ -39,15 +39,14 @@ class Loops:
         for k, t in enumerate(self.tasks):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in t.loops)
             parts.append(f"function {k}" + (f" over {over}" if over else "") + ":")
-            bodies = {"before": t.before, "body": t.body, "along": t.along}
-            bodies |= {f"{len(w.loops)} at once": w.body for w in t.ways}
-            parts += [f"  {name}:\n{format_block(b, '    ')}" for name, b in bodies.items() if b]
+            parts.append(format_block(t.block, "  "))
         return "\n".join(parts)
 
     @property
     def rows(self) -> int:
         """So many iterations of a function are run together, at most."""
-        return max((len(x.loops) for t in self.tasks for x in t.ways), default=1)
+        each = [[n for n in head(x) if n.over is None] for t in self.tasks for x in t.batches]
+        return max((1, *map(len, each)))
 
 
 @dataclass(slots=True)
@@ -168,7 +167,7 @@ def on_block(change: Callable[[Kernel, Block, PassContext], Block]) -> Callable[
 
 
 def on_tasks(
-    change: Callable[[Kernel, Sequence[Task], PassContext], Sequence[Task]],
+    change: Callable[[Kernel, Sequence[Function], PassContext], Sequence[Function]],
 ) -> Callable[[Loops, PassContext], Loops]:
     """A pass over the functions of a kernel."""
 
@@ -178,16 +177,18 @@ def on_tasks(
     return run
 
 
-def on_each(change: Callable[[Kernel, Task, PassContext], Task]) -> Callable[[Loops, PassContext], Loops]:
-    """A pass over each function of a kernel."""
+def on_each(
+    change: Callable[[Kernel, Function, PassContext], Function],
+) -> Callable[[Loops, PassContext], Loops]:
+    """A pass over each function of a kernel. Those that are pipelined stay: parts of them are there twice."""
 
     def run(x: Loops, cx: PassContext) -> Loops:
-        return _with_tasks(x, [change(x.kernel, t, cx) for t in x.tasks])
+        return _with_tasks(x, [t if t.pipelined else change(x.kernel, t, cx) for t in x.tasks])
 
     return run
 
 
-def _with_tasks(x: Loops, tasks: Sequence[Task]) -> Loops:
+def _with_tasks(x: Loops, tasks: Sequence[Function]) -> Loops:
     same = len(tasks) == len(x.tasks) and all(a is b for a, b in zip(tasks, x.tasks, strict=True))
     return x if same else replace(x, tasks=tuple(tasks))
 

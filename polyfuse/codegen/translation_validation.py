@@ -24,14 +24,12 @@ from enum import Enum
 from itertools import chain
 
 from polyfuse.codegen.analysis.loop_values import LoopProgram, Memories, Skipped, Unknown
-from polyfuse.codegen.analysis.row_batch import ROW, first_row
-from polyfuse.codegen.function import Skew, Task, Together, begin_of, end_of
+from polyfuse.codegen.function import BEGIN, END, Function
 from polyfuse.codegen.passes import Loops
 from polyfuse.ir.index_expr import binary, evaluate
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.loop_ir import Block, Declare, For, If, RegisterTile, TransposedTile, VectorLoad
 
-ITERATION = "it"
 # Statements that are run to compare two forms.
 USUAL_BUDGET = 20_000
 DECLARING = (Declare, RegisterTile, TransposedTile, VectorLoad)
@@ -84,22 +82,23 @@ class _Validator:
                 raise Skipped("there were no loops")
             return self.blocks(old.block, new.block, (), self.outside)
         if new.tasks and not old.tasks:  # outlined
-            return self.blocks(old.block, tuple(chain.from_iterable(map(_nest, new.tasks))), (), self.outside)
+            nests = tuple(chain.from_iterable(map(_nest, new.tasks)))
+            return self.blocks(old.block, nests, (), self.outside)
         if len(old.tasks) != len(new.tasks):
             return self.run(lambda p, x: _everything(p, x), ({},), self.outside)
         for k, (a, b) in enumerate(zip(old.tasks, new.tasks, strict=True)):
-            if a != b and (found := self.tasks(k, a, b)) != SAME:
+            if a != b and (found := self.functions(k, a, b)) != SAME:
                 return found
         return SAME
 
-    def tasks(self, k: int, a: Task, b: Task) -> Finding:
+    def functions(self, k: int, a: Function, b: Function) -> Finding:
         """Of one function: its body for some iterations, or these in turn, as a worker runs them."""
-        if replace(a, body=b.body) == b and not (a.together or a.skew or a.along):
+        if a.with_body(b.body) == b and not (a.batches or a.pipelined or a.run):
             around = (*([a.time] if a.time else []), *a.loops)
             found = self.blocks(a.body, b.body, around, self.outside if not a.loops else self.every)
             if found == SAME or not a.loops:
                 return found
-        return self.run(lambda p, x: worker(p, x.tasks[k]), _ranges(a, b), self.outside)
+        return self.run(lambda p, x: p.block(x.tasks[k].block), _ranges(a, b), self.outside)
 
     # --- blocks ---------------------------------------------------------------------------------------
 
@@ -206,20 +205,20 @@ def _samples(around: Sequence[For]) -> list[dict[str, int]]:
 # --- functions -----------------------------------------------------------------------------------------
 
 
-def _ranges(*tasks: Task) -> list[dict[str, int]]:
+def _ranges(*functions: Function) -> list[dict[str, int]]:
     """From the first iteration on, and up to the last one."""
-    if not tasks[0].loops:
-        return _samples([t.time for t in tasks[:1] if t.time])
-    total = _total(tasks[0])
-    some = min(total, SOME + max((w.rows for t in tasks for w in t.ways), default=1))
-    times = _samples([t.time for t in tasks[:1] if t.time])
-    ranges = [{"begin": 0, "end": some}, {"begin": total - some, "end": total}]
+    times = _samples([f.time for f in functions[:1] if f.time])
+    if not functions[0].loops:
+        return times
+    total = _total(functions[0])
+    some = min(total, SOME + max(x.step for f in functions for x in f.worker))
+    ranges = [{BEGIN.name: 0, END.name: some}, {BEGIN.name: total - some, END.name: total}]
     return [{**r, **t} for t in times for r in (ranges if some < total else ranges[:1])]
 
 
-def _total(task: Task) -> int:
+def _total(f: Function) -> int:
     total = 1
-    for x in task.loops:
+    for x in f.loops:
         try:
             total *= max(0, evaluate(binary("-", x.upper, x.lower), {}))
         except KeyError:
@@ -227,10 +226,10 @@ def _total(task: Task) -> int:
     return total
 
 
-def _nest(task: Task) -> Block:
+def _nest(f: Function) -> Block:
     """A function as the loops that it was made of."""
-    body = (*task.before, *task.body)
-    for x in reversed((*([task.time] if task.time else []), *task.loops)):
+    body = f.body
+    for x in reversed((*([f.time] if f.time else []), *f.loops)):
         body = (replace(x, body=body),)
     return body
 
@@ -238,94 +237,10 @@ def _nest(task: Task) -> Block:
 def _everything(p: LoopProgram, x: Loops) -> None:
     """A kernel from its first function to its last one."""
     p.block(x.block)
-    for t in x.tasks:
-        if t.time is not None:
+    for f in x.tasks:
+        if f.time is not None:
             raise Skipped("functions take turns")
-        if t.loops:
-            p.line(f"i_begin, i_end = 0, {_total(t)}", 1)
-            p.own |= {"begin", "end"}
-        worker(p, t)
-
-
-def worker(p: LoopProgram, task: Task) -> None:
-    """What a worker does with the iterations from `begin` to `end` (`codegen.cpu.printer_loops`)."""
-    p.block(task.before)
-    if not task.loops:
-        p.block(task.body)
-        return
-    begin, end = p.variable("begin"), p.variable("end")
-    p.line(f"i_it = {begin}", 1)
-    if task.skew is not None:
-        _skewed(p, task, task.skew, end)
-        return
-    if task.along:
-        _along(p, task, end)
-        return
-    for way in task.ways:
-        _together(p, way, end)
-    p.line(f"while i_it < {end}:", 1)
-    _iteration(p, task.loops, task.body, 2)
-    p.line("i_it += 1", 2)
-
-
-def _iteration(p: LoopProgram, loops: tuple[For, ...], body: Block, depth: int, later: str = "i_it") -> None:
-    _decode(p, loops, later, depth)
-    p.line(f"take({len(body) + 1})", depth)
-    p.inside(body, depth, ITERATION, *(x.var for x in loops))
-
-
-def _decode(p: LoopProgram, loops: tuple[For, ...], number: str, depth: int) -> None:
-    """The variables of a nest from the number of an iteration; the innermost runs fastest."""
-    p.line(f"rest = {number}", depth)
-    for x in reversed(loops[1:]):
-        extent = p.index(binary("-", x.upper, x.lower))
-        p.line(f"i_{x.var} = {p.index(x.lower)} + rest % {extent}; rest //= {extent}", depth)
-    p.line(f"i_{loops[0].var} = {p.index(loops[0].lower)} + rest", depth)
-
-
-def _together(p: LoopProgram, way: Together, end: str) -> None:
-    p.line(f"while i_it + {way.rows} <= {end}:", 1)
-    names = [x.var for x in chain.from_iterable(way.loops)]
-    if len(way.loops) == 1:
-        (loops,) = way.loops
-        batch = LoopProgram(p.buffers, own={*p.own, ROW})
-        _decode(batch, loops, f"i_it + i_{ROW}", 0)
-        first = first_row(loops[0].var)
-        p.line(f"i_{first} = {p.index(loops[0].lower)} + i_it", 2)
-        p.batch, names = tuple(batch.lines), [*names, first]
-    else:
-        for k, loops in enumerate(way.loops):
-            _decode(p, loops, f"i_it + {k}", 2)
-    p.line(f"take({len(way.body) + 1})", 2)
-    p.inside(way.body, 2, ITERATION, *names)
-    p.line(f"i_it += {way.rows}", 2)
-    p.batch = ()
-
-
-def _along(p: LoopProgram, task: Task, end: str) -> None:
-    """Iterations that differ in the innermost variable only go together."""
-    *outer, inner = task.loops
-    first, last = begin_of(inner), end_of(inner)
-    p.line(f"while i_it < {end}:", 1)
-    p.line(f"take({len(task.along) + 1})", 2)
-    _decode(p, (*outer, replace(inner, var=first)), "i_it", 2)
-    p.line(f"i_{last} = min(i_{first} + {end} - i_it, {p.index(inner.upper)})", 2)
-    p.line(f"i_it += i_{last} - i_{first}", 2)
-    p.inside(task.along, 2, first, last, *(x.var for x in outer))
-
-
-def _skewed(p: LoopProgram, task: Task, skew: Skew, end: str) -> None:
-    p.block(skew.carried)
-    p.line(f"if i_it < {end}:", 1)
-    _iteration(p, task.loops, skew.first, 2)
-    p.line(f"while i_it < {end}:", 1)
-    _decode(p, task.loops, "i_it", 2)
-    own, known = set(p.own), dict(p.known)
-    p.own |= {ITERATION, *(x.var for x in task.loops)}
-    p.line(f"take({len(skew.start) + len(skew.last) + 1})", 2)
-    p.block(skew.start, 2)
-    p.line(f"if i_it + 1 < {end}:", 2)
-    _iteration(p, skew.loops, skew.ahead, 3, "i_it + 1")
-    p.block(skew.last, 2)
-    p.own, p.known = own, known
-    p.line("i_it += 1", 2)
+        if f.loops:
+            p.line(f"i_{BEGIN.name}, i_{END.name} = 0, {_total(f)}", 1)
+            p.own |= {BEGIN.name, END.name}
+        p.inside(f.block, 1)

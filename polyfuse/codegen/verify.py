@@ -4,17 +4,15 @@ computed before it (`codegen.translation_validation`)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
-from itertools import chain, product
+from itertools import product
 
 from polyfuse.codegen.analysis.renaming import array_of_row, worker_arrays
-from polyfuse.codegen.analysis.row_batch import first_row
-from polyfuse.codegen.function import Task, begin_of, end_of
+from polyfuse.codegen.function import BEGIN, END, Function
 from polyfuse.codegen.passes import Loops
-from polyfuse.codegen.translation_validation import ITERATION, USUAL_BUDGET, Verdict, compared
+from polyfuse.codegen.translation_validation import USUAL_BUDGET, Verdict, compared
 from polyfuse.diagnostics import InternalError
-from polyfuse.ir.loop_ir import For
 from polyfuse.ir.verify_loops import LoopVerifier, places_of
 
 
@@ -64,15 +62,11 @@ def verify_loops(pipeline: str, name: str, loops: Loops, around: Set[str] = froz
     try:
         _verify_block(loops, around)
         for t in loops.tasks:
-            _verify_task(loops, t)
+            _verify_function(loops, t)
     except InternalError as error:
         after = f"after the pass {name}" if name else "before the first pass"
         message = f"kernel {loops.kernel.name}, {after} ({pipeline}): {error.diagnostics[0].message}"
         raise InternalError(message, code="PF905") from None
-
-
-def _variables(loops: Iterable[For]) -> tuple[str, ...]:
-    return tuple(x.var for x in loops)
 
 
 def _verifier(loops: Loops, declared: bool) -> LoopVerifier:
@@ -89,28 +83,8 @@ def _verify_block(loops: Loops, around: Set[str]) -> None:
     verifier.block(loops.block)
 
 
-def _verify_task(loops: Loops, task: Task) -> None:
-    """Its parts, each where the printer has it (`codegen.cpu.printer_loops`)."""
+def _verify_function(loops: Loops, f: Function) -> None:
     v = _verifier(loops, True)
-    v.variables |= {task.time.var} if task.time else set()
-    v.block(task.before)
-    with v.inside((ITERATION, *_variables(task.loops))):
-        v.block(task.body)
-    if task.along:
-        *outer, inner = task.loops
-        with v.inside((*_variables(outer), begin_of(inner), end_of(inner))):
-            v.block(task.along)
-    for way in task.ways:
-        names = _variables(chain.from_iterable(way.loops))
-        first = map(first_row, names) if len(way.loops) == 1 else ()
-        with v.inside((ITERATION, *names, *first)):
-            v.block(way.body)
-    if (skew := task.skew) is not None:
-        v.block(skew.carried)
-        with v.inside((ITERATION, *_variables(task.loops))):
-            with v.inside():
-                v.block(skew.first)
-            v.block(skew.start)
-            with v.inside(_variables(skew.loops)):
-                v.block(skew.ahead)
-            v.block(skew.last)
+    v.variables |= {f.time.var} if f.time else set()
+    v.variables |= {BEGIN.name, END.name} if f.loops else set()
+    v.block(f.block)

@@ -14,6 +14,7 @@
          | RegisterTile(name, loops, left, right)   sums of products of rows and lanes, in registers
          | TransposedTile(name, buffer, indices, row, lane)  a small array: memory with two loops exchanged
          | OwnedLoop(loop, key, extent, share, ahead)     iterations whose key is in the share
+         | Delinearize(loops, number)       the variables of one of the iterations of a nest, by its number
          | Comment(text)
 
 On a GPU the variables ``tx`` and ``ty`` are the thread's place in its block; every other variable is
@@ -106,6 +107,7 @@ class LocalRole(Enum):
     CARRIED = "carried"  # what a step of a recurrence leaves for later ones
     PLACES = "places"  # indices, within the dims that they are for
     HELD = "held"  # totals of a strip of a row, in registers
+    SHARED = "shared"  # what all iterations of a worker read, filled once for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,40 @@ class OwnedLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class Delinearize:
+    """Declares the variables of `loops`, which have no bodies: those of iteration `number` of their nest. The
+    innermost one runs fastest.
+
+    With `over`, a loop without a body, there are many, and `number` has its variable: they are known in loops
+    over that variable that follow in the block.  With `until` the innermost loop has a run of values, from
+    `begin_of` it to `end_of` it: the iterations from `number` up to that one which differ in it alone.  The
+    loop around goes on after them.
+    """
+
+    loops: tuple[For, ...]
+    number: IndexExpr
+    over: For | None = None
+    until: IndexExpr | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """What it declares."""
+        *outer, last = self.loops
+        lasts = (last.var,) if self.until is None else (begin_of(last), end_of(last))
+        return (*(x.var for x in outer), *lasts)
+
+
+def begin_of(loop: For) -> str:
+    """What the first of the iterations along a loop that follow one another is called."""
+    return f"{loop.var}_begin"
+
+
+def end_of(loop: For) -> str:
+    """What the end of these is called."""
+    return f"{loop.var}_end"
+
+
+@dataclass(frozen=True, slots=True)
 class Comment:
     text: str
 
@@ -302,6 +338,7 @@ Node: TypeAlias = Union[  # noqa: UP007
     RegisterTile,
     TransposedTile,
     OwnedLoop,
+    Delinearize,
     Comment,
 ]
 Block: TypeAlias = tuple[Node, ...]
@@ -375,10 +412,13 @@ def map_values(
     def places(indices: tuple[Index, ...]) -> tuple[Index, ...]:
         return tuple(map_index(i, expr, on_index) for i in indices)
 
+    def bounds(loop: For) -> For:
+        return _with(loop, lower=on_index(loop.lower), upper=on_index(loop.upper))
+
     def change(node: Node) -> Node:
         match node:
             case For():
-                return _with(node, lower=on_index(node.lower), upper=on_index(node.upper))
+                return bounds(node)
             case If():
                 return _with(node, cond=expr(node.cond))
             case Store() | Update():
@@ -387,9 +427,12 @@ def map_values(
                 return _with(node, value=expr(value))
             case VectorLoad() | VectorStore() | Prefetch():
                 return _with(node, indices=places(node.indices))
+            case Delinearize():
+                until = None if node.until is None else on_index(node.until)
+                loops = tuple(map(bounds, node.loops))
+                return _with(node, loops=loops, number=on_index(node.number), until=until)
             case TransposedTile():
-                loops = (node.row, node.lane)
-                row, lane = (_with(x, lower=on_index(x.lower), upper=on_index(x.upper)) for x in loops)
+                row, lane = map(bounds, (node.row, node.lane))
                 to = (node.to[0], tuple(map(on_index, node.to[1]))) if node.to else None
                 return replace(node, indices=tuple(map(on_index, node.indices)), row=row, lane=lane, to=to)
             case _:
@@ -476,6 +519,11 @@ def _format(node: Node, indent: str) -> str:
         case OwnedLoop(loop, key, _, (low, high)):
             own = f"{indent}of those with {format_expr(key)} in {low}..{high}:"
             return f"{own}\n{_format(loop, inner)}"
+        case Delinearize(loops, number):
+            nest = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in loops)
+            more = f" and on up to {node.until}" if node.until is not None else ""
+            more += f" for {node.over.var} in {node.over.lower}..{node.over.upper}" if node.over else ""
+            return f"{indent}{', '.join(node.variables)} = iteration {number}{more} of {nest}"
         case Comment(text):
             return f"{indent}# {text}"
 

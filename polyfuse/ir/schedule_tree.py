@@ -36,6 +36,7 @@ class Coordinate(Enum):
     SEQ = "seq"
     TIME = "tim"  # steps of a recurrence, in order, each of which the workers of a CPU share
     BLK = "blk"
+    WORKER = "wrk"  # a worker's share of the iterations of blocks (CPU)
     ROW = "row"  # a group of neighbouring threads: threadIdx.y
     STEP = "stp"  # a loop that the rows of a block share: each takes every TY-th iteration
     ROUND = "rnd"

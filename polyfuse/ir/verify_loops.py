@@ -23,6 +23,7 @@ from polyfuse.ir.loop_ir import (
     Combine,
     Comment,
     Declare,
+    Delinearize,
     Exec,
     For,
     If,
@@ -70,6 +71,7 @@ class LoopVerifier:
     places: dict[str, Place] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
     vector: str = ""
+    found: dict[str, tuple[str, ...]] = field(default_factory=dict)  # in loops over a variable: others
     at: list[Node] = field(default_factory=list)
 
     def block(self, block: Block) -> None:
@@ -82,10 +84,11 @@ class LoopVerifier:
     @contextmanager
     def inside(self, variables: Iterable[str] = ()) -> Iterator[None]:
         """A block in braces: what it declares ends with it."""
-        places, declared, known = self.places, self.declared, self.variables
+        places, declared, known, found = self.places, self.declared, self.variables, self.found
         self.places, self.declared, self.variables = dict(places), set(), {*known, *variables}
+        self.found = dict(found)
         yield
-        self.places, self.declared, self.variables = places, declared, known
+        self.places, self.declared, self.variables, self.found = places, declared, known, found
 
     def declare(self, name: str, dtype: DType, rank: int) -> None:
         """A scalar or array of the block."""
@@ -139,6 +142,8 @@ class LoopVerifier:
                 self._turned(n)
             case OwnedLoop():
                 self._owned(n)
+            case Delinearize():
+                self._delinearized(n)
             case Barrier() | Comment():
                 pass
             case Exec():
@@ -155,7 +160,7 @@ class LoopVerifier:
         if lanes and outer:
             raise self.broken(f"{n.var} is a vector loop in that over {outer}")
         self.vector = n.var if lanes else outer
-        with self.inside((n.var,)):
+        with self.inside((n.var, *self.found.get(n.var, ()))):
             for name in n.lanes:
                 if n.joint:  # a total of each of the rows
                     self.places[name] = Place(_total(n.body, name), SCALAR)
@@ -199,6 +204,21 @@ class LoopVerifier:
                 self._expr(r)
         self._place(n.update)
         self._loop(n.loop)
+
+    def _delinearized(self, n: Delinearize) -> None:
+        for x in n.loops:
+            self._index(x.lower)
+            self._index(x.upper)
+        if n.until is not None:
+            self._index(n.until)
+        with self.inside((n.over.var,) if n.over else ()):
+            self._index(n.number)
+        if twice := self.variables & {*n.variables}:
+            raise self.broken(f"{', '.join(sorted(twice))} is a variable already")
+        if n.over is not None:
+            self.found[n.over.var] = n.variables
+        else:
+            self.variables |= {*n.variables}
 
     # --- values ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from polyfuse.codegen.cpu.pipeline import lower
 from polyfuse.codegen.cuda.functions import lower_device
 from polyfuse.codegen.cuda.spmd import DeviceTask
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.transforms.outline import time_parts
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope
@@ -138,11 +138,11 @@ def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
         else tuple(x for k in kernels.kernels for p in k.parts or (k,) for x in time_parts(p))
     )
     for k in each:
-        found: Sequence[Task | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
+        found: Sequence[Function | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
         word = "blocks" if on_gpu else "parallel"
         for number, task in enumerate(found):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in task.loops)
             head = f"function pf_{k.name}_{number}" + (f" {word} over {over}" if over else "")
-            body = task.along if isinstance(task, Task) and task.along else task.body
+            body = task.block if isinstance(task, Function) else task.body
             parts.append(f"{head}:\n{format_block(body, '  ')}")
     return "\n\n".join(parts)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.analysis.accesses import memory_of, touched_in
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.renaming import worker_arrays
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import (
@@ -108,15 +108,16 @@ def independent(kernel: Kernel, loop: For) -> bool:
     return commutes_but_for(kernel, loop) == frozenset()
 
 
-def independent_rows(kernel: Kernel, task: Task, tasks: Sequence[Task]) -> bool:
-    """May rows of a task be run at once? They may in a parallel nest of plain loops, if no other task touches
-    a worker's arrays, of which each row gets its own.  Not where they no longer go one by one."""
-    if not task.loops or task.jammed > 1 or task.together:
+def independent_rows(kernel: Kernel, f: Function, others: Sequence[Function]) -> bool:
+    """May rows of a function be run at once? They may in a parallel nest of plain loops, if none of the
+    `others` touches a worker's arrays, of which each row gets its own.  Not where they no longer go one by
+    one."""
+    if not f.loops or not f.one_by_one:
         return False
-    others = {n for t in tasks if t is not task for n in touched_in(t.body)}
-    if others & {b.tensor for b in worker_arrays(kernel)}:
+    touched = {n for x in others if x is not f for n in touched_in(x.body)}
+    if touched & {b.tensor for b in worker_arrays(kernel)}:
         return False
-    nodes = list(nodes_of(task.body))
+    nodes = list(nodes_of(f.body))
     return all(isinstance(n, _PLAIN_ROWS) and not (isinstance(n, TransposedTile) and n.to) for n in nodes)
 
 

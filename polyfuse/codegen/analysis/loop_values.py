@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 from zlib import crc32
 
 from polyfuse.codegen.analysis.row_batch import ROW, of_all
 from polyfuse.ir.dtypes import DType
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, substitute
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary, substitute
 from polyfuse.ir.kernel import Buffer, Scope
 from polyfuse.ir.loop_ir import (
     Barrier,
     Block,
     Comment,
     Declare,
+    Delinearize,
     For,
     If,
     LocalRole,
@@ -39,6 +40,8 @@ from polyfuse.ir.loop_ir import (
     Update,
     VectorLoad,
     VectorStore,
+    begin_of,
+    end_of,
     nodes_of,
     vector_rows,
 )
@@ -209,7 +212,7 @@ class LoopProgram:
     places: set[str] = field(default_factory=set)
     globals: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
-    batch: tuple[str, ...] = ()
+    rows: dict[str, Delinearize] = field(default_factory=dict)  # in loops over a variable: others
     count: int = 0
 
     def run(self, memories: Memories, variables: Mapping[str, int], budget: int) -> int:
@@ -245,11 +248,11 @@ class LoopProgram:
 
     def inside(self, block: Block, depth: int, *variables: str) -> None:
         """A block in braces, in which loops have these variables."""
-        known, own = dict(self.known), set(self.own)
+        known, own, rows = dict(self.known), set(self.own), dict(self.rows)
         self.own |= set(variables)
         self.line("pass", depth)
         self.block(block, depth)
-        self.known, self.own = known, own
+        self.known, self.own, self.rows = known, own, rows
 
     def block(self, block: Block, depth: int = 1) -> None:
         for n in block:
@@ -290,6 +293,8 @@ class LoopProgram:
                 for k, to in enumerate(self._elements(buffer, indices, count)):
                     element = self.element(name, (IConst(k),), dtype)
                     self.line(f"{self.element(buffer, to, dtype)} = {element}", depth)
+            case Delinearize():
+                self._delinearized(n, depth)
             case Comment() | Prefetch() | Barrier():
                 pass
             case _:
@@ -304,12 +309,17 @@ class LoopProgram:
         if outer:  # a variable of a loop around has the same name
             self.line(f"{outer} = i_{n.var}", depth)
         self.line(f"take(-(min(0, {low} - {high}) // {n.step}) * {len(n.body) + 1})", depth)
+        if any(isinstance(x, Delinearize) and x.until is not None for x in n.body):
+            self._runs(n, low, high, depth)
+            return
         steps = f"range({low}, {high}, {n.step})"
         if self.backwards and n.coordinate is Coordinate.VECTOR:
             steps = f"reversed({steps})"
         self.line(f"for i_{n.var} in {steps}:", depth)
         known, own = dict(self.known), set(self.own)
         self.own.add(n.var)
+        if n.var in self.rows:
+            self._find(self.rows[n.var], depth + 1)
         if n.var == ROW:
             self._row(n, depth + 1)
         if key is not None:
@@ -319,10 +329,37 @@ class LoopProgram:
         if outer:
             self.line(f"i_{n.var} = {outer}", depth)
 
+    def _runs(self, n: For, low: str, high: str, depth: int) -> None:
+        """A loop over iterations that goes on after those that its body is for."""
+        self.line(f"i_{n.var} = {low}", depth)
+        self.line(f"while i_{n.var} < {high}:", depth)
+        self.line(f"take({len(n.body) + 1})", depth + 1)
+        self.inside(n.body, depth + 1, n.var)
+
+    def _delinearized(self, n: Delinearize, depth: int) -> None:
+        if n.over is not None:
+            self.rows[n.over.var] = n
+        else:
+            self._find(n, depth)
+
+    def _find(self, n: Delinearize, depth: int) -> None:
+        """The variables of a nest from the number of an iteration; the innermost runs fastest."""
+        *outer, last = n.loops
+        loops = n.loops if n.until is None else (*outer, replace(last, var=begin_of(last)))
+        number = self.index(n.number)
+        self.line(f"rest = {number}", depth)
+        for x in reversed(loops[1:]):
+            extent = self.index(binary("-", x.upper, x.lower))
+            self.line(f"i_{x.var} = {self.index(x.lower)} + rest % {extent}; rest //= {extent}", depth)
+        self.line(f"i_{loops[0].var} = {self.index(loops[0].lower)} + rest", depth)
+        if n.until is not None:
+            first, end = f"i_{begin_of(last)}", f"i_{end_of(last)}"
+            until = f"{first} + {self.index(n.until)} - {number}"
+            self.line(f"{end} = min({until}, {self.index(last.upper)}); {number} += {end} - {first}", depth)
+        self.own |= {*n.variables}
+
     def _row(self, n: For, depth: int) -> None:
-        """What each row of a batch begins with; its totals are in arrays of all rows."""
-        for text in self.batch:
-            self.line(text, depth)
+        """Totals of each row of a batch are in arrays of all rows."""
         for name in n.lanes if n.joint else ():
             dtype = next(
                 u.value.dtype for u in nodes_of(n.body) if isinstance(u, Update) and u.buffer == name

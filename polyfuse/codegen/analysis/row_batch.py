@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.analysis.accesses import touched_in
 from polyfuse.codegen.analysis.renaming import scalar_name
+from polyfuse.codegen.function import ITERATION
 from polyfuse.codegen.math.vector_reduce import joins
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IConst, IVar
@@ -14,6 +15,7 @@ from polyfuse.ir.loop_ir import (
     Block,
     Comment,
     Declare,
+    Delinearize,
     For,
     Node,
     Store,
@@ -37,6 +39,17 @@ def of_all(scalar: str) -> str:
 def first_row(var: str) -> str:
     """What the variable of a loop is called for the first of the rows (`codegen.cpu.printer_loops`)."""
     return f"{var}_0"
+
+
+def places_of_batch(nest: tuple[For, ...], rows: int) -> tuple[Delinearize, ...]:
+    """What finds the variables of a nest in loops over so many of its iterations.  Of a single loop the first
+    ones are known outside of these, too."""
+    each = For(ROW, IConst(0), IConst(rows), 1, ())
+    if len(nest) > 1:
+        return (Delinearize(nest, ITERATION + IVar(ROW), each),)
+    first = replace(nest[0], var=first_row(nest[0].var))
+    of_row = replace(nest[0], lower=IVar(first.var))
+    return Delinearize((first,), ITERATION), Delinearize((of_row,), IVar(ROW), each)
 
 
 def joint_totals(loop: For) -> list[Update]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from polyfuse.codegen.addresses import Addresses, plan_buffers
-from polyfuse.codegen.cpu.memory_ops import STREAM, AlignmentPrinter, strip_of
+from polyfuse.codegen.cpu.memory_ops import STREAM, strip_of
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
-from polyfuse.codegen.cpu.printer_loops import iterations
+from polyfuse.codegen.cpu.printer_loops import WorkerPrinter
 from polyfuse.codegen.cpu.vectorize.predicated_epilogues import MASKS
 from polyfuse.codegen.cpu.vectorize.reductions import adds_to_several, many_sums
 from polyfuse.codegen.cpu.workarounds import (
@@ -32,7 +32,7 @@ from polyfuse.codegen.cpu.workarounds import (
     with_hidden_steps,
 )
 from polyfuse.codegen.decisions import Made, in_names_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.math.headers import read
 from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.transforms.outline import Series, iteration_count, round_text, series_of, time_parts
@@ -63,17 +63,16 @@ def number_table(kernels: KernelGraph, buffers: Iterable[PlanBuffer]) -> dict[st
     return {n: k for k, n in enumerate(names)}
 
 
-def launch_of(name: str, kernel: str, low: LoweredKernel, task: Task) -> Launch:
-    """How the function `name`, a task of a lowered kernel that is part of `kernel`, is run."""
+def launch_of(name: str, kernel: str, low: LoweredKernel, f: Function) -> Launch:
+    """How the function `name`, one of a lowered kernel that is part of `kernel`, is run."""
     counts = [(s, instances(s)) for s in low.kernel.graph.statements]
     total = sum((n for _, n in counts), as_index(0))
-    together = tuple(x.rows for x in task.ways)
-    # Arrays that a chunk fills for all of its iterations (`codegen.transforms.invariant_motion`,
-    # `codegen.transforms.invariant_motion`).
-    filled = any(isinstance(n, Declare) and n.count for n in task.before)
+    together = tuple(x.step for x in f.batches)
+    # Arrays that a chunk fills for all of its iterations (`codegen.transforms.invariant_motion`).
+    filled = any(isinstance(n, Declare) and n.role is LocalRole.SHARED for n in f.block)
     count, parallel, least = (
-        iteration_count(task),
-        bool(task.loops),
+        iteration_count(f),
+        bool(f.loops),
         FITTED.hoist_conversions_fewest_rows if filled else 1,
     )
     return Launch(name, kernel, count, total, work(counts), parallel, together=together, least=least)
@@ -360,7 +359,7 @@ def _bodies(
 
 def has_tiles(low: LoweredKernel) -> bool:
     """Are sums of products computed in tiles, of registers or along memory?"""
-    found = (n for t in low.tasks for n in nodes_of((*t.body, *t.along)))
+    found = (n for t in low.tasks for n in nodes_of(t.block))
     return any(t.jammed > 1 for t in low.tasks) or any(isinstance(n, RegisterTile) for n in found)
 
 
@@ -422,12 +421,12 @@ class _Emitter:
         pairs = [(k, n) for k, b in enumerate(arguments) for n, a in enumerate(aliases) if a == b.tensor]
         return kernel_form(places.kernel), tuple(passed), tuple(pairs)
 
-    def body(self, name: str, places: Addresses, task: Task, made: set[tuple[str, str]]) -> str:
+    def body(self, name: str, places: Addresses, f: Function, made: set[tuple[str, str]]) -> str:
         """The kernel's code, in a function of its own: gcc trusts `restrict` on parameters only. What of
         decisions it has goes into `made`."""
         strided = frozenset(n for n, b in self.buffers.items() if b.strided)
-        task = with_hidden_steps(places.kernel, task, self.knobs.on, strided, made)
-        printer = AlignmentPrinter(
+        f = with_hidden_steps(places.kernel, f, self.knobs.on, strided, made)
+        printer = WorkerPrinter(
             places.element,
             self.functions,
             kernel=places.kernel,
@@ -435,22 +434,18 @@ class _Emitter:
             lane_bytes=self.knobs.lane_bytes or LANE_VECTORS * self.knobs.on.vector_bytes,
             lane_room=lane_room(self.knobs.on),
             streamed=self._streamed(places),
-            soon=self._prefetched_lines(places, task),
+            soon=self._prefetched_lines(places, f),
             ahead=frozenset(b.tensor for b in places.kernel.arguments if b.ahead),
             near_room=near_room(self.knobs.on),
             strided=strided,
             flushes=self.knobs.on.flushes,
-            strip=strip_of(places.kernel, task),
+            strip=strip_of(places.kernel, f),
             inout=frozenset(n for n, b in self.buffers.items() if b.alias is not None) - strided,
         )
         parameters = self._parameters(places)
-        body = printer.block(task.before, "  ")
-        parameters += [(f"const pf_i64 {task.time.var}", task.time.var)] if task.time else []
-        if task.loops:
-            parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")]
-            body += iterations(task, printer)
-        else:
-            body += printer.block(task.body, "  ")
+        parameters += [(f"const pf_i64 {f.time.var}", f.time.var)] if f.time else []
+        parameters += [("const pf_i64 begin", "begin"), ("const pf_i64 end", "end")] if f.loops else []
+        body = printer.function(f)
         body = [*steps_text(body, "  "), *body]
         streams = any(kind == "stream" for kind, _ in printer.made)
         made |= printer.made
@@ -459,7 +454,7 @@ class _Emitter:
         declared = ",\n    ".join(p for p, _ in parameters)
         # gcc 12 loads factors of many sums early where it may choose when, which spills registers, and
         # tuned for most processors it loads them again for each sum.
-        every = list(nodes_of(task.along or (task.body if task.together is None else task.together.body)))
+        every = list(nodes_of(f.worker[0].body if f.loops else f.block))
         held = {n.name for n in every if isinstance(n, Declare) and n.role is LocalRole.HELD}
         many = any(isinstance(n, For) and (many_sums(n) or adds_to_several(n, held)) for n in every)
         large = self._large(places)
@@ -472,7 +467,7 @@ class _Emitter:
         )
         head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
         several = any(stores_several(n, large.keys()) for n in every)
-        backwards = falls((*task.before, *task.body), {x.var: x.lower + IVar(x.var) for x in task.loops})
+        backwards = falls((*f.before, *f.body), {x.var: x.lower + IVar(x.var) for x in f.loops})
         windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
         needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
         text = "\n".join([*needs, head, *body, "}"])
@@ -492,9 +487,9 @@ class _Emitter:
         ]
         return {name: places.pointer(name) for name in large}
 
-    def _prefetched_lines(self, places: Addresses, task: Task) -> frozenset[str]:
+    def _prefetched_lines(self, places: Addresses, f: Function) -> frozenset[str]:
         """Inputs whose lines are prefetched in vector loops: those of rows that are computed one by one."""
-        alone = task.together is None and task.jammed == 1 and not task.along
+        alone = f.jammed == 1 and (f.pipelined or f.row is not None or not f.loops)
         return frozenset(b.tensor for b in places.kernel.arguments if b.soon and alone)
 
     def _streamed(self, places: Addresses) -> frozenset[str]:
@@ -502,17 +497,17 @@ class _Emitter:
         found = frozenset(b.tensor for b in places.kernel.arguments if b.past)
         return frozenset() if self.checked else found - {n for n, b in self.buffers.items() if b.strided}
 
-    def entry(self, name: str, body: str, places: Addresses, task: Task, series: Series) -> str:
+    def entry(self, name: str, body: str, places: Addresses, f: Function, series: Series) -> str:
         """The function of the pool's signature: it calls the code of `body` with the kernel's own memory."""
         given = [a for _, a in self._parameters(places)]
-        given += [task.time.var] if task.time else []
-        given += ["begin", "end"] if task.loops else []
+        given += [f.time.var] if f.time else []
+        given += ["begin", "end"] if f.loops else []
         return "\n".join(
             [
                 f"PF_EXPORT void {name}(char* const* buf, const pf_i64* num, char* scratch,",
                 "    pf_i64 begin, pf_i64 end) {",
                 "  (void)buf; (void)num; (void)scratch; (void)begin; (void)end;",
-                *(f"  {line}" for line in round_text(task, series)),
+                *(f"  {line}" for line in round_text(f, series)),
                 f"  {body}_body({', '.join(given)});",
                 "}",
                 "",

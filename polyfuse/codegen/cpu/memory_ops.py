@@ -32,7 +32,7 @@ from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
 from polyfuse.codegen.c_printer import Printer, guarded_load
 from polyfuse.codegen.cpu.printer import to_border, transposed_text
 from polyfuse.codegen.cpu.vectorize.reductions import LanePrinter
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.transforms.transpose_loads import is_short
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, variables
@@ -420,19 +420,14 @@ class AlignmentPrinter(PrefetchPrinter):
         return [*lines, *PrefetchPrinter.loop(self, shifted, i1), f"{indent}}}"]
 
 
-def strip_of(kernel: Kernel, task: Task) -> Strip | None:
-    """The only loop of a task whose iterations are strips of it, one by one: those that run together have
+def strip_of(kernel: Kernel, f: Function) -> Strip | None:
+    """The only loop of a function whose iterations are strips of it, one by one: those that run together have
     loops of their own, which would begin elsewhere."""
-    if task.together is not None or task.skew is not None:
+    row = f.row or ()
+    loops = [n for n in row if isinstance(n, For)]
+    if len(loops) != 1 or not all(_is_scalar(kernel, n) for n in row if n != loops[0]):
         return None
-    loops = [n for n in task.body if isinstance(n, For)]
-    if (
-        not task.loops
-        or len(loops) != 1
-        or not all(_is_scalar(kernel, n) for n in task.body if n != loops[0])
-    ):
-        return None
-    (loop,), block = loops, task.loops[-1]
+    (loop,), block = loops, f.loops[-1]
     plain = loop.coordinate is Coordinate.VECTOR and loop.step == 1 and not loop.lanes
     if not plain or _uses(loop.body, block.var):
         return None

@@ -13,7 +13,7 @@ from polyfuse.codegen.analysis.index_ranges import simplify_windows
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
 from polyfuse.codegen.decisions import Made, noted
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_tasks
 from polyfuse.codegen.transforms.common_subexpressions import common_subexpressions
 from polyfuse.codegen.transforms.fuse_collapse import collapse_reductions, fuse_loops
@@ -25,7 +25,7 @@ from polyfuse.codegen.transforms.invariant_motion import (
     hoist,
     hoist_columns,
     hoist_conversions,
-    hoist_task_columns,
+    hoist_function_columns,
 )
 from polyfuse.codegen.transforms.loop_carried_scalars import loop_carried_scalars
 from polyfuse.codegen.transforms.loop_distribution import (
@@ -34,7 +34,7 @@ from polyfuse.codegen.transforms.loop_distribution import (
 )
 from polyfuse.codegen.transforms.outer_vectorize.recurrences import vectorize_recurrences
 from polyfuse.codegen.transforms.outer_vectorize.short_rows import vectorize_short_rows
-from polyfuse.codegen.transforms.outline import outlined
+from polyfuse.codegen.transforms.outline import outlined, with_run_loops
 from polyfuse.codegen.transforms.precision import (
     plain_copies,
     rounded_once,
@@ -64,7 +64,7 @@ from polyfuse.codegen.transforms.vector_epilogues import (
     narrow_vectors,
     overlapping_tails,
 )
-from polyfuse.codegen.transforms.wide_accumulators import task_with_wide_totals, wide_row_totals
+from polyfuse.codegen.transforms.wide_accumulators import wide_row_totals, with_wide_totals
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.kernel import Kernel
 
@@ -326,7 +326,7 @@ FUNCTIONS = Pipeline(
         Pass(
             "invariant-motion:task-columns",
             "functions of what stands in a column are computed before a task's rows",
-            on_each(lambda k, t, cx: hoist_task_columns(k, t, cx.numbers, cx.core)),
+            on_each(lambda k, t, cx: hoist_function_columns(k, t, cx.numbers, cx.core)),
         ),
         Pass(
             "software-pipelining",
@@ -357,7 +357,7 @@ FUNCTIONS = Pipeline(
         Pass(
             "wide-accumulators:columns",
             "totals of long loops are added up in pieces, in double",
-            on_each(lambda k, t, cx: task_with_wide_totals(k, t, cx.numbers)),
+            on_each(lambda k, t, cx: with_wide_totals(k, t, cx.numbers)),
         ),
         Pass(
             "loop-distribution:recurrences",
@@ -380,6 +380,11 @@ FUNCTIONS = Pipeline(
             "the compiler unrolls short loops with functions, to find vectors in the loop around",
             on_each(lambda k, t, cx: with_loops_written_out(t)),
         ),
+        Pass(
+            "run-loops",
+            "short rows of a nest that follow one another are found together",
+            on_each(lambda k, t, cx: with_run_loops(t)),
+        ),
         Pass("declare-arrays", "arrays of workers that passes added are declared", _with_arrays, False),
     ),
 )
@@ -393,7 +398,7 @@ class LoweredKernel:
     passes did and declined."""
 
     kernel: Kernel
-    tasks: tuple[Task, ...]
+    tasks: tuple[Function, ...]
     rows: int = 1
     noted: Made = field(default=frozenset(), compare=False)
 

@@ -16,7 +16,7 @@ from polyfuse.codegen.analysis.accesses import strides_of
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import UNROLLED
 from polyfuse.codegen.decisions import LANES
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.transforms.vector_epilogues import WIDTHS
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
@@ -151,13 +151,13 @@ def in_two_orders(name: str, text: str, parameters: Sequence[str], alike: Sequen
 # thousand instructions, for which its range propagation takes half a minute (docs/targets.md).
 
 
-def with_kept_loops(kernel: Kernel, task: Task) -> Task:
-    """The task, with loops that read far apart marked as ones that stay as they are."""
+def with_kept_loops(kernel: Kernel, f: Function) -> Function:
+    """The function, with loops that read far apart marked as ones that stay as they are."""
 
     def kept(node: Node) -> Node | Block:
         return replace(node, vector=True) if isinstance(node, For) and _reads_apart(kernel, node) else node
 
-    return replace(task, body=map_nodes(task.body, kept), along=map_nodes(task.along, kept))
+    return f.with_body(map_nodes(f.body, kept))
 
 
 def _reads_apart(kernel: Kernel, loop: For) -> bool:
@@ -192,24 +192,17 @@ STEPS = """\
 
 
 def with_hidden_steps(
-    kernel: Kernel, task: Task, core: Core, strided: Set[str], made: set[tuple[str, str]]
-) -> Task:
-    """The task, with such steps as variables; whose they are goes into `made`. Steps of `strided` tensors are
-    known at run time only."""
+    kernel: Kernel, f: Function, core: Core, strided: Set[str], made: set[tuple[str, str]]
+) -> Function:
+    """The function, with such steps as variables; whose they are goes into `made`. Steps of `strided` tensors
+    are known at run time only."""
 
     def node(n: Node) -> Node:
         if not isinstance(n, For) or n.coordinate is not Coordinate.VECTOR or not _is_long(n):
             return n
         return _Steps(kernel, n, core.vector_bytes, strided, made).hidden()
 
-    def block(b: Block) -> Block:
-        return map_nodes(b, node)
-
-    def way(t: Together | None) -> Together | None:
-        return None if t is None else replace(t, body=block(t.body), rest=way(t.rest))
-
-    body, along, before = block(task.body), block(task.along), block(task.before)
-    return replace(task, body=body, along=along, before=before, together=way(task.together))
+    return replace(f, block=map_nodes(f.block, node))
 
 
 def steps_text(body: Sequence[str], indent: str) -> list[str]:
@@ -298,16 +291,14 @@ WRITTEN = """\
 """
 
 
-def with_loops_written_out(task: Task) -> Task:
-    """The task, with such loops marked, if they are all that the loop around them has."""
+def with_loops_written_out(f: Function) -> Function:
+    """The function, with such loops marked, if they are all that the loop around them has."""
 
     def marked(n: Node) -> Node:
         return replace(n, body=_marked(n.body, n.var)) if isinstance(n, For) else n
 
-    body, along = map_nodes(task.body, marked), map_nodes(task.along, marked)
-    if task.loops and not task.jammed > 1:
-        body = _marked(body, task.loops[-1].var)
-    return replace(task, body=body, along=along)
+    body = map_nodes(f.body, marked)
+    return f.with_body(_marked(body, f.loops[-1].var) if f.loops and f.jammed == 1 and not f.run else body)
 
 
 def _marked(body: Block, around: str) -> Block:

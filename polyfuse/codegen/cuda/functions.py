@@ -14,7 +14,7 @@ from math import prod
 
 from polyfuse.codegen.cuda.pipeline import LOOPS
 from polyfuse.codegen.cuda.spmd import TX, TY, DeviceTask, Spmd, compare, guarded, merged
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.outline import outlined
 from polyfuse.diagnostics import ScheduleError
@@ -196,7 +196,7 @@ def _joined(kernel: Kernel, copied: frozenset[str], cx: PassContext) -> DeviceTa
 
 def _part(
     part: Kernel,
-    task: Task,
+    task: Function,
     whole: Kernel,
     copied: frozenset[str],
     shared: list[Buffer],

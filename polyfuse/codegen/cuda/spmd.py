@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.index_ranges import at_most
 from polyfuse.codegen.cuda.partial_vectors import PartialVector
 from polyfuse.codegen.cuda.pipeline import ACCESSES, THREADS
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import Loops, PassContext
 from polyfuse.codegen.transforms.scalar_replacement import merge_initial
 from polyfuse.diagnostics import Diagnostic, ScheduleError
@@ -219,7 +219,7 @@ class Spmd:
     def ty(self) -> int:
         return self.kernel.threads[1]
 
-    def task(self, task: Task) -> DeviceTask:
+    def task(self, task: Function) -> DeviceTask:
         self.ranges |= {"tx": (0, self.tx - 1), "ty": (0, self.ty - 1)}
         for loop in task.loops:
             self._learn(loop)

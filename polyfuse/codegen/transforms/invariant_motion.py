@@ -33,13 +33,13 @@ from polyfuse.codegen.analysis.accesses import converted, strides_of
 from polyfuse.codegen.analysis.invariants import Moved, aliases, runs_of, written
 from polyfuse.codegen.analysis.op_cost import costly
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function, inside
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, kept_room, wide_room
 from polyfuse.ir.dtypes import BOOL, F32, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_values
+from polyfuse.ir.loop_ir import Block, Declare, For, If, LocalRole, Node, Store, Update, map_values
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Cast, Const, Expr, Index, IndexValue, Read, depends_on
 
@@ -111,18 +111,16 @@ def hoist_columns(kernel: Kernel, block: Block, numbers: itertools.count[int], c
     return tuple(result)
 
 
-def hoist_task_columns(kernel: Kernel, task: Task, numbers: itertools.count[int], core: Core) -> Task:
+def hoist_function_columns(
+    kernel: Kernel, f: Function, numbers: itertools.count[int], core: Core
+) -> Function:
     """The same for rows that are handed out."""
-    if (
-        task.together
-        or not task.loops
-        or math.prod(trip_of(x) or 0 for x in task.loops) < FITTED.hoist_columns_fewest_shared
-    ):
-        return task
-    changed = {x.var for x in task.loops} | written(task.body, aliases(kernel))
+    shared = math.prod(trip_of(x) or 0 for x in f.loops)
+    if f.batches or not f.loops or shared < FITTED.hoist_columns_fewest_shared:
+        return f
+    changed = {x.var for x in f.loops} | written(f.body, aliases(kernel))
     rows = _Rows(kernel, changed, numbers, kept_room(core))
-    body = rows.block(task.body)
-    return replace(task, body=body, before=(*task.before, *rows.before))
+    return f.with_body(rows.block(f.body)).with_before(rows.before)
 
 
 @dataclass(slots=True)
@@ -190,7 +188,9 @@ class _Columns(Moved):
 
     def filled(self) -> Block:
         """The arrays, and the loop that fills them."""
-        arrays = tuple(Declare(r.tensor, r.dtype, None, self.count) for r in self.known.values())
+        arrays = tuple(
+            Declare(r.tensor, r.dtype, None, self.count, LocalRole.SHARED) for r in self.known.values()
+        )
         stores = tuple(Store(r.tensor, r.indices, e) for (e, *_), r in self.known.items())
         return (*arrays, replace(self.lane, body=stores, lanes=())) if stores else ()
 
@@ -214,11 +214,11 @@ class _Columns(Moved):
 _Row = tuple[str, tuple[Index, ...]]  # a tensor, and its leading indices
 
 
-def hoist_conversions(kernel: Kernel, task: Task, core: Core) -> Task:
-    """The task, with such rows as f32."""
-    shared = () if task.together else _shared(task.loops)
+def hoist_conversions(kernel: Kernel, f: Function, core: Core) -> Function:
+    """The function, with such rows as f32."""
+    shared = () if f.batches else _shared(f.loops)
     search = _Search({b.tensor: b.extents for b in kernel.unchanged if b.extents == b.shape}, shared)
-    search.block(task.body, _times(task.loops))
+    search.block(f.body, _times(f.loops))
     names: dict[_Row, str] = {}
     before: list[Node] = []
     first: list[Node] = []
@@ -227,7 +227,7 @@ def hoist_conversions(kernel: Kernel, task: Task, core: Core) -> Task:
         if count * F32.bytes <= room:
             room -= count * F32.bytes
             name = names[row] = f"%wide{len(names)}"
-            before.append(Declare(name, F32, None, count))
+            before.append(Declare(name, F32, None, count, LocalRole.SHARED))
             filled = _filled(name, read, count)
             if outer := [x.var for x in shared if depends_on(*row[1]) & {x.var}]:
                 at, made = _once(name, outer, filled)
@@ -236,10 +236,9 @@ def hoist_conversions(kernel: Kernel, task: Task, core: Core) -> Task:
             else:
                 before.append(filled)
     if not names:
-        return task
-    together = task.together and replace(task.together, body=_reading(task.together.body, names))
-    body = (*first, *_reading(task.body, names))
-    return replace(task, before=tuple(before), body=body, together=together)
+        return f
+    f = f.with_batches([_reading(inside(x), names) for x in f.batches])
+    return f.with_body((*first, *_reading(f.body, names))).with_before(before)
 
 
 def _shared(loops: tuple[For, ...]) -> tuple[For, ...]:

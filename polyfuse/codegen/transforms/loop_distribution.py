@@ -25,7 +25,7 @@ from polyfuse.codegen.analysis.op_cost import computes_little
 from polyfuse.codegen.analysis.reduction_nests import are_steps
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
 from polyfuse.codegen.c_printer import guarded_load, guards_index
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Function, inside
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import F32, F64, I32, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary
@@ -66,17 +66,14 @@ _EXTREMES = ("min", "max")
 CHOSEN = (F32, F64, I32, I64)
 
 
-def distribute_recurrences(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
+def distribute_recurrences(kernel: Kernel, f: Function, numbers: itertools.count[int]) -> Function:
     """See the module docstring. `numbers` numbers the arrays."""
     memory = {t.name: t.alias or t.name for t in kernel.graph.tensors}
 
     def of(block: Block) -> Block:
         return map_nodes(block, lambda n: _split(n, memory, numbers) if isinstance(n, For) else n)
 
-    def together(way: Together | None) -> Together | None:
-        return way and replace(way, body=of(way.body), rest=together(way.rest))
-
-    return replace(task, body=of(task.body), along=of(task.along), together=together(task.together))
+    return f.with_batches([of(inside(x)) for x in f.batches]).with_body(of(f.body))
 
 
 def _split(loop: For, memory: Mapping[str, str], numbers: itertools.count[int]) -> Block:

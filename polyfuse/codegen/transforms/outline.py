@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.accesses import read_names
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function, along_run, function_of
 from polyfuse.ir.index_expr import IndexExpr, binary, evaluate, product, variables
 from polyfuse.ir.kernel import Kernel, Scope, Stage, in_steps, tree
 from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
@@ -19,31 +19,47 @@ from polyfuse.ir.schedule_tree import Coordinate, Member, Tree, map_members, sta
 from polyfuse.ir.tensor_graph import statement_reads
 
 
-def outlined(kernel: Kernel, block: Block) -> list[Task]:
-    """Each parallel nest is a task of its own; what lies between runs serially, in order."""
-    tasks: list[Task] = []
+def outlined(kernel: Kernel, block: Block) -> list[Function]:
+    """Each parallel nest is a function of its own; what lies between runs serially, in order."""
+    made: list[Function] = []
     serial: list[Node] = []
     for node in block:
         if isinstance(node, For) and node.coordinate is Coordinate.BLK:
             if serial:
-                tasks.append(_task(kernel, (), tuple(serial)))
+                made.append(_function(kernel, (), tuple(serial)))
                 serial = []
             loops, body = _peel(node)
             outside = loops[0] if in_steps(kernel) else None
-            task = _task(kernel, loops[1:] if outside else loops, body)
-            tasks.append(replace(task, time=outside))
+            made.append(_function(kernel, loops[1:] if outside else loops, body, outside))
         else:
             serial.append(node)
     if serial:
-        tasks.append(_task(kernel, (), tuple(serial)))
-    return tasks
+        made.append(_function(kernel, (), tuple(serial)))
+    return made
 
 
-def _task(kernel: Kernel, loops: tuple[For, ...], body: Block) -> Task:
+def _function(kernel: Kernel, loops: tuple[For, ...], body: Block, time: For | None = None) -> Function:
     for b in kernel.buffers:
         if b.scope is Scope.REGISTER:
             body = _declare(body, Declare(b.tensor, b.dtype))
-    return Task(loops, body)
+    return function_of(loops, body, time)
+
+
+def with_run_loops(f: Function) -> Function:
+    """The function with a loop over iterations in which only the innermost variable differs: the others, and
+    what follows from them, are found once for all of these.
+
+        for it @wrk:                                       for it @wrk:
+          i, j = iteration it of i in 0..I, j in 0..J  ->    i, j_begin, j_end = iteration it and on of ...
+          body                                               for j in j_begin..j_end:  body
+
+    Only where there are loops of stores: their rows may be short, beside which finding an iteration takes
+    long.  Where there are loops in loops gcc 12 finds worse addresses in deeper nests.
+    """
+    rows = all(isinstance(n, For) and all(isinstance(x, (Declare, Store)) for x in n.body) for n in f.body)
+    if len(f.loops) < 2 or not rows or f.batches or f.pipelined or f.run:
+        return f
+    return f.in_runs((along_run(f.loops[-1], f.body),))
 
 
 def _peel(loop: For) -> tuple[tuple[For, ...], Block]:
@@ -159,8 +175,8 @@ class Series:
     rounds: int = 1
 
 
-def series_of(tasks: Sequence[Task]) -> Series:
-    """What the tasks of a kernel are as launches: those of steps take turns, others run once."""
+def series_of(tasks: Sequence[Function]) -> Series:
+    """What the functions of a kernel are as launches: those of steps take turns, others run once."""
     loops = [t.time for t in tasks if t.time is not None]
     if not loops:
         return Series()
@@ -168,13 +184,13 @@ def series_of(tasks: Sequence[Task]) -> Series:
     return Series(len(loops), first, end - first)
 
 
-def round_text(task: Task, series: Series) -> list[str]:
+def round_text(f: Function, series: Series) -> list[str]:
     """What finds the step of a call and its iterations in this step; nothing is done for a step that is not
     one of the part."""
-    if task.time is None:
+    if f.time is None:
         return []
-    var, low, high = task.time.var, evaluate(task.time.lower, {}), evaluate(task.time.upper, {})
-    count = max(1, evaluate(iteration_count(task), {}))
+    var, low, high = f.time.var, evaluate(f.time.lower, {}), evaluate(f.time.upper, {})
+    count = max(1, evaluate(iteration_count(f), {}))
     lines = [f"const pf_i64 {var} = {series.first} + begin / {count};"]
     if high - low < series.rounds:
         lines.append(f"if ({var} < {low} || {var} >= {high}) return;")
@@ -185,9 +201,9 @@ def round_text(task: Task, series: Series) -> list[str]:
     ]
 
 
-def iteration_count(task: Task) -> IndexExpr:
-    """Iterations of a task that are handed out, those of one step."""
-    return product(tuple(binary("-", x.upper, x.lower) for x in task.loops))
+def iteration_count(f: Function) -> IndexExpr:
+    """Iterations of a function that are handed out, those of one step."""
+    return product(tuple(binary("-", x.upper, x.lower) for x in f.loops))
 
 
 def block_tree(kernel: Kernel) -> Tree:

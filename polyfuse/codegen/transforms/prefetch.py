@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 from polyfuse.codegen.analysis.accesses import START, steps_across
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
@@ -160,17 +160,17 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
 
 
-def prefetch_next_row(kernel: Kernel, tasks: tuple[Task, ...], core: Core) -> tuple[Task, ...]:
+def prefetch_next_row(kernel: Kernel, tasks: tuple[Function, ...], core: Core) -> tuple[Function, ...]:
     """See the head of this section."""
     soon = [b for b in kernel.arguments if b.soon and not b.ahead]
     return tuple(_prefetching(t, soon, core) for t in tasks) if soon else tasks
 
 
-def _prefetching(task: Task, soon: list[Buffer], core: Core) -> Task:
-    alone = task.together is None and task.skew is None and task.jammed == 1 and task.time is None
-    if not alone or not task.loops or (trip_of(task.loops[-1]) or 0) < FITTED.prefetch_next_row_least_rows:
-        return task
-    found = [(b, p) for b in soon if (p := _second_pass(task, b)) is not None]
+def _prefetching(f: Function, soon: list[Buffer], core: Core) -> Function:
+    alone = f.one_by_one and f.time is None
+    if not alone or not f.loops or (trip_of(f.loops[-1]) or 0) < FITTED.prefetch_next_row_least_rows:
+        return f
+    found = [(b, p) for b in soon if (p := _second_pass(f, b)) is not None]
     row = sum(b.dtype.bytes * prod(trip_of(x) or 0 for x in path) for b, (_, path, _) in found)
     if (
         not core.l1 * FITTED.prefetch_next_row_least_of_l1
@@ -179,37 +179,37 @@ def _prefetching(task: Task, soon: list[Buffer], core: Core) -> Task:
     ):
         if found:
             short = row <= core.l1 * FITTED.prefetch_next_row_least_of_l1
-            missed(task.body, "rows stay in L1" if short else "L2 does not hold a row")
-        return task
-    body = list(task.body)
+            missed(f.body, "rows stay in L1" if short else "L2 does not hold a row")
+        return f
+    body = list(f.body)
     for b, (number, path, read) in found:
-        request = _request(task.loops[-1], path[-1], read, core.line // b.dtype.bytes)
+        request = _request(f.loops[-1], path[-1], read, core.line // b.dtype.bytes)
         body[number] = _within(body[number], path, request)
-    return replace(task, body=tuple(body))
+    return f.with_body(tuple(body))
 
 
-def _second_pass(task: Task, b: Buffer) -> tuple[int, _Path, Read] | None:
+def _second_pass(f: Function, b: Buffer) -> tuple[int, _Path, Read] | None:
     """The last loop nest of the body that reads a whole row, if there is one before it: its number, the loops
     around the read, and the read."""
     found = [
         (k, path, r)
-        for k, node in enumerate(task.body)
+        for k, node in enumerate(f.body)
         for path, r in _reads(node, b.tensor)
-        if _takes_row(path, r, b, task)
+        if _takes_row(path, r, b, f)
     ]
     return found[-1] if len({k for k, *_ in found}) > 1 else None
 
 
-def _takes_row(path: _Path, r: Read, b: Buffer, task: Task) -> bool:
+def _takes_row(path: _Path, r: Read, b: Buffer, f: Function) -> bool:
     """Do these loops go over all elements of a tensor that one iteration reads, its lanes along memory?"""
     names = [i.name for i in r.indices if isinstance(i, IVar)]
     if len(names) < len(b.shape) or not path or path[-1].coordinate is not Coordinate.VECTOR:
         return False
-    loops, outer = {x.var: x for x in path}, {x.var for x in task.loops}
+    loops, outer = {x.var: x for x in path}, {x.var for x in f.loops}
     inner = {n: e for n, e in zip(names, b.shape, strict=True) if n not in outer}
     return (
         names[-1] == path[-1].var
-        and task.loops[-1].var in names
+        and f.loops[-1].var in names
         and inner.keys() == loops.keys()
         and all(x.lower == IConst(0) and x.step == 1 and x.upper == inner[n] for n, x in loops.items())
         and all(isinstance(e, IConst) for e in inner.values())

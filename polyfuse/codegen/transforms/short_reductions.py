@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polyfuse.codegen.analysis.trip_count import in_steps, most_trips, trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.functions import has_function
 from polyfuse.ir.identity import identity
@@ -49,10 +49,10 @@ _ROW, _ELEMENT = "row", "element"
 _ALONG = (IVar(_ELEMENT),)
 
 
-def short_folds(kernel: Kernel, task: Task) -> Task:
-    """The task, with such loops in its body."""
-    if task.together or task.skew or task.jammed > 1 or task.along:
-        return task
+def short_folds(kernel: Kernel, f: Function) -> Function:
+    """The function, with such loops in its body."""
+    if not f.one_by_one:
+        return f
     numbers = itertools.count()
     used: Counter[str] = Counter()
 
@@ -60,9 +60,9 @@ def short_folds(kernel: Kernel, task: Task) -> Task:
         used.update([e.tensor] if isinstance(e, Read) else [])
         return e
 
-    map_values(task.body, count, lambda i: i)
-    body = map_outermost(task.body, lambda loop: _apart(kernel, loop, used, numbers))
-    return replace(task, body=body)
+    map_values(f.body, count, lambda i: i)
+    body = map_outermost(f.body, lambda loop: _apart(kernel, loop, used, numbers))
+    return f.with_body(body)
 
 
 def _apart(kernel: Kernel, loop: For, used: Counter[str], numbers: itertools.count[int]) -> Block | None:

@@ -29,16 +29,18 @@ from polyfuse.codegen.analysis.row_batch import row_places
 from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
 from polyfuse.codegen.c_printer import guarded_load
-from polyfuse.codegen.function import Skew, Task
+from polyfuse.codegen.function import BEGIN, END, ITERATION, Function
 from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import KIB, Core, CpuKnobs, overlap_room, skew_room
+from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, binary
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
     Declare,
+    Delinearize,
     For,
     If,
     Node,
@@ -51,27 +53,25 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import HEAD, Coordinate
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, Read, depends_on, reads, walk
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Index, IndexValue, Read, depends_on, reads, walk
 
-# The variable of the iterations that are handed out (`codegen.cpu.printer_loops`).
-ITERATION = "it"
 # The copy of what is done ahead, for the next iteration.
 NEXT = "row1"
 _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
 def software_pipelined(
-    kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
-) -> tuple[Kernel, tuple[Task, ...]]:
+    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+) -> tuple[Kernel, tuple[Function, ...]]:
     """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
     `knobs.skew` says so), and the kernel with the arrays that they need."""
     wanted = knobs.skew
     local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
-    made: list[Task] = []
+    made: list[Function] = []
     doubled: set[str] = set()
     for t in tasks:
         found = _cut(t.body, local) if wanted is not False and t.loops else None
-        if found is not None and (t.together or t.jammed > 1):
+        if found is not None and not t.one_by_one:
             missed(t.body, "several rows are computed at a time")
             found = None
         if found is None:
@@ -86,7 +86,7 @@ def software_pipelined(
             if row <= overlap_room(knobs.on):
                 found = _prefetching(found, t.loops[-1])
             doubled |= own
-            t = replace(t, skew=_skew(t, found, own))
+            t = _pipelined(t, found, own)
         made.append(t)
     buffers = tuple(
         replace(b, extents=(IConst(2), *b.extents[1:])) if b.tensor in doubled else b for b in kernel.buffers
@@ -94,8 +94,8 @@ def software_pipelined(
     return replace(kernel, buffers=buffers), tuple(made)
 
 
-def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
-    """Of the parts of a task's body; rows of `own`, a worker's arrays, are doubled."""
+def _pipelined(f: Function, parts: tuple[Block, Block, Block], own: Set[str]) -> Function:
+    """Of the parts of a function's body; rows of `own`, a worker's arrays, are doubled."""
     rows = [n for n in parts[0] if isinstance(n, Declare) and n.count]
     sizes = {n.name: row_places(n) for n in rows}
     alone = tuple(n for n in parts[0] if n not in rows)
@@ -104,20 +104,32 @@ def _skew(task: Task, parts: tuple[Block, Block, Block], own: Set[str]) -> Skew:
     used = set(_read((*middle, *last)))
     carried = [n for n in known.values() if n.name in used]
     start = tuple(replace(n, value=Read(_next(n.name), (), n.dtype)) for n in carried)
-    loops = tuple(replace(x, var=row_variable(x.var, 1)) for x in task.loops)
-    env: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, 1)) for x in task.loops}
-    of_next = copy_of(first, NEXT, {**env, ITERATION: binary("+", IVar(ITERATION), 1)})
-    return Skew(
-        carried=(
+    nest = tuple(replace(x, var=row_variable(x.var, 1)) for x in f.loops)
+    env: dict[str, IndexExpr] = {x.var: IVar(y.var) for x, y in zip(f.loops, nest, strict=True)}
+    of_next = copy_of(first, NEXT, {**env, ITERATION.name: ITERATION + 1})
+    prologue = (
+        Delinearize((For(ITERATION.name, BEGIN, END, 1, ()),), IConst(0)),
+        Delinearize(f.loops, ITERATION),
+        *first,
+        *(_keep(n, n.name) for n in carried),
+    )
+    ahead = (
+        Delinearize(nest, ITERATION + 1),
+        *of_next,
+        *(_keep(n, private(n.name, NEXT)) for n in carried),
+    )
+    return f.with_before(
+        (
             *(replace(n, count=2 * sizes[n.name]) for n in rows),
             *(Declare(_next(n.name), n.dtype) for n in carried),
-        ),
-        first=(*first, *(_keep(n, n.name) for n in carried)),
-        start=(*start, *middle),
-        loops=loops,
-        ahead=(*of_next, *(_keep(n, private(n.name, NEXT)) for n in carried)),
-        last=_later(last, task.loops[-1].var),
-    )
+            _if_any(BEGIN, prologue),
+        )
+    ).with_body((*start, *middle, _if_any(ITERATION + 1, ahead), *_later(last, f.loops[-1].var)))
+
+
+def _if_any(number: IndexExpr, part: Block) -> If:
+    """A part of an iteration of a worker, if it has one with that number."""
+    return If(Apply("lt", (IndexValue(number, I64), IndexValue(END, I64)), BOOL), part)
 
 
 def _next(name: str) -> str:
@@ -131,13 +143,13 @@ def _keep(n: Declare, name: str) -> Store:
 # --- whether ------------------------------------------------------------------------------------------
 
 
-def _against(task: Task, row: int, held: int, core: Core) -> str | None:
+def _against(f: Function, row: int, held: int, core: Core) -> str | None:
     """Why it does not pay, if it does not; a row has `row` bytes, and `held` are in L1 at a time."""
     if row > FITTED.software_pipelining_most_row:
         return f"rows are longer than {FITTED.software_pipelining_most_row // KIB} KiB"
     if held > skew_room(core):
         return "L1 does not hold two rows"
-    return "functions of elements take longer than a row waits" if _long(task.body) else None
+    return "functions of elements take longer than a row waits" if _long(f.body) else None
 
 
 def _long(body: Block) -> bool:
@@ -280,7 +292,7 @@ def _read(block: Block) -> Iterator[str]:
 def _in_turns(block: Block, arrays: Set[str], sizes: Mapping[str, int]) -> Block:
     """The block, with rows of arrays by turns at their first place and at their second; `sizes` are those of
     arrays that are nothing but a row."""
-    turn = binary("%", IVar(ITERATION), 2)
+    turn = binary("%", ITERATION, 2)
 
     def placed(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
         match indices:

@@ -25,7 +25,7 @@ from polyfuse.codegen.analysis.dependence import has_window, is_row
 from polyfuse.codegen.analysis.op_cost import computes_little
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.index_expr import IConst, IVar
@@ -152,13 +152,13 @@ def repeats(kernel: Kernel, row: For) -> bool:
 WIDTHS = (64, 32, 16)
 
 
-def narrow_vectors(kernel: Kernel, task: Task) -> Task:
-    """The task, with short loops of what its iterations do cut."""
+def narrow_vectors(kernel: Kernel, f: Function) -> Function:
+    """The function, with short loops of what its iterations do cut."""
 
     def cut(node: Node) -> Node | Block:
         return _cut(kernel, node) if isinstance(node, For) else node
 
-    return replace(task, body=map_nodes(task.body, cut))
+    return f if f.run else f.with_body(map_nodes(f.body, cut))
 
 
 def _cut(kernel: Kernel, row: For) -> Block:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 
 from polyfuse.codegen.analysis.accesses import along
 from polyfuse.codegen.analysis.trip_count import most_trips, trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.ir.dtypes import F32, F64
 from polyfuse.ir.index_expr import IndexExpr, IVar, binary, variables
 from polyfuse.ir.kernel import Kernel
@@ -164,10 +164,9 @@ LONG_REDUCTION = 8 * CHAIN
 MOST_ELEMENTS = 4096
 
 
-def task_with_wide_totals(kernel: Kernel, task: Task, numbers: itertools.count[int]) -> Task:
-    """A task with long totals in pieces."""
-    body, along = (wide_column_totals(kernel, b, numbers) for b in (task.body, task.along))
-    return task if body is task.body and along is task.along else replace(task, body=body, along=along)
+def with_wide_totals(kernel: Kernel, f: Function, numbers: itertools.count[int]) -> Function:
+    """A function with long totals in pieces."""
+    return f.with_body(wide_column_totals(kernel, f.body, numbers))
 
 
 def wide_column_totals(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:

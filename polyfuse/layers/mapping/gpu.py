@@ -59,8 +59,8 @@ WARP = 32
 ROUNDS_OF_A_WARP = 8
 # Elements of a row that a thread keeps in registers; with fewer of them a row has threads enough.
 MOST_OF_ROW, FEW_OF_ROW = 64, 16
-# Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB (bandwidth times latency is
-# 25 kB on an H200; most threads have two vectors).
+# Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB, and most threads have two
+# vectors (bandwidth times latency is 25 kB on an H200).
 ENOUGH_THREADS = 768
 # One of so many threads may have nothing to do.
 FEW = 64

@@ -75,7 +75,7 @@ def nodes(text: str, **sizes: int) -> Iterator[Node]:
     graph = LoopFusion().schedule(fixed_graph(instantiate(parse_text(text), "f"), sizes))
     for k in form_kernels(graph, 2, Stitching())[0].kernels:
         for t in lower(k).tasks:
-            yield from nodes_of((*t.before, *t.body))
+            yield from nodes_of(t.block)
 
 
 def rows(text: str, **sizes: int) -> list[For]:

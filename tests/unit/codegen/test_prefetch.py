@@ -55,7 +55,7 @@ def fetches(block: Block) -> list[str]:
 def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
     kernels, (decision,) = made(NORM, T=4096, H=768)
     assert decision.taken and decision.subject == "x"
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
     assert format_block((task.body[-1],)).splitlines()[:5] == [
         "for c1_p in 0..3:",
         "  if (i64(c0 + 1) < i64(4096)):",
@@ -68,7 +68,7 @@ def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
 def test_short_rows_are_fetched_as_one() -> None:
     kernels, (decision,) = made(NORM, T=8192, H=256)
     assert decision.taken
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
     (guard,) = (n for n in task.body if isinstance(n, If))
     assert format_block((guard,)).splitlines() == [
         "if (i64(c0 + 1) < i64(8192)):",
@@ -139,8 +139,8 @@ def test_rows_that_overlap_ask_for_what_the_last_phase_does_not_read(rows: int, 
     kernels, (decision,) = made(RESIDUAL, T=rows, H=768)
     assert decision.taken == taken
     (task,) = lower(kernels.kernels[0]).tasks
-    assert task.skew is not None
-    found = set(fetches(task.skew.start))
+    assert task.pipelined
+    found = set(fetches(task.body))
     assert found == ({f"fetch {t}[min(c0 + 2, 4095), c0_l]" for t in "xr"} if taken else set())
 
 
@@ -160,7 +160,7 @@ def test_what_is_read_for_a_value_that_is_kept_is_fetched() -> None:
     """Such reads are in declarations of scalars."""
     scheduled = LoopFusion().schedule(fixed_graph_of(RESIDUAL, T=4096, H=768))
     kernels, _ = separate_kernels(scheduled, CpuTarget(2), Stitching(), CpuKnobs(ahead=1))
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
     assert set(fetches(task.body)) == {"fetch r[c0 + 1, c0_l]", "fetch x[c0 + 1, c0_l]"}
 
 

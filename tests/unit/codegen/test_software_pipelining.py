@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from equivalence import Array, fixed_graph_of, results_of, run_on, seeded_inputs
 
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
-from polyfuse.codegen.function import Skew
+from polyfuse.codegen.function import is_iteration
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs, overlap_room, skew_room
 from polyfuse.ir.kernel import KernelGraph, Scope
-from polyfuse.ir.loop_ir import Block, Prefetch, nodes_of
+from polyfuse.ir.loop_ir import Block, If, Prefetch, nodes_of
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.mapping.kernels import form_kernels
 from polyfuse.layers.stitching.stitching import Stitching
@@ -66,9 +68,24 @@ def lowered(text: str, skew: bool | None = None, **sizes: int) -> LoweredKernel:
     return lower(kernel, CpuKnobs(rows=1, skew=skew))
 
 
-def skew_of(low: LoweredKernel) -> Skew | None:
-    (task,) = low.tasks
-    return task.skew
+@dataclass(frozen=True)
+class Parts:
+    """What is carried from one iteration to the next, and an iteration around the part of the next one."""
+
+    carried: Block
+    start: Block
+    ahead: Block
+    last: Block
+
+
+def skew_of(low: LoweredKernel) -> Parts | None:
+    (f,) = low.tasks
+    if not f.pipelined:
+        return None
+    (at,) = (k for k, n in enumerate(f.body) if is_iteration(n))
+    ahead = f.body[at]
+    assert isinstance(ahead, If)
+    return Parts(f.before[:-1], f.body[:at], ahead.then[1:], f.body[at + 1 :])
 
 
 def sizes_of(text: str, rows: int, columns: int) -> dict[str, int]:
@@ -200,4 +217,4 @@ def test_rows_that_are_read_once_need_no_room_for_two(monkeypatch: pytest.Monkey
 def test_short_rows_take_turns_instead() -> None:
     (kernel,) = made(NORM, T=4096, H=100).kernels
     (task,) = lower(kernel).tasks
-    assert task.together is not None and task.skew is None
+    assert task.batches and not task.pipelined

@@ -13,6 +13,7 @@ from thinned import thinned
 from polyfuse.codegen.analysis.row_batch import of_all
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
+from polyfuse.codegen.function import head
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core, CpuKnobs, joint_room
 from polyfuse.ir.index_expr import IConst
@@ -62,8 +63,8 @@ def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKe
 
 def rows_of(low: LoweredKernel) -> int:
     """How many are computed at once."""
-    (together,) = (t.together for t in low.tasks)
-    return together.rows if together and len(together.loops) == 1 else 1
+    (f,) = low.tasks
+    return next((x.step for x in f.batches if any(n.over for n in head(x))), 1)
 
 
 def run(
@@ -119,7 +120,7 @@ def test_large_arrays_keep_rows_apart() -> None:
 def test_what_has_no_totals_that_join_stays_as_it_is() -> None:
     text = "op f(x: f32[T, H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] * 2.0 }"
     (kernel,) = made(text, T=4096, H=16).kernels
-    assert all(t.together is None for t in lower(kernel, ONCE).tasks)
+    assert not any(t.batches for t in lower(kernel, ONCE).tasks)
 
 
 # --- how ----------------------------------------------------------------------------------------------
@@ -128,12 +129,14 @@ def test_what_has_no_totals_that_join_stays_as_it_is() -> None:
 def test_each_phase_is_a_loop_over_rows() -> None:
     low = lowered(SOFTMAX.format("f32"), ONCE, T=4096, H=40)
     (task,) = low.tasks
-    assert task.together is not None and task.together.loops == (task.loops,)
-    loops = [n for n in task.together.body if isinstance(n, For)]
+    (batch,) = task.batches
+    first, of_row = head(batch)
+    assert (first.variables, of_row.variables) == (("c0_0",), ("c0",)) and of_row.over
+    loops = [n for n in batch.body if isinstance(n, For)]
     assert all(x.joint and x.var == "row" and x.upper == IConst(16) for x in loops)
     inner = [x for x in loops if x.coordinate is Coordinate.SEQ]
     assert [x.lanes for x in inner] == [("%acc1",), ("%acc2",), ()]
-    assert {n.name for n in task.together.body if isinstance(n, Declare)} >= {of_all("m"), of_all("%acc1")}
+    assert {n.name for n in batch.body if isinstance(n, Declare)} >= {of_all("m"), of_all("%acc1")}
     assert "for row in 0..16 of rows at once accumulating %acc1" in format_block((inner[0],))
     (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
     assert [str(e) for e in array.extents] == ["16", "1", "48"]  # each row begins a line
@@ -158,7 +161,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     if "i" in case.split()[-1]:
         inputs = {n: a % 7 for n, a in inputs.items()}
     if columns > 1 and case not in ("sum bf16", "pool"):
-        assert any(t.together and t.together.rows >= 8 for k in kernels.kernels for t in lower(k, ONCE).tasks)
+        assert any(x.step >= 8 for k in kernels.kernels for t in lower(k, ONCE).tasks for x in t.batches)
     assert_right(kernels.graph, run(kernels, inputs), inputs)
 
 
@@ -211,7 +214,7 @@ def test_equal_kernels_share_code_and_have_arrays_for_all_rows(parallel: None) -
 def test_equal_kernels_with_rows_that_overlap_have_arrays_for_two(parallel: None) -> None:
     kernels = made(TWICE, T=35, H=200)
     knobs = CpuKnobs(rows=1, skew=True)
-    assert all(t.skew for k in kernels.kernels for t in lower(k, knobs).tasks)
+    assert all(t.pipelined for k in kernels.kernels for t in lower(k, knobs).tasks)
     inputs = seeded_inputs(kernels.graph)
     assert_right(kernels.graph, run(kernels, inputs, knobs=knobs), inputs)
 

@@ -22,7 +22,7 @@ from thinned import thinned
 
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function, head, inside
 from polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows import INTERLEAVED_ROWS
 from polyfuse.codegen.transforms.unroll_and_jam.rule import with_arrays
 from polyfuse.cost.cpu_tables import FITTED
@@ -144,12 +144,12 @@ def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> No
     low = lowered(SOFTMAX.format("f32"), 1, T=4096, H=32)
     (task,), two = low.tasks, CpuKnobs(rows=2)
     (alone,) = INTERLEAVED_ROWS.run(low.kernel, [task], two)
-    assert alone.together is not None and len(alone.together.loops) == 2
+    assert [len(head(x)) for x in alone.batches] == [2]
     (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
-    other = Task((), tuple(n for n in task.body if isinstance(n, For)))
+    other = Function((), tuple(n for n in task.body if isinstance(n, For)))
     assert array.tensor == "e"
-    assert [t.together for t in INTERLEAVED_ROWS.run(low.kernel, [task, other], two)] == [None, None]
-    fetching = replace(task, body=(*task.body, Prefetch("x", ())))
+    assert not any(t.batches for t in INTERLEAVED_ROWS.run(low.kernel, [task, other], two))
+    fetching = task.with_body((*task.body, Prefetch("x", ())))
     assert INTERLEAVED_ROWS.run(low.kernel, [fetching], two) == (fetching,)
 
 
@@ -159,12 +159,12 @@ def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> No
 def test_phases_take_turns_in_names_of_their_own() -> None:
     low = lowered(SOFTMAX.format("f32"), 3, T=4096, H=40)
     (task,) = low.tasks
-    assert task.together is not None
-    assert [x[0].var for x in task.together.loops] == ["c0", "row1_c0", "row2_c0"]
-    assert len(task.together.body) == 3 * len(task.body)
-    scalars = [n.name for n in task.together.body if isinstance(n, Declare)]
+    (batch,) = task.batches
+    assert [n.variables for n in head(batch)] == [("c0",), ("row1_c0",), ("row2_c0",)]
+    assert len(inside(batch)) == 3 * len(task.body)
+    scalars = [n.name for n in batch.body if isinstance(n, Declare)]
     assert len(scalars) == len(set(scalars)) and scalars[:3] == ["m", "%row1_r_m", "%row2_r_m"]
-    loops = [n for n in task.together.body if isinstance(n, For)]
+    loops = [n for n in batch.body if isinstance(n, For)]
     assert [n.lanes for n in loops[:3]] == [("%acc1",), ("%row1_acc1",), ("%row2_acc1",)]
     stored = [n.buffer for x in loops[3:6] for n in x.body if isinstance(n, Store)]
     assert stored == ["e", "row1_e", "row2_e"]

@@ -11,7 +11,7 @@ from thinned import thinned
 
 import polyfuse as pf
 from polyfuse.codegen.cpu.pipeline import lower
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.driver import pipeline
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
@@ -58,13 +58,13 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
     return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
-def tasks_of(text: str, core: Core | None = None, **sizes: int) -> list[Task]:
+def tasks_of(text: str, core: Core | None = None, **sizes: int) -> list[Function]:
     return [t for k in kernels_of(text, **sizes).kernels for t in lower(k, CpuKnobs(core=core)).tasks]
 
 
 def rows(text: str, core: Core | None = None, **sizes: int) -> int:
     """How many rows have totals at a time, at most."""
-    nodes = [n for t in tasks_of(text, core, **sizes) for n in nodes_of((*t.along, *t.body))]
+    nodes = [n for t in tasks_of(text, core, **sizes) for n in nodes_of(t.block)]
     found = {n.name.rpartition("_")[2] for n in nodes if isinstance(n, Declare) and n.role is LocalRole.HELD}
     return len({x for x in found if x.isdigit()})
 
@@ -81,7 +81,7 @@ FILTER = FILTERS.format("f32", 3, 3)
 def test_four_rows_go_together() -> None:
     assert rows(FILTER, N=4, H=30, W=30, C=96) == FITTED.overlapping_windows_most_rows
     (task,) = tasks_of(FILTER, N=4, H=30, W=30, C=96)
-    main, left = (n for n in task.along if isinstance(n, For))
+    main, left = (n for n in task.body if isinstance(n, For))
     assert (main.step, left.step) == (FITTED.overlapping_windows_most_rows, 1)
     arrays = [n.count for n in nodes_of((main,)) if isinstance(n, Declare)]
     assert sum(arrays) <= FITTED.strip_accumulators_registers * 16
@@ -106,7 +106,7 @@ def test_rows_that_memory_brings_are_two() -> None:
     ):
         (kernel,) = kernels_of(text, **sizes).kernels
         far = replace(kernel, buffers=tuple(replace(b, soon=True) for b in kernel.buffers))
-        assert {n.step for t in lower(far).tasks for n in t.along if isinstance(n, For)} == {1, count}
+        assert {n.step for t in lower(far).tasks for n in t.body if isinstance(n, For)} == {1, count}
 
 
 def test_windows_with_little_in_common_go_one_by_one() -> None:
@@ -127,7 +127,7 @@ def test_what_follows_reads_totals_where_they_are() -> None:
     for text, stored in ((ACTIVE, {"y"}), (KEPT, {"s", "y"})):
         (kernel,) = kernels_of(text, N=2, H=12, W=12, C=96).kernels
         (task,) = lower(kernel).tasks
-        main = task.along[0]
+        main = task.body[0]
         assert isinstance(main, For) and main.step > 1
         names = {getattr(n, "buffer", "%") for n in nodes_of((main,))}
         assert {n for n in names if not n.startswith("%")} == stored
@@ -135,14 +135,14 @@ def test_what_follows_reads_totals_where_they_are() -> None:
 
 def test_a_window_that_begins_at_0_has_its_first_rows_one_by_one() -> None:
     (task,) = tasks_of(CAUSAL, B=8, T=512, C=768, K=4)
-    first, main, _ = (n for n in task.along if isinstance(n, For))
+    first, main, _ = (n for n in task.body if isinstance(n, For))
     assert str(first.upper) == "min(c1_end, 3)" and first.step == 1
     assert str(main.lower) == "max(c1_begin, 3)" and main.step == FITTED.overlapping_windows_most_rows
 
 
 def test_loops_inside_of_a_worker_as_well() -> None:
     (task,) = tasks_of(PADDED, N=8, H=28, W=28, C=128)
-    assert not task.along
+    assert not task.run
     assert rows(PADDED, N=8, H=28, W=28, C=128) == FITTED.overlapping_windows_most_rows
 
 

@@ -14,7 +14,7 @@ from thinned import thinned
 from polyfuse.codegen.analysis.dependence import commutes_but_for, independent
 from polyfuse.codegen.cpu.emit import Request, emit_together
 from polyfuse.codegen.cpu.pipeline import LoweredKernel, lower
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.transforms.outline import outlined
 from polyfuse.codegen.transforms.unroll_and_jam.shared_sums import SHARED_SUMS
 from polyfuse.cost.cpu_tables import FITTED
@@ -194,8 +194,8 @@ def kernel_of(text: str = "op f(x: f32[T, H], k: i64[T]) -> (y: f32[T, H], s: f3
     return made(text, T=8, H=40).kernels[0]
 
 
-def result(kernel: Kernel, body: Block) -> Task:
-    (task,) = SHARED_SUMS.run(kernel, [Task((), body)], CpuKnobs(rows=2))
+def result(kernel: Kernel, body: Block) -> Function:
+    (task,) = SHARED_SUMS.run(kernel, [Function((), body)], CpuKnobs(rows=2))
     return task
 
 
@@ -232,7 +232,7 @@ def test_rows_that_depend_on_each_other_stay_apart(why: str) -> None:
     kernel = kernel_of()
     loop = rows_of(*REFUSED[why])
     assert commutes_but_for(kernel, loop) is None
-    assert result(kernel, (loop,)) == Task((), (loop,))
+    assert result(kernel, (loop,)) == Function((), (loop,))
 
 
 def test_parameters_in_place_have_two_names() -> None:

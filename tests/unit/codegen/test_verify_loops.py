@@ -9,18 +9,19 @@ import pytest
 from row_kernels import made
 
 from polyfuse.codegen.common_passes import COMMON
-from polyfuse.codegen.function import Skew, Task, Together
+from polyfuse.codegen.function import BEGIN, END, ITERATION, Function
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, observed
 from polyfuse.codegen.transforms.outline import outlined as functions_of
 from polyfuse.codegen.translation_validation import Verdict
 from polyfuse.codegen.verify import PassVerifier
 from polyfuse.diagnostics import InternalError
-from polyfuse.ir.dtypes import F32, F64, I64
-from polyfuse.ir.index_expr import IVar, as_index, binary
+from polyfuse.ir.dtypes import BOOL, F32, F64, I64
+from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
 from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
     Block,
     Declare,
+    Delinearize,
     For,
     If,
     Node,
@@ -33,7 +34,7 @@ from polyfuse.ir.loop_ir import (
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Cast, Const, Read
+from polyfuse.ir.tensor_graph import Apply, Cast, Const, IndexValue, Read
 
 SOFTMAX = """op f(x: f32[N, M]) -> (y: f32[N, M]) {
   m[i] = max[j](x[i, j])
@@ -241,25 +242,25 @@ def outlined(x: Loops) -> Loops:
     return replace(x, block=(), tasks=tuple(functions_of(x.kernel, x.block)))
 
 
-def on_task(change: Callable[[Task], Task]) -> Callable[[Loops], Loops]:
+def on_task(change: Callable[[Function], Function]) -> Callable[[Loops], Loops]:
     return lambda x: replace(x, tasks=tuple(change(t) if t.loops else t for t in x.tasks))
 
 
-def rows_of(task: Task, *later: int) -> Together:
-    (loop,) = task.loops
-    names = [f"row{k}_{loop.var}" if k else loop.var for k in range(len(later))]
-    loops = tuple((replace(loop, var=n),) for n in names)
+def rows_of(f: Function, count: int, step: int) -> Function:
+    """So many rows at a time, in a loop with this step."""
+    (loop,) = f.loops
+    names = [f"row{k}_{loop.var}" if k else loop.var for k in range(count)]
+    places = [Delinearize((replace(loop, var=n),), ITERATION + k) for k, n in enumerate(names)]
     bodies = (
-        For("once", as_index(0), as_index(1), 1, substituted(task.body, {loop.var: IVar(n)})) for n in names
+        For("once", as_index(0), as_index(1), 1, substituted(f.body, {loop.var: IVar(n)})) for n in names
     )
-    return Together(loops, tuple(bodies), len(later))
+    return f.with_batch(step, places, tuple(bodies))
 
 
 @pytest.mark.usefixtures("parallel")
 def test_rows_that_take_turns_are_run_as_a_worker_runs_them() -> None:
     kernel = kernel_of(SOFTMAX, N=50, M=6)
-    good = on_task(lambda t: replace(t, together=rows_of(t, 0, 1)))
-    missing = on_task(lambda t: replace(t, together=replace(rows_of(t, 0, 1), rows=3)))
+    good, missing = (on_task(lambda f, n=step: rows_of(f, 2, n)) for step in (2, 3))
     assert verified(kernel, outlined, good).verdicts["mutant-1", Verdict.SAME] == 1
     refused("PF906", "changed", kernel, outlined, missing)
 
@@ -268,12 +269,16 @@ def test_rows_that_take_turns_are_run_as_a_worker_runs_them() -> None:
 def test_software_pipelining_that_forgets_a_row_is_reported() -> None:
     kernel = kernel_of(SOFTMAX, N=50, M=6)
 
-    def pipelined(ahead: int) -> Callable[[Task], Task]:
-        def change(t: Task) -> Task:
-            (loop,) = t.loops
-            loops = (replace(loop, var="next"),)
-            of_next = substituted(t.body, {loop.var: IVar("next") + ahead})
-            return replace(t, skew=Skew((), t.body, (), loops, of_next, ()))
+    def part(number: IndexExpr, loop: For, body: Block) -> If:
+        cond = Apply("lt", (IndexValue(number, I64), IndexValue(END, I64)), BOOL)
+        return If(cond, (Delinearize((loop,), number), *body))
+
+    def pipelined(ahead: int) -> Callable[[Function], Function]:
+        def change(f: Function) -> Function:
+            (loop,) = f.loops
+            of_next = substituted(f.body, {loop.var: IVar("next") + ahead})
+            following = part(ITERATION + 1, replace(loop, var="next"), of_next)
+            return f.with_before((part(BEGIN, loop, f.body),)).with_body((following,))
 
         return change
 

@@ -31,11 +31,11 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.accesses import accesses, plain
 from polyfuse.codegen.analysis.dependence import independent, independent_rows
 from polyfuse.codegen.analysis.reduction_nests import are_steps
-from polyfuse.codegen.analysis.row_batch import ROW, first_row, for_all_rows, of_all
+from polyfuse.codegen.analysis.row_batch import ROW, first_row, for_all_rows, of_all, places_of_batch
 from polyfuse.codegen.analysis.row_phases import touched_bytes
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
 from polyfuse.codegen.c_printer import certain_reads
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.outer_vectorize.strip_tiles import (
     Run,
@@ -82,17 +82,17 @@ _Place = tuple[str, tuple[Index, ...]]
 
 
 def vectorize_recurrences(
-    kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
-) -> tuple[tuple[Buffer, ...], tuple[Task, ...]]:
+    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+) -> tuple[tuple[Buffer, ...], tuple[Function, ...]]:
     """The tasks of a kernel, with rows of recurrences as lanes wherever they can be, if the knobs leave it
     open; and the arrays of a worker that they need."""
     if knobs.rows or knobs.jointly is False:
         return (), tuple(tasks)
-    alone = [replace(t, together=None) for t in tasks]
+    alone = [t.without_batches for t in tasks]
     arrays = _Arrays(kernel, knobs.on.l2 * 3 // 4)
     far = touched_bytes(kernel) > knobs.on.l2
     touched = Counter(name for t in tasks for name, _ in accesses(t.body))
-    made: list[Task] = []
+    made: list[Function] = []
     for t, one in zip(tasks, alone, strict=True):
         if far and _as_fast_as_memory(t):
             if len(t.loops) == 1 and _count(replace(t.loops[0], body=t.body)):
@@ -105,20 +105,18 @@ def vectorize_recurrences(
     return tuple(arrays.made.values()), tuple(made)
 
 
-def _nest(arrays: _Arrays, task: Task) -> Task:
-    """A task that hands out rows."""
-    (loop,) = task.loops
-    row = replace(loop, body=task.body)
+def _nest(arrays: _Arrays, f: Function) -> Function:
+    """A function of a nest of rows."""
+    (loop,) = f.loops
+    row = replace(loop, body=f.body)
     rows = _count(row)
     body = _at_once(arrays, row, rows, IVar(first_row(loop.var))) if rows else None
-    if body is None:
-        return task
-    return replace(task, together=Together((task.loops,), body, rows, task.together))
+    return f if body is None else f.with_batch(rows, places_of_batch(f.loops, rows), body)
 
 
-def _serial(arrays: _Arrays, task: Task, touched: Counter[str]) -> Task:
-    """A task that has loops over rows in it; arrays of the worker that are `touched` elsewhere are no row's
-    own."""
+def _serial(arrays: _Arrays, f: Function, touched: Counter[str]) -> Function:
+    """A function that has loops over rows in it; arrays of the worker that are `touched` elsewhere are no
+    row's own."""
     counts = [1]
 
     def change(loop: For) -> list[Node] | None:
@@ -133,8 +131,8 @@ def _serial(arrays: _Arrays, task: Task, touched: Counter[str]) -> Task:
         counts.append(rows)
         return in_steps(loop, body, rows)
 
-    body = map_outermost(task.body, change)
-    return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
+    body = map_outermost(f.body, change)
+    return replace(f.with_body(body), jammed=max(counts)) if len(counts) > 1 else f
 
 
 def _at_once(
@@ -174,9 +172,9 @@ def _count(row: For) -> int:
     return count if trip is None or trip >= count else 0
 
 
-def _as_fast_as_memory(task: Task) -> bool:
+def _as_fast_as_memory(f: Function) -> bool:
     """Do all steps make a single quick operation?"""
-    loops = [n for n in nodes_of(task.body) if isinstance(n, For)]
+    loops = [n for n in nodes_of(f.body) if isinstance(n, For)]
     values = (v for n in loops for v in values_of(n.body))
     done = [e for v in values for e in walk(v) if isinstance(e, Apply | Select)]
     return len(done) <= 1 and all(isinstance(e, Apply) and e.op in _QUICK for e in done)

@@ -31,10 +31,10 @@ from dataclasses import dataclass, field, replace
 from polyfuse.codegen.analysis.accesses import touched_in
 from polyfuse.codegen.analysis.dependence import independent_rows
 from polyfuse.codegen.analysis.op_cost import computes_little
-from polyfuse.codegen.analysis.row_batch import ROW, first_row
+from polyfuse.codegen.analysis.row_batch import ROW, first_row, places_of_batch
 from polyfuse.codegen.analysis.row_phases import waits
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.outer_vectorize.full_unroll import COMPARED, SIZES, StraightRows
 from polyfuse.cost.cpu_tables import FITTED
@@ -68,14 +68,14 @@ _SCALAR = of_cost(Cost.FLOORED)
 
 
 def vectorize_short_rows(
-    kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs
-) -> tuple[tuple[Buffer, ...], tuple[Task, ...]]:
+    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+) -> tuple[tuple[Buffer, ...], tuple[Function, ...]]:
     """The tasks of a kernel, with such rows in lanes wherever they can be and it pays, if the knobs leave it
     open; and the arrays of a worker that they need."""
     if knobs.rows or knobs.jointly is False:
         return (), tuple(tasks)
     change = _Change(kernel, knobs.on)
-    made: list[Task] = []
+    made: list[Function] = []
     touching = Counter(x for t in tasks for x in touched_in(t.body))
     shared = {x for x, count in touching.items() if count > 1}
     for t in tasks:
@@ -102,18 +102,18 @@ class _Change:
     core: Core
     arrays: list[Buffer] = field(default_factory=list)
 
-    def nest(self, task: Task) -> Task | None:
-        """A task that hands out rows."""
-        (loop,) = task.loops
-        found = self._at_once(replace(loop, body=task.body), IVar(first_row(loop.var)))
+    def nest(self, f: Function) -> Function | None:
+        """A function of a nest of rows."""
+        (loop,) = f.loops
+        found = self._at_once(replace(loop, body=f.body), IVar(first_row(loop.var)))
         if found is None or found.after:
             return None
-        return replace(task, together=Together((task.loops,), found.body, found.rows, task.together))
+        return f.with_batch(found.rows, places_of_batch(f.loops, found.rows), found.body)
 
-    def inside(self, task: Task, shared: set[str]) -> Task:
-        """A task with loops over rows in it, or along them; `shared` are buffers that several tasks touch."""
-        if task.together or task.jammed > 1 or task.skew:
-            return task
+    def inside(self, f: Function, shared: set[str]) -> Function:
+        """A function with loops over rows in it, or along them; several functions touch what is `shared`."""
+        if not f.one_by_one:
+            return f
         own = {b.tensor for b in self.kernel.buffers if b.scope is Scope.LOCAL}
         counts = [1]
 
@@ -122,7 +122,7 @@ class _Change:
             if not one_by_one or loop.lanes or loop.joint:
                 return None
             mine = touched_in((loop,)) & own
-            elsewhere = mine and shared | touched_in(map_nodes(task.body, lambda n: () if n is loop else n))
+            elsewhere = mine and shared | touched_in(map_nodes(f.body, lambda n: () if n is loop else n))
             found = None if mine & elsewhere else self._at_once(loop, IVar(loop.var))
             if found is None:
                 return None
@@ -131,8 +131,8 @@ class _Change:
             others_left = (replace(x, coordinate=loop.coordinate) for x in left if isinstance(x, For))
             return [*found.before, main, *found.after, *others_left]
 
-        body = map_outermost(task.body, change)
-        return replace(task, body=body, jammed=max(counts)) if len(counts) > 1 else task
+        body = map_outermost(f.body, change)
+        return replace(f.with_body(body), jammed=max(counts)) if len(counts) > 1 else f
 
     def _at_once(self, row: For, first: IndexExpr) -> _Rows | None:
         """As many rows as lanes, from the `first` on; None if there are no such rows."""

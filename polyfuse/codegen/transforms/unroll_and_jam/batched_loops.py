@@ -25,7 +25,7 @@ from polyfuse.codegen.analysis.accesses import accesses
 from polyfuse.codegen.analysis.dependence import commutes_but_for
 from polyfuse.codegen.analysis.row_batch import ROW
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.math.vector_reduce import DTYPES
 from polyfuse.codegen.transforms.unroll_and_jam.batched_rows import at_once, placed, wanted, with_places
 from polyfuse.cost.cpu_tables import FITTED
@@ -54,7 +54,9 @@ _PLAIN = (For, If, Declare, Store, Update, Comment)
 _Place = tuple[tuple[IndexExpr, ...], IndexExpr, IndexExpr]
 
 
-def loops_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
+def loops_jointly(
+    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+) -> tuple[Kernel, tuple[Function, ...]]:
     """The tasks, with rows of loops in them at once where that can be and pays (or is wanted), and the kernel
     with the arrays that they need."""
     if wanted(knobs) is False:
@@ -62,7 +64,7 @@ def loops_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
     places: dict[str, int] = {}
     numbers = itertools.count()
     touched = Counter(name for t in tasks for name, _ in accesses(t.body))
-    made: list[Task] = []
+    made: list[Function] = []
     for t in tasks:
         counts = [1]
 
@@ -75,9 +77,9 @@ def loops_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tup
             places.update(dict.fromkeys(own, rows))
             return nodes
 
-        if t.together is None and t.jammed == 1:
+        if t.one_by_one:
             body = map_outermost(t.body, change)
-            t = replace(t, body=body, jammed=max(counts)) if len(counts) > 1 else t
+            t = replace(t.with_body(body), jammed=max(counts)) if len(counts) > 1 else t
         made.append(t)
     return with_places(kernel, places), tuple(made)
 

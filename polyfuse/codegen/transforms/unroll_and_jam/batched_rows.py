@@ -30,11 +30,12 @@ from polyfuse.codegen.analysis.row_batch import (
     joint_totals,
     loop_over_batch,
     of_all,
+    places_of_batch,
     row_places,
 )
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import CpuKnobs, joint_room
@@ -60,21 +61,24 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, Read, reads
 _VECTOR_BYTES = 64
 
 
-def rows_jointly(kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Kernel, tuple[Task, ...]]:
+def rows_jointly(
+    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+) -> tuple[Kernel, tuple[Function, ...]]:
     """The tasks of a kernel, with rows at once where that can be and pays (or wherever it can be, or nowhere,
     if the knobs say so), and the kernel with the arrays that they need."""
     asked = wanted(knobs)
-    made: list[Task] = []
-    places: dict[str, int] = {}
+    made: list[Function] = []
+    rows_of: dict[str, int] = {}
     for t in tasks:
         if asked is not False and independent_rows(kernel, t, tasks) and (asked or _known(t.loops)):
             own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
             found = at_once(kernel, t.body, own, knobs, turns=True)
             if found is not None:
-                places |= dict.fromkeys(found.own, found.rows)
-                t = replace(t, body=found.one, together=Together((t.loops,), found.body, found.rows))
+                rows_of |= dict.fromkeys(found.own, found.rows)
+                places = places_of_batch(t.loops, found.rows)
+                t = t.with_body(found.one).with_batch(found.rows, places, found.body)
         made.append(t)
-    return with_places(kernel, places), tuple(made)
+    return with_places(kernel, rows_of), tuple(made)
 
 
 def wanted(knobs: CpuKnobs) -> bool | None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from polyfuse.codegen.analysis.row_phases import LONG, takes_long, touched_bytes, waits
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.rule import Jam, NestRule
 from polyfuse.codegen.transforms.unroll_and_jam.weave import apart
@@ -32,12 +32,12 @@ from polyfuse.ir.loop_ir import Block, For, Store, Update, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 
 
-def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
+def _matches(kernel: Kernel, f: Function, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
-    count = knobs.rows or _worth(task.body, _most(kernel, task.body, knobs))
-    if count < 2 and waits(task.body):
-        missed(task.body, "rows are too long for several to pay")
-    return Jam(count, task.body, apart) if count > 1 else None
+    count = knobs.rows or _worth(f.body, _most(kernel, f.body, knobs))
+    if count < 2 and waits(f.body):
+        missed(f.body, "rows are too long for several to pay")
+    return Jam(count, f.body, apart) if count > 1 else None
 
 
 INTERLEAVED_ROWS = NestRule("interleaved-rows", "phases of a few short rows are interleaved", _matches)

@@ -28,7 +28,7 @@ from polyfuse.codegen.analysis.dependence import independent
 from polyfuse.codegen.analysis.index_ranges import cuts
 from polyfuse.codegen.analysis.reduction_nests import EXTREMES, at_place, nest
 from polyfuse.codegen.analysis.trip_count import in_steps, trip_of
-from polyfuse.codegen.function import Task, begin_of, end_of
+from polyfuse.codegen.function import Function, along_run
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.strip_accumulators import (
     first_of,
@@ -65,22 +65,22 @@ from polyfuse.ir.tensor_graph import Const, Expr, Index, Read, reads
 NARROWEST = 4
 
 
-def neighbours_together(kernel: Kernel, task: Task, core: Core) -> Task:
-    """The task, with such rows along its innermost loop, or along loops in it."""
-    if task.together or task.skew or task.jammed > 1:
-        return task
-    if task.loops and not task.time:
-        inner = task.loops[-1]
-        rows = For(inner.var, IVar(begin_of(inner)), IVar(end_of(inner)), 1, task.body)
+def neighbours_together(kernel: Kernel, f: Function, core: Core) -> Function:
+    """The function, with such rows along its innermost loop, or along loops in it."""
+    if not f.one_by_one:
+        return f
+    if f.loops and not f.time:
+        inner = f.loops[-1]
+        rows = along_run(inner, f.body)
         own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
         if along := _jointly(kernel, rows, inner, core, own):
-            return replace(task, along=along)
+            return f.in_runs(along)
 
     def change(loop: For) -> Block | None:
         plain = loop.coordinate is Coordinate.SEQ and loop.step == 1
         return _jointly(kernel, loop, loop, core) if plain and independent(kernel, loop) else None
 
-    return replace(task, body=map_outermost(task.body, change))
+    return f.with_body(map_outermost(f.body, change))
 
 
 def _jointly(

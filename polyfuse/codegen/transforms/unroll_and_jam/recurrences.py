@@ -27,7 +27,7 @@ from polyfuse.codegen.analysis.reduction_nests import are_steps, bounds_of
 from polyfuse.codegen.analysis.renaming import worker_arrays
 from polyfuse.codegen.analysis.row_phases import LONG
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.dot_products import (
     few_lanes,
@@ -44,16 +44,16 @@ from polyfuse.ir.loop_ir import Block, For, Node, Store, Update, map_nodes, map_
 from polyfuse.ir.schedule_tree import Coordinate
 
 
-def _matches(kernel: Kernel, task: Task, knobs: CpuKnobs) -> Jam | None:
+def _matches(kernel: Kernel, f: Function, knobs: CpuKnobs) -> Jam | None:
     """As many rows as the knobs say, or where it pays."""
-    rows = {x.var for x in task.loops}
-    steps = [n for n in task.body if isinstance(n, For) and are_steps(n, rows)]
+    rows = {x.var for x in f.loops}
+    steps = [n for n in f.body if isinstance(n, For) and are_steps(n, rows)]
     count = knobs.rows or FITTED.jam_recurrences_rows
     own = frozenset(b.tensor for b in worker_arrays(kernel))
     if count < 2 or not any(_worth(n, rows, own) for n in steps):
         missed(steps, "steps compute longer than they wait, or rows are several already")
         return None
-    several, one = (_columns(kernel, task.body, rows, own, n, knobs.on) for n in (count, 1))
+    several, one = (_columns(kernel, f.body, rows, own, n, knobs.on) for n in (count, 1))
     return Jam(count, several, _joins(count, rows), tail=one)
 
 

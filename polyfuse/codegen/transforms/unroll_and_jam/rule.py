@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.analysis.dependence import commutes_but_for, independent_rows
 from polyfuse.codegen.analysis.renaming import array_of_row, copy_of, row_variable, worker_arrays
 from polyfuse.codegen.analysis.trip_count import in_steps
-from polyfuse.codegen.function import Task, Together
+from polyfuse.codegen.function import ITERATION, Function
 from polyfuse.codegen.passes import missed
 from polyfuse.codegen.transforms.unroll_and_jam.weave import Joins, copies, weave
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, map_outermost
+from polyfuse.ir.loop_ir import Block, Delinearize, For, Node, map_outermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Jam:
     """What a rule finds: `factor` copies of a body, their loops joined like this.
 
     tail: what is done for an iteration that is left, in place of the body.  rows: so many rows are computed
-    at a time in all (`Task.jammed`), in place of the factor.
+    at a time in all (`Function.jammed`), in place of the factor.
     """
 
     factor: int
@@ -60,13 +60,16 @@ class LoopRule:
     does: str
     matches: Callable[[Kernel, For, CpuKnobs], Jam | None]
 
-    def run(self, kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
+    def run(self, kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
         """The functions of a kernel, with such loops in them jammed."""
-        return tuple(self._in_task(kernel, t, knobs) for t in tasks)
+        return tuple(self._in_function(kernel, t, knobs) for t in tasks)
 
-    def _in_task(self, kernel: Kernel, task: Task, knobs: CpuKnobs) -> Task:
-        body, rows = self.in_block(kernel, task.body, knobs)
-        return task if body is task.body else replace(task, body=body, jammed=max(task.jammed, rows))
+    def _in_function(self, kernel: Kernel, f: Function, knobs: CpuKnobs) -> Function:
+        if f.pipelined or f.run:
+            return f
+        block = f.body
+        body, rows = self.in_block(kernel, block, knobs)
+        return f if body is block else replace(f.with_body(body), jammed=max(f.jammed, rows))
 
     def in_block(self, kernel: Kernel, block: Block, knobs: CpuKnobs) -> tuple[Block, int]:
         """A block with such loops jammed, and how many rows are computed at a time."""
@@ -92,32 +95,33 @@ class NestRule:
 
     name: str
     does: str
-    matches: Callable[[Kernel, Task, CpuKnobs], Jam | None]
+    matches: Callable[[Kernel, Function, CpuKnobs], Jam | None]
 
-    def run(self, kernel: Kernel, tasks: Sequence[Task], knobs: CpuKnobs) -> tuple[Task, ...]:
+    def run(self, kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
         """The functions of a kernel, with rows together in those that the rule matches."""
-        return tuple(self._in_task(kernel, t, tasks, knobs) for t in tasks)
+        return tuple(self._in_function(kernel, t, tasks, knobs) for t in tasks)
 
-    def _in_task(self, kernel: Kernel, task: Task, tasks: Sequence[Task], knobs: CpuKnobs) -> Task:
-        jam = self.matches(kernel, task, knobs)
-        if jam is None or not independent_rows(kernel, task, tasks):
-            return task
-        bodies = [_row(kernel, task, jam.body, k) for k in range(jam.factor)]
-        loops = tuple(_loops_of_row(task, k) for k in range(jam.factor))
-        together = Together(loops, weave(bodies, jam.joins), jam.factor)
-        return replace(task, body=jam.alone, together=together)
-
-
-def _loops_of_row(task: Task, row: int) -> tuple[For, ...]:
-    """The loops of a task, in variables of one of several rows."""
-    return tuple(replace(x, var=row_variable(x.var, row)) for x in task.loops)
+    def _in_function(
+        self, kernel: Kernel, f: Function, others: Sequence[Function], knobs: CpuKnobs
+    ) -> Function:
+        jam = self.matches(kernel, f, knobs)
+        if jam is None or not independent_rows(kernel, f, others):
+            return f
+        bodies = [_row(kernel, f, jam.body, k) for k in range(jam.factor)]
+        places = [Delinearize(_nest_of_row(f, k), ITERATION + k) for k in range(jam.factor)]
+        return f.with_body(jam.alone).with_batch(jam.factor, places, weave(bodies, jam.joins))
 
 
-def _row(kernel: Kernel, task: Task, body: Block, row: int) -> Block:
-    """What a task does for one of several rows."""
+def _nest_of_row(f: Function, row: int) -> tuple[For, ...]:
+    """The nest of a function, in variables of one of several rows."""
+    return tuple(replace(x, var=row_variable(x.var, row)) for x in f.loops)
+
+
+def _row(kernel: Kernel, f: Function, body: Block, row: int) -> Block:
+    """What a function does for one of several rows."""
     if not row:
         return body
-    at: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, row)) for x in task.loops}
+    at: dict[str, IndexExpr] = {x.var: IVar(row_variable(x.var, row)) for x in f.loops}
     arrays = {b.tensor: array_of_row(kernel, b.tensor, row) for b in worker_arrays(kernel)}
     return copy_of(body, f"row{row}", at, arrays)
 

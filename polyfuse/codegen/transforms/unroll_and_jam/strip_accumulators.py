@@ -25,7 +25,7 @@ from math import ceil, prod
 
 from polyfuse.codegen.analysis.reduction_nests import adds, nest
 from polyfuse.codegen.analysis.trip_count import trip_of
-from polyfuse.codegen.function import Task
+from polyfuse.codegen.function import Function
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import Core
 from polyfuse.ir.dtypes import DType
@@ -36,10 +36,10 @@ from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Const, Index, Read, plain_variables, reads
 
 
-def with_held_totals(kernel: Kernel, task: Task, core: Core) -> Task:
-    """The task, with sums over small windows in strips of registers."""
+def with_held_totals(kernel: Kernel, f: Function, core: Core) -> Function:
+    """The function, with sums over small windows in strips of registers."""
     dtypes = {b.tensor: b.dtype for b in kernel.buffers}
-    return replace(task, body=held(task.body, dtypes, core))
+    return f if f.run else f.with_body(held(f.body, dtypes, core))
 
 
 def held(block: Block, dtypes: dict[str, DType], core: Core) -> Block:
