@@ -239,7 +239,7 @@ def _loop(n: Node, scalars: Mapping[str, Declare]) -> Block:
     used = [d for d in scalars.values() if d.name in touched_in((n,)) - {*joint}]
     place = (IVar(ROW),)
     return (
-        *(Declare(d.name, d.dtype, Read(of_all(d.name), place, d.dtype)) for d in used),
+        *(replace(d, value=Read(of_all(d.name), place, d.dtype)) for d in used),
         n,
         *(Store(of_all(d.name), place, Read(d.name, (), d.dtype)) for d in used if d.name in changed),
     )
