@@ -27,7 +27,7 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Expr, Read
 
-# The variable of the rows that are computed at once (`codegen.cpu.printer`).
+# The variable of the rows that are computed at once.
 ROW = "row"
 
 
@@ -37,7 +37,7 @@ def of_all(scalar: str) -> str:
 
 
 def first_row(var: str) -> str:
-    """What the variable of a loop is called for the first of the rows (`codegen.cpu.printer_loops`)."""
+    """What the variable of a loop is called for the first of the rows."""
     return f"{var}_0"
 
 

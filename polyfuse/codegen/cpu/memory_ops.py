@@ -388,7 +388,7 @@ def _all_reads(body: Block) -> Iterator[Read]:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A loop over a part of `first .. last`; the parts of a task's iterations follow one another."""
+    """A loop over a part of `first .. last`; the parts of a function's iterations follow one another."""
 
     loop: For
     first: IndexExpr

@@ -324,8 +324,8 @@ FUNCTIONS = Pipeline(
             on_each(lambda k, t, cx: hoist_conversions(k, t, cx.core)),
         ),
         Pass(
-            "invariant-motion:task-columns",
-            "functions of what stands in a column are computed before a task's rows",
+            "invariant-motion:function-columns",
+            "functions of what stands in a column are computed before a function's rows",
             on_each(lambda k, t, cx: hoist_function_columns(k, t, cx.numbers, cx.core)),
         ),
         Pass(

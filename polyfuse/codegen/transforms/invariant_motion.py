@@ -1,7 +1,7 @@
 """Loop-invariant code motion: what a loop does not change is computed before it.
 
 `hoist`                  the same for all lanes: a scalar
-`hoist_columns`          a value for each lane: an array; of a task's rows `hoist_task_columns` does so
+`hoist_columns`          a value for each lane: an array; of a function's rows `hoist_function_columns`
 `hoist_conversions`      rows of 16 bits that all iterations read: an array of f32
 
 Of scalars, functions and divisions are moved:
@@ -197,7 +197,7 @@ class _Columns(Moved):
 
 # --- conversions ------------------------------------------------------------------------------------------
 
-# Rows of 16 bits that all iterations of a task read become f32 once, in an array of the task.
+# Rows of 16 bits that all iterations of a function read become f32 once, in an array of the worker.
 #
 #     for t in 0..T @blk:                        for l in 0..64:  w[l] = f32(g[l])
 #       for l in 0..64:                    ->    for t in 0..T @blk:

@@ -1,7 +1,7 @@
 """Wide accumulators: totals of single precision over long loops are kept in double, or piece by piece.
 
 `wide_row_totals` is for sums along memory, `wide_column_totals` for those with lanes of their own, and
-`task_with_wide_totals` does the same in a task.
+`with_wide_totals` does the same in a function.
 
 Sums over several loops are in double where a loop of lanes adds to them once for each row.
 
