@@ -323,6 +323,12 @@ PLACE = (as_index(0), as_index(0))
             "r is a vector loop in that over q in the loop over q, r",
         ),
         ((If(Read("%c", (), F32), ()),), "%c is not declared here"),
+        ((Delinearize((loop("q"),), IVar("z")),), "z is no variable"),
+        ((Delinearize((loop("q"),), as_index(1)), Delinearize((loop("q"),), as_index(0))), "q is a variable"),
+        (
+            (Delinearize((loop("q"),), IVar("r"), loop("r")), Store("y", (as_index(0), IVar("q")), ZERO)),
+            "q is no variable",
+        ),
         (
             (
                 TransposedTile("%t", F32, "x", (IVar("r"), IVar("l")), loop("r"), 2, loop("l"), 2),
