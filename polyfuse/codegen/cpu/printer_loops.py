@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from polyfuse.codegen.c_printer import Printer, bare
 from polyfuse.codegen.cpu.memory_ops import AlignmentPrinter
 from polyfuse.codegen.function import END, Function, head, inside, is_iteration, whole_steps
-from polyfuse.ir.index_expr import IConst, binary
+from polyfuse.ir.index_expr import IBin, IConst, binary
 from polyfuse.ir.loop_ir import Block, Delinearize, For, If, Node, Prefetch, begin_of, end_of, nodes_of
 from polyfuse.ir.tensor_graph import Apply, IndexValue
 
@@ -117,7 +117,9 @@ def _decoded(printer: Printer, node: Delinearize, indent: str) -> list[str]:
     if not others:
         added = "" if node.number == IConst(0) else f" + {number}"
         return [f"{indent}const pf_i64 {first.var} = {low}{added};"]
-    rest = f"rest_{first.var}"
+    rest = "rest"
+    if isinstance(node.number, IBin) and isinstance(node.number.right, IConst):
+        rest = f"rest{node.number.right.value}"  # of one of several iterations
     lines = [f"{indent}pf_i64 {rest} = {number};"]
     for x in reversed(others):
         extent = printer.index(binary("-", x.upper, x.lower))

@@ -235,7 +235,7 @@ def golden_text(name: str) -> str:
     kernels, decisions = form_kernels(scheduled, 2)
     copied, in_place = entry_copies(kernels)
     loops = "\n\n".join(
-        f"{k.name}, task {n}{parallel_text(t.loops)}\n{format_block(t.body)}"
+        f"{k.name}, function {n}{parallel_text(t.loops)}\n{format_block(t.block)}"
         for k in kernels.kernels
         for n, t in enumerate(lower(k).tasks)
     )
