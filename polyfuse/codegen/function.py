@@ -113,6 +113,8 @@ class Function:
 
     def with_batches(self, bodies: Sequence[Block]) -> Function:
         """The function with other bodies of the loops with several iterations at a time."""
+        if not bodies:
+            return self
         pairs = zip(self.batches, bodies, strict=True)
         batches = (replace(x, body=(*head(x), *body)) for x, body in pairs)
         return self._with_loops((*batches, *self.worker[len(self.batches) :]))

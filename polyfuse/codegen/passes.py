@@ -26,17 +26,17 @@ from polyfuse.ir.loop_ir import Block, For, Node, Store, TransposedTile, Update,
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """What a kernel has become: `block` are its loops, until they are outlined as functions, `tasks`.
+    """What a kernel has become: `block` are its loops, until they are outlined as functions, `functions`.
     `arrays` are arrays of workers that passes added, declared when all passes are done."""
 
     kernel: Kernel
     block: Block = ()
-    tasks: tuple[Function, ...] = ()
+    functions: tuple[Function, ...] = ()
     arrays: tuple[Buffer, ...] = ()
 
     def __str__(self) -> str:
         parts = [format_block(self.block)] if self.block else []
-        for k, t in enumerate(self.tasks):
+        for k, t in enumerate(self.functions):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in t.loops)
             parts.append(f"function {k}" + (f" over {over}" if over else "") + ":")
             parts.append(format_block(t.block, "  "))
@@ -45,7 +45,7 @@ class Loops:
     @property
     def rows(self) -> int:
         """So many iterations of a function are run together, at most."""
-        each = [[n for n in head(x) if n.over is None] for t in self.tasks for x in t.batches]
+        each = [[n for n in head(x) if n.over is None] for t in self.functions for x in t.batches]
         return max((1, *map(len, each)))
 
 
@@ -166,13 +166,13 @@ def on_block(change: Callable[[Kernel, Block, PassContext], Block]) -> Callable[
     return run
 
 
-def on_tasks(
+def on_functions(
     change: Callable[[Kernel, Sequence[Function], PassContext], Sequence[Function]],
 ) -> Callable[[Loops, PassContext], Loops]:
     """A pass over the functions of a kernel."""
 
     def run(x: Loops, cx: PassContext) -> Loops:
-        return _with_tasks(x, change(x.kernel, x.tasks, cx))
+        return _with_functions(x, change(x.kernel, x.functions, cx))
 
     return run
 
@@ -183,14 +183,16 @@ def on_each(
     """A pass over each function of a kernel. Those that are pipelined stay: parts of them are there twice."""
 
     def run(x: Loops, cx: PassContext) -> Loops:
-        return _with_tasks(x, [t if t.pipelined else change(x.kernel, t, cx) for t in x.tasks])
+        return _with_functions(x, [t if t.pipelined else change(x.kernel, t, cx) for t in x.functions])
 
     return run
 
 
-def _with_tasks(x: Loops, tasks: Sequence[Function]) -> Loops:
-    same = len(tasks) == len(x.tasks) and all(a is b for a, b in zip(tasks, x.tasks, strict=True))
-    return x if same else replace(x, tasks=tuple(tasks))
+def _with_functions(x: Loops, functions: Sequence[Function]) -> Loops:
+    same = len(functions) == len(x.functions) and all(
+        a is b for a, b in zip(functions, x.functions, strict=True)
+    )
+    return x if same else replace(x, functions=tuple(functions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +222,9 @@ class Pipeline:
 
 def changed_tensors(before: Loops, after: Loops) -> tuple[str, ...]:
     """Tensors that are stored where a pass changed something, in order."""
-    found = dict.fromkeys(_changed(before.block, after.block)) if not after.tasks else {}
-    if len(before.tasks) == len(after.tasks):
-        for old, new in zip(before.tasks, after.tasks, strict=True):
+    found = dict.fromkeys(_changed(before.block, after.block)) if not after.functions else {}
+    if len(before.functions) == len(after.functions):
+        for old, new in zip(before.functions, after.functions, strict=True):
             if old is not new and old != new:
                 found |= dict.fromkeys(_changed(old.body, new.body) or _stored(new.body))
     return tuple(n for n in found if any(b.tensor == n for b in before.kernel.buffers))

@@ -71,22 +71,22 @@ class _Validator:
     registers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.after.tasks and not self.before.tasks:
+        if self.after.functions and not self.before.functions:
             known = self.before.kernel.buffers
             self.registers = frozenset(b.tensor for b in known if b.scope is Scope.REGISTER)
 
     def whole(self) -> Finding:
         old, new = self.before, self.after
-        if not (old.tasks or new.tasks):
+        if not (old.functions or new.functions):
             if not old.block:
                 raise Skipped("there were no loops")
             return self.blocks(old.block, new.block, (), self.outside)
-        if new.tasks and not old.tasks:  # outlined
-            nests = tuple(chain.from_iterable(map(_nest, new.tasks)))
+        if new.functions and not old.functions:  # outlined
+            nests = tuple(chain.from_iterable(map(_nest, new.functions)))
             return self.blocks(old.block, nests, (), self.outside)
-        if len(old.tasks) != len(new.tasks):
+        if len(old.functions) != len(new.functions):
             return self.run(lambda p, x: _everything(p, x), ({},), self.outside)
-        for k, (a, b) in enumerate(zip(old.tasks, new.tasks, strict=True)):
+        for k, (a, b) in enumerate(zip(old.functions, new.functions, strict=True)):
             if a != b and (found := self.functions(k, a, b)) != SAME:
                 return found
         return SAME
@@ -98,7 +98,7 @@ class _Validator:
             found = self.blocks(a.body, b.body, around, self.outside if not a.loops else self.every)
             if found == SAME or not a.loops:
                 return found
-        return self.run(lambda p, x: p.block(x.tasks[k].block), _ranges(a, b), self.outside)
+        return self.run(lambda p, x: p.block(x.functions[k].block), _ranges(a, b), self.outside)
 
     # --- blocks ---------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ def _nest(f: Function) -> Block:
 def _everything(p: LoopProgram, x: Loops) -> None:
     """A kernel from its first function to its last one."""
     p.block(x.block)
-    for f in x.tasks:
+    for f in x.functions:
         if f.time is not None:
             raise Skipped("functions take turns")
         if f.loops:

@@ -61,7 +61,7 @@ def verify_loops(pipeline: str, name: str, loops: Loops, around: Set[str] = froz
     """
     try:
         _verify_block(loops, around)
-        for t in loops.tasks:
+        for t in loops.functions:
             _verify_function(loops, t)
     except InternalError as error:
         after = f"after the pass {name}" if name else "before the first pass"

@@ -138,7 +138,7 @@ def loops_text(kernels: KernelGraph, on_gpu: bool = False) -> str:
         else tuple(x for k in kernels.kernels for p in k.parts or (k,) for x in time_parts(p))
     )
     for k in each:
-        found: Sequence[Function | DeviceTask] = lower_device(k) if on_gpu else lower(k).tasks
+        found: Sequence[Function | DeviceTask] = lower_device(k) if on_gpu else lower(k).functions
         word = "blocks" if on_gpu else "parallel"
         for number, task in enumerate(found):
             over = ", ".join(f"{x.var} in {x.lower}..{x.upper}" for x in task.loops)

@@ -25,7 +25,7 @@ from polyfuse.codegen.cpu.workarounds import (
     IN_ORDER,
     STEPS,
     WRITTEN,
-    falls,
+    falls_in,
     in_two_orders,
     steps_text,
     stores_several,
@@ -41,7 +41,7 @@ from polyfuse.codegen.transforms.strength_reduction import bounds_text
 from polyfuse.codegen.transforms.transpose_loads import TURNS
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.cpu_core import LANE_VECTORS, Core, CpuKnobs, lane_room, near_room
-from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary, evaluate, product, sizes, substitute
+from polyfuse.ir.index_expr import IndexExpr, as_index, binary, evaluate, product, sizes, substitute
 from polyfuse.ir.index_expr import sizes as sizes_of
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, work
 from polyfuse.ir.launch_plan import Launch, LaunchPlan, PlanBuffer
@@ -322,10 +322,10 @@ def _functions(
         total = sum((instances(s) for s in kernel.graph.statements), as_index(0))
         return (Launch("", whole, as_index(1), total, total, False, kernel.library),)
     parts = [(p.name, *_bodies(emitter, prefix, p, functions)) for p in time_parts(kernel)]
-    series = series_of([t for _, _, low, _ in parts for t in low.tasks])
+    series = series_of([t for _, _, low, _ in parts for t in low.functions])
     made: list[Launch] = []
     for part, bodies, low, places in parts:
-        for k, (body, task) in enumerate(zip(bodies, low.tasks, strict=True)):
+        for k, (body, task) in enumerate(zip(bodies, low.functions, strict=True)):
             name = f"{prefix}{part}_{k}"
             functions.append(emitter.entry(name, body, places, task, series))
             made.append(replace(launch_of(name, whole, low, task), rounds=series.rounds))
@@ -347,9 +347,11 @@ def _bodies(
         knobs = replace(emitter.knobs, rows=1, jointly=False) if checked else emitter.knobs
         low = lower(kernel, knobs, checked)
         places = emitter.places(low.kernel)
-        names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.tasks)))
+        names = tuple(f"{prefix}{kernel.name}_{k}" for k in range(len(low.functions)))
         found = {("tile", s.name) for s in kernel.graph.statements if has_tiles(low)}
-        functions += [emitter.body(n, places, task, found) for n, task in zip(names, low.tasks, strict=True)]
+        functions += [
+            emitter.body(n, places, task, found) for n, task in zip(names, low.functions, strict=True)
+        ]
         made = low.noted | found
         emitter.printed[form] = names, low, made
     emitter.made |= made
@@ -359,8 +361,8 @@ def _bodies(
 
 def has_tiles(low: LoweredKernel) -> bool:
     """Are sums of products computed in tiles, of registers or along memory?"""
-    found = (n for t in low.tasks for n in nodes_of(t.block))
-    return any(t.jammed > 1 for t in low.tasks) or any(isinstance(n, RegisterTile) for n in found)
+    found = (n for t in low.functions for n in nodes_of(t.block))
+    return any(t.jammed > 1 for t in low.functions) or any(isinstance(n, RegisterTile) for n in found)
 
 
 def _with_arrays_of(kernel: Kernel, lowered: Kernel) -> Kernel:
@@ -467,7 +469,7 @@ class _Emitter:
         )
         head = f"static __attribute__((noinline)) {order}void {name}_body(\n    {declared}) {{"
         several = any(stores_several(n, large.keys()) for n in every)
-        backwards = falls((*f.before, *f.body), {x.var: x.lower + IVar(x.var) for x in f.loops})
+        backwards = falls_in(f)
         windows = any(isinstance(n, RegisterTile) and reads_windows(n) for n in every)
         needs = [*[BACKWARDS] * backwards, *[WINDOWS] * windows]
         text = "\n".join([*needs, head, *body, "}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from polyfuse.codegen.cpu.pipeline import lower
@@ -12,14 +13,15 @@ from polyfuse.cost.loop_time import LoopTime, Values, middle, trips
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, Delinearize, For, If, Node, Prefetch, begin_of, end_of, map_nodes
+from polyfuse.ir.loop_ir import Block, Delinearize, For, If, Node, begin_of, end_of, map_nodes
+from polyfuse.ir.schedule_tree import Coordinate
 
 
 def loop_seconds(kernel: Kernel, machine: CpuDevice, knobs: CpuKnobs) -> float:
     """Seconds of all loops of a kernel on all threads."""
     low = lower(kernel, knobs)
     time = LoopTime(low.kernel, machine)
-    return sum(_function(time, f, machine.threads) for f in low.tasks) * machine.cycle_s
+    return sum(_function(time, f, machine.threads) for f in low.functions) * machine.cycle_s
 
 
 def _function(time: LoopTime, f: Function, threads: int) -> float:
@@ -52,7 +54,8 @@ def _function(time: LoopTime, f: Function, threads: int) -> float:
 
 
 def _of_one(body: Block, known: Values) -> tuple[Block, Values]:
-    """What makes up an iteration, of which a part is done in the one before; requests come beside that."""
+    """What makes up an iteration, of which a part is done in the one before; requests in a vector loop stand
+    before it."""
     parts: list[Node] = []
     for n in body:
         if isinstance(n, If) and is_iteration(n):
@@ -63,7 +66,10 @@ def _of_one(body: Block, known: Values) -> tuple[Block, Values]:
         else:
             parts.append(n)
 
-    def asked(n: Node) -> bool:
-        return isinstance(n, Prefetch) or (isinstance(n, For) and not n.body)
+    def apart(n: Node) -> Node | Block:
+        if not isinstance(n, For) or n.coordinate is not Coordinate.VECTOR:
+            return n
+        asked = tuple(x for x in n.body if isinstance(x, For))
+        return (*asked, replace(n, body=tuple(x for x in n.body if x not in asked)))
 
-    return map_nodes(tuple(parts), lambda n: () if asked(n) else n), known
+    return map_nodes(tuple(parts), apart), known

@@ -14,7 +14,7 @@ from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
 from polyfuse.codegen.decisions import Made, noted
 from polyfuse.codegen.function import Function
-from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_tasks
+from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block, on_each, on_functions
 from polyfuse.codegen.transforms.common_subexpressions import common_subexpressions
 from polyfuse.codegen.transforms.fuse_collapse import collapse_reductions, fuse_loops
 from polyfuse.codegen.transforms.index_set_splitting.clamped_indices import split_clamped_indices
@@ -76,17 +76,19 @@ def _jammed_loops(rule: LoopRule) -> Pass:
 
 
 def _unroll_and_jam(rule: LoopRule | NestRule) -> Pass:
-    return Pass(f"unroll-and-jam:{rule.name}", rule.does, on_tasks(lambda k, t, cx: rule.run(k, t, cx.knobs)))
+    return Pass(
+        f"unroll-and-jam:{rule.name}", rule.does, on_functions(lambda k, t, cx: rule.run(k, t, cx.knobs))
+    )
 
 
 def _outlined(x: Loops, cx: PassContext) -> Loops:
-    return replace(x, block=(), tasks=tuple(outlined(x.kernel, x.block)))
+    return replace(x, block=(), functions=tuple(outlined(x.kernel, x.block)))
 
 
 def _owned(x: Loops, cx: PassContext) -> Loops:
     assert x.kernel.owners
     return replace(
-        x, block=(), tasks=tuple(outlined(x.kernel, owner_computes(x.kernel, x.kernel.owners, x.block)))
+        x, block=(), functions=tuple(outlined(x.kernel, owner_computes(x.kernel, x.kernel.owners, x.block)))
     )
 
 
@@ -108,28 +110,28 @@ def _transposed_stores(x: Loops, cx: PassContext) -> Loops:
 
 
 def _recurrences_in_lanes(x: Loops, cx: PassContext) -> Loops:
-    arrays, tasks = vectorize_recurrences(x.kernel, x.tasks, cx.knobs)
-    return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
+    arrays, functions = vectorize_recurrences(x.kernel, x.functions, cx.knobs)
+    return replace(x, functions=functions, arrays=(*x.arrays, *arrays))
 
 
 def _short_rows_in_lanes(x: Loops, cx: PassContext) -> Loops:
-    arrays, tasks = vectorize_short_rows(x.kernel, x.tasks, cx.knobs)
-    return replace(x, tasks=tasks, arrays=(*x.arrays, *arrays))
+    arrays, functions = vectorize_short_rows(x.kernel, x.functions, cx.knobs)
+    return replace(x, functions=functions, arrays=(*x.arrays, *arrays))
 
 
 def _batched_rows(x: Loops, cx: PassContext) -> Loops:
-    kernel, tasks = rows_jointly(x.kernel, x.tasks, cx.knobs)
-    return replace(x, kernel=kernel, tasks=tasks)
+    kernel, functions = rows_jointly(x.kernel, x.functions, cx.knobs)
+    return replace(x, kernel=kernel, functions=functions)
 
 
 def _batched_loops(x: Loops, cx: PassContext) -> Loops:
-    kernel, tasks = loops_jointly(x.kernel, x.tasks, cx.knobs)
-    return replace(x, kernel=kernel, tasks=tasks)
+    kernel, functions = loops_jointly(x.kernel, x.functions, cx.knobs)
+    return replace(x, kernel=kernel, functions=functions)
 
 
 def _pipelined(x: Loops, cx: PassContext) -> Loops:
-    kernel, tasks = software_pipelined(x.kernel, x.tasks, cx.knobs)
-    return replace(x, kernel=kernel, tasks=tasks)
+    kernel, functions = software_pipelined(x.kernel, x.functions, cx.knobs)
+    return replace(x, kernel=kernel, functions=functions)
 
 
 def _with_arrays(x: Loops, cx: PassContext) -> Loops:
@@ -336,7 +338,7 @@ FUNCTIONS = Pipeline(
         Pass(
             "prefetch:next-row",
             "the last pass over a row prefetches the next one",
-            on_tasks(lambda k, t, cx: prefetch_next_row(k, tuple(t), cx.core)),
+            on_functions(lambda k, t, cx: prefetch_next_row(k, tuple(t), cx.core)),
         ),
         Pass(
             "unroll-and-jam:overlapping-windows",
@@ -398,7 +400,7 @@ class LoweredKernel:
     passes did and declined."""
 
     kernel: Kernel
-    tasks: tuple[Function, ...]
+    functions: tuple[Function, ...]
     rows: int = 1
     noted: Made = field(default=frozenset(), compare=False)
 
@@ -408,4 +410,4 @@ def lower(kernel: Kernel, knobs: CpuKnobs | None = None, checked: bool = False) 
     cx = PassContext(knobs or CpuKnobs(), checked)
     loops = LOOPS.run(Loops(kernel), cx)
     done = (OWNED if kernel.owners else FUNCTIONS).run(loops, cx)
-    return LoweredKernel(done.kernel, done.tasks, done.rows, noted(cx))
+    return LoweredKernel(done.kernel, done.functions, done.rows, noted(cx))

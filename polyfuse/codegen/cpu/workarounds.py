@@ -44,6 +44,19 @@ from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, depends_on, 
 # --- addresses that fall ----------------------------------------------------------------------------------
 
 
+def falls_in(f: Function) -> bool:
+    """Does an index in a function fall where a variable of a loop rises?
+
+    Windows that a border cuts begin later in each row, where a maximum began them before: rows of such, in
+    front of those that go several at a time, have the addresses of the others.
+    """
+    body = f.body
+    if f.run:
+        several = (k for k, n in enumerate(body) if isinstance(n, For) and n.step > 1)
+        body = body[next(several, 0) :]
+    return falls((*f.before, *body), {x.var: x.lower + IVar(x.var) for x in f.loops})
+
+
 def falls(block: Block, begins: Mapping[str, IndexExpr] | None = None) -> bool:
     """Does an index fall where a variable of a loop rises?
 

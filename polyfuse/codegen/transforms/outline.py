@@ -175,9 +175,9 @@ class Series:
     rounds: int = 1
 
 
-def series_of(tasks: Sequence[Function]) -> Series:
+def series_of(functions: Sequence[Function]) -> Series:
     """What the functions of a kernel are as launches: those of steps take turns, others run once."""
-    loops = [t.time for t in tasks if t.time is not None]
+    loops = [t.time for t in functions if t.time is not None]
     if not loops:
         return Series()
     first, end = min(evaluate(x.lower, {}) for x in loops), max(evaluate(x.upper, {}) for x in loops)

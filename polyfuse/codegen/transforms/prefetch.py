@@ -160,10 +160,10 @@ def _leading(rows: For, tensor: str) -> tuple[IndexExpr, ...] | None:
 _Path: TypeAlias = tuple[For, ...]  # loops around a read, outermost first
 
 
-def prefetch_next_row(kernel: Kernel, tasks: tuple[Function, ...], core: Core) -> tuple[Function, ...]:
+def prefetch_next_row(kernel: Kernel, functions: tuple[Function, ...], core: Core) -> tuple[Function, ...]:
     """See the head of this section."""
     soon = [b for b in kernel.arguments if b.soon and not b.ahead]
-    return tuple(_prefetching(t, soon, core) for t in tasks) if soon else tasks
+    return tuple(_prefetching(t, soon, core) for t in functions) if soon else functions
 
 
 def _prefetching(f: Function, soon: list[Buffer], core: Core) -> Function:

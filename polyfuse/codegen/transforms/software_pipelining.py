@@ -61,15 +61,15 @@ _PLAIN = (For, If, Declare, Store, Update, Comment, Prefetch)
 
 
 def software_pipelined(
-    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+    kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs
 ) -> tuple[Kernel, tuple[Function, ...]]:
-    """The tasks with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
+    """The functions with their rows so, where that can be and pays (or wherever it can be, or nowhere, if
     `knobs.skew` says so), and the kernel with the arrays that they need."""
     wanted = knobs.skew
     local = {b.tensor: b.extents[:1] == (IConst(1),) for b in kernel.buffers if b.scope is Scope.LOCAL}
     made: list[Function] = []
     doubled: set[str] = set()
-    for t in tasks:
+    for t in functions:
         found = _cut(t.body, local) if wanted is not False and t.loops else None
         if found is not None and not t.one_by_one:
             missed(t.body, "several rows are computed at a time")

@@ -39,12 +39,12 @@ def vector_loops(block: Block) -> int:
 def test_updates_in_vector_loops(update: str, vector: int) -> None:
     made = kernels(f"op f(d: i64[E], x: f32[E]) -> (y: f32[E]) {{ {update} }}", E=64)
     last = lower(made.kernels[-1])
-    assert sum(vector_loops(task.body) for task in last.tasks) == vector
+    assert sum(vector_loops(task.body) for task in last.functions) == vector
 
 
 def test_column_sums_stay_vectors() -> None:
     made = kernels("op f(x: f32[T, H]) -> (c: f32[H]) { c[h] = sum[t](x[t, h]) }", T=3000, H=700)
-    assert all(any(vector_loops(t.body) for t in lower(k).tasks) for k in made.kernels)
+    assert all(any(vector_loops(t.body) for t in lower(k).functions) for k in made.kernels)
 
 
 def test_copied_entry_values_have_a_pointer_of_their_own() -> None:

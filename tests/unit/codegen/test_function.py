@@ -109,6 +109,7 @@ def test_what_a_function_says_of_itself() -> None:
     hoisted = f.with_before(noted(nest)[:1])
     assert hoisted.before == noted(nest)[:1] and hoisted.body == f.body
     serial = function_of((), noted(nest)[:1])
+    assert serial.with_batches([]) == serial
     assert serial.with_before(noted(nest)[:1]).body == noted(nest)[:1] * 2 and serial.row is None
 
 

@@ -74,7 +74,7 @@ PROGRAMS = {
 def nodes(text: str, **sizes: int) -> Iterator[Node]:
     graph = LoopFusion().schedule(fixed_graph(instantiate(parse_text(text), "f"), sizes))
     for k in form_kernels(graph, 2, Stitching())[0].kernels:
-        for t in lower(k).tasks:
+        for t in lower(k).functions:
             yield from nodes_of(t.block)
 
 

@@ -116,7 +116,7 @@ def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKe
 
 
 def tiles(low: LoweredKernel) -> list[TransposedTile]:
-    every = (n for t in low.tasks for x in t.batches for n in nodes_of(x.body))
+    every = (n for t in low.functions for x in t.batches for n in nodes_of(x.body))
     return [n for n in every if isinstance(n, TransposedTile)]
 
 
@@ -127,10 +127,10 @@ def tiles(low: LoweredKernel) -> list[TransposedTile]:
 def test_rows_are_lanes_and_what_is_left_goes_in_step(case: str) -> None:
     low = lowered(CASES[case], B=128, T=512)
     wide = case in ("f64", "i64", "wider")
-    assert [tuple(x.step for x in t.batches) for t in low.tasks] == [(8 if wide else 16, 4)]
+    assert [tuple(x.step for x in t.batches) for t in low.functions] == [(8 if wide else 16, 4)]
     (steps, *_) = (
         n
-        for n in nodes_of(low.tasks[0].batches[0].body)
+        for n in nodes_of(low.functions[0].batches[0].body)
         if isinstance(n, For) and n.step == FITTED.strip_tiles_steps
     )
     inner = [n for n in nodes_of(steps.body) if isinstance(n, For) and n.coordinate is Coordinate.VECTOR]
@@ -141,7 +141,7 @@ def test_rows_are_lanes_and_what_is_left_goes_in_step(case: str) -> None:
 def test_others_go_in_step(case: str) -> None:
     low = lowered(ALONE[case], B=256, T=512)
     assert not tiles(low)
-    assert all(x.step == 4 for t in low.tasks for x in t.batches)
+    assert all(x.step == 4 for t in low.functions for x in t.batches)
 
 
 def test_one_tile_has_all_that_steps_read_of_a_run() -> None:

@@ -51,10 +51,10 @@ def ran(*disabled: str) -> list[str]:
 
 
 def test_a_pass_acts_unless_it_is_off() -> None:
-    assert any(t.pipelined for t in lowered(700).tasks)
+    assert any(t.pipelined for t in lowered(700).functions)
     assert (PASS + SKEW, "y") in lowered(700).noted
     off = lowered(700, SKEW)
-    assert not any(t.pipelined for t in off.tasks)
+    assert not any(t.pipelined for t in off.functions)
     assert not any(SKEW in kind for kind, _ in off.noted)
 
 

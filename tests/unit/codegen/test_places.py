@@ -57,7 +57,7 @@ def arrays(text: str, checked: bool = False, **sizes: int) -> list[LocalRole]:
     """What the arrays of a strip hold."""
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching())[0].kernels
-    nodes = [n for k in kernels for t in lower(k, None, checked).tasks for n in nodes_of(t.body)]
+    nodes = [n for k in kernels for t in lower(k, None, checked).functions for n in nodes_of(t.body)]
     found = [n for n in nodes if isinstance(n, Declare) and n.count == FITTED.distribute_scatters_strip]
     return list({n.name: n.role for n in found}.values())
 

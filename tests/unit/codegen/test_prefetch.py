@@ -55,7 +55,7 @@ def fetches(block: Block) -> list[str]:
 def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
     kernels, (decision,) = made(NORM, T=4096, H=768)
     assert decision.taken and decision.subject == "x"
-    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).functions
     assert format_block((task.body[-1],)).splitlines()[:5] == [
         "for c1_p in 0..3:",
         "  if (i64(c0 + 1) < i64(4096)):",
@@ -68,7 +68,7 @@ def test_rows_of_some_kilobytes_are_fetched_ahead() -> None:
 def test_short_rows_are_fetched_as_one() -> None:
     kernels, (decision,) = made(NORM, T=8192, H=256)
     assert decision.taken
-    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).functions
     (guard,) = (n for n in task.body if isinstance(n, If))
     assert format_block((guard,)).splitlines() == [
         "if (i64(c0 + 1) < i64(8192)):",
@@ -81,7 +81,7 @@ def test_short_rows_are_fetched_as_one() -> None:
 def test_long_rows_are_fetched_in_pieces() -> None:
     """The last loop goes on in strips of whole vectors; the pieces together are the row, of any length."""
     kernels, _ = made(NORM.replace("y[t, h] = ", "y[t, h] = exp(x[t, h]) + "), T=512, H=30522)
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0]).functions
     pieces = task.body[-1]
     assert format_block((pieces,)).splitlines()[:5] == [
         "for c1_p in 0..60:",
@@ -96,14 +96,14 @@ def test_rows_of_a_loop_inside_chunks() -> None:
     """Losses of rows are summed by chunks; what is read at a computed place is not asked."""
     kernels, (decision,) = made(LOSS, T=512, H=30522)
     assert decision.taken and decision.subject == "x"
-    assert fetches(lower(kernels.kernels[0]).tasks[0].body) == ["fetch x[c1 + 1, c1_l]"]
+    assert fetches(lower(kernels.kernels[0]).functions[0].body) == ["fetch x[c1 + 1, c1_l]"]
 
 
 @pytest.mark.parametrize("width", [4096, 4097, 5000, 12345])
 def test_pieces_cover_a_row(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FITTED, "prefetch_share_of_l1", 9)
     kernels, _ = made(HALVES, T=512, H=width)
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0]).functions
     loop = task.body[-1]
     assert isinstance(loop, For) and isinstance(loop.body[0], If) and isinstance(loop.body[1], For)
     assert isinstance(loop.upper, IConst)
@@ -138,7 +138,7 @@ def test_rows_that_overlap_ask_for_what_the_last_phase_does_not_read(rows: int, 
     """Where all are about as large as L3; in a loop that waits for no memory, never beyond the last row."""
     kernels, (decision,) = made(RESIDUAL, T=rows, H=768)
     assert decision.taken == taken
-    (task,) = lower(kernels.kernels[0]).tasks
+    (task,) = lower(kernels.kernels[0]).functions
     assert task.pipelined
     found = set(fetches(task.body))
     assert found == ({f"fetch {t}[min(c0 + 2, 4095), c0_l]" for t in "xr"} if taken else set())
@@ -160,7 +160,7 @@ def test_what_is_read_for_a_value_that_is_kept_is_fetched() -> None:
     """Such reads are in declarations of scalars."""
     scheduled = LoopFusion().schedule(fixed_graph_of(RESIDUAL, T=4096, H=768))
     kernels, _ = separate_kernels(scheduled, CpuTarget(2), Stitching(), CpuKnobs(ahead=1))
-    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).tasks
+    (task,) = lower(kernels.kernels[0], CpuKnobs(skew=False)).functions
     assert set(fetches(task.body)) == {"fetch r[c0 + 1, c0_l]", "fetch x[c0 + 1, c0_l]"}
 
 
@@ -192,7 +192,7 @@ def test_results_stay_the_same(
     graph = fixed_graph_of(text, **known)
     kernels, _ = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))
     if min(sizes) > 1 and (text != SUMS or sizes[1] > 30):
-        assert any(fetches(task.body) for k in kernels.kernels for task in lower(k).tasks)
+        assert any(fetches(task.body) for k in kernels.kernels for task in lower(k).functions)
     assert_computes(graph, kernels, target="cpu")
 
 

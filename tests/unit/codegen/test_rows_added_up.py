@@ -35,7 +35,7 @@ def steps(text: str, **sizes: int) -> set[int]:
     """How many rows at a time loops around lanes have."""
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))[0].kernels
-    loops = [n for k in kernels for t in lower(k).tasks for n in nodes_of(t.body) if isinstance(n, For)]
+    loops = [n for k in kernels for t in lower(k).functions for n in nodes_of(t.body) if isinstance(n, For)]
     return {n.step for n in loops if any(isinstance(m, For) and m.lanes for m in n.body)}
 
 

@@ -79,7 +79,7 @@ class Parts:
 
 
 def skew_of(low: LoweredKernel) -> Parts | None:
-    (f,) = low.tasks
+    (f,) = low.functions
     if not f.pipelined:
         return None
     (at,) = (k for k, n in enumerate(f.body) if is_iteration(n))
@@ -162,7 +162,7 @@ def asked(block: Block) -> set[str]:
 
 def test_rows_that_are_asked_for_are_later_ones() -> None:
     """Those after the next: by a loop that is between those of two rows, or by the last one."""
-    (plain,) = lowered(NORM, False, T=40960, H=768).tasks
+    (plain,) = lowered(NORM, False, T=40960, H=768).functions
     assert asked(plain.body) == {"c0 + 1"}
     skew = skew_of(lowered(NORM, T=40960, H=768))
     assert skew is not None
@@ -216,5 +216,5 @@ def test_rows_that_are_read_once_need_no_room_for_two(monkeypatch: pytest.Monkey
 
 def test_short_rows_take_turns_instead() -> None:
     (kernel,) = made(NORM, T=4096, H=100).kernels
-    (task,) = lower(kernel).tasks
+    (task,) = lower(kernel).functions
     assert task.batches and not task.pipelined

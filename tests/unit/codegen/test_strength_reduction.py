@@ -47,7 +47,7 @@ def of_lanes(text: str, **sizes: int) -> list[str]:
 
 def nodes(text: str, **sizes: int) -> list[Node]:
     kernels = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
-    return [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
+    return [n for k in kernels.kernels for t in lower(k).functions for n in nodes_of(t.body)]
 
 
 def test_where_lanes_divide_more() -> None:

@@ -35,7 +35,7 @@ def lengths(text: str, **sizes: int) -> set[int | None]:
     """How long loops are whose lanes are added up (None: not always as long)."""
     graph = fixed_graph_of(text, **sizes)
     kernels = form_kernels(LoopFusion().schedule(graph), 2, Stitching(rows=1))[0].kernels
-    loops = [n for k in kernels for t in lower(k).tasks for n in nodes_of(t.body) if isinstance(n, For)]
+    loops = [n for k in kernels for t in lower(k).functions for n in nodes_of(t.body) if isinstance(n, For)]
     return {trip_of(n) for n in loops if n.lanes and not n.joint}
 
 

@@ -210,5 +210,5 @@ def test_arrays_are_the_workers() -> None:
     low = lower(kernels.kernels[0])
     arrays = [b for b in low.kernel.buffers if b.tensor.startswith("back")]
     assert [b.scope for b in arrays] == [Scope.LOCAL]
-    (turned,) = (n for t in low.tasks for n in t.body if isinstance(n, TransposedTile))
+    (turned,) = (n for t in low.functions for n in t.body if isinstance(n, TransposedTile))
     assert turned.buffer == arrays[0].tensor and turned.to is not None and turned.to[0] == "y"

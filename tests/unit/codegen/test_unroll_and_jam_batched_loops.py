@@ -42,7 +42,9 @@ CASES = ALL_CASES | {
 
 def joint_rows(low: LoweredKernel) -> list[For]:
     """Loops over rows at once, inside of others."""
-    return [n for t in low.tasks for x in t.body for n in nodes_of((x,)) if isinstance(n, For) and n.joint]
+    return [
+        n for t in low.functions for x in t.body for n in nodes_of((x,)) if isinstance(n, For) and n.joint
+    ]
 
 
 # --- when ---------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_a_serial_kernel_go_at_once(serial: None) -> None:
     for text in (SOFTMAX, NORM):
         low = lowered(text.format("f32"), T=100, H=30)
-        assert not low.tasks[0].loops and joint_rows(low) and low.tasks[0].jammed == 16
+        assert not low.functions[0].loops and joint_rows(low) and low.functions[0].jammed == 16
         assert not joint_rows(lowered(text.format("f32"), T=15, H=30))
         assert not joint_rows(lowered(text.format("f32"), T=100, H=300))
         assert not joint_rows(lowered(text.format("f32"), CpuKnobs(rows=1), T=100, H=30))
@@ -72,16 +74,16 @@ def test_rows_that_need_the_row_before_stay_in_order() -> None:
 def test_what_rows_add_to_gets_an_array_around_them() -> None:
     low = lowered(BACKWARD.format("f32"), T=4000, H=20)
     assert joint_rows(low)
-    names = [n.name for t in low.tasks for n in t.body if isinstance(n, Declare) and n.count]
+    names = [n.name for t in low.functions for n in t.body if isinstance(n, Declare) and n.count]
     assert names == ["%sums0", "%sums1"]
     long = lowered(BACKWARD.format("f32"), ONCE, T=4000, H=FITTED.batched_loops_most_sums // 4 + 1)
-    assert not any(isinstance(n, Declare) and n.count for t in long.tasks for n in t.body)
+    assert not any(isinstance(n, Declare) and n.count for t in long.functions for n in t.body)
 
 
 def test_an_array_that_is_read_first_keeps_rows_apart(serial: None) -> None:
     """It may have what an earlier row has stored."""
     (kernel,) = made(SOFTMAX.format("f32"), T=100, H=30).kernels
-    (task,) = lower(kernel, CpuKnobs(jointly=False)).tasks
+    (task,) = lower(kernel, CpuKnobs(jointly=False)).functions
     (loop,) = (n for n in task.body if isinstance(n, For))
 
     def at_once(body: tuple[Node, ...], more: tuple[Node, ...] = ()) -> bool:

@@ -63,7 +63,7 @@ def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKe
 
 def rows_of(low: LoweredKernel) -> int:
     """How many are computed at once."""
-    (f,) = low.tasks
+    (f,) = low.functions
     return next((x.step for x in f.batches if any(n.over for n in head(x))), 1)
 
 
@@ -120,7 +120,7 @@ def test_large_arrays_keep_rows_apart() -> None:
 def test_what_has_no_totals_that_join_stays_as_it_is() -> None:
     text = "op f(x: f32[T, H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] * 2.0 }"
     (kernel,) = made(text, T=4096, H=16).kernels
-    assert not any(t.batches for t in lower(kernel, ONCE).tasks)
+    assert not any(t.batches for t in lower(kernel, ONCE).functions)
 
 
 # --- how ----------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_what_has_no_totals_that_join_stays_as_it_is() -> None:
 
 def test_each_phase_is_a_loop_over_rows() -> None:
     low = lowered(SOFTMAX.format("f32"), ONCE, T=4096, H=40)
-    (task,) = low.tasks
+    (task,) = low.functions
     (batch,) = task.batches
     first, of_row = head(batch)
     assert (first.variables, of_row.variables) == (("c0_0",), ("c0",)) and of_row.over
@@ -161,7 +161,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     if "i" in case.split()[-1]:
         inputs = {n: a % 7 for n, a in inputs.items()}
     if columns > 1 and case not in ("sum bf16", "pool"):
-        assert any(x.step >= 8 for k in kernels.kernels for t in lower(k, ONCE).tasks for x in t.batches)
+        assert any(x.step >= 8 for k in kernels.kernels for t in lower(k, ONCE).functions for x in t.batches)
     assert_right(kernels.graph, run(kernels, inputs), inputs)
 
 
@@ -214,7 +214,7 @@ def test_equal_kernels_share_code_and_have_arrays_for_all_rows(parallel: None) -
 def test_equal_kernels_with_rows_that_overlap_have_arrays_for_two(parallel: None) -> None:
     kernels = made(TWICE, T=35, H=200)
     knobs = CpuKnobs(rows=1, skew=True)
-    assert all(t.pipelined for k in kernels.kernels for t in lower(k, knobs).tasks)
+    assert all(t.pipelined for k in kernels.kernels for t in lower(k, knobs).functions)
     inputs = seeded_inputs(kernels.graph)
     assert_right(kernels.graph, run(kernels, inputs, knobs=knobs), inputs)
 

@@ -137,12 +137,12 @@ def test_rows_of_loops_inside_of_loops_stay_alone() -> None:
 
 def test_a_serial_loop_stays_as_it_is() -> None:
     low = lowered(SOFTMAX.format("f32"), 4, T=8, H=16)
-    assert low.rows == 1 and not low.tasks[0].loops
+    assert low.rows == 1 and not low.functions[0].loops
 
 
 def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> None:
     low = lowered(SOFTMAX.format("f32"), 1, T=4096, H=32)
-    (task,), two = low.tasks, CpuKnobs(rows=2)
+    (task,), two = low.functions, CpuKnobs(rows=2)
     (alone,) = INTERLEAVED_ROWS.run(low.kernel, [task], two)
     assert [len(head(x)) for x in alone.batches] == [2]
     (array,) = (b for b in low.kernel.buffers if b.scope is Scope.LOCAL)
@@ -158,7 +158,7 @@ def test_tasks_that_share_arrays_or_hold_other_than_loops_are_left_alone() -> No
 
 def test_phases_take_turns_in_names_of_their_own() -> None:
     low = lowered(SOFTMAX.format("f32"), 3, T=4096, H=40)
-    (task,) = low.tasks
+    (task,) = low.functions
     (batch,) = task.batches
     assert [n.variables for n in head(batch)] == [("c0",), ("row1_c0",), ("row2_c0",)]
     assert len(inside(batch)) == 3 * len(task.body)
@@ -195,7 +195,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     turns = (1, 2, 3, 4)
     for rows in turns[1:] if count > 2 else ():
         low = [lower(k, CpuKnobs(rows=rows)) for k in kernels.kernels]
-        assert any(rows in (k.rows, *(t.jammed for t in k.tasks)) for k in low)
+        assert any(rows in (k.rows, *(t.jammed for t in k.functions)) for k in low)
     assert_all_right(kernels.graph, results(kernels, turns, inputs, strided=False), inputs)
 
 

@@ -59,7 +59,7 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
 
 
 def tasks_of(text: str, core: Core | None = None, **sizes: int) -> list[Function]:
-    return [t for k in kernels_of(text, **sizes).kernels for t in lower(k, CpuKnobs(core=core)).tasks]
+    return [t for k in kernels_of(text, **sizes).kernels for t in lower(k, CpuKnobs(core=core)).functions]
 
 
 def rows(text: str, core: Core | None = None, **sizes: int) -> int:
@@ -106,7 +106,7 @@ def test_rows_that_memory_brings_are_two() -> None:
     ):
         (kernel,) = kernels_of(text, **sizes).kernels
         far = replace(kernel, buffers=tuple(replace(b, soon=True) for b in kernel.buffers))
-        assert {n.step for t in lower(far).tasks for n in t.body if isinstance(n, For)} == {1, count}
+        assert {n.step for t in lower(far).functions for n in t.body if isinstance(n, For)} == {1, count}
 
 
 def test_windows_with_little_in_common_go_one_by_one() -> None:
@@ -126,7 +126,7 @@ def test_what_follows_reads_totals_where_they_are() -> None:
     """Nothing else reads them, so they are not stored; results are."""
     for text, stored in ((ACTIVE, {"y"}), (KEPT, {"s", "y"})):
         (kernel,) = kernels_of(text, N=2, H=12, W=12, C=96).kernels
-        (task,) = lower(kernel).tasks
+        (task,) = lower(kernel).functions
         main = task.body[0]
         assert isinstance(main, For) and main.step > 1
         names = {getattr(n, "buffer", "%") for n in nodes_of((main,))}

@@ -87,7 +87,7 @@ def lowered(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> LoweredKe
 
 
 def steps_of(low: LoweredKernel) -> Iterator[For]:
-    for task in low.tasks:
+    for task in low.functions:
         found = (n for n in nodes_of(task.body) if isinstance(n, For) and n.coordinate is Coordinate.SEQ)
         yield from found
 
@@ -139,7 +139,7 @@ def test_what_a_condition_guards_is_not_loaded_before() -> None:
 @pytest.mark.parametrize("text", [SUMS.format("f32"), SMOOTH, TWO_BACK, BACKWARDS, PAIR])
 def test_four_rows_go_in_step(text: str) -> None:
     low = lowered(text, B=256, T=512)
-    (batch,) = [x for t in low.tasks for x in t.batches]
+    (batch,) = [x for t in low.functions for x in t.batches]
     loops = [n for n in batch.body if isinstance(n, For) and n.coordinate is Coordinate.SEQ]
     (alone,) = steps_of(low)
     assert batch.step == 4 and len(loops) == 1
@@ -147,7 +147,7 @@ def test_four_rows_go_in_step(text: str) -> None:
 
 
 def test_rows_with_tiles_that_are_turned_around_go_in_step() -> None:
-    (task,) = lowered(RENDERED, B=256, T=64).tasks
+    (task,) = lowered(RENDERED, B=256, T=64).functions
     (batch,) = task.batches
     tiles = [n for n in nodes_of(batch.body) if isinstance(n, TransposedTile)]
     assert len({n.name for n in tiles}) == len({n.indices[0] for n in tiles}) == batch.step == 4
@@ -162,7 +162,7 @@ def test_rows_of_few_channels_go_in_step_and_those_of_many_alone() -> None:
 @pytest.mark.parametrize(("core", "columns"), [(AVX2, 3), (Core(), 6)])
 def test_a_row_of_the_matrix_is_loaded_once_for_all_rows(text: str, core: Core, columns: int) -> None:
     low = lowered(text, CpuKnobs(core=core), B=32, T=9, H=64)
-    (batch,) = [x for t in low.tasks for x in t.batches]
+    (batch,) = [x for t in low.functions for x in t.batches]
     sums = [n for n in nodes_of(batch.body) if isinstance(n, For) and n.lanes]
     assert {len(n.body) for n in sums} == {4 * columns, 4} and {n.lane_bytes for n in sums} == {
         core.vector_bytes

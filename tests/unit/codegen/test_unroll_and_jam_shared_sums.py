@@ -72,7 +72,7 @@ def lowered(text: str, rows: int | None = None, **sizes: int) -> list[LoweredKer
 
 def jammed(text: str, rows: int | None = None, **sizes: int) -> int:
     """Rows at a time; sums of what workers have found are left out."""
-    return lowered(text, rows, **sizes)[0].tasks[0].jammed
+    return lowered(text, rows, **sizes)[0].functions[0].jammed
 
 
 def compiled(kernels: KernelGraph, rows: Sequence[int]) -> list[CpuExecutable]:
@@ -116,7 +116,7 @@ def test_there_are_no_more_than_there_are() -> None:
 def loops_over_rows(low: LoweredKernel) -> list[For]:
     return [
         n
-        for t in low.tasks
+        for t in low.functions
         for n in nodes_of(t.body)
         if isinstance(n, For) and any(isinstance(x, For) and x.lanes for x in n.body)
     ]
@@ -131,7 +131,7 @@ def test_each_share_of_the_rows_has_its_rest_which_alone_asks_for_lines(
     for rows, count in ((None, 4), (3, 3)):
         low, *_ = lowered(LN.format("f32"), rows, T=67, H=LONG)
         main, rest = loops_over_rows(low)
-        assert (main.step, rest.step, low.tasks[0].jammed) == (count, 1, count)
+        assert (main.step, rest.step, low.functions[0].jammed) == (count, 1, count)
         for n in (main, rest):
             assert any(isinstance(x, Prefetch) for x in nodes_of(n.body)) == (n is rest)
     (low, *_) = lowered(LN.format("f32"), T=64, H=LONG)
@@ -307,7 +307,7 @@ def test_results_are_those_of_rows_alone(case: str, count: int, columns: int, pa
     inputs = few_digits(seeded_inputs(kernels.graph))
     for rows in (2, 4):
         if count > 2:
-            assert any(t.jammed > 1 for k in kernels.kernels for t in lower(k, CpuKnobs(rows=rows)).tasks)
+            assert any(t.jammed > 1 for k in kernels.kernels for t in lower(k, CpuKnobs(rows=rows)).functions)
     single, *several = compiled(kernels, (1, 2, 4))
     for value in values_of(case):
         inputs["x"].flat[inputs["x"].size // 2] = value

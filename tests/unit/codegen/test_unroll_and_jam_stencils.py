@@ -44,7 +44,7 @@ APART = """op f(x: f32[N, H, W]) -> (y: f32[N, H // {0}, W // {0}]) {{
 def terms(text: str, **sizes: int) -> set[int]:
     """Elements of x that an update of the result reads, in all its loops."""
     kernels = form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
-    nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
+    nodes = [n for k in kernels.kernels for t in lower(k).functions for n in nodes_of(t.body)]
     updates = [n for loop in nodes if isinstance(loop, For) for n in loop.body if isinstance(n, Update)]
     return {sum(r.tensor == "x" for r in reads(u.value)) for u in updates}
 

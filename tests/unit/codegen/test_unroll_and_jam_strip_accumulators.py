@@ -51,7 +51,9 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
 
 def held(text: str, **sizes: int) -> list[int]:
     """How many totals are held at a time, strip by strip."""
-    nodes = [n for k in kernels_of(text, **sizes).kernels for t in lower(k).tasks for n in nodes_of(t.body)]
+    nodes = [
+        n for k in kernels_of(text, **sizes).kernels for t in lower(k).functions for n in nodes_of(t.body)
+    ]
     return [n.count for n in nodes if isinstance(n, Declare) and n.role is LocalRole.HELD]
 
 
@@ -73,7 +75,7 @@ def test_a_row_is_cut_into_strips_of_registers() -> None:
 def test_totals_begin_in_registers() -> None:
     """No loop sets the result to zero first."""
     (kernel,) = kernels_of(FILTERS.format("f32", 3, 1), N=1, H=9, W=9, C=40).kernels
-    nodes = [n for t in lower(kernel).tasks for n in nodes_of(t.body)]
+    nodes = [n for t in lower(kernel).functions for n in nodes_of(t.body)]
     first = [n.buffer for n in nodes if isinstance(n, Store) and isinstance(n.value, Const)]
     assert first == ["%held0"]
 

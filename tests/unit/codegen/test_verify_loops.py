@@ -239,11 +239,11 @@ def lowered(kernel: Kernel) -> Loops:
 
 
 def outlined(x: Loops) -> Loops:
-    return replace(x, block=(), tasks=tuple(functions_of(x.kernel, x.block)))
+    return replace(x, block=(), functions=tuple(functions_of(x.kernel, x.block)))
 
 
 def on_task(change: Callable[[Function], Function]) -> Callable[[Loops], Loops]:
-    return lambda x: replace(x, tasks=tuple(change(t) if t.loops else t for t in x.tasks))
+    return lambda x: replace(x, functions=tuple(change(t) if t.loops else t for t in x.functions))
 
 
 def rows_of(f: Function, count: int, step: int) -> Function:

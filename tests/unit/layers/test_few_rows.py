@@ -137,7 +137,7 @@ def test_the_larger_factor_is_loaded_once(rows: int, core: Core, monkeypatch: py
     monkeypatch.setattr(CpuKnobs, "on", core)
     kernel = only_kernel(ALONG.format("f32"), M=rows, K=512, N=240)
     assert not [b for b in kernel.buffers if b.tensor.endswith("tiles")], "nothing is turned around"
-    (task,) = lower(kernel, CpuKnobs()).tasks
+    (task,) = lower(kernel, CpuKnobs()).functions
     (pieces,) = task.loops
     assert loads((replace(pieces, body=task.body),), "w", {}) == 512 * 240
     assert task.jammed > rows, "several columns at a time"
@@ -145,7 +145,7 @@ def test_the_larger_factor_is_loaded_once(rows: int, core: Core, monkeypatch: py
 
 @pytest.mark.parametrize("dtype", ("f32", "f16", "bf16"))
 def test_all_sums_are_in_one_loop_of_few_lanes(dtype: str) -> None:
-    (task,) = lower(only_kernel(ALONG.format(dtype), M=3, K=512, N=240), CpuKnobs()).tasks
+    (task,) = lower(only_kernel(ALONG.format(dtype), M=3, K=512, N=240), CpuKnobs()).functions
     found = [n for n in nodes_of(task.body) if isinstance(n, For) and n.lanes]
     assert len(found[0].lanes) == task.jammed == len(found[0].body)
     assert found[0].lane_bytes == Core().vector_bytes
@@ -153,7 +153,7 @@ def test_all_sums_are_in_one_loop_of_few_lanes(dtype: str) -> None:
 
 def test_rows_one_by_one_where_that_is_wanted() -> None:
     kernel = only_kernel(ALONG.format("f32"), M=3, K=512, N=240)
-    (task,) = lower(kernel, CpuKnobs(rows=1)).tasks
+    (task,) = lower(kernel, CpuKnobs(rows=1)).functions
     assert task.jammed == 1 and all(len(n.lanes) < 2 for n in nodes_of(task.body) if isinstance(n, For))
 
 
@@ -203,7 +203,7 @@ def test_a_factor_that_memory_brings_is_read_in_long_pieces() -> None:
 
 
 def test_panels_are_around_the_tiles_of_a_strip() -> None:
-    (task,) = lower(only_kernel(PLAIN, M=3, K=4096, N=1024), CpuKnobs()).tasks
+    (task,) = lower(only_kernel(PLAIN, M=3, K=4096, N=1024), CpuKnobs()).functions
     panels = [n for n in task.body if isinstance(n, For)][-1]
     assert panels.upper == IConst(4096 // STREAMED_STEPS)
     assert not any(b.tensor.endswith("tiles") for b in only_kernel(PLAIN, M=3, K=4096, N=1024).buffers)

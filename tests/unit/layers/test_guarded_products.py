@@ -48,7 +48,7 @@ def test_they_are_tiles(text: str, dtype: str) -> None:
     graph = fixed_graph_of(text.format(dtype), N=2, H=20, O=32)
     made = prepared(graph, GraphContext([], CpuTarget(1), Core(), checked=False))
     kernels, _ = form_kernels(LoopFusion().schedule(made), 1)
-    nodes = [n for k in kernels.kernels for t in lower(k).tasks for n in nodes_of(t.body)]
+    nodes = [n for k in kernels.kernels for t in lower(k).functions for n in nodes_of(t.body)]
     assert any(isinstance(n, RegisterTile) for n in nodes)
 
 

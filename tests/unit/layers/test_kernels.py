@@ -237,7 +237,7 @@ def golden_text(name: str) -> str:
     loops = "\n\n".join(
         f"{k.name}, function {n}{parallel_text(t.loops)}\n{format_block(t.block)}"
         for k in kernels.kernels
-        for n, t in enumerate(lower(k).tasks)
+        for n, t in enumerate(lower(k).functions)
     )
     code = emit(kernels, copied=copied)
     source = code.source[code.source.index("#define PF_EXPORT") :]

@@ -305,7 +305,7 @@ def test_rows_with_a_pivot_do_not_overlap() -> None:
     """The loop of the pivot is too short to fill a wait."""
     kernels = form_kernels(LoopFusion().schedule(formed(fixed(NORM, T=4096, H=768))[0]), 2, Stitching())[0]
     two = form_kernels(LoopFusion().schedule(fixed(NORM, T=4096, H=768)), 2, Stitching())[0]
-    assert [t.pipelined for k in (kernels, two) for t in lower(k.kernels[0]).tasks] == [False, True]
+    assert [t.pipelined for k in (kernels, two) for t in lower(k.kernels[0]).functions] == [False, True]
 
 
 NAMED = """

@@ -82,18 +82,18 @@ _Place = tuple[str, tuple[Index, ...]]
 
 
 def vectorize_recurrences(
-    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+    kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs
 ) -> tuple[tuple[Buffer, ...], tuple[Function, ...]]:
-    """The tasks of a kernel, with rows of recurrences as lanes wherever they can be, if the knobs leave it
-    open; and the arrays of a worker that they need."""
+    """The functions of a kernel, with rows of recurrences as lanes wherever they can be, if the knobs leave
+    it open; and the arrays of a worker that they need."""
     if knobs.rows or knobs.jointly is False:
-        return (), tuple(tasks)
-    alone = [t.without_batches for t in tasks]
+        return (), tuple(functions)
+    alone = [t.without_batches for t in functions]
     arrays = _Arrays(kernel, knobs.on.l2 * 3 // 4)
     far = touched_bytes(kernel) > knobs.on.l2
-    touched = Counter(name for t in tasks for name, _ in accesses(t.body))
+    touched = Counter(name for t in functions for name, _ in accesses(t.body))
     made: list[Function] = []
-    for t, one in zip(tasks, alone, strict=True):
+    for t, one in zip(functions, alone, strict=True):
         if far and _as_fast_as_memory(t):
             if len(t.loops) == 1 and _count(replace(t.loops[0], body=t.body)):
                 missed(t.body, "steps are as fast as memory brings rows")

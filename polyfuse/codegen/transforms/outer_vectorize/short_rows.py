@@ -68,18 +68,18 @@ _SCALAR = of_cost(Cost.FLOORED)
 
 
 def vectorize_short_rows(
-    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+    kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs
 ) -> tuple[tuple[Buffer, ...], tuple[Function, ...]]:
-    """The tasks of a kernel, with such rows in lanes wherever they can be and it pays, if the knobs leave it
-    open; and the arrays of a worker that they need."""
+    """The functions of a kernel, with such rows in lanes wherever they can be and it pays, if the knobs leave
+    it open; and the arrays of a worker that they need."""
     if knobs.rows or knobs.jointly is False:
-        return (), tuple(tasks)
+        return (), tuple(functions)
     change = _Change(kernel, knobs.on)
     made: list[Function] = []
-    touching = Counter(x for t in tasks for x in touched_in(t.body))
+    touching = Counter(x for t in functions for x in touched_in(t.body))
     shared = {x for x, count in touching.items() if count > 1}
-    for t in tasks:
-        nest = change.nest(t) if len(t.loops) == 1 and independent_rows(kernel, t, tasks) else None
+    for t in functions:
+        nest = change.nest(t) if len(t.loops) == 1 and independent_rows(kernel, t, functions) else None
         made.append(nest or change.inside(t, shared))
     return tuple(change.arrays), tuple(made)
 
@@ -96,7 +96,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Change:
-    """What becomes of the tasks of a kernel, and the `arrays` of a worker that are made for it."""
+    """What becomes of the functions of a kernel, and the `arrays` of a worker that are made for it."""
 
     kernel: Kernel
     core: Core

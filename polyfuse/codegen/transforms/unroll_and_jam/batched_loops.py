@@ -55,17 +55,17 @@ _Place = tuple[tuple[IndexExpr, ...], IndexExpr, IndexExpr]
 
 
 def loops_jointly(
-    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+    kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs
 ) -> tuple[Kernel, tuple[Function, ...]]:
-    """The tasks, with rows of loops in them at once where that can be and pays (or is wanted), and the kernel
-    with the arrays that they need."""
+    """The functions, with rows of loops in them at once where that can be and pays (or is wanted), and the
+    kernel with the arrays that they need."""
     if wanted(knobs) is False:
-        return kernel, tuple(tasks)
+        return kernel, tuple(functions)
     places: dict[str, int] = {}
     numbers = itertools.count()
-    touched = Counter(name for t in tasks for name, _ in accesses(t.body))
+    touched = Counter(name for t in functions for name, _ in accesses(t.body))
     made: list[Function] = []
-    for t in tasks:
+    for t in functions:
         counts = [1]
 
         def change(loop: For, counts: list[int] = counts) -> Sequence[Node] | None:

@@ -62,15 +62,15 @@ _VECTOR_BYTES = 64
 
 
 def rows_jointly(
-    kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs
+    kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs
 ) -> tuple[Kernel, tuple[Function, ...]]:
-    """The tasks of a kernel, with rows at once where that can be and pays (or wherever it can be, or nowhere,
-    if the knobs say so), and the kernel with the arrays that they need."""
+    """The functions of a kernel, with rows at once where that can be and pays (or wherever it can be, or
+    nowhere, if the knobs say so), and the kernel with the arrays that they need."""
     asked = wanted(knobs)
     made: list[Function] = []
     rows_of: dict[str, int] = {}
-    for t in tasks:
-        if asked is not False and independent_rows(kernel, t, tasks) and (asked or _known(t.loops)):
+    for t in functions:
+        if asked is not False and independent_rows(kernel, t, functions) and (asked or _known(t.loops)):
             own = frozenset(b.tensor for b in kernel.buffers if b.scope is Scope.LOCAL)
             found = at_once(kernel, t.body, own, knobs, turns=True)
             if found is not None:

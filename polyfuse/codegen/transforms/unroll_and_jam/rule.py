@@ -60,9 +60,9 @@ class LoopRule:
     does: str
     matches: Callable[[Kernel, For, CpuKnobs], Jam | None]
 
-    def run(self, kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
+    def run(self, kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
         """The functions of a kernel, with such loops in them jammed."""
-        return tuple(self._in_function(kernel, t, knobs) for t in tasks)
+        return tuple(self._in_function(kernel, t, knobs) for t in functions)
 
     def _in_function(self, kernel: Kernel, f: Function, knobs: CpuKnobs) -> Function:
         if f.pipelined or f.run:
@@ -97,9 +97,9 @@ class NestRule:
     does: str
     matches: Callable[[Kernel, Function, CpuKnobs], Jam | None]
 
-    def run(self, kernel: Kernel, tasks: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
+    def run(self, kernel: Kernel, functions: Sequence[Function], knobs: CpuKnobs) -> tuple[Function, ...]:
         """The functions of a kernel, with rows together in those that the rule matches."""
-        return tuple(self._in_function(kernel, t, tasks, knobs) for t in tasks)
+        return tuple(self._in_function(kernel, t, functions, knobs) for t in functions)
 
     def _in_function(
         self, kernel: Kernel, f: Function, others: Sequence[Function], knobs: CpuKnobs
