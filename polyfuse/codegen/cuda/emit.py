@@ -378,6 +378,14 @@ def thread_array(dtype: DType, name: str, count: int, home: str) -> str:
 BYTES_IN_FLIGHT = 64
 
 
+def has_rounds(loop: For) -> bool:
+    """Does a loop over rows have loops in it that are unrolled over a thread's part of a row?
+
+    Compilers that unroll it first take these for too large: then arrays of the thread are in memory.
+    """
+    return any(isinstance(n, For) and n.coordinate is Coordinate.ROUND for n in nodes_of(loop.body))
+
+
 def rows_in_flight(loop: For) -> int:
     """Iterations that a thread's loop over rows is unrolled by: compilers put their loads first.
 
@@ -424,6 +432,8 @@ class CudaPrinter(Printer):
     def pragma(self, loop: For, indent: str) -> list[str]:
         if loop.coordinate is Coordinate.SEQ and (factor := rows_in_flight(loop)) > 1:
             return [f"{indent}#pragma unroll {factor}"]
+        if loop.coordinate is Coordinate.SEQ and has_rounds(loop):
+            return [f"{indent}#pragma unroll 1"]
         if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):
             return []
         known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)

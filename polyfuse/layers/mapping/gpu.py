@@ -79,10 +79,9 @@ def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: bool = 
         return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
     if lanes <= WARP:
         tx = 1 << max(0, lanes - 1).bit_length()
-        return tx, max(1, gpu.threads // tx, _of_many(tx, width, rows, gpu))
-    warps_per_block = gpu.threads // WARP
-    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * warps_per_block * 2:
-        return WARP, warps_per_block
+        return tx, gpu.block_rows or max(1, gpu.threads // 2 // tx, _of_many(tx, width, rows, gpu))
+    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * (gpu.threads // WARP) * 2:
+        return WARP, gpu.block_rows or max(1, gpu.threads // 2 // WARP)
     most = _threads_of_row(lanes, width, rows, gpu, phases)
     rounds = ceil(lanes, most)
     return min(gpu.longest, ceil(ceil(lanes, rounds), WARP) * WARP), 1
@@ -100,13 +99,12 @@ def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: b
     while found < gpu.longest and found < wanted and lanes * width > FEW_OF_ROW * found:
         found *= 2
     kept = found
-    # Two blocks of a multiprocessor keep a row each, so that one loads while the other waits.
-    most = gpu.longest if rows < 2 * gpu.sms else max(found, gpu.threads)
-    while kept < most and ceil(lanes, kept) * width > MOST_OF_ROW:
+    while kept < gpu.longest and ceil(lanes, kept) * width > MOST_OF_ROW:
         kept *= 2
-    return min(
-        gpu.longest, kept if phases and ceil(lanes, kept) * width <= MOST_OF_ROW else max(found, gpu.threads)
-    )
+    if not phases or ceil(lanes, kept) * width > MOST_OF_ROW:
+        return min(gpu.longest, max(found, gpu.threads))
+    # A block that is alone on its multiprocessor has all of its threads.
+    return gpu.longest if kept * MOST_OF_ROW >= gpu.registers // 2 else min(gpu.longest, kept)
 
 
 def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
