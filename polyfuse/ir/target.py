@@ -70,7 +70,8 @@ class GpuTarget:
     of its blocks.  row_threads, vector and unroll force the threads along a row (any number), the elements
     of a vector, and how many vectors a thread takes together at most; block_rows: rows of a block, where
     several fit one; resident: do blocks that are resident take short rows in turn?  parallel: reductions with
-    fewer instances are not split over blocks; least: instances that a block of a split reduction has at least.
+    fewer instances are not split over blocks; least: instances that a block of a split reduction has at
+    least.
     resident_threads, registers: of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what
     a launch takes, and what its end leaves idle; barrier_s: a barrier of the whole grid; clock and
     l2_bytes are for the cost model.  library: are there matrix products of a library (None: nobody
