@@ -87,7 +87,7 @@ def test_an_array_that_is_read_first_keeps_rows_apart(serial: None) -> None:
     (loop,) = (n for n in task.body if isinstance(n, For))
 
     def at_once(body: tuple[Node, ...], more: tuple[Node, ...] = ()) -> bool:
-        changed = replace(task, body=(replace(loop, body=body), *more))
+        changed = task.with_body((replace(loop, body=body), *more))
         (found,) = batched_loops.loops_jointly(kernel, [changed], ONCE)[1]
         return found.jammed > 1
 

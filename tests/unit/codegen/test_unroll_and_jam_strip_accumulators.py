@@ -10,7 +10,7 @@ from thinned import thinned
 import polyfuse as pf
 from polyfuse.codegen.cpu.pipeline import lower
 from polyfuse.cost.cpu_tables import FITTED
-from polyfuse.ir.cpu_core import Core
+from polyfuse.ir.cpu_core import Core, CpuKnobs
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.loop_ir import Declare, LocalRole, Store, nodes_of
 from polyfuse.ir.tensor_graph import Const
@@ -49,11 +49,13 @@ def kernels_of(text: str, **sizes: int) -> KernelGraph:
     return form_kernels(LoopFusion().schedule(fixed_graph_of(text, **sizes)), 2, Stitching(rows=1))[0]
 
 
-def held(text: str, **sizes: int) -> list[int]:
+ONE_BY_ONE = CpuKnobs(disabled=("unroll-and-jam:overlapping-windows",))
+
+
+def held(text: str, knobs: CpuKnobs | None = None, **sizes: int) -> list[int]:
     """How many totals are held at a time, strip by strip."""
-    nodes = [
-        n for k in kernels_of(text, **sizes).kernels for t in lower(k).functions for n in nodes_of(t.body)
-    ]
+    functions = [f for k in kernels_of(text, **sizes).kernels for f in lower(k, knobs).functions]
+    nodes = [n for f in functions for n in nodes_of(f.body)]
     return [n.count for n in nodes if isinstance(n, Declare) and n.role is LocalRole.HELD]
 
 
@@ -67,7 +69,7 @@ def test_a_row_is_cut_into_strips_of_registers() -> None:
     lanes = Core().vector_bytes // 4
     most = FITTED.strip_accumulators_registers * lanes
     for channels in (40, most, most + 1, 3 * most, 1024):
-        counts = held(FILTERS.format("f32", 3, 3), N=8, H=30, W=30, C=channels)
+        counts = held(FILTERS.format("f32", 3, 3), ONE_BY_ONE, N=8, H=30, W=30, C=channels)
         assert 1 <= len(counts) <= 2 and max(counts) <= most
         assert len(counts) == 1 or (counts[1] < counts[0] and counts[0] % lanes == 0)
 
