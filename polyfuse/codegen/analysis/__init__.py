@@ -1,5 +1,5 @@
 """What passes ask of loops: accesses, dependences, trip counts, costs.
 
-Three simplifications that several passes ask for are here as well: `guards.simplify_guards`,
-`dependence.serialize_conflicts` and `index_ranges.simplify_windows`.  All else changes no loop.
+One simplification is here as well, `guards.simplify_guards`: index-set splitting asks for it in the middle
+of its work, and no transformation imports another.  All else changes no loop.
 """

@@ -4,71 +4,36 @@
 - `commutes_but_for`: the same, but for shared accumulators, which all iterations add to.
 - `independent_rows`: the same for the rows of a parallel nest.
 - `own_elements`: each iteration touches one element of what loops over a row change.
-
-`serialize_conflicts` makes vector loops sequential in which two iterations may update one element of memory.
-
-    for e in 0..E @vec:  deg[dst[e]] += 1         becomes         for e in 0..E:  deg[dst[e]] += 1
-
-A scatter is such a loop, and a sum that was left in memory.  Legality does not see them: it takes updates
-of one element for exchangeable, which they are, though not for simultaneous.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyfuse.codegen.analysis.accesses import memory_of, touched_in
 from polyfuse.codegen.analysis.index_ranges import strip_of
 from polyfuse.codegen.analysis.renaming import worker_arrays
 from polyfuse.codegen.function import Function
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, variables
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Kernel
 from polyfuse.ir.loop_ir import (
     Block,
     Comment,
     Declare,
     For,
     If,
-    Node,
     Prefetch,
     Store,
     TransposedTile,
     Update,
-    map_nodes,
     map_values,
     nodes_of,
     substituted,
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, reads
-
-
-def serialize_conflicts(kernel: Kernel, block: Block) -> Block:
-    """Vector loops whose iterations collide become sequential. To be called when accumulators are scalars
-    already."""
-
-    def change(node: Node) -> Node:
-        if isinstance(node, For) and node.coordinate is Coordinate.VECTOR and _collide(kernel, node):
-            return replace(node, coordinate=Coordinate.SEQ, lanes=())
-        return node
-
-    return map_nodes(block, change)
-
-
-def _collide(kernel: Kernel, loop: For) -> bool:
-    found = False
-
-    def look(node: Node) -> Node:
-        nonlocal found
-        if isinstance(node, Update) and (b := kernel.find(node.buffer)) is not None:
-            scalar = b.scope is Scope.REGISTER
-            found = found or not (scalar or any(steps(i, loop) for i in node.indices))
-        return node
-
-    map_nodes(loop.body, look)
-    return found
 
 
 def steps(i: Index, loop: For) -> bool:

@@ -1,55 +1,14 @@
-"""Ranges of indices, and `c % E` -> `c - start`, `c // E` -> `start // E` in loops over one window of E."""
+"""Ranges of indices: strips that loops run over, bounds that minima and maxima give, where indices turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, evaluate, sizes, variables
 from polyfuse.ir.linear import Linear, linear
-from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update
-from polyfuse.ir.tensor_graph import Expr, map_expr, map_index
-
-
-def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
-    """`c % E` -> `c - start`, `c // E` -> `start // E` for a loop over one window, start a multiple of E."""
-
-    def index(i: IndexExpr) -> IndexExpr:
-        match i:
-            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
-                return binary("-", IVar(name), starts[name].start)
-            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].inside(extent):
-                start = starts[name].start
-                return binary("+", binary("%", start, extent), binary("-", IVar(name), start))
-            case IBin("//", IVar(name), IConst(extent)) if name in starts and starts[name].one(extent):
-                return starts[name].quotient(extent)
-            case IBin(op, left, right):
-                return binary(op, index(left), index(right))
-            case _:
-                return i
-
-    def expr(e: Expr) -> Expr:
-        return map_expr(e, lambda x: x, index)
-
-    result: list[Node] = []
-    for node in block:
-        match node:
-            case For():
-                strip = _strip_around(node)
-                inner = {**starts, node.var: strip} if strip else starts
-                result.append(replace(node, body=simplify_windows(node.body, inner)))
-            case If():
-                then, other = (simplify_windows(b, starts) for b in (node.then, node.other))
-                result.append(replace(node, then=then, other=other))
-            case Store() | Update():
-                places = tuple(map_index(i, expr, index) for i in node.indices)
-                result.append(replace(node, value=expr(node.value), indices=places))
-            case Declare(_, _, value) if value is not None:
-                result.append(replace(node, value=expr(value)))
-            case _:
-                result.append(node)
-    return tuple(result)
+from polyfuse.ir.loop_ir import For
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +46,7 @@ def strip_of(loop: For) -> Strip | None:
     return _strip(loop.lower, loop.upper)
 
 
-def _strip_around(loop: For) -> Strip | None:
+def strip_around(loop: For) -> Strip | None:
     """The strip that a loop stays in: it may begin at a later place."""
     found = [s for start in at_least(loop.lower) if (s := _strip(start, loop.upper))]
     return min(found, key=lambda s: s.length, default=None)

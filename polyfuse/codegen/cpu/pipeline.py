@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.analysis.dependence import serialize_conflicts
-from polyfuse.codegen.analysis.index_ranges import simplify_windows
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cpu.workarounds import with_kept_loops, with_loops_written_out
 from polyfuse.codegen.decisions import Made, noted
@@ -42,10 +40,10 @@ from polyfuse.codegen.transforms.precision import (
 )
 from polyfuse.codegen.transforms.prefetch import prefetch_next_row, prefetch_rows
 from polyfuse.codegen.transforms.register_tiling import fuse_tile_epilogues, register_tiles
-from polyfuse.codegen.transforms.scatter import owner_computes
+from polyfuse.codegen.transforms.scatter import owner_computes, serialize_conflicts
 from polyfuse.codegen.transforms.short_reductions import short_folds
 from polyfuse.codegen.transforms.software_pipelining import software_pipelined
-from polyfuse.codegen.transforms.strength_reduction import divide_by_reciprocals
+from polyfuse.codegen.transforms.strength_reduction import divide_by_reciprocals, simplify_windows
 from polyfuse.codegen.transforms.transpose_loads import transpose_loads
 from polyfuse.codegen.transforms.transpose_stores import transpose_stores
 from polyfuse.codegen.transforms.unroll_and_jam.batched_loops import loops_jointly

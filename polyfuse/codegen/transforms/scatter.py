@@ -1,19 +1,29 @@
-"""Owner computes: each part of a kernel makes the stores and updates whose index is in its share.
+"""Scatters: owners of their results, and updates that may meet in one element.
+
+Owner computes: each part of a kernel makes the stores and updates whose index is in its share.
 
 for own in 0..parts @blk:                       low, high = own * share, (own + 1) * share
   for n in low..high:  y[n, f] = 0              bounds of a loop, where the index is its variable
   for e in 0..E:                                else an `OwnedLoop`, or a condition
     if low <= dst[e] < high:  y[dst[e], f] += ...
+
+`serialize_conflicts` makes vector loops sequential in which two iterations may update one element of memory.
+
+    for e in 0..E @vec:  deg[dst[e]] += 1         becomes         for e in 0..E:  deg[dst[e]] += 1
+
+A scatter is such a loop, and a sum that was left in memory.  Legality does not see them: it takes updates
+of one element for exchangeable, which they are, though not for simultaneous.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from polyfuse.codegen.analysis.dependence import steps
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BOOL, I64
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, product, sizes
-from polyfuse.ir.kernel import Kernel, Owners
+from polyfuse.ir.kernel import Kernel, Owners, Scope
 from polyfuse.ir.loop_ir import Block, For, If, Node, OwnedLoop, Store, Update, map_nodes
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
@@ -134,4 +144,33 @@ def _loop_variables(node: Node) -> set[str]:
         return n
 
     map_nodes((node,), look)
+    return found
+
+
+# --- updates that may meet ----------------------------------------------------------------------------------
+
+
+def serialize_conflicts(kernel: Kernel, block: Block) -> Block:
+    """Vector loops whose iterations collide become sequential. To be called when accumulators are scalars
+    already."""
+
+    def change(node: Node) -> Node:
+        if isinstance(node, For) and node.coordinate is Coordinate.VECTOR and _collide(kernel, node):
+            return replace(node, coordinate=Coordinate.SEQ, lanes=())
+        return node
+
+    return map_nodes(block, change)
+
+
+def _collide(kernel: Kernel, loop: For) -> bool:
+    found = False
+
+    def look(node: Node) -> Node:
+        nonlocal found
+        if isinstance(node, Update) and (b := kernel.find(node.buffer)) is not None:
+            scalar = b.scope is Scope.REGISTER
+            found = found or not (scalar or any(steps(i, loop) for i in node.indices))
+        return node
+
+    map_nodes(loop.body, look)
     return found

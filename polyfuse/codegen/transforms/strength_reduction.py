@@ -3,6 +3,7 @@
 `divide_by_reciprocals`   quotients by what a loop does not change are products
 `clamp_call`              minima and maxima with a number take one comparison
 `scaled_function`         constant factors go into the coefficients of a function
+`simplify_windows`        remainders and quotients of indices are differences in loops over one window
 
 Products in place of quotients are corrected where lanes divide more, and plain where they become 16 bits.
 
@@ -37,16 +38,18 @@ from math import frexp
 
 import numpy as np
 
+from polyfuse.codegen.analysis.index_ranges import Strip, strip_around
 from polyfuse.codegen.analysis.invariants import Moved, aliases, runs_of, written
 from polyfuse.codegen.c_printer import literal
 from polyfuse.codegen.math.conversions import BOUNDING, FLOAT_FORMATS, RELATIVE, SCALED
 from polyfuse.cost.cpu_tables import FITTED
 from polyfuse.ir.dtypes import BOOL, F32, F64, HALVES, DType
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary
 from polyfuse.ir.intervals import fits, of_tree
 from polyfuse.ir.kernel import Kernel
-from polyfuse.ir.loop_ir import Block, For, Node, map_nodes, values_of
+from polyfuse.ir.loop_ir import Block, Declare, For, If, Node, Store, Update, map_nodes, values_of
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, walk
+from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, Read, Select, map_expr, map_index, walk
 
 # --- quotients --------------------------------------------------------------------------------------------
 
@@ -283,3 +286,46 @@ def _times(e: Expr, c: Const) -> Expr:
             return Apply(op, (_times(a, c), _times(b, c)), F32)
         case _:
             return Apply("mul", (c, e), F32)
+
+
+# --- indices of windows -----------------------------------------------------------------------------------
+
+
+def simplify_windows(block: Block, starts: dict[str, Strip]) -> Block:
+    """`c % E` -> `c - start`, `c // E` -> `start // E` for a loop over one window, start a multiple of E."""
+
+    def index(i: IndexExpr) -> IndexExpr:
+        match i:
+            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].fits(extent):
+                return binary("-", IVar(name), starts[name].start)
+            case IBin("%", IVar(name), IConst(extent)) if name in starts and starts[name].inside(extent):
+                start = starts[name].start
+                return binary("+", binary("%", start, extent), binary("-", IVar(name), start))
+            case IBin("//", IVar(name), IConst(extent)) if name in starts and starts[name].one(extent):
+                return starts[name].quotient(extent)
+            case IBin(op, left, right):
+                return binary(op, index(left), index(right))
+            case _:
+                return i
+
+    def expr(e: Expr) -> Expr:
+        return map_expr(e, lambda x: x, index)
+
+    result: list[Node] = []
+    for node in block:
+        match node:
+            case For():
+                strip = strip_around(node)
+                inner = {**starts, node.var: strip} if strip else starts
+                result.append(replace(node, body=simplify_windows(node.body, inner)))
+            case If():
+                then, other = (simplify_windows(b, starts) for b in (node.then, node.other))
+                result.append(replace(node, then=then, other=other))
+            case Store() | Update():
+                places = tuple(map_index(i, expr, index) for i in node.indices)
+                result.append(replace(node, value=expr(node.value), indices=places))
+            case Declare(_, _, value) if value is not None:
+                result.append(replace(node, value=expr(value)))
+            case _:
+                result.append(node)
+    return tuple(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyfuse.codegen.analysis.index_ranges import simplify_windows
+from polyfuse.codegen.transforms.strength_reduction import simplify_windows
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, evaluate, substitute
 from polyfuse.ir.loop_ir import Declare, For, Node, Store
