@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -243,6 +244,7 @@ def libraries(there: bool) -> dict[str, Callable[[Any], Any]]:
     driver = open.open_driver()
     found: dict[str, Callable[[Any], Any]] = {}
     if there:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else jax takes the others' memory
         for name, make in _OTHERS.items():
             try:
                 found[name] = partial(make, importlib.import_module(name))

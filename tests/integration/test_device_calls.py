@@ -517,7 +517,8 @@ def test_nothing_is_kept_of_a_call(driver: EmulatingDriver, make: Make) -> None:
     after = [sys.getrefcount(a) for a in (x, y, x.shape, None, NotImplemented)]
     assert all(b - a < 20 for a, b in zip(counts, after, strict=True))
     gone = weakref.ref(found)
-    del others, found
+    held += [weakref.ref(a) for a in (x, y)]  # those that were learnt from
+    del others, found, x, y
     gc.collect()
     assert not any(r() for r in held) and gone() is None
 
