@@ -468,7 +468,8 @@ def _source() -> str:
     """One text: the compiler gets a single file."""
     ours, shared = (importlib.resources.files(f"polyfuse.runtime.{n}") for n in ("cuda", "cpu"))
     body = ours.joinpath("launcher.cpp").read_text("utf-8")
-    for folder, name in ((ours, "launcher.h"), (shared, "numbers.h")):
+    parts = [(ours, name) for name in ("launcher.h", "array_facts.h", "steps.h")]
+    for folder, name in (*parts, (shared, "numbers.h")):
         part = folder.joinpath(name).read_text("utf-8").replace("#pragma once\n", "")
         body = body.replace(f'#include "{name}"\n', part)
     return body
