@@ -99,6 +99,7 @@ struct Room {
   uint64_t* addresses;
   Range* ranges;
   void** parameters;
+  void** end;
 };
 
 void place(Room* room, void** words, const Front& front) {  // what is needed before a layout is known
@@ -110,12 +111,13 @@ void place(Room* room, void** words, const Front& front) {  // what is needed be
   room->made = reinterpret_cast<Object*>(room->numbers + n);
 }
 
-void place(Room* room, const pf_layout& l) {
+bool place(Room* room, const pf_layout& l) {  // false: the layout was learnt while this call was under way
   const int64_t results = l.nresults + l.workspace;
   room->addresses = reinterpret_cast<uint64_t*>(room->made + results);
   room->cells = reinterpret_cast<int64_t*>(room->addresses + l.narguments + results);
   room->ranges = reinterpret_cast<Range*>(room->cells + l.ncells);
   room->parameters = reinterpret_cast<void**>(room->ranges + l.narguments);
+  return room->parameters + l.most_parameters <= room->end;
 }
 
 int64_t words_before(int64_t parameters, int64_t slots) {
@@ -213,7 +215,7 @@ Object answer(const pf_layout& l, Object* made) {
 
 Object launch(Entry& e, Room& room) {
   const pf_layout& l = *e.layout;
-  place(&room, l);
+  if (!place(&room, l)) return declined();
   const int64_t results = l.nresults + l.workspace;
   std::fill(room.made, room.made + results, nullptr);
   const References all{room.made, results};
@@ -232,8 +234,17 @@ Object launch(Entry& e, Room& room) {
   return keep_lent(l, room.values, stream) ? answer(l, room.made) : nullptr;
 }
 
-Object choose(Front& front, Object given, int64_t count, void** words) {
+// Other threads, or arrays that answer in Python, may have come here too while arguments were looked at.
+void put_in_front(Front& front, Entry* e) {
+  int64_t k = 0;
+  while (front.entries[k] != e) ++k;
+  for (; k > 0; --k) front.entries[k] = front.entries[k - 1];
+  front.entries[0] = e;
+}
+
+Object choose(Front& front, Object given, int64_t count, void** words, int64_t size) {
   Room room;
+  room.end = words + size;
   place(&room, words, front);
   for (int64_t k = 0; k < front.parameters; ++k)
     room.items[k] = py.tuple_get(k < count ? given : front.defaults, k);
@@ -252,8 +263,7 @@ Object choose(Front& front, Object given, int64_t count, void** words) {
       if (py.error()) return declined();
       continue;
     }
-    for (int64_t j = k; j > 0; --j) front.entries[j] = front.entries[j - 1];
-    front.entries[0] = e;
+    put_in_front(front, e);
     return launch(*e, room);
   }
   return declined();
@@ -266,10 +276,11 @@ Object call(Object self, Object given) {
   if (count < 0) return nullptr;
   if (forked || count > front->parameters) return declined();
   void* words[kRoom];
-  if (front->words <= kRoom) return choose(*front, given, count, words);
-  void** more = static_cast<void**>(std::malloc(size_t(front->words) * sizeof(void*)));
+  const int64_t size = front->words;
+  if (size <= kRoom) return choose(*front, given, count, words, kRoom);
+  void** more = static_cast<void**>(std::malloc(size_t(size) * sizeof(void*)));
   if (!more) return py.no_memory();
-  Object found = choose(*front, given, count, more);
+  Object found = choose(*front, given, count, more, size);
   std::free(more);
   return found;
 }

@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -209,12 +209,18 @@ def test_without_a_launcher_calls_go_the_long_way(
 class Tensor:
     """An array that C asks about its memory."""
 
-    flag = False
+    flagged = False
+    asked: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, array: np.ndarray[Any, Any], device: int = 0) -> None:
         self.array, self.device = array, device
         self.extents = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
         self.strides = (ctypes.c_int64 * max(1, array.ndim))(*(s // array.itemsize for s in array.strides))
+
+    @property
+    def flag(self) -> bool:
+        self.asked()
+        return self.flagged
 
 
 def describe(tensor: Any, out: int) -> int:
@@ -269,7 +275,7 @@ class Seen:
     def __init__(self, start: DeviceLauncher, like: np.ndarray[Any, Any]) -> None:
         self.rows: list[tuple[int, float, int, int]] = []
         family = exchange_family()
-        layout = CallLayout(
+        self.layout = CallLayout(
             family=family,
             arguments=[
                 ArrayArgument(Tensor(like), 0, like.nbytes, 8, False),
@@ -285,7 +291,7 @@ class Seen:
             failed=lambda *_: None,
         )
         self.front = start.front((None, 1.0), 4)
-        assert self.front.add(layout, None)
+        assert self.front.add(self.layout, None)
 
     def _run(self, cells: int, addresses: int, stream: int) -> None:
         words = (ctypes.c_int64 * 3).from_address(cells)
@@ -331,11 +337,11 @@ def test_other_arrays_are_declined(start: DeviceLauncher, other: Any) -> None:
 def test_arrays_that_do_not_tell_are_declined(start: DeviceLauncher) -> None:
     seen = Seen(start, np.arange(12.0).reshape(3, 4))
     gone, flagged = Tensor(np.zeros((3, 4))), Tensor(np.zeros((3, 4)))
-    gone.array, flagged.flag = None, True  # type: ignore[assignment]
+    gone.array, flagged.flagged = None, True  # type: ignore[assignment]
     for one in (gone, flagged):
         assert seen.front.call((one,)) is NotImplemented
     assert not seen.rows
-    flagged.flag = False
+    flagged.flagged = False
     assert seen.front.call((flagged,)) is not NotImplemented
 
 
@@ -362,3 +368,15 @@ def test_an_unusable_array_is_not_learnt(start: DeviceLauncher) -> None:
             )
         )
     gc.collect()
+
+
+def test_layouts_that_come_while_a_call_is_under_way(start: DeviceLauncher) -> None:
+    """A layout that needs far more room is learnt while a call has begun with less."""
+    seen, given = Seen(start, np.arange(12.0).reshape(3, 4)), Tensor(np.zeros((4, 3)))
+    first = replace(seen.layout.arguments[0], like=given)  # type: ignore[type-var]
+    large = replace(seen.layout, cells=[0] * 5000, arguments=[first, seen.layout.arguments[1]])
+    added: list[bool] = []
+    given.asked = lambda: added.append(seen.front.add(large, None))
+    assert seen.front.call((given, 2.5)) is NotImplemented and added == [True]
+    given.asked = lambda: None
+    assert type(seen.front.call((given, 2.5))) is Tensor
