@@ -36,7 +36,7 @@ from polyfuse.codegen.math.prelude import prelude
 from polyfuse.codegen.passes import PassContext
 from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.contraction import MatrixProduct
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.dtypes import BF16, F32, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, as_index, binary, evaluate, product
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
@@ -56,7 +56,7 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.powers import ROOTS, has_root
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Expr, Read, depends_on
+from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, depends_on
 from polyfuse.source import Span
 
 # --- addresses, and functions that differ in names only ---------------------------------------------------
@@ -415,6 +415,8 @@ class CudaPrinter(Printer):
         match e:
             case Apply("pow", (base, Read(x, ()) as y)) if e.dtype.is_float and self.places.kernel.find(x):
                 return self.call(f"pf_pow_alike_{e.dtype.name}", [self.expr(base), self.expr(y)])
+            case Cast(Cast(arg, middle), dtype) if (arg.dtype, middle, dtype) == (F32, BF16, F32):
+                return self.call("pf_bf16_rounded_f32", [self.expr(arg)])
             case _:
                 return Printer.expr(self, e)
 

@@ -14,7 +14,7 @@ from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
-from polyfuse.codegen.transforms.precision import short_functions
+from polyfuse.codegen.transforms.precision import rounded_once, short_functions
 from polyfuse.codegen.transforms.scalar_replacement import uncombined
 from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
@@ -89,6 +89,11 @@ LOOPS = Pipeline(
             False,
         ),
         *COMMON[1:],
+        Pass(
+            "precision:rounded-once",
+            "values of 16 bits that a loop reads again stay f32, rounded",
+            on_block(lambda k, b, cx: rounded_once(b)),
+        ),
         Pass("check-shared-updates", "all that threads add up comes together", _check_shared_updates, False),
         Pass(
             "wide-accumulators:columns",

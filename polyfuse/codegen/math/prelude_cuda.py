@@ -81,8 +81,9 @@ def functions(shared: Mapping[str, str]) -> dict[str, str]:
     table.update(_choices())
     table.update(_lanes())
     table.update(_atomics())
-    for name in ("worst", "approximate"):
-        table.update(blocks(read(f"vector_math_cuda_{name}.h")))
+    worst = blocks(read("vector_math_cuda_worst.h"))
+    table.update((name, f"#if !PF_PTX\n{text}#endif\n") for name, text in worst)
+    table.update(blocks(read("vector_math_cuda_approximate.h")))
     for name, text in blocks(read("vector_math_cuda_ptx.h")):
         architecture, _, instruction = text.partition("\n")
         table[name] = f"#if PF_PTX >= {architecture[3:]}\n{instruction}#else\n{table[name]}#endif\n"
@@ -110,7 +111,7 @@ def names() -> list[str]:
             for t in _FLOAT
             for name in ("square", "power", "root", "power_half", "pow_alike")
         ]
-        + [f"pf_{op}_f32" for op in FORMS]
+        + [f"pf_{op}_f32" for op in (*FORMS, "bf16_rounded")]
     )
 
 

@@ -36,6 +36,13 @@ PF_INLINE pf_bf16 pf_bf16_from_f32(float x) {
   return r;
 }
 
+// 800
+PF_INLINE float pf_bf16_rounded_f32(float x) {
+  pf_u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f));
+  return pf_from_bits_f32(r);
+}
+
 // 700
 PF_INLINE void pf_atomic_sum_f16(pf_f16* address, pf_f16 value) {
   asm volatile("red.relaxed.gpu.add.noftz.f16 [%0], %1;" : : "l"(address), "h"(value) : "memory");
