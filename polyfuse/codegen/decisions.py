@@ -46,6 +46,7 @@ MATH = "math"
 _ENOUGH = {
     "short": "in f32 within 2**-16 of the value, which is rounded to 16 bits or one of many terms of a sum",
     "near": "its error is a part of what the constant beside it, or its operand, may be off by in f32",
+    "joint": "its error is a part of what the constant beside it may be off by in f32",
     "fast": "no further from the value than each operation of f32 may be",
 }
 _WITHOUT = {

@@ -87,13 +87,15 @@ class Form:
     short   where values are rounded to 16 bits, or one of many terms (`codegen.transforms.precision`)
     fast    wherever f32 may be off by `ROOM`
     near    where a constant is added, as in 1 + erf(x) (`codegen.transforms.approximate_functions`)
+    joint   there as well, of k x: x, the constant k and the value of the function `beside` at -(k x)^2
     """
 
-    prefix: Literal["short", "fast", "near"]
+    prefix: Literal["short", "fast", "near", "joint"]
     by: str
     relative: float = 0.0
     absolute: float = 0.0
     most: float = math.inf
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,8 @@ _ROWS = (
                      Form("near", "ex2.approx and rcp.approx", absolute=2.5e-7),
                      Form("fast", "rcp.approx", 2.0**-20.5))),
     _function("erf",     (7.5, 4.0),   FUNCTION, 28, 25, "",      "erf",   NORMAL | SCALED, scipy="erf",
-              forms=(Form("near", "ex2.approx", absolute=3.0e-7),)),
+              forms=(Form("joint", "rcp.approx and a power that is there", absolute=8.3e-7, beside="exp"),
+                     Form("near", "ex2.approx", absolute=3.0e-7))),
     _function("sin",     (2.0, 1.0),   FUNCTION, 20, 20, "sin",   "sin"),
     _function("cos",     (2.0, 1.0),   FUNCTION, 20, 20, "cos",   "cos"),
     _function("floor",   _EXACT,       PLAIN,    1,  1,  "floor", "floor", FOLDED | WHOLE),

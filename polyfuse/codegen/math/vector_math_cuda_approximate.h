@@ -42,3 +42,13 @@ PF_INLINE float pf_scaled_near_erf_f32(float x, float k) {
 }
 
 PF_INLINE float pf_near_erf_f32(float x) { return pf_scaled_near_erf_f32(x, 1.0f); }
+
+// erfc(a) = e t q(t) for a = |k x| >= 0 and e = exp(-a^2), where t = 1 / (1 + 0.468 a); within 1.2e-7.
+PF_INLINE float pf_joint_erf_f32(float x, float k, float e) {
+  const float t = pf_rcp_f32(fmaf(fabsf(k) * 0.468f, fabsf(x), 1.0f));
+  float q = fmaf(-0.22057762686257973f, t, 0.749141912975487f);
+  q = fmaf(q, t, -0.18111604491456165f);
+  q = fmaf(q, t, 0.40815990642490585f);
+  q = fmaf(q, t, 0.24439173273193168f);
+  return copysignf(fmaf(q * t, -e, 1.0f), k < 0.0f ? -x : x);
+}

@@ -2,7 +2,7 @@
 
     d = sqrt(v / n)                                d = fast_sqrt(v * (1 / n))
     y = e / d                               ->     y = alike_div(e, d)
-    z = 0.5 * x * (1 + erf(x * c))                 z = 0.5 * x * (1 + near_erf(x * c))
+    z = 0.5 * x * (1 + erf(x * c))                 z = 0.5 * x * (1 + scaled_near_erf(x, c))
 
 The reference allows each operation of f32 an error of `ROOM` of its result (`runtime.reference.values`).  So
 
@@ -10,6 +10,8 @@ The reference allows each operation of f32 an error of `ROOM` of its result (`ru
 * `c + f` with a constant c may be off by ROOM * (|f| + |c + f|), which is ROOM * |c| at least, however small
   f is: there an absolute error will do.  A factor of f that is a constant scales it;
 * a logarithm of a number that is off by ROOM of itself may be off by ROOM.
+
+Where exp(-x^2) is computed as well, as for the gradient of a GELU, erf(x) takes it.
 
 What a comparison, a rounding to integers or an index is made of stays precise: a little error may change
 it.  One function of one operand has one form in a statement, the most exact one that it needs: compilers
@@ -20,14 +22,15 @@ compute it once.  What is rounded to 16 bits has forms that are shorter still
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from polyfuse.codegen.analysis.signs import is_inexact, is_never_positive
+from polyfuse.codegen.analysis.signs import factors, is_inexact, is_never_positive
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL, SCALED_NEAR
 from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.ops import OPS, ROOM, Form, Trait
 from polyfuse.ir.tensor_graph import (
     Apply,
@@ -56,7 +59,7 @@ _Slack = float | None
 def approximate_functions(kernel: Kernel) -> Kernel:
     """The kernel with approximate forms where they are exact enough."""
     graph = kernel.graph
-    new = tuple(_approximated(s, graph) for s in graph.statements)
+    new = tuple(_approximated(s, kernel) for s in graph.statements)
     if all(a is b for a, b in zip(new, graph.statements, strict=True)):
         return kernel
     return replace(kernel, graph=replace(graph, statements=new))
@@ -72,11 +75,18 @@ def forms_of(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     return {op: tuple(names) for op, names in found.items()}
 
 
-def _approximated(s: Statement, graph: TensorGraph) -> Statement:
-    needs = _Needs(graph)
+def _approximated(s: Statement, kernel: Kernel) -> Statement:
+    needs = _Needs(kernel.graph)
     needs.visit(s.expr, 0.0)
-    expr = _Forms(needs.least, s, graph).of(s.expr)
+    expr = _Forms(needs.least, s, kernel.graph, _nearby(s, kernel)).of(s.expr)
     return s if expr == s.expr else replace(s, expr=expr)
+
+
+def _nearby(s: Statement, kernel: Kernel) -> tuple[Expr, ...]:
+    """What a thread computes in the same iteration: a statement's value, and others in its registers."""
+    own = {b.tensor for b in kernel.buffers if b.scope is Scope.REGISTER}
+    others = [w for w in kernel.graph.statements if w.dims == s.dims and w.target in own]
+    return tuple(e for w in ([s, *others] if s.target in own else [s]) for e in walk(w.expr))
 
 
 @dataclass(slots=True)
@@ -149,6 +159,7 @@ class _Forms:
     least: Mapping[Expr, _Slack]
     statement: Statement
     graph: TensorGraph
+    nearby: tuple[Expr, ...]
 
     def of(self, e: Expr) -> Expr:
         match e:
@@ -167,12 +178,38 @@ class _Forms:
         """The first form that is exact enough of an operation, whose operands have theirs in `new`."""
         for f in OPS[e.op].forms:
             fits = f.prefix != "short" and f.relative <= ROOM and f.absolute <= slack
-            if fits and (math.isinf(f.most) or self._falls(e.args[0])):
-                return self._quotient(new) if e.op == "div" else _named(new, f)
+            made = self._named(new, f) if fits and self._suits(e.args[0], f) else None
+            if made is not None:
+                return made
         return new
 
-    def _falls(self, e: Expr) -> bool:
-        return is_never_positive(e, self.statement, self.graph)
+    def _named(self, e: Apply, form: Form) -> Expr | None:
+        """An operation in a form, if there is what the form takes besides; a constant factor of an operand
+        goes into coefficients."""
+        if e.op == "div":
+            return self._quotient(e)
+        name, (x, by) = f"{form.prefix}_{e.op}", _scaled(e.args[0])
+        if form.beside:
+            known = self._at_square(e.args[0], form.beside)
+            return known and replace(e, op=name, args=(x, by, known))
+        if form.prefix == "near" and by.value != 1 and e.op in SCALED_NEAR:
+            return replace(e, op=SCALED_NEAR[e.op], args=(x, by))
+        return replace(e, op=name)
+
+    def _at_square(self, x: Expr, op: str) -> Expr | None:
+        """A function of -x^2 that is computed nearby."""
+        k, own = factors(x)
+        for e in self.nearby:
+            if not isinstance(e, Apply) or FORMS.get(e.op, (e.op,))[0] != op:
+                continue
+            c, others = factors(e.args[0])
+            alike = c < 0 and math.isclose(math.sqrt(-c), abs(k), rel_tol=2.0**-20)
+            if alike and Counter(others) == Counter(own + own):
+                return e if e.op in FORMS else replace(e, op=f"fast_{op}")
+        return None
+
+    def _suits(self, operand: Expr, form: Form) -> bool:
+        return math.isinf(form.most) or is_never_positive(operand, self.statement, self.graph)
 
     def _quotient(self, e: Apply) -> Expr:
         """a / b: a product with 1 / b where b is a constant or a is at most 1, so that denormals do not
@@ -191,15 +228,15 @@ class _Forms:
         return replace(e, op=ALIKE_DIV)
 
 
-def _named(e: Apply, form: Form) -> Expr:
-    """A function in a form; a constant factor of its operand goes into its coefficients."""
-    match e.args:
-        case (Apply("mul", (x, Const(k) as by)),) | (Apply("mul", (Const(k) as by, x)),):
-            if form.prefix == "near" and e.op in SCALED_NEAR and 1 / _SCALE <= abs(k) <= _SCALE:
-                return replace(e, op=SCALED_NEAR[e.op], args=(x, by))
+def _scaled(e: Expr) -> tuple[Expr, Const]:
+    """A value as a product with a constant, which coefficients may be multiplied by."""
+    match e:
+        case (Apply("mul", (x, Const(k) as by))) | (Apply("mul", (Const(k) as by, x))):
+            if 1 / _SCALE <= abs(k) <= _SCALE:
+                return x, by
         case _:
             pass
-    return replace(e, op=f"{form.prefix}_{e.op}")
+    return e, Const(1.0, F32)
 
 
 def _constant(e: Expr) -> float | None:

@@ -69,6 +69,8 @@ def signature(name: str) -> tuple[tuple[DType, ...], DType]:
     dtype = BY_NAME[t]
     if op == "select":
         return (BOOL, dtype, dtype), dtype
+    if op == "joint_erf":
+        return (dtype,) * 3, dtype
     if op in ("power", "power_half"):
         return (dtype, I32), dtype
     return (dtype,) * (2 if op in BINARY else 1), BOOL if op == "isnan" else dtype

@@ -49,6 +49,16 @@ TAKEN = {
         {"scaled_near_erf", "scaled_near_tanh"},
     ),
     "with a large factor": ("y[t, h] = 1.0 + erf(x[t, h] * 1e5)", {"near_erf"}),
+    "of one argument": (
+        """c1[t, h] = 0.5 * (1.0 + erf(x[t, h] * 0.7071067811865476))
+      p[t, h] = exp(-0.5 * x[t, h] * x[t, h])
+      y[t, h] = g[h] * (c1[t, h] + x[t, h] * p[t, h])""",
+        {"joint_erf", "fast_exp"},
+    ),
+    "of another": (
+        "y[t, h] = (1.0 + erf(x[t, h] * 0.5)) * exp(-0.5 * x[t, h] * x[t, h])",
+        {"scaled_near_erf", "fast_exp"},
+    ),
     "chosen": (
         "y[t, h] = 1.0 + (erf(x[t, h]) if x[t, h] > 0.0 else tanh(x[t, h]))",
         {"near_erf", "near_tanh"},
@@ -152,7 +162,7 @@ EVERY = """
 op f(x: {0}[N], z: {0}[N]) -> (
   r0: {0}[N], r1: {0}[N], r2: {0}[N], r3: {0}[N], r4: {0}[N], r5: {0}[N], r6: {0}[N], r7: {0}[N], r8: {0}[N],
   r9: {0}[N], r10: {0}[N], r11: {0}[N], r12: {0}[N], r13: {0}[N], r14: {0}[N], r15: {0}, r16: {0}[N],
-  r17: {0}[N], r18: {0}[N]
+  r17: {0}[N], r18: {0}[N], r19: {0}[N]
 ) {{
   r0[n] = exp(x[n])
   r1[n] = log(x[n])
@@ -171,6 +181,7 @@ op f(x: {0}[N], z: {0}[N]) -> (
   m = max[k](z[k] if z[k] < 88.0 else 0.0)
   r14[n] = exp(min(x[n], m) - m) / sum[k](exp(min(x[k], m) - m))
   r17[n] = max(x[n], 0.0) + log(1.0 + exp(-abs(x[n])))
+  r19[n] = (1.0 - erf(z[n] * 0.5)) + z[n] * exp(-0.25 * z[n] * z[n])
   r18[n] = exp(-0.5 * z[n] * z[n])
   r15 = log(sum[k](exp(min(x[k], 3.0))))
   r16[n] = x[n] / m
