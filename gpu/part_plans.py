@@ -63,7 +63,10 @@ def run(item: str, job: Job) -> Mapping[str, Any]:
     rows: list[dict[str, Any]] = []
     forms: set[str] = set()
     for name, variant in variants(item, job).items():
-        about = known.get(f"{item}{BETWEEN}{name}") or made(base, variant)
+        about = known.get(f"{item}{BETWEEN}{name}")
+        if about is None and known:  # there was no time to compile it ahead, and there is none now
+            continue
+        about = made(base, variant) if about is None else about
         about = about if isinstance(about, dict) else {"error": about}
         if about.get("form", name) in forms:
             continue
@@ -72,6 +75,8 @@ def run(item: str, job: Job) -> Mapping[str, Any]:
         rows.append(row | ({"note": about["error"]} if "error" in about else {"projected": about["seconds"]}))
     if job.target != "cuda":
         return {"status": "skipped", "message": "there is no device to time plans on", "rows": rows}
+    if not rows:
+        return {"status": "skipped", "message": "there was no time to compile plans"}
     trials = GpuTrials(SEEN)
     flush, given = base.options.denormals == "flush", [r.as_json() for r in recipes(base.graph, base.sizes)]
     trials.do_prepare(given, str(Cache.open_default().root), flush, 1)

@@ -23,21 +23,21 @@ from gpu.job import Job
 class Limits:
     """usual_s: an item is begun only with so much time left.  most_s: then it is stopped.  weight: what the
     part gets of the time, beside those that come after it.  parallel: may several items run at a time?
-    ahead: are its items compiled before?"""
+    ahead: what compiling the items before may take of the part's time."""
 
     usual_s: float
     most_s: float
     weight: float
     parallel: bool = False
-    ahead: bool = False
+    ahead: float = 0.0
 
 
 _LIMITS = {
-    "bench": Limits(4, 150, 5, ahead=True),
+    "bench": Limits(4, 150, 5, ahead=0.35),
     "calls": Limits(5, 60, 0.5),
     "tests": Limits(10, 240, 2, parallel=True),
     "reference": Limits(10, 120, 3, parallel=True),
-    "plans": Limits(4, 60, 4, ahead=True),
+    "plans": Limits(4, 60, 4, ahead=0.5),
     "sanitize": Limits(20, 180, 2),
 }
 NAMES = tuple(_LIMITS)

@@ -7,13 +7,16 @@ when time is up is left without a result: the next run does it again.
 from __future__ import annotations
 
 import json
+import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,6 @@ from gpu.record import Record
 
 GRACE_S = 10.0
 """What an item in progress may take beyond the deadline before it is stopped."""
-AHEAD = 0.35
-"""Of a part's time, what compiling ahead may take."""
 LOGS = ROOT / "build" / "gpu-logs"
 
 
@@ -57,6 +58,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment(setting.search) | job.variables,
+                start_new_session=True,
             )
 
     def ask(self, item: str, timeout_s: float) -> dict[str, Any] | None:
@@ -78,11 +80,11 @@ class Worker:
         return found
 
     def end(self) -> int:
-        """Stop the process; its exit status."""
+        """Stop the process, with all that it started; its exit status."""
         if self._process.stdin:
             self._process.stdin.close()
-        if self._process.poll() is None:
-            self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
     def last_words(self) -> str:
@@ -100,7 +102,9 @@ def run_part(part: str, items: Sequence[str], job: Job, setting: Setting, record
     """Do the items; results go into the record, a line each to the terminal."""
     waiting, bounds = deque(record.plan(part, items)), limits(part)
     if bounds.ahead and len(waiting) > 1:
-        variables, limit_s = environment(setting.search) | job.variables, AHEAD * setting.left
+        # Each process compiles alone: there are as many as cores.
+        variables = environment(setting.search) | job.variables | {"POLYFUSE_JOBS": "1"}
+        limit_s = bounds.ahead * setting.left
         found = compile_ahead(part, list(waiting), job, variables, log_file(f"{part}-ahead"), limit_s)
         print(f"{part}: {len(found)} compilations made ahead", flush=True)
     count = min(job.workers if bounds.parallel else 1, len(waiting))

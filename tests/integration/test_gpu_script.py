@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import gpu_stand_ins
 import numpy as np
 import pytest
 
@@ -24,20 +25,22 @@ from benchmarks.gpu_arrays import POOL, Pool  # noqa: E402
 from benchmarks.gpu_cases import cases, compile_case, small_calls  # noqa: E402
 from benchmarks.gpu_limits import BARS, by_distance, earlier  # noqa: E402
 from benchmarks.gpu_results import saved  # noqa: E402
-from gpu import pack, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
+from gpu import pack, part_plans, part_sanitize, part_tests, pycuda_wheel  # noqa: E402
 from gpu.__main__ import LATE, main  # noqa: E402
 from gpu.__main__ import PEERS as OFFERED  # noqa: E402
 from gpu.bench_report import summary  # noqa: E402
 from gpu.install import InstallError, chosen, environment, install, missing, verify  # noqa: E402
 from gpu.job import Job  # noqa: E402
+from gpu.parts import NAMES, share  # noqa: E402
 from gpu.record import RESULTS, TABLE, Record  # noqa: E402
 from gpu.report import page  # noqa: E402
 from gpu.run import Setting, merged, run_part, split  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POLYFUSE_VERIFY", "0")
+    monkeypatch.setattr("gpu.run.LOGS", tmp_path / "logs")
 
 
 # --- the run ------------------------------------------------------------------------------------------
@@ -258,6 +261,40 @@ def test_tests_of_the_cuda_code_are_found() -> None:
     found = part_tests.items(Job("cuda", quick=False))
     assert {"tests/gpu/test_on_device.py", "tests/unit/runtime/test_cuda_driver.py"} <= set(found)
     assert "tests/unit/codegen/test_cuda_golden.py" in found
+
+
+def test_plans_of_a_case_are_compiled_compared_and_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path))
+    gpu_stand_ins.use(monkeypatch)
+    job = Job("cuda", quick=True, scratch=str(tmp_path))
+    item = "ln_bwd 5x7 f32"
+    units = part_plans.units([item], job)
+    assert units[0] == f"{item} | as the model has it" and f"{item} | kernels apart" in units
+    few = [units[0], f"{item} | kernels apart", f"{item} | single elements"]
+    ahead = job.ahead("plans")
+    assert ahead is not None
+    ahead.write_text(json.dumps({u: part_plans.compile_item(u, job) for u in few}))
+    found = part_plans.run(item, job)
+    assert found["status"] == "ok", found
+    assert [r["plan"] for r in found["rows"]] == ["as the model has it", "kernels apart"], (
+        "others have that code"
+    )
+    assert all(r["ms"] > 0 and r["projected"] > 0 and r["described"] for r in found["rows"])
+    text = page({"about": {"target": "cuda"}, "parts": {"plans": {"total": 1, "items": {item: dict(found)}}}})
+    assert f"| {item} | 2 |" in text
+
+
+def test_what_a_call_takes_of_the_host_is_told() -> None:
+    item = {"status": "ok", "us": {"torch": {"plain": 7.94, "bound": 2.5}, "jax": {"plain": 9.0}}}
+    text = page({"about": {}, "parts": {"calls": {"total": 1, "items": {"add": item}}}})
+    assert "| add | torch | 7.9 | 2.5 |" in text and "| add | jax | 9.0 |  |" in text
+
+
+def test_a_part_has_its_share_of_what_is_left() -> None:
+    assert share("plans", ["plans"]) == 1.0
+    assert share("bench", NAMES) < share("bench", ["bench", "calls"]) < 1.0
 
 
 def test_outputs_of_the_memory_checker() -> None:

@@ -188,7 +188,9 @@ class CudaExecutable:
             captured = not job.on_host and any(g.blocks for g in self.grids.grids)
             if captured:
                 graph.capture(partial(_repeated, job, together))
-        work, count = (graph.launch, together) if captured else (job.run, 1)
+                job.graph = graph
+        # The job has the workspace that the graph's launches use.
+        work, count = (partial(_replayed, job), together) if captured else (job.run, 1)
 
         def shortest(turns: int) -> float:
             with self.driver.current():
@@ -219,3 +221,8 @@ class CudaExecutable:
 def _repeated(job: Job, count: int) -> None:
     for _ in range(count):
         job.steps()
+
+
+def _replayed(job: Job) -> None:
+    assert job.graph is not None
+    job.graph.launch()
