@@ -43,6 +43,7 @@ class EmulatingDriver(RecordingDriver):
         super().__init__(self._emulate, resident=1024, **options)
         self._sources: dict[int, str] = {}
         self._functions: dict[int, str] = {}
+        self._graphs: dict[int, str] = {}
         self._launched = ""
 
     def load(self, cubin: bytes) -> int:
@@ -67,6 +68,15 @@ class EmulatingDriver(RecordingDriver):
     ) -> None:
         self._launched = self._functions[function.handle]
         super().launch(function, grid, block, shared, parameters, stream, cooperative)
+
+    def end_capture(self, stream: int) -> int:
+        graph = super().end_capture(stream)
+        self._graphs[graph] = self._launched
+        return graph
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        self._launched = self._graphs[graph]
+        super().launch_graph(graph, stream)
 
     def _emulate(self, record: LaunchRecord) -> None:
         engine = Engine.get()

@@ -269,7 +269,7 @@ def test_plans_of_a_case_are_compiled_compared_and_timed(
     monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path))
     gpu_stand_ins.use(monkeypatch)
     job = Job("cuda", quick=True, scratch=str(tmp_path))
-    item = "ln_bwd 5x7 f32"
+    item = "softmax 5x7 bf16"
     units = part_plans.units([item], job)
     assert units[0] == f"{item} | as the model has it" and f"{item} | kernels apart" in units
     few = [units[0], f"{item} | kernels apart", f"{item} | single elements"]
