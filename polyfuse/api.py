@@ -307,7 +307,7 @@ def compile(
     partition  a name for a choice of both: "connect" (along large tensors, as if it is not given), "rules"
               (Apollo's micro-graphs in layer I), "search" (the patterns that the cost model likes best)
     options   an Options object; or give its fields as keywords: ``checked=True``, ``denormals="keep"``,
-              ``tune="measure"`` (the fastest of several variants of the CPU code, not the model's choice)
+              ``tune="measure"`` (the fastest of several variants of the code, not the model's choice)
 
     Nothing is compiled before the first call; each combination of dtypes, shapes and layouts is
     compiled once.

@@ -114,9 +114,8 @@ def explain(
     operator = files.open_operator(file, op)
     if settings.tune_of(tune, made_for) == "measure" and first is None:
         case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
-        screen.show(
-            run.compiled(operator, "cpu", applied, Options(tune="measure"), cut).explain(**case.inputs)
-        )
+        on, options = made_for if made_for == "cuda" else "cpu", Options(tune="measure", device=device)
+        screen.show(run.compiled(operator, on, applied, options, cut).explain(**case.inputs))
         return
     choice = settings.choice(operator, size, dtype, rank)
     graph = operator.graph(choice.dtypes, choice.ranks)

@@ -56,7 +56,7 @@ Tune = Annotated[
     str,
     typer.Option(
         metavar="HOW",
-        help="Among variants of CPU code: model (the cost model's choice) or measure (the fastest one).",
+        help="Among variants of the code: model (the cost model's choice) or measure (the fastest one).",
     ),
 ]
 Library = Annotated[
@@ -178,13 +178,13 @@ def partition_of(text: str, layers: tuple[str, ...]) -> str:
 
 
 def tune_of(text: str, target: str) -> str:
-    """How variants are chosen; only those of CPU code are measured."""
+    """How variants are chosen; those of code for a CPU or a GPU can be measured."""
     from polyfuse.cli.compiler import TUNE
 
     if text not in TUNE:
         raise typer.BadParameter(f"there is no way '{text}' to tune; there are {', '.join(TUNE)}")
-    if text == "measure" and target not in ("auto", "cpu"):
-        raise typer.BadParameter("--tune measure is for --target cpu")
+    if text == "measure" and target not in ("auto", "cpu", "cuda"):
+        raise typer.BadParameter("--tune measure is for --target cpu or cuda")
     return text
 
 

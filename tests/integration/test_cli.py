@@ -500,7 +500,7 @@ def test_stdlib() -> None:
         (("explain", "norm.pf", "--device", "H200"), "--device is for kernels of a GPU"),
         (("run", "norm.pf", "--op", "nothing"), "PF411"),
         (("run", "norm.pf", "--tune", "guess"), "no way 'guess' to tune; there are model, measure"),
-        (("explain", "norm.pf", "--tune", "measure", "--target", "emulate"), "is for --target cpu"),
+        (("explain", "norm.pf", "--tune", "measure", "--target", "emulate"), "is for --target cpu or cuda"),
         (("run", "norm.pf", "--partition", "luck"), "no partition 'luck'; there are connect, rules, search"),
         (("run", "norm.pf", "--partition", "rules", "--layers", "stitch"), "--layers must name loop"),
         (("explain", "norm.pf", "a", "b", "--partition", "search"), "--partition connect or rules"),
