@@ -24,6 +24,7 @@ STRUCTURAL = {
     "cpu.workarounds": {"LEAST_BYTES"},
     "cuda.emit": {"MOST_CALLED", "MOST_DECLARED", "MOST_UNROLLED"},
     "cuda.index_width": {"LIMIT"},
+    "cuda.interleaved": {"ACCESS_BYTES", "MOST_BYTES", "MOST_STEPS"},
     "cuda.multi_kernel": {"MOST_COMMON", "MOST_PASSED", "SHARED_ALIGNMENT", "SHARED_PER_SM"},
     "cuda.spmd": {"WARP"},
     "cuda.vectorize": {"MOST_ROWS", "VECTOR_BYTES"},
