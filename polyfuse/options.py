@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from polyfuse.diagnostics import ArgumentError, ToolchainError
+from polyfuse.gpu_plan import GpuPlan
 from polyfuse.support.progress import Report
 
 Denormals = Literal["flush", "keep"]
@@ -165,6 +166,8 @@ class Options:
     math: "auto" computes functions as exactly as the results need, with approximate instructions of a GPU;
     "precise" as exactly as the target can.
 
+    plan: fields of the plans of a GPU's kernels that are decided by hand (`GpuPlan`).
+
     device: the GPU that kernels are made for, by name ("H200") or architecture ("sm_90"); None means the
     machine's, or an H200.  seed, resident: of the emulator: the random order of threads, and how many
     blocks its device holds at once (None: all).
@@ -198,6 +201,7 @@ class Options:
     library: Library = "auto"
     disable: tuple[str, ...] = field(default_factory=disabled_from_environment)
     math: Math = field(default_factory=math_from_environment)
+    plan: GpuPlan | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -215,6 +219,8 @@ class Options:
             raise _unfit("threads", self.threads, f"a whole number from 1 to {MOST_THREADS}, or None")
         if self.resident is not None and (type(self.resident) is not int or self.resident < 1):
             raise _unfit("resident", self.resident, "a whole number from 1 on, or None")
+        if not (self.plan is None or isinstance(self.plan, GpuPlan)):
+            raise _unfit("plan", self.plan, "a GpuPlan, or None")
         if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             raise _unfit("progress", self.progress, "True, False, a function or None")
         if not (isinstance(self.disable, tuple | list) and all(isinstance(n, str) for n in self.disable)):

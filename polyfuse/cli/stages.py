@@ -120,7 +120,7 @@ def _late(kernels: Kernels, stage: str) -> str:
         case "schemes":
             return "\n".join([str(kernels.schemes()), *(f"dominant {d}" for d in kernels.dominants())])
         case "plan":
-            return str(kernels.code().plan)
+            return "\n".join([*kernels.plans(), str(kernels.code().plan)])
         case "loops":
             return loops_text(kernels.ir, kernels.target in ON_GPU)
         case "ptx":

@@ -36,6 +36,7 @@ from polyfuse.interop.torch_tensors import is_torch, write_tensors
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.kernel import Kernel, KernelGraph, Scope
 from polyfuse.ir.tensor_graph import Role, TensorGraph, statement_reads
+from polyfuse.layers.mapping.gpu_plan import plans_of
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching import schemes
 from polyfuse.layers.stitching import schemes as dominants
@@ -176,10 +177,15 @@ class Kernels:
         """Every decision so far, one a line, and where what goes from one statement to another is kept."""
         return "\n".join([*map(str, self._told()), *(f"+ scheme {e}" for e in self.schemes().edges)])
 
+    def plans(self) -> list[str]:
+        """Of kernels on a GPU: what would be decided by hand of each (`GpuPlan`); of a CPU nothing."""
+        named = (p for k in self.kernels for p in plans_of(k)) if self.target in ON_GPU else ()
+        return [f"{name}: {plan}" for name, plan in named]
+
     def _told(self) -> tuple[Decision, ...]:
         """Decisions as the code of a CPU has them, where it can be printed."""
         code = None if self.ir.graph.sizes else self.code()
-        return told(self.decisions, code) if code is not None else self.decisions
+        return told(self.decisions, code, self.ir) if code is not None else self.decisions
 
     def schemes(self) -> schemes.Schemes:
         """What goes from one statement to another, how, and why; `print` shows a table."""

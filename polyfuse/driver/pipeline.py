@@ -208,6 +208,11 @@ class Compilation:
     halvings: int = 0
     mapping: tuple[tuple[str, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        plan, stitching = self.options.plan, self.stitching
+        if plan and plan.barriers is not None and stitching and stitching.barriers is None:
+            object.__setattr__(self, "stitching", replace(stitching, barriers=plan.barriers))
+
     @cached_property
     def machine(self) -> Target:
         """What kernels are mapped for."""
@@ -430,7 +435,7 @@ def planned(
     if kept is not None:
         return None, *kept
     made, code = _without_spills(step, compilation)
-    decisions = told(made.decisions, code)
+    decisions = told(made.decisions, code, made.kernels)
     if key:
         keep_plan(key, code, decisions, compilation.graph.name)
     return made, code, decisions

@@ -29,8 +29,10 @@ from polyfuse.cost.projection import Rates, table_rates
 from polyfuse.decisions import Decision
 from polyfuse.diagnostics import ArgumentError, DeviceError, PolyfuseWarning, ToolchainError
 from polyfuse.ir.cpu_core import AVX2, Core, CpuKnobs
+from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.layers.graph.pipeline import GRAPH_PASSES, GraphPass
+from polyfuse.layers.mapping.gpu_plan import plans_of
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.pool import default_threads
@@ -260,7 +262,8 @@ def mapped_for(
     `fields` of it are set by hand."""
     if target not in ON_GPU:
         return CpuTarget(options.threads or default_threads())
-    d, by_hand = chip(options, target), dict[str, Any](fields)
+    wished = options.plan.mapped() if options.plan is not None else ()
+    d, by_hand = chip(options, target), dict[str, Any]((*wished, *fields))
     found = GpuTarget(
         sms=d.sms,
         longest=d.sm.max_threads_per_block,
@@ -320,8 +323,12 @@ def is_on_gpu(machine: Machine) -> bool:
     return isinstance(machine, CudaExecutable)
 
 
-def told(decisions: Sequence[Decision], code: CpuCode | CudaCode) -> tuple[Decision, ...]:
-    """Decisions as the code has them, and the passes over loops that acted."""
+def told(
+    decisions: Sequence[Decision], code: CpuCode | CudaCode, kernels: KernelGraph
+) -> tuple[Decision, ...]:
+    """Decisions as the code has them, the passes over loops that acted, and the plans of a GPU's kernels."""
     if isinstance(code, CpuCode):
         return as_printed(decisions, code.made, cpu_passes.PIPELINES)
-    return (*decisions, *of_forms(code.made), *of_passes(code.made, gpu_passes.PIPELINES))
+    named = (p for k in kernels.kernels if k.library is None for p in plans_of(k))
+    plans = (Decision("plan", name, True, str(plan)) for name, plan in named)
+    return (*decisions, *plans, *of_forms(code.made), *of_passes(code.made, gpu_passes.PIPELINES))

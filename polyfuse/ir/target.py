@@ -68,8 +68,8 @@ class GpuTarget:
     sms: multiprocessors.  threads: of a block, for points and packed rows; longest: of a block that has
     one row.  shared_bytes: of a block; shared_per_sm: of a multiprocessor, with `shared_reserved` for each
     of its blocks.  row_threads, vector and unroll force the threads along a row (any number), the elements
-    of a vector, and how many vectors a thread takes together at most; block_rows: rows of a block, where
-    several fit one; resident: do blocks that are resident take short rows in turn?  parallel: reductions with
+    of a vector, and how many vectors a thread takes together at most; these and block_rows, resident, keep,
+    columns, chunks and stores are wishes (`gpu_plan.GpuPlan`).  parallel: reductions with
     fewer instances are not split over blocks; least: instances that a block of a split reduction has at
     least.
     resident_threads, registers: of a multiprocessor.  bandwidth: bytes per second; launch_s, drain_s: what
@@ -90,6 +90,10 @@ class GpuTarget:
     unroll: int | None = None
     block_rows: int | None = None
     resident: bool | None = None
+    keep: str | None = None
+    columns: str | None = None
+    chunks: int | None = None
+    stores: str | None = None
     parallel: int = 32 * 1024
     least: int = 4 * 1024
     resident_threads: int = 2048

@@ -189,7 +189,7 @@ class Maker:
             return None
         assert isinstance(code, CpuCode)
         made = self._lowered[same]
-        keep_plan(compilation.key, code, told(made.decisions, code), compilation.graph.name)
+        keep_plan(compilation.key, code, told(made.decisions, code, made.kernels), compilation.graph.name)
         seconds = project(made.kernels, self.machine, compilation.knobs, self.rates).seconds
         return Candidate(variant, compilation, code, seconds)
 

@@ -10,7 +10,7 @@ import pytest
 from pace import pace
 from package_sources import ROOT, Import, Module, imports, modules
 
-LOW = {"source", "diagnostics", "options", "decisions", "support.processes"}
+LOW = {"source", "diagnostics", "options", "gpu_plan", "decisions", "support.processes"}
 EVERYTHING = {"*"}
 # What every pass of code generation may use.
 OF_LOOPS = {
@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "source": set(),
     "ir.dtypes": set(),
     "diagnostics": {"source"},
-    "options": {"source", "diagnostics", "support.progress"},
+    "gpu_plan": {"diagnostics", "source"},
+    "options": {"source", "diagnostics", "gpu_plan", "support.progress"},
     "decisions": {"source", "diagnostics"},
     "support": LOW,
     "support.progress": set(),

@@ -482,7 +482,9 @@ class CudaPrinter(Printer):
                 return [f"{indent}const auto {scalar_name(name)} = pf_load<{count}>({where});"]
             case VectorStore(buffer, indices, name, count):
                 where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
-                return [f"{indent}pf_store<{count}>({where}, {scalar_name(name)});"]
+                home = self.places.kernel.find(buffer)
+                store = "pf_store_once" if home is not None and home.past else "pf_store"
+                return [f"{indent}{store}<{count}>({where}, {scalar_name(name)});"]
 
     def atomic(self, node: Update, indent: str) -> list[str]:
         place = self.places.element(self, node.buffer, node.indices)

@@ -85,6 +85,16 @@ template <int N, class T> PF_INLINE void pf_store(T* to, pf_i64 index, const pf_
   *(words*)(to + index) = __builtin_bit_cast(words, value);
 }
 
+// The same for what nothing reads again: it leaves L2 before all else.
+template <int N, class T> PF_INLINE void pf_store_once(T* to, pf_i64 index, const pf_vec<T, N>& value) {
+  typedef typename pf_words<N * sizeof(T), sizeof(T)>::type words;
+  if constexpr (sizeof(words) == 16) {
+    __stcs((uint4*)(to + index), __builtin_bit_cast(uint4, value));
+  } else {
+    *(words*)(to + index) = __builtin_bit_cast(words, value);
+  }
+}
+
 // Every block of the grid waits here; all of them must be resident. Tickets only ever grow: a block that
 // drew number t waits until all of its round have arrived, which is when the count reaches the next multiple
 // of the number of blocks. The second word is not used.

@@ -438,6 +438,8 @@ def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTa
     loops = [c for c in children if isinstance(c, Band) and has_band(c.child)]
     if len(loops) != 1 or len(loops[0].members) != 1 or gpu.row_threads not in (None, WARP):
         return None
+    if gpu.columns == "blocks":
+        return None
     (rows,) = loops
     step, names = rows.members[0], statements(rows)
     sums = racing(graph, step, names)
@@ -665,7 +667,7 @@ def _chunks(
         return None
     each = max(1, volume(graph, names) // max(1, len(span)))
     least = ceil(gpu.least, each)  # a block must have some work
-    wanted = ceil(blocks * gpu.sms, max(1, rows))
+    wanted = ceil((gpu.chunks or blocks) * gpu.sms, max(1, rows))
     chunk = ceil(max(least, shortest, ceil(len(span), wanted)), unit) * unit
     chunks = ceil(len(span), chunk)
     return _Split(loop, reductions, chunk, chunks, span.start) if chunks > 1 else None

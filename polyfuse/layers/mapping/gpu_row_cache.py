@@ -110,8 +110,13 @@ def cache_rows(
         first, others = row.first.name, tuple(row.readers)
         mine_kept = kept_row(row.tensor, size, (dtype, mine), nest.tree, (first,), others)
         mine_shared = need(row.tensor, length * nest.threads[1], dtype.bytes, row.readers, at)
-        in_shared = total([*needs, mine_shared]) <= free
-        in_threads = rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL
+        if gpu.keep == "again":
+            decisions.append(Decision("cache row", str(row), False, "the plan says that it is read again"))
+            continue
+        in_shared = total([*needs, mine_shared]) <= free and gpu.keep != "registers"
+        in_threads = (
+            not (in_shared and gpu.keep == "shared") and rounds <= MOST_ROUNDS and mine <= LARGEST_LOCAL
+        )
         # Where a row can be in shared memory, registers are left to temporaries first.
         in_threads &= total([*kept, mine_kept, *(wanted if in_shared else ())]) <= most
         if in_threads:

@@ -270,6 +270,15 @@ def non_temporal_stores(
     return replace(kernels, kernels=tuple(_with_streams(k, frozenset(found)) for k in kernels.kernels))
 
 
+def streaming_stores(kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph:
+    """The kernels of a GPU with the hint that results which nothing reads again leave caches first."""
+    found = _results(kernels)
+    if found:
+        why = "nothing reads them again: they leave L2 first, as the plan says"
+        decisions.append(Decision("stream", ", ".join(found), True, why))
+    return replace(kernels, kernels=tuple(_with_streams(k, frozenset(found)) for k in kernels.kernels))
+
+
 def _with_streams(k: Kernel, names: frozenset[str]) -> Kernel:
     buffers = tuple(replace(b, past=True) if b.tensor in names else b for b in k.buffers)
     return replace(k, buffers=buffers)

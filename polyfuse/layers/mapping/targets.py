@@ -27,7 +27,7 @@ from polyfuse.layers.mapping.gpu_row_alignment import align_rows
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
 from polyfuse.layers.mapping.gpu_storage import GpuStorage
 from polyfuse.layers.mapping.loop_alignment import align_loops
-from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines
+from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines, streaming_stores
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
 from polyfuse.layers.stitching.grid_barriers import join_kernels, join_regions, persistent_blocks
@@ -165,7 +165,7 @@ class GpuMapping:
         return GpuStorage(graph, part, tree, nest, self.gpu.shared_bytes, decisions, self.gpu.halvings)
 
     def hinted(self, kernels: KernelGraph, decisions: list[Decision]) -> KernelGraph:
-        return kernels
+        return streaming_stores(kernels, decisions) if self.gpu.stores == "streaming" else kernels
 
     def joined(self, kernels: KernelGraph, barriers: bool | None, decisions: list[Decision]) -> KernelGraph:
         """Also those of small groups of rows, on persistent blocks."""

@@ -66,6 +66,11 @@ PF_EMU_INLINE inline void pf_store(const pf_emu_memory<T>& memory, pf_emu_i64 in
   for (int k = 0; k < N; ++k) to[k] = value[k];
 }
 
+template <int N, class T>
+PF_EMU_INLINE inline void pf_store_once(const pf_emu_memory<T>& memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
+  pf_store<N>(memory, index, value);
+}
+
 #define PF_IN(T) const pf_emu_read_only<T>
 #define PF_OUT(T) const pf_emu_memory<T>
 template <class T>
@@ -95,6 +100,11 @@ inline pf_vec<T, N> pf_load(const T* memory, pf_emu_i64 index) {
 template <int N, class T>
 inline void pf_store(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
   for (int k = 0; k < N; ++k) memory[index + k] = value[k];
+}
+
+template <int N, class T>
+inline void pf_store_once(T* memory, pf_emu_i64 index, const pf_vec<T, N>& value) {
+  pf_store<N>(memory, index, value);
 }
 
 #define PF_IN(T) const T* const
