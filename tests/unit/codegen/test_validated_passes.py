@@ -141,6 +141,9 @@ KEPT = """op f(x: bool[64, 64], t: f32[64, 64], w: f32[64, 64]) -> (r: f32[64]) 
   a[i] = any[k in 0..64](x[k, i + k - 2] if 0 <= i + k - 2 < 64 else true) for i in 0..64
   r[i] = (t[i, i] + w[i, (i + 3) % 64]) if a[i] else (t[i + 2, i] if 0 <= i + 2 < 64 else 1.0)
 }"""
+EXCHANGED = """op f(x: f32[A, C], z: f32[A, B, C]) -> (y: f32[B, A, C]) {
+  y[b, a, c] = x[a, c] + z[a, b, c]
+}"""
 
 # A program for each pass, and its sizes.
 PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
@@ -185,7 +188,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
     "unroll-and-jam:batched-loops": (LOSS, {"T": 37, "H": 19}),
     "unroll-and-jam:interleaved-rows": (SOFTMAX, {"T": 65, "H": 130}),
     "invariant-motion:conversions": (HALF_NORM, {"T": 33, "H": 65}),
-    "invariant-motion:task-columns": (SCALED, {"N": 1001, "C": 33}),
+    "invariant-motion:function-columns": (SCALED, {"N": 1001, "C": 33}),
     "software-pipelining": (NORM, {"T": 33, "H": 500}),
     "unroll-and-jam:overlapping-windows": (FILTER, {"N": 2, "H": 6, "W": 17, "C": 19}),
     "unroll-and-jam:strip-accumulators": (ADDED, {"T": 7, "C": 100}),
@@ -196,6 +199,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, int]]] = {
     "loop-distribution:short-reductions": (FOLDS, {"N": 300, "C": 3}),
     "keep-loops": (KEPT, {}),
     "unroll-short-loops": (WRITTEN, {"N": 77, "C": 3}),
+    "run-loops": (EXCHANGED, {"A": 19, "B": 57, "C": 33}),
     "declare-arrays": (SUMS, {"B": 101, "T": 101}),
 }
 # Those of a machine other than that of all others.
