@@ -31,7 +31,8 @@
 typedef int CUresult, CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long cuuint64_t;
-typedef int CUdevice_attribute, CUpointer_attribute, CUfunction_attribute, CUstreamCaptureMode;
+typedef int CUdevice_attribute, CUpointer_attribute, CUfunction_attribute, CUstreamCaptureMode,
+    CUstreamCaptureStatus;
 typedef struct CUctx_st* CUcontext;
 typedef struct CUmod_st* CUmodule;
 typedef struct CUfunc_st* CUfunction;
@@ -434,6 +435,11 @@ API CUresult cuEventElapsedTime(float* ms, CUevent a, CUevent b) {
   return result(0);
 }
 API CUresult cuEventElapsedTime_v2(float* ms, CUevent a, CUevent b) { return cuEventElapsedTime(ms, a, b); }
+API CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* status) {
+  BEGIN("cuStreamIsCapturing"); NEEDS_CONTEXT;
+  *status = static_cast<CUstreamCaptureStatus>(resolve(s)->capturing != nullptr);
+  return result(0);
+}
 API CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode) {
   BEGIN("cuStreamBeginCapture"); NEEDS_CONTEXT;
   if (!streams.count(s)) return result(900);

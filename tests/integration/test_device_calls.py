@@ -17,7 +17,8 @@ import pytest
 from gpu_stand_ins import EmulatingDriver, Tensor, Torch, on_device, tensor, use
 
 import polyfuse as pf
-from polyfuse.diagnostics import ArgumentError, DeviceMemoryError
+from polyfuse.codegen.cuda import multi_kernel
+from polyfuse.diagnostics import ArgumentError, DeviceError, DeviceMemoryError
 from polyfuse.runtime.cuda.driver_api import OUT_OF_MEMORY
 from polyfuse.runtime.cuda.launcher import DeviceLauncher
 from polyfuse.runtime.cuda.results import DeviceArray
@@ -465,6 +466,56 @@ def _kept(driver: EmulatingDriver, shape: tuple[int, ...]) -> Tensor:
             driver, np.zeros(shape, np.uint8 if len(shape) == 1 and shape[0] > 8 else np.float32)
         )
     return _blocks[key]
+
+
+def many(count: int) -> str:
+    """An operator of so many arrays in place, and as many to read."""
+    params = ", ".join(f"inout p{k}: f32[N{k}], g{k}: f32[N{k}]" for k in range(count))
+    body = "\n".join(f"p{k}[i] = p{k}[i] - lr * g{k}[i]" for k in range(count))
+    return f"op many({params}, lr: f32 = 0.5) {{ {body} }}"
+
+
+def test_arguments_in_a_table(driver: EmulatingDriver, torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_kernel, "MOST_PASSED", 8)
+    f = compiled(many(6))
+    given = [tensor(driver, grid(9)) for _ in range(12)]
+    f(*given)
+    (launched,) = f.built(*given).executable.grids.grids  # type: ignore[union-attr]
+    assert launched.table and short(f, *given) is None
+    driver.calls.clear()
+    assert short(f, *given) is None and names(driver) == ["launch"]  # the table is there
+    for k, t in enumerate(given):
+        np.testing.assert_array_equal(t.elements, grid(9) if k % 2 else grid(9) * -0.5)
+    driver.calls.clear()
+    given[2] = tensor(driver, grid(9))
+    assert short(f, *given, 2.0) is None and len(driver.named("copy_in")) == 2  # the tensor, and a new table
+    np.testing.assert_array_equal(given[2].elements, -grid(9))
+    np.testing.assert_array_equal(given[0].elements, grid(9) * -2.5)
+    bound = f.bind(*given, 1.0)
+    driver.calls.clear()
+    assert bound() is None and names(driver) == ["launch"]
+    np.testing.assert_array_equal(given[2].elements, grid(9) * -2)
+
+
+def test_a_table_is_not_captured(
+    driver: EmulatingDriver, torch: Torch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph would read it when it has changed."""
+    monkeypatch.setattr(multi_kernel, "MOST_PASSED", 8)
+    f, given = compiled(many(6)), [tensor(driver, grid(9)) for _ in range(12)]
+    with driver.current():
+        torch.stream = driver.create_stream()
+    f(*given)
+    f(*given)
+    with driver.current():
+        driver.begin_capture(torch.stream)
+    for call in (lambda: short(f, *given), lambda: f(*given)):
+        with pytest.raises(DeviceError, match="cannot be captured") as refused:
+            call()
+        assert refused.value.code == "PF749"
+    with driver.current():
+        driver.end_capture(torch.stream)
+    assert short(f, *given) is None
 
 
 def test_the_current_stream_is_used(driver: EmulatingDriver, torch: Torch) -> None:

@@ -61,6 +61,11 @@ class Job:
         self.graph: Graph | None = None
         self._memory, self._driver, self._buffers = memory, memory.driver, buffers
 
+    @property
+    def cells(self) -> Cells:
+        """The cells of its arguments."""
+        return self._buffers.cells
+
     def run(self) -> None:
         """All of it. The driver's context must be current."""
         for other in self.others:

@@ -240,6 +240,10 @@ class Driver(Protocol):
 
     # graphs
 
+    def capturing(self, stream: int) -> bool:
+        """Is what is queued on a stream recorded, by whomever, instead of done?"""
+        ...
+
     def begin_capture(self, stream: int) -> None: ...
     def end_capture(self, stream: int) -> int:
         """The captured graph, ready to launch."""

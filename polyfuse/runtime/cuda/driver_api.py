@@ -183,6 +183,7 @@ TABLE: dict[str, tuple[str, tuple[Any, ...]]] = {
     "cuEventSynchronize": ("cuEventSynchronize", (_HANDLE,)),
     "cuEventQuery": ("cuEventQuery", (_HANDLE,)),
     "cuEventElapsedTime": ("cuEventElapsedTime", (Out(_FLOAT), _HANDLE, _HANDLE)),
+    "cuStreamIsCapturing": ("cuStreamIsCapturing", (_HANDLE, Out(_INT))),
     "cuStreamBeginCapture": ("cuStreamBeginCapture_v2", (_HANDLE, _INT)),
     "cuStreamEndCapture": ("cuStreamEndCapture", (_HANDLE, Out(_HANDLE))),
     "cuGraphInstantiate": ("cuGraphInstantiateWithFlags", (Out(_HANDLE), _HANDLE, _LONG)),

@@ -252,6 +252,9 @@ class NativeDriver:
     def seconds(self, start: int, end: int) -> float:
         return float(self.functions.cuEventElapsedTime(start, end)) * 1e-3
 
+    def capturing(self, stream: int) -> bool:
+        return bool(self.functions.cuStreamIsCapturing(stream))
+
     def begin_capture(self, stream: int) -> None:
         self.functions.cuStreamBeginCapture(stream, _CAPTURE_THREAD_LOCAL)
 

@@ -290,6 +290,9 @@ class PyCudaDriver:
     def seconds(self, start: int, end: int) -> float:
         return self._native.seconds(start, end)
 
+    def capturing(self, stream: int) -> bool:
+        return self._native.capturing(stream)
+
     def begin_capture(self, stream: int) -> None:
         self._native.begin_capture(stream)
 

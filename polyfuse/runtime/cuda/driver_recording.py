@@ -266,6 +266,9 @@ class RecordingDriver:
         self._note("seconds", start, end)
         return 1e-6
 
+    def capturing(self, stream: int) -> bool:
+        return stream in self._capturing
+
     def begin_capture(self, stream: int) -> None:
         self._note("begin_capture", stream)
         self._capturing[stream] = []

@@ -23,10 +23,11 @@ from polyfuse.runtime.cpu.fast_path import MOST_LAYOUTS, NUMBERS, not_learnt
 from polyfuse.runtime.cpu.launcher import CODES
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.runtime.cuda.call import Job, unusable
-from polyfuse.runtime.cuda.driver import Cells, Parameters
+from polyfuse.runtime.cuda.driver import CELL, Cells, Parameters
 from polyfuse.runtime.cuda.executable import CudaExecutable
-from polyfuse.runtime.cuda.grids import Grid, Grids, Owner
+from polyfuse.runtime.cuda.grids import Grid, Grids, KeptTable, Owner
 from polyfuse.runtime.cuda.launcher import (
+    ArgumentTable,
     ArrayArgument,
     CallLayout,
     Copy,
@@ -41,7 +42,7 @@ from polyfuse.runtime.cuda.launcher import (
     PythonStep,
     Step,
 )
-from polyfuse.runtime.cuda.memory import ALIGNMENT
+from polyfuse.runtime.cuda.memory import ALIGNMENT, Block, DeviceMemory
 
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError, BufferError)
 """What arrays raise that do not say of themselves what others of their family do."""
@@ -113,7 +114,7 @@ def call_layout(
     """A call with these arguments for the launcher, None if it needs more than launches, fills and copies on
     the device."""
     grids = executable.grids
-    if executable.code.checks or any(g.table for g in grids.grids if g.blocks):
+    if executable.code.checks:
         return None
     owners = {o.name: o for o in grids.owners}
     puts = _Puts(grids, len(given) + len(results))
@@ -145,6 +146,13 @@ def call_layout(
         entries=executable.driver.entries(),
         run=partial(_run, executable, steps),
         failed=partial(_failed, executable, steps),
+        tables=[
+            ArgumentTable(
+                g.table, g.table_cell, partial(_bring, KeptTable(), executable.memory, len(g.table))
+            )
+            for g in grids.grids
+            if g.blocks and g.table
+        ],
     )
 
 
@@ -221,6 +229,12 @@ def _launch(executable: CudaExecutable, g: Grid) -> Step:
     function = executable.driver.entry(g.function)
     plan = g.launch
     return KernelLaunch(function, (g.blocks, 1, 1), (x, y, 1), plan.dynamic_bytes, plan.cooperative, g.cells)
+
+
+def _bring(kept: KeptTable, memory: DeviceMemory, count: int, content: int, stream: int) -> Block:
+    """A table with the cells at an address."""
+    with memory.driver.current():
+        return kept.place(memory, ctypes.string_at(content, CELL * count), stream)
 
 
 def _product(grids: Grids, g: Grid, cells: int, stream: int) -> None:
@@ -302,10 +316,12 @@ def bound_call(
             addresses[k] = arrays[name].address
         elif a.cell >= 0:
             cells[a.cell] = int.from_bytes(arrays[name].tobytes(), "little")
+    for t in layout.tables:  # the job has brought them
+        cells[t.cell] = job.cells.memory[t.cell]
     addresses[-1] = 0 if job.workspace is None else job.workspace.address
     looked_at = [a for a in layout.arguments[: len(given)] if isinstance(a, ArrayArgument)]
     return launcher.bind(
-        replace(layout, cells=cells, workspace=None),
+        replace(layout, cells=cells, workspace=None, tables=()),
         addresses,
         job.stream,
         tuple(a.like for a in looked_at),

@@ -271,26 +271,47 @@ def _check_grid(driver: Driver, launch: GridLaunch, function: Function, blocks: 
 # the old one; that goes back to its pool, where work on the same stream comes after them.
 
 
+class KeptTable:
+    """The table of one launch, as it was last uploaded."""
+
+    __slots__ = ("_block", "_content")
+
+    def __init__(self) -> None:
+        self._content = b""
+        self._block: Block | None = None
+
+    def place(self, memory: DeviceMemory, content: bytes, stream: int) -> Block:
+        """Memory that has a content for launches on a stream, which must be queued while it is kept.
+
+        Raises DeviceError PF749 while the stream is captured: the graph would be launched again when the table
+        has changed.
+        """
+        if memory.driver.capturing(stream):
+            raise DeviceError(
+                "a launch with so many arguments that they are passed in a table cannot be captured",
+                hint="call it outside of the graph, or update fewer arrays at once",
+            )
+        if self._block is None or self._block.stream != stream or content != self._content:
+            block = memory.pool.take(len(content), stream)
+            memory.staging.upload(np.frombuffer(content, np.uint8), block.address, stream)
+            self._block, self._content = block, content
+        return self._block
+
+
 class Table:
     """The table of one launch, for one set of cells."""
 
-    __slots__ = ("_block", "_cell", "_cells", "_content", "_places", "_view", "changes")
+    __slots__ = ("_cell", "_cells", "_kept", "_places", "_view", "changes")
 
     def __init__(self, grid: Grid, cells: Cells) -> None:
         self._cells, self._cell = cells, grid.table_cell
         self._view = np.ctypeslib.as_array(cells.memory)
         self._places = np.array(grid.table, np.intp)
-        self._content = b""
-        self._block: Block | None = None
+        self._kept = KeptTable()
         self.changes = grid.values_in_table
         """May what is in it change from run to run of a prepared call?"""
 
     def bring(self, memory: DeviceMemory, stream: int) -> None:
         """Let the table on the device have what the cells have, for launches on a stream."""
         now = self._view[self._places].tobytes()
-        if self._block is not None and self._block.stream == stream and now == self._content:
-            return
-        block = memory.pool.take(len(now), stream)
-        memory.staging.upload(np.frombuffer(now, np.uint8), block.address, stream)
-        self._block, self._content = block, now
-        self._cells.put(self._cell, block.address)
+        self._cells.put(self._cell, self._kept.place(memory, now, stream).address)

@@ -99,6 +99,8 @@ struct Room {
   uint64_t* addresses;
   Range* ranges;
   void** parameters;
+  Object* tables;
+  int64_t* content;
   void** end;
 };
 
@@ -117,7 +119,9 @@ bool place(Room* room, const pf_layout& l) {  // false: the layout was learnt wh
   room->cells = reinterpret_cast<int64_t*>(room->addresses + l.narguments + results);
   room->ranges = reinterpret_cast<Range*>(room->cells + l.ncells);
   room->parameters = reinterpret_cast<void**>(room->ranges + l.narguments);
-  return room->parameters + l.most_parameters <= room->end;
+  room->tables = room->parameters + l.most_parameters;
+  room->content = reinterpret_cast<int64_t*>(room->tables + l.ntables);
+  return room->tables + l.ntables + l.most_content <= room->end;
 }
 
 int64_t words_before(int64_t parameters, int64_t slots) {
@@ -126,7 +130,8 @@ int64_t words_before(int64_t parameters, int64_t slots) {
 
 int64_t words_behind(const pf_layout& l) {
   const int64_t results = l.nresults + l.workspace;
-  return 2 * results + l.narguments + l.ncells + words_of<Range>(l.narguments) + l.most_parameters;
+  const int64_t tables = l.ntables + l.most_content;
+  return 2 * results + l.narguments + l.ncells + words_of<Range>(l.narguments) + l.most_parameters + tables;
 }
 
 // The stream that the arrays' library works on; false with or without an exception.
@@ -205,6 +210,22 @@ bool keep_lent(const pf_layout& l, const Object* values, uint64_t stream) {
   return nothing != nullptr;
 }
 
+// Lets tables on the device have what the cells have; their memory is kept while launches are queued. False with an
+// exception set.
+bool bring_tables(const pf_layout& l, Room& room, uint64_t stream) {
+  for (int64_t k = 0; k < l.ntables; ++k) {
+    const pf_table& t = l.tables[k];
+    for (int64_t j = 0; j < t.ncells; ++j) room.content[j] = room.cells[t.cells[j]];
+    Object both[2] = {py.new_address(reinterpret_cast<uint64_t>(room.content)), py.new_address(stream)};
+    const References all{both, 2};
+    if (!both[0] || !both[1] || !(room.tables[k] = py.call(t.bring, both, 2, nullptr))) return false;
+    uint64_t address;
+    if (!number_of(t.address, room.tables[k], &address)) return false;
+    room.cells[t.cell] = int64_t(address);
+  }
+  return true;
+}
+
 Object answer(const pf_layout& l, Object* made) {
   if (!l.nresults) return owned(py.none);
   if (l.nresults == 1) return owned(made[0]);
@@ -230,6 +251,9 @@ Object launch(Entry& e, Room& room) {
   for (int64_t k = 0; k < l.narguments; ++k)
     if (l.arguments[k].kind != kArray && l.arguments[k].cell >= 0)
       room.cells[l.arguments[k].cell] = room.numbers[k];
+  std::fill(room.tables, room.tables + l.ntables, nullptr);
+  const References tables{room.tables, l.ntables};
+  if (!bring_tables(l, room, stream)) return nullptr;
   if (!run(l, room.cells, room.addresses, room.parameters, stream)) return nullptr;
   return keep_lent(l, room.values, stream) ? answer(l, room.made) : nullptr;
 }

@@ -117,14 +117,22 @@ struct pf_step {
   Object call;
 };
 
+struct pf_table {          // arguments of a launch that are too many to be passed
+  int64_t ncells, cell;    // `cell` gets the address of the table
+  const int64_t* cells;    // what is in it
+  Object bring;            // of (address of the content, stream): the memory on the device that has it
+  pf_fact address;         // of that memory
+};
+
 struct pf_layout {
   const pf_driver* driver; // null: `run` does all steps
   const pf_family* family;
-  int64_t narguments, nresults, workspace, nputs, nsteps, ncells, most_parameters;
+  int64_t narguments, nresults, workspace, nputs, nsteps, ncells, most_parameters, ntables, most_content;
   const pf_argument* arguments;
   const pf_result* results;
   const pf_put* puts;
   const pf_step* steps;
+  const pf_table* tables;
   const int64_t* cells;    // what is the same in all calls
   int64_t written;         // is any argument?
   Object run;              // of (cells, addresses, stream)

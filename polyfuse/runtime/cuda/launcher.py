@@ -178,6 +178,16 @@ Step = Fill | Copy | KernelLaunch | PythonStep
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentTable:
+    """Arguments of a launch that are too many to be passed: these cells, in memory on the device whose address goes
+    into `cell`. `bring(address of the content, stream)` gives memory that has it, with an `address`."""
+
+    cells: tuple[int, ...]
+    cell: int
+    bring: Callable[[int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
 class CallLayout:
     """A call: arguments, results, and behind them the workspace if there is one; what goes into which cell
     (sources are counted in this order), and the steps.
@@ -196,6 +206,7 @@ class CallLayout:
     entries: Entries | None
     run: Callable[[int, int, int], None]
     failed: Callable[[int, int], None]
+    tables: Sequence[ArgumentTable] = ()
 
 
 # --- the same in C -----------------------------------------------------------------------------------------
@@ -237,10 +248,12 @@ _Step = _struct(
     "_Step", *_words("kind source offset to to_offset nbytes"), ("function", _PTR), ("grid", _I64 * 3),
     ("block", _I64 * 3), *_words("shared cooperative ncells"), *_words("cells call", _PTR),
 )  # fmt: skip
+_Table = _struct("_Table", *_words("ncells cell"), *_words("cells bring", _PTR), ("address", _Fact))
 _Layout = _struct(
     "_Layout", *_words("driver family", _PTR),
-    *_words("narguments nresults workspace nputs nsteps ncells most_parameters"),
-    *_words("arguments results puts steps cells", _PTR), ("written", _I64), *_words("run failed", _PTR),
+    *_words("narguments nresults workspace nputs nsteps ncells most_parameters ntables most_content"),
+    *_words("arguments results puts steps tables cells", _PTR), ("written", _I64),
+    *_words("run failed", _PTR),
 )  # fmt: skip
 
 
@@ -378,8 +391,13 @@ class DeviceLauncher:
         arguments = [self._argument(a, layout.family, family, parts) for a in layout.arguments]
         results = [*layout.results, *([layout.workspace] if layout.workspace else [])]
         made = [_Result(parts.reference(r.make), r.nbytes, r.align) for r in results]
+        address = parts.fact(Fact("address"))
         puts = [_Put(p.cell, p.source, p.offset) for p in layout.puts]
         steps = [_step(s, parts) for s in layout.steps]
+        tables = [
+            _Table(len(t.cells), t.cell, parts.array(_I64, t.cells), parts.reference(t.bring), address)
+            for t in layout.tables
+        ]
         kernels = [len(s.cells) for s in layout.steps if isinstance(s, KernelLaunch)]
         e = layout.entries
         driver = _Driver(*e.functions, e.context) if e is not None else None
@@ -388,8 +406,10 @@ class DeviceLauncher:
             None if driver is None else parts.at(driver), ctypes.addressof(family),
             len(arguments), len(layout.results), layout.workspace is not None, len(puts), len(steps),
             len(layout.cells), max(kernels, default=0),
+            len(tables), max((len(t.cells) for t in layout.tables), default=0),
             parts.array(_Argument, arguments), parts.array(_Result, made), parts.array(_Put, puts),
-            parts.array(_Step, steps), parts.array(_I64, [_signed(c) for c in layout.cells]), written,
+            parts.array(_Step, steps), parts.array(_Table, tables),
+            parts.array(_I64, [_signed(c) for c in layout.cells]), written,
             parts.reference(layout.run), parts.reference(layout.failed),
         )  # fmt: skip
         return found, parts
