@@ -283,8 +283,8 @@ class KeptTable:
     def place(self, memory: DeviceMemory, content: bytes, stream: int) -> Block:
         """Memory that has a content for launches on a stream, which must be queued while it is kept.
 
-        Raises DeviceError PF749 while the stream is captured: the graph would be launched again when the table
-        has changed.
+        Raises DeviceError PF749 while the stream is captured: the graph would be launched again when the
+        table has changed.
         """
         if memory.driver.capturing(stream):
             raise DeviceError(

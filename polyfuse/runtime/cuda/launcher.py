@@ -179,8 +179,9 @@ Step = Fill | Copy | KernelLaunch | PythonStep
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTable:
-    """Arguments of a launch that are too many to be passed: these cells, in memory on the device whose address goes
-    into `cell`. `bring(address of the content, stream)` gives memory that has it, with an `address`."""
+    """Arguments of a launch that are too many to be passed: these cells, in memory on the device whose
+    address goes into `cell`. `bring(address of the content, stream)` gives memory that has it, with an
+    `address`."""
 
     cells: tuple[int, ...]
     cell: int
