@@ -8,6 +8,8 @@ is compiled to machine code here, without a GPU.  Told are
     divisions  of integers in innermost loops, and elsewhere
     spills     bytes a thread
     registers, threads, occupancy, bytes in flight on a multiprocessor
+    projected  milliseconds, by the projected model (docs/reference/gpu_projection.md), what limits them, and
+               how many times the bar that is
 
 `benchmarks/baseline/gpu_bars.json` has what was reached; `--update` writes it.  A test compares.
 """
@@ -19,23 +21,27 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, prod
+from math import prod
 from pathlib import Path
+from statistics import geometric_mean
 
 import polyfuse as pf
 from benchmarks.gpu_cases import GpuCase, cases
 from benchmarks.gpu_limits import BARS
 from polyfuse.codegen.cuda.emit import CudaCode
-from polyfuse.cost.device import WARP, Device, Occupancy, occupancy
-from polyfuse.driver.machine_work import LaunchWork, works_of
+from polyfuse.cost.device import WARP
+from polyfuse.cost.speed_of_light import estimate
+from polyfuse.driver.machine_work import LaunchProjection, LaunchWork, projections
 from polyfuse.driver.pipeline import Compilation, Watch, emitted
 from polyfuse.driver.targets import chip
 from polyfuse.options import Options
-from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
+from polyfuse.runtime.cuda.compiler import compile_cuda
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "benchmarks" / "baseline" / "gpu_bars.json"
 DEVICE = "H200"
+# A projected time of so many bars is as good as one.
+WITHIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,52 +58,52 @@ class Reached:
     threads: int
     occupancy: float
     in_flight: int
+    projected: float
+    limit: str
+
+    def ratio(self, bar: float) -> float:
+        """Of the projected time to a bar."""
+        return self.projected / bar
 
 
-HEADINGS = ("case", "wide", "narrow", "divisions", "spills", "registers", "threads", "occupancy", "in flight")
+HEADINGS = (
+    "case", "wide", "narrow", "divisions", "spills", "registers", "threads", "occupancy", "in flight",
+    "projected", "limit", "bar", "ratio",
+)  # fmt: skip
+WIDTHS = (34, 7, 9, 10, 7, 10, 8, 10, 11, 10, 9, 8, 7)
 
 
-def compiled(case: GpuCase) -> tuple[CudaCode, Cubin, Device]:
-    """A case's source and machine code for the GPU of the tables."""
+def of_case(case: GpuCase) -> tuple[LaunchProjection, ...]:
+    """A case's kernels for the GPU of the tables: their machine code, and what is projected."""
     options = Options(device=DEVICE, progress=False, verify=False, dump=None)
     layers = {"stitching": pf.Stitching(), "packing": pf.Packing()}
     wanted = Compilation(case.graph, case.sizes, pf.LoopFusion(), options, target="emulate", **layers)
-    _, code = emitted(Watch(options), wanted)
+    low, code = emitted(Watch(options), wanted)
     assert isinstance(code, CudaCode)
     device = chip(options)
-    return code, compile_cuda(code.source, device.arch, options=options), device
+    cubin = compile_cuda(code.source, device.arch, options=options)
+    return projections(code.plan, cubin, estimate(low.kernels, device), device)
 
 
 def reached(case: GpuCase) -> Reached:
     """What a case's kernels are like."""
-    code, cubin, device = compiled(case)
-    works = works_of(code.plan, cubin.cubin)
-    taken = [cubin.resources[w.launch.function] for w in works]
-    fits = [
-        occupancy(device, prod(w.launch.threads), r.registers or 0, (r.shared or 0) + w.launch.dynamic_bytes)
-        for w, r in zip(works, taken, strict=True)
-    ]
-    nbytes = [_moved(w) for w in works]
-    wide = sum(n * w.warp.wide for n, w in zip(nbytes, works, strict=True)) / max(1.0, sum(nbytes))
-    flying = [w.warp.in_flight * _warps(w, f, device) for w, f in zip(works, fits, strict=True)]
+    found = of_case(case)
+    nbytes = [_moved(p.work) for p in found]
+    wide = sum(n * p.work.warp.wide for n, p in zip(nbytes, found, strict=True)) / max(1.0, sum(nbytes))
     return Reached(
         wide=round(wide, 3),
-        narrow=sum(w.hot.narrow for w in works),
-        accesses=sum(w.hot.accesses for w in works),
-        divisions=sum(w.hot.divisions for w in works),
-        divisions_outside=sum(w.hot.divisions_outside for w in works),
-        spills=sum((r.spill_stores or 0) + (r.spill_loads or 0) for r in taken),
-        registers=max(r.registers or 0 for r in taken),
-        threads=max(prod(w.launch.threads) for w in works),
-        occupancy=round(min(f.fraction for f in fits), 3),
-        in_flight=round(min(flying)),
+        narrow=sum(p.work.hot.narrow for p in found),
+        accesses=sum(p.work.hot.accesses for p in found),
+        divisions=sum(p.work.hot.divisions for p in found),
+        divisions_outside=sum(p.work.hot.divisions_outside for p in found),
+        spills=sum((p.taken.spill_stores or 0) + (p.taken.spill_loads or 0) for p in found),
+        registers=max(p.taken.registers or 0 for p in found),
+        threads=max(prod(p.work.launch.threads) for p in found),
+        occupancy=round(min(p.fits.fraction for p in found), 3),
+        in_flight=round(min(p.time.in_flight for p in found)),
+        projected=round(1e3 * sum(p.time.seconds for p in found), 4),
+        limit=max(found, key=lambda p: p.time.seconds).time.limit,
     )
-
-
-def _warps(work: LaunchWork, fits: Occupancy, device: Device) -> float:
-    """Resident warps of a multiprocessor."""
-    blocks = min(fits.blocks_per_sm, ceil(int(str(work.launch.blocks)) / device.sms))
-    return blocks * ceil(prod(work.launch.threads) / WARP)
 
 
 def _moved(work: LaunchWork) -> float:
@@ -124,14 +130,17 @@ def row(label: str, r: Reached) -> tuple[str, ...]:
         str(r.threads),
         f"{r.occupancy:.0%}",
         f"{r.in_flight / 1024:.1f} KiB",
+        f"{r.projected:.4f}",
+        r.limit,
+        f"{BARS[label]:g}",
+        f"{r.ratio(BARS[label]):.2f}",
     )
 
 
 def line(cells: Sequence[str]) -> str:
-    widths = (34, 7, 9, 10, 7, 10, 8, 10, 10)
-    return "".join(
-        c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True))
-    )
+    """Cells in columns."""
+    first, *rest = (c.rjust(w) for c, w in zip(cells[1:], WIDTHS[1:], strict=True))
+    return "".join([cells[0].ljust(WIDTHS[0]), first, *rest])
 
 
 def recorded() -> dict[str, Reached]:
@@ -154,6 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in chosen(options.only):
         found[case.label] = reached(case)
         print(line(row(case.label, found[case.label])), flush=True)
+    ratios = [found[c.label].ratio(BARS[c.label]) for c in chosen(options.only)]
+    met = sum(r <= WITHIN for r in ratios)
+    print(
+        f"geometric mean of the ratios {geometric_mean(ratios):.2f}; {met} of {len(ratios)} within {WITHIN:g}"
+    )
     if options.update:
         kept = {n: asdict(found[n]) for n in BARS if n in found}
         FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ class WarpWork:
     cycles: from the first instruction to the last one, if all others leave it alone; trips: how often
     it waits for memory in these.  in_flight: bytes of loads that are on the way at once, at most.
     block_barriers, grid_barriers: executed.  cut: the trace was too long, and counts only its beginning.
+    phases: the same of each part between barriers of the grid, where there are any.
     """
 
     instructions: Mapping[str, float] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class WarpWork:
     block_barriers: float = 0.0
     grid_barriers: float = 0.0
     cut: bool = False
+    phases: tuple[WarpWork, ...] = ()
 
     @property
     def nbytes(self) -> float:

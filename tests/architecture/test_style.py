@@ -36,7 +36,6 @@ SHORT = {
     "polyfuse.driver.parallel_helper": "a process of its own, started by name",
     "polyfuse.frontend_dsl.semantics.check": "the one call that runs all checks",
     "polyfuse.frontend_dsl.syntax.grammar_file": "the only place that knows where the grammar lies",
-    "polyfuse.driver.machine_work": "the one way from a plan to what its kernels do",
     "polyfuse.ir.functions": "one fact of the table of operations with powers, asked by all layers",
     "polyfuse.ir.identity": "one fact, asked by five packages",
     "polyfuse.ir.layouts": "a noun of calls, which graphs do not know",

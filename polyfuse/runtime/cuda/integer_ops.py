@@ -105,7 +105,7 @@ def pair(where: Values, operand: str) -> Value:
         return int(operand, 16) & MASK_64
     head, _, offset = operand.rpartition("[")
     if head:
-        second = f"{head}[{hex(int(offset.rstrip(']'), 16) + 4)}]" if offset.startswith("0x") else ""
+        second = f"{head}[{offset.rstrip(']')}+0x4]"
     else:
         name = operand.partition(".")[0]
         letters = name.rstrip("0123456789")
@@ -310,6 +310,41 @@ def _population(i: Instruction, o: Sequence[str], where: Values) -> Words:
     return () if found is None else (found.bit_count(),)
 
 
+# Floats as far as divisions of integers by variables need them: a reciprocal, and the way there and back.
+
+
+def _to_float(i: Instruction, o: Sequence[str], where: Values) -> Words:
+    found = where.value(o[0])
+    if found is None or not set(i.modifiers) <= {"U32", "S32", "RP", "F32"}:
+        return ()
+    exact = found if "U32" in i.modifiers else signed(found)
+    rounded = np.float32(exact)
+    if "RP" in i.modifiers and int(rounded) < exact:
+        rounded = np.nextafter(rounded, np.float32(np.inf))
+    return (_bits(rounded),)
+
+
+def _reciprocal(i: Instruction, o: Sequence[str], where: Values) -> Words:
+    found = where.value(o[0])
+    if found is None or i.modifiers != ("RCP",):
+        return ()
+    value = np.uint32(found).view(np.float32)
+    return (_bits(np.float32(1) / value),) if np.isfinite(value) and value else ()
+
+
+def _to_integer(i: Instruction, o: Sequence[str], where: Values) -> Words:
+    found = where.value(o[0])
+    if found is None or "TRUNC" not in i.modifiers or {"S64", "U64", "F64", "F16"} & set(i.modifiers):
+        return ()
+    value = float(np.uint32(found).view(np.float32))
+    least, most = (0, MASK) if "U32" in i.modifiers else (-SIGN, SIGN - 1)
+    return (int(min(max(value, least), most)) & MASK,) if np.isfinite(value) else ()
+
+
+def _bits(value: np.float32) -> int:
+    return int(value.view(np.uint32))
+
+
 OPERATIONS: Mapping[str, Operation] = {
     **dict.fromkeys(("MOV", "MOV32I", "UMOV", "R2UR"), _move),
     **dict.fromkeys(("S2R", "S2UR", "CS2R"), _special),
@@ -327,4 +362,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **dict.fromkeys(("HFMA2", "HADD2"), _halves),
     "PRMT": _permute,
     "POPC": _population,
+    "I2F": _to_float,
+    "MUFU": _reciprocal,
+    "F2I": _to_integer,
 }

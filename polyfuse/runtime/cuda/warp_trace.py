@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import TypeVar
 
 from polyfuse.ir.warp_work import HotLoops, WarpWork
 from polyfuse.runtime.cuda.integer_ops import Value, compute
@@ -106,38 +107,80 @@ def work_of(function: Function, launch: TracedLaunch) -> WarpWork:
     traces = [_Trace(function, launch, warp, block) for block in blocks for warp in warps]
     for t in traces:
         t.run()
-    return _mean(traces)
+    cut = any(t.cut for t in traces)
+    parts = max(len(t.phases) for t in traces)
+    phases = tuple(
+        _mean([t.phases[k] for t in traces if k < len(t.phases)], len(traces), cut) for k in range(parts)
+    )
+    return phases[0] if parts == 1 else replace(_whole(phases), phases=phases)
 
 
-def _mean(traces: Sequence[_Trace]) -> WarpWork:
-    n = len(traces)
+def _mean(counts: Sequence[_Counts], n: int, cut: bool) -> WarpWork:
+    """Of what `n` warps do; those that ended early are not among the counts."""
 
-    def summed(tables: Sequence[Mapping[str, float]] | Sequence[Mapping[int, float]]) -> dict[object, float]:
-        found: dict[object, float] = {}
-        for t in tables:
-            for k, v in t.items():
-                found[k] = found.get(k, 0.0) + v / n
-        return found
-
-    def mean(what: Callable[[_Trace], float]) -> float:
-        return sum(map(what, traces)) / n
+    def mean(what: Callable[[_Counts], float]) -> float:
+        return sum(map(what, counts)) / n
 
     return WarpWork(
-        instructions=summed([t.instructions for t in traces]),  # type: ignore[arg-type]
-        loads=summed([t.loads for t in traces]),  # type: ignore[arg-type]
-        stores=summed([t.stores for t in traces]),  # type: ignore[arg-type]
-        again=mean(lambda t: t.again),
-        shared=mean(lambda t: t.shared),
-        cycles=max(t.now for t in traces),
-        trips=max(t.trips for t in traces),
-        in_flight=mean(lambda t: t.most_in_flight),
-        block_barriers=mean(lambda t: t.block_barriers),
-        grid_barriers=max(t.grid_barriers for t in traces),
-        cut=any(t.cut for t in traces),
+        instructions=_summed([c.instructions for c in counts], n),
+        loads=_summed([c.loads for c in counts], n),
+        stores=_summed([c.stores for c in counts], n),
+        again=mean(lambda c: c.again),
+        shared=mean(lambda c: c.shared),
+        cycles=max(c.cycles for c in counts),
+        trips=max(c.trips for c in counts),
+        in_flight=mean(lambda c: c.in_flight),
+        block_barriers=mean(lambda c: c.block_barriers),
+        grid_barriers=max(c.grid_barriers for c in counts),
+        cut=cut,
     )
 
 
+def _whole(phases: Sequence[WarpWork]) -> WarpWork:
+    """All phases one after the other."""
+    return WarpWork(
+        instructions=_summed([p.instructions for p in phases]),
+        loads=_summed([p.loads for p in phases]),
+        stores=_summed([p.stores for p in phases]),
+        again=sum(p.again for p in phases),
+        shared=sum(p.shared for p in phases),
+        cycles=sum(p.cycles for p in phases),
+        trips=sum(p.trips for p in phases),
+        in_flight=max(p.in_flight for p in phases),
+        block_barriers=sum(p.block_barriers for p in phases),
+        grid_barriers=sum(p.grid_barriers for p in phases),
+        cut=any(p.cut for p in phases),
+    )
+
+
+Key = TypeVar("Key", str, int)
+
+
+def _summed(tables: Sequence[Mapping[Key, float]], n: int = 1) -> dict[Key, float]:
+    found: dict[Key, float] = {}
+    for t in tables:
+        for k, v in t.items():
+            found[k] = found.get(k, 0.0) + v
+    return {k: v / n for k, v in found.items()}
+
+
 # --- one warp ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Of one warp, up to a barrier of the grid or its end; the fields are those of `WarpWork`."""
+
+    instructions: dict[str, float] = field(default_factory=dict)
+    loads: dict[int, float] = field(default_factory=dict)
+    stores: dict[int, float] = field(default_factory=dict)
+    again: float = 0.0
+    shared: float = 0.0
+    cycles: float = 0.0
+    trips: float = 0.0
+    in_flight: float = 0.0
+    block_barriers: float = 0.0
+    grid_barriers: float = 0.0
 
 
 @dataclass(slots=True)
@@ -146,35 +189,39 @@ class _Trace:
     launch: TracedLaunch
     warp: int
     block: int
+    phases: list[_Counts] = field(default_factory=lambda: [_Counts()])
     values: dict[str, Value] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     from_memory: set[str] = field(default_factory=set)
-    instructions: dict[str, float] = field(default_factory=dict)
-    loads: dict[int, float] = field(default_factory=dict)
-    stores: dict[int, float] = field(default_factory=dict)
     seen: dict[tuple[int, int], float] = field(default_factory=dict)
     loaded: float = 0.0
     flying: list[tuple[float, float]] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
-    again: float = 0.0
-    shared: float = 0.0
     now: float = 0.0
-    trips: float = 0.0
-    most_in_flight: float = 0.0
-    block_barriers: float = 0.0
-    grid_barriers: float = 0.0
+    started: float = 0.0
     cut: bool = False
+    spins: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.spins = spins(self.function)
 
     def run(self) -> None:
         code, place = self.function.code, 0
-        for _ in range(MOST_STEPS):
-            if not 0 <= place < len(code):
-                return
-            step = self._step(code[place], place)
-            if step is None:
-                return
-            place = step
         self.cut = True
+        for _ in range(MOST_STEPS):
+            step = self._step(code[place], place) if 0 <= place < len(code) else None
+            if step is None:
+                self.cut = False
+                break
+            place = step
+        self.phases[-1].cycles = self.now - self.started
+
+    def _at_grid_barrier(self) -> None:
+        """The next phase begins."""
+        self.phases[-1].cycles = self.now - self.started
+        self.phases[-1].grid_barriers = 1
+        self.started = self.now
+        self.phases.append(_Counts())
 
     def _step(self, i: Instruction, place: int) -> int | None:
         """Execute an instruction; the place of the next one, None after EXIT."""
@@ -192,7 +239,7 @@ class _Trace:
 
     def _count(self, i: Instruction) -> None:
         pipe = pipe_of(i.name)
-        counts = self.instructions
+        counts = self.phases[-1].instructions
         counts["issue"] = counts.get("issue", 0.0) + 1
         counts[pipe] = counts.get(pipe, 0.0) + slots(i.name)
 
@@ -215,14 +262,16 @@ class _Trace:
             taken = False if False in (taken, also) else None if None in (taken, also) else True
         if taken is None:
             taken = self._guessed(i.target, place)
+        if taken and any(place < first and last < i.target for first, last in self.spins):
+            self._at_grid_barrier()  # one warp waits for all, behind a barrier of the block
         return i.target if taken else place + 1
 
     def _guessed(self, target: int, place: int) -> bool:
         """Is a jump taken of which nobody knows whether it is?"""
         code = self.function.code
         if target <= place:
-            strong = any("STRONG" in j.modifiers for j in code[target:place] if j.name in GLOBAL)
-            self.grid_barriers += strong
+            if (target, place) in self.spins:
+                self._at_grid_barrier()
             return False
         between = code[place + 1 : target]
         return any(j.name == "CALL" for j in between) and not any(j.name == "EXIT" for j in between)
@@ -263,9 +312,12 @@ class _Trace:
         return (-found if negative else ~found if inverted else found) & 0xFFFFFFFF
 
     def _constant(self, text: str) -> Value:
+        """Of a word of a constant bank, whose place may be a sum of registers and a number."""
         bank, _, rest = text[2:].partition("][")
-        offset = rest.rstrip("]")
-        return self.launch.constant(int(offset, 16)) if bank == "0x0" and offset.startswith("0x") else None
+        parts = [self.value(part) for part in rest.rstrip("]").split("+")]
+        if bank != "0x0" or None in parts:
+            return None
+        return self.launch.constant(sum(part for part in parts if part is not None))
 
     def special(self, name: str) -> Value:
         """Of a special register."""
@@ -287,16 +339,16 @@ class _Trace:
         waits = [r for r in (*read, i.guard.lstrip("!")) if self.ready.get(r, 0.0) > self.now + 1]
         start = max([self.now + 1, *(self.ready[r] for r in waits)])
         if any(r in self.from_memory for r in waits):
-            self.trips += 1
+            self.phases[-1].trips += 1
             self.from_memory.clear()
         self.now = start
         latency = LATENCIES.get(i.name, LATENCY[pipe_of(i.name)])
         if i.name in GLOBAL:
             latency = self._global(i, written)
         elif i.name in SHARED or i.name in LOCAL:
-            self.shared += i.width * WARP
+            self.phases[-1].shared += i.width * WARP
         elif i.name == "BAR":
-            self.block_barriers += 1
+            self.phases[-1].block_barriers += 1
             self.now += latency
         elif i.name == "MEMBAR":
             self.now += latency
@@ -308,21 +360,22 @@ class _Trace:
     def _global(self, i: Instruction, written: Sequence[str]) -> float:
         """Count an access; how long a load takes."""
         address = self._address(i)
-        table = self.stores if i.name in ("STG", "ST", "RED", "REDG") else self.loads
+        counts, stored = self.phases[-1], i.name in ("STG", "ST", "RED", "REDG")
+        table = counts.stores if stored else counts.loads
         table[i.width] = table.get(i.width, 0.0) + i.width * WARP
-        if table is self.stores:
+        if stored:
             return 1.0
         self.loaded += i.width * WARP
         if address is not None:
             before = self.seen.get((address, i.width))
             self.seen[address, i.width] = self.loaded
             if before is not None and self.loaded - before <= NEAR:
-                self.again += i.width * WARP
+                counts.again += i.width * WARP
                 return CACHED_CYCLES
         self.from_memory.update(written)
         self.flying = [(end, n) for end, n in self.flying if end > self.now]
         self.flying.append((self.now + MEMORY_CYCLES, i.width * WARP))
-        self.most_in_flight = max(self.most_in_flight, sum(n for _, n in self.flying))
+        counts.in_flight = max(counts.in_flight, sum(n for _, n in self.flying))
         return MEMORY_CYCLES
 
     def _address(self, i: Instruction) -> int | None:
@@ -351,6 +404,22 @@ def _next(register: str) -> str:
     head = register.rstrip("0123456789")
     digits = register[len(head) :]
     return f"{head}{int(digits) + 1}" if digits else register
+
+
+def spins(function: Function) -> tuple[tuple[int, int], ...]:
+    """The loops in which a warp waits for other blocks: their first and last places."""
+    code = function.code
+    return tuple(
+        (i.target, k)
+        for k, i in enumerate(code)
+        if i.jumps and i.target is not None and i.target < k and _waits(code[i.target : k])
+    )
+
+
+def _waits(code: Sequence[Instruction]) -> bool:
+    """Does a loop load what other blocks store, and nothing else?"""
+    accesses = [i for i in code if i.name in GLOBAL]
+    return bool(accesses) and all("STRONG" in i.modifiers for i in accesses)
 
 
 # --- registers ---------------------------------------------------------------------------------------------

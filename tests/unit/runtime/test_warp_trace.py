@@ -212,6 +212,7 @@ EXPRESSIONS = [
     "min(a, b) + max(a, 5)", "a < b ? a : b + 1", "(int)(((long long)a * b) >> 20)", "abs(a - b)",
     "(a ^ b) & ~(a | 3)", "(int)((long long)a + ((long long)b << 33) - 77 >> 7)",
     "__popc(a) + __umulhi(a, b)", "a > 10 && b < 500 || a == b ? a / 3 : b % 5",
+    "b ? a / b : 7", "b ? (unsigned)a % (unsigned)b : 7",
 ]  # fmt: skip
 
 
@@ -219,11 +220,12 @@ def expected(text: str, a: int, b: int) -> int:
     """As C computes it."""
 
     def division(x: int, y: int) -> int:
-        return abs(x) // y * (1 if x >= 0 else -1)
+        return abs(x) // abs(y) * (1 if (x >= 0) == (y > 0) else -1)
 
     table = {
         "a / 7": division(a, 7), "a % 192": a - 192 * division(a, 192),
-        "(unsigned)a / 13u": (a % 2**32) // 13,
+        "(unsigned)a / 13u": (a % 2**32) // 13, "b ? a / b : 7": division(a, b) if b else 7,
+        "b ? (unsigned)a % (unsigned)b : 7": (a % 2**32) % (b % 2**32) if b else 7,
         "a < b ? a : b + 1": a if a < b else b + 1, "(int)(((long long)a * b) >> 20)": a * b >> 20,
         "(int)((long long)a + ((long long)b << 33) - 77 >> 7)": a + (b << 33) - 77 >> 7,
         "__popc(a) + __umulhi(a, b)": (a % 2**32).bit_count() + ((a % 2**32) * (b % 2**32) >> 32),
