@@ -21,7 +21,7 @@ import pytest
 
 from polyfuse.driver import spills, targets
 from polyfuse.runtime.cuda import compiler, executable, open
-from polyfuse.runtime.cuda.compiler import Cubin
+from polyfuse.runtime.cuda.compiler import Cubin, CudaCompiler
 from polyfuse.runtime.cuda.driver import POINTER, Dims, Function, Parameters
 from polyfuse.runtime.cuda.driver_recording import LaunchRecord, RecordingDriver
 from polyfuse.runtime.cuda.memory import DeviceMemory
@@ -119,7 +119,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> EmulatingDriver:
     monkeypatch.setattr(executable, "compile_cuda", compiled)
     monkeypatch.setattr(spills, "spilled", lambda *_: {})
     monkeypatch.setattr(open, "cuda_available", lambda: True)
-    monkeypatch.setattr(compiler, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(compiler, "find_cuda_compiler", lambda: CudaCompiler("nvrtc", "none", "none"))
     monkeypatch.setattr(targets, "_usable", {})
     return driver
 
