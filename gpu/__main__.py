@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -123,24 +123,32 @@ def commit() -> str | None:
 
 
 def run(parts: Sequence[str], job: Job, setting: Setting, record: Record) -> int:
-    """The parts in order, each with its share of the time; what one leaves, the others have."""
+    """The parts in order, each with its share of the time; what one leaves, the others have, and what all
+    have left, those that are not done."""
     try:
         items = listed(parts, job, setting)
     except ItemsError as error:
         print(error, file=sys.stderr)
         return 2
-    for k, name in enumerate(parts):
-        until = time.monotonic() + share(name, parts[k:]) * setting.left
-        run_part(name, items[name], job, Setting(setting.folder, setting.search, until), record)
+    _round(parts, items, job, setting, record)
+    _round([p for p in parts if not record.complete(p)], items, job, setting, record)
     if job.target == "cuda":
         print("\n".join(summary(kept_file(record.data))))
     for file in sorted(record.folder.glob("*.md")) + sorted(record.folder.glob("*.json")):
         print(f"written: {file}")
-    if not record.complete():
+    if not all(map(record.complete, parts)):
         print("There is more to do: run the same again.")
         return LATE
     wrong = [s for p in parts for s in record.statuses(p) if s not in ("ok", "skipped")]
     return 1 if wrong else 0
+
+
+def _round(
+    parts: Sequence[str], items: Mapping[str, Sequence[str]], job: Job, setting: Setting, record: Record
+) -> None:
+    for k, name in enumerate(parts):
+        until = time.monotonic() + share(name, parts[k:]) * setting.left
+        run_part(name, items[name], job, Setting(setting.folder, setting.search, until), record)
 
 
 class ItemsError(Exception):

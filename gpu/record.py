@@ -102,9 +102,9 @@ class Record:
         """Of the items that have a result."""
         return [r["status"] for r in self.data["parts"].get(part, {"items": {}})["items"].values()]
 
-    def complete(self) -> bool:
-        """Has everything that was planned in this run a result?"""
-        return all(names <= set(self.data["parts"][p]["items"]) for p, names in self._planned.items())
+    def complete(self, part: str) -> bool:
+        """Has everything that was planned of a part in this run a result?"""
+        return self._planned.get(part, set()) <= set(self.data["parts"][part]["items"])
 
     def _write(self) -> None:
         made = {RESULTS: self.data, **{name: make(self.data) for name, make in self._more.items()}}

@@ -132,10 +132,10 @@ def test_other_sources_begin_again(tmp_path: Path) -> None:
     first = Record(tmp_path, {"sources": "1"}, page)
     assert first.plan("bench", ["a", "b"]) == ["a", "b"]
     first.put("bench", "a", {"status": "ok"})
-    assert not first.complete()
+    assert not first.complete("bench")
     again = Record(tmp_path, {"sources": "1"}, page)
     assert again.plan("bench", ["a", "b"]) == ["b"]
-    assert again.plan("bench", ["a"]) == [] and again.complete(), "less was asked for"
+    assert again.plan("bench", ["a"]) == [] and again.complete("bench"), "less was asked for"
     assert Record(tmp_path, {"sources": "2"}, page).plan("bench", ["a", "b"]) == ["a", "b"]
     assert (tmp_path / "results-1.json").is_file()
 
