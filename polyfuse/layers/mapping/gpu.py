@@ -499,7 +499,9 @@ def _points(
     base = span.start // width * width if span is not None else 0
     lanes = max(1, ceil(span.stop - base, width)) if span is not None else gpu.threads + 1
     tx = _threads_along(lanes, gpu, few=not has_band(below))
-    ty = min(max(1, gpu.threads // tx), trips(graph, others)[-1]) if others and tx >= lanes else 1
+    # Small blocks are sooner done all at once, and the next ones begin.
+    most = gpu.threads if has_band(below) or gpu.threads % (2 * WARP) else gpu.threads // 2
+    ty = min(max(1, most // tx), trips(graph, others)[-1]) if others and tx >= lanes else 1
     blocks, rows_of_block = packed(others, ty)
     vectors = derived(axis, axis.name, lambda e: binary("//", binary("-", e, base), width), Coordinate.THREAD)
     threads = [vectors]
