@@ -171,7 +171,7 @@ class Combine:
 class VectorLoad:
     """Declare the array `name` of `count` elements with those of the buffer from `indices` on.
 
-    They are contiguous and aligned to their size.
+    They are contiguous and aligned to their size.  Where `cond` does not hold nothing is loaded.
     """
 
     name: str
@@ -179,6 +179,7 @@ class VectorLoad:
     buffer: str
     indices: tuple[Index, ...]
     count: int
+    cond: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +426,8 @@ def map_values(
                 return _with(node, indices=places(node.indices), value=expr(node.value))
             case Declare(_, _, value) if value is not None:
                 return _with(node, value=expr(value))
+            case VectorLoad(cond=cond) if cond is not None:
+                return _with(node, indices=places(node.indices), cond=expr(cond))
             case VectorLoad() | VectorStore() | Prefetch():
                 return _with(node, indices=places(node.indices))
             case Delinearize():
@@ -499,8 +502,9 @@ def _format(node: Node, indent: str) -> str:
             return f"{indent}barrier of the {scope.value}  # {reason}"
         case Combine(name, op, _, width):
             return f"{indent}{name} = {op} of {name} over {width} lanes"
-        case VectorLoad(name, dtype, buffer, indices, count):
-            return f"{indent}{dtype} {name}[{count}] = {_place(buffer, indices)} ..."
+        case VectorLoad(name, dtype, buffer, indices, count, cond):
+            where = "" if cond is None else f" if {format_expr(cond)}"
+            return f"{indent}{dtype} {name}[{count}] = {_place(buffer, indices)} ...{where}"
         case VectorStore(buffer, indices, name, count):
             return f"{indent}{_place(buffer, indices)} ... = {name}[{count}]"
         case Prefetch(buffer, indices):

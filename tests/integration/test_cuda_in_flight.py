@@ -93,6 +93,16 @@ def test_only_the_last_round_of_a_row_asks_for_elements() -> None:
     assert re.search(r"for \(int r\d = 0; r\d < 7; \+\+r\d\) {\n +const auto w\d+ = pf_load<8>\(b_x", first)
 
 
+def test_the_last_round_is_loaded_before_the_others_are_used() -> None:
+    """Its branch is after the loop; its load, under the same condition, before it."""
+    text = source("softmax", t=4096, h=30000)
+    early = re.search(
+        r"= pf_load_if<8>\((.*), b_x, .*\n.*#pragma unroll\n +for \(int r\d = 0; r\d < 7;", text
+    )
+    assert early is not None
+    assert text.count(f"if {early[1]} {{") or text.count(f"if ({early[1]}) {{")
+
+
 # --- what is computed -------------------------------------------------------------------------------------
 
 

@@ -284,8 +284,11 @@ class LoopProgram:
                 self._turned(n, depth)
             case OwnedLoop():
                 self._owned(n, depth)
-            case VectorLoad(name, dtype, buffer, indices, count):
+            case VectorLoad(name, dtype, buffer, indices, count, cond):
                 array = self._array(name, dtype, depth)
+                if cond is not None:
+                    self.line(f"if {self.expr(cond)}:", depth)
+                    depth += 1
                 for k, at in enumerate(self._elements(buffer, indices, count)):
                     self.line(f"{array}[{k},] = {self.element(buffer, at, dtype)}", depth)
             case VectorStore(buffer, indices, name, count):

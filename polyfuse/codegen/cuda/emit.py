@@ -477,9 +477,12 @@ class CudaPrinter(Printer):
                 value = scalar_name(name)
                 call = self.call(f"pf_warp_{op}_{dtype.name}", [value, str(width)])
                 return [f"{indent}{value} = {call};"]
-            case VectorLoad(name, _, buffer, indices, count):
+            case VectorLoad(name, _, buffer, indices, count, cond):
                 where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
-                return [f"{indent}const auto {scalar_name(name)} = pf_load<{count}>({where});"]
+                load = f"pf_load<{count}>({where})"
+                if cond is not None:
+                    load = f"pf_load_if<{count}>({bare(self.expr(cond))}, {where})"
+                return [f"{indent}const auto {scalar_name(name)} = {load};"]
             case VectorStore(buffer, indices, name, count):
                 where = f"{self.places.pointer(buffer)}, {bare(self.places.offset(self, buffer, indices))}"
                 home = self.places.kernel.find(buffer)

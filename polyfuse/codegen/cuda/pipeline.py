@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from polyfuse.codegen.common_passes import COMMON
+from polyfuse.codegen.cuda.early_loads import early_loads
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
@@ -121,7 +122,14 @@ THREADS = Pipeline(
 
 ACCESSES = Pipeline(
     "accesses",
-    (Pass("vector-accesses", "elements of a vector are loaded and stored by one access", _vector_accesses),),
+    (
+        Pass("vector-accesses", "elements of a vector are loaded and stored by one access", _vector_accesses),
+        Pass(
+            "early-loads",
+            "rounds of a row that may not exist are loaded before those that do",
+            on_block(lambda k, b, cx: early_loads(k, b)),
+        ),
+    ),
 )
 
 PIPELINES = (LOOPS, THREADS, ACCESSES)

@@ -80,6 +80,13 @@ template <int N, class T> PF_INLINE typename pf_loaded<T, N, sizeof(T)>::type pf
   return __builtin_bit_cast(typename pf_loaded<T, N, sizeof(T)>::type, *(const words*)(from + index));
 }
 
+// What is loaded where that is asked for, else zeros.
+template <int N, class T> PF_INLINE auto pf_load_if(bool asked, const T* from, pf_i64 index) {
+  typename pf_loaded<T, N, sizeof(T)>::type loaded = {};
+  if (asked) loaded = pf_load<N>(from, index);
+  return loaded;
+}
+
 template <int N, class T> PF_INLINE void pf_store(T* to, pf_i64 index, const pf_vec<T, N>& value) {
   typedef typename pf_words<N * sizeof(T), sizeof(T)>::type words;
   *(words*)(to + index) = __builtin_bit_cast(words, value);

@@ -162,6 +162,13 @@ struct pf_emu_argument<pf_emu_memory<T>> {
 };
 #endif
 
+template <int N, class Memory>
+PF_EMU_INLINE inline auto pf_load_if(bool asked, const Memory& memory, pf_emu_i64 index) {
+  decltype(pf_load<N>(memory, index)) loaded = {};
+  if (asked) loaded = pf_load<N>(memory, index);
+  return loaded;
+}
+
 template <int... K>
 struct pf_emu_places {};
 template <int N, int... K>
