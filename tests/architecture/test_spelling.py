@@ -38,7 +38,6 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "polyfuse.ir.cpu_core": (1, INPUT),  # names of passes that are switched off
     "polyfuse.codegen.passes": (1, INPUT),  # `POLYFUSE_DISABLE` names passes, or their family
     "polyfuse.codegen.transforms.strength_reduction": (1, C_TEXT),
-    "polyfuse.codegen.transforms.unroll_and_jam.overlapping_windows": (1, "a fact: totals that are held"),
     "polyfuse.cost.device": (1, INPUT),  # what drivers call a GPU
     "polyfuse.driver.feedback": (4, INPUT),  # lessons of earlier compilations, as they were stored
     "polyfuse.driver.resources": (5, "text of PTX"),
