@@ -182,6 +182,10 @@ class StandInTorch(ModuleType):
         self._driver = driver
         self._made: dict[tuple[int, ...], deque[StandInTensor]] = {}
 
+    def device(self, kind: str, index: int) -> str:
+        """What names a device."""
+        return f"{kind}:{index}"
+
     def empty(self, shape: tuple[int, ...], **_: object) -> StandInTensor:
         return self.empty_strided(shape, ())
 

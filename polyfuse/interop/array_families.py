@@ -119,7 +119,7 @@ def _torch_family(memory: DeviceMemory) -> Family:
         for n in reversed(shape):
             steps.append(step)
             step *= max(1, n)
-        there = {"dtype": torch_dtype(torch, dtype), "device": f"cuda:{index}"}
+        there = {"dtype": torch_dtype(torch, dtype), "device": torch.device("cuda", index)}
         return partial(torch.empty_strided, shape, tuple(reversed(steps)), **there)
 
     return Family(

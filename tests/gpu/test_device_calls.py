@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
+from polyfuse.codegen.cuda import multi_kernel
 from polyfuse.interop.array_families import array_family
 from polyfuse.runtime.cuda.launcher import DeviceLauncher
 
@@ -262,6 +263,22 @@ def test_arrays_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     want = f(x, g, b).get()
     for _ in range(3):
         np.testing.assert_array_equal(short(f, x + 0, g, b).get(), want)
+
+
+def test_arguments_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_kernel, "MOST_PASSED", 8)
+    params = ", ".join(f"inout p{k}: f32[N{k}], g{k}: f32[N{k}]" for k in range(6))
+    body = "\n".join(f"p{k}[i] = p{k}[i] - lr * g{k}[i]" for k in range(6))
+    f = compiled(f"op many({params}, lr: f32 = 0.5) {{ {body} }}")
+    given = tensors(*[(100,)] * 12)
+    f(*given)
+    for _ in range(3):
+        given[:2] = tensors((100,), (100,))
+        want = [p - 0.5 * g for p, g in zip(given[::2], given[1::2], strict=True)]
+        for _ in range(2):
+            assert short(f, *given) is None
+        for p, g, w in zip(given[::2], given[1::2], want, strict=True):
+            torch.testing.assert_close(p, w - 0.5 * g)
 
 
 def test_arrays_of_our_own() -> None:

@@ -227,6 +227,9 @@ class Torch(Modes):
         plain = _BF16 if dtype == "torch.bfloat16" else np.dtype(dtype.removeprefix("torch."))
         return _tensor_on(DeviceArray.empty(DeviceMemory.get(self.driver), shape, plain, self.stream))
 
+    def device(self, kind: str, index: int) -> str:
+        return f"{kind}:{index}"
+
     def empty_strided(
         self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str, device: str
     ) -> Tensor:
