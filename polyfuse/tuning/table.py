@@ -121,12 +121,20 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
-# What is tried on a GPU: how rows are shared out to threads, then what the layers do.
+# What is tried on a GPU: how rows are shared out to blocks and threads, and what a thread has in flight, then
+# what the layers do; what brings most comes first, as time may be up.
 GPU_CHANGES: Mapping[str, Change] = {
-    **{f"{n} threads a row": _mapping(row_threads=n) for n in (4, 8, 16, 32, 64, 128, 256, 512)},
-    **{f"{n} threads a block": _mapping(threads=n) for n in (64, 128, 512)},
-    "single elements": _mapping(vector=1),
+    **{f"{n} vectors together": _mapping(unroll=n) for n in (1, 2, 4, 8)},
+    **{f"{n} threads a row": _mapping(row_threads=n) for n in (32, 64, 128, 256)},
+    **{f"{n} rows a block": _mapping(block_rows=n) for n in (1, 2, 4, 8)},
+    "resident blocks": _mapping(resident=True),
+    "a block for each group of rows": _mapping(resident=False),
+    **{f"{n} threads a block": _mapping(threads=n) for n in (128, 512)},
+    **{f"{n} threads a row": _mapping(row_threads=n) for n in (4, 8, 16, 512)},
     **{f"vectors of {n}": _mapping(vector=n) for n in (2, 4, 8)},
+    "threads keep half": _mapping(halvings=1),
+    "threads keep a quarter": _mapping(halvings=2),
+    "single elements": _mapping(vector=1),
     **{
         name: CHANGES[name]
         for name in (
