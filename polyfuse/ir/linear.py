@@ -149,26 +149,6 @@ def simplify(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
             return e
 
 
-def rising(e: IndexExpr) -> IndexExpr:
-    """An equal expression with remainders of what grows, which are cheap where it is never negative.
-
-    6 - 2 * ((3 - c1) % 4)    becomes    2 * (c1 % 4)
-    """
-    match e:
-        case IBin("%", left, IConst(m)) if m > 0:
-            top = linear(rising(left))
-            if not top.terms or any(c > 0 for _, c in top.terms):
-                return binary("%", top.expr(), m)
-            up = Linear(tuple((a, -c) for a, c in top.terms), (-top.constant - 1) % m)
-            return m - 1 - binary("%", up.expr(), m)
-        case IBin("+" | "-" | "*" as op, left, right):
-            return linear(binary(op, rising(left), rising(right))).expr()
-        case IBin(op, left, right):
-            return binary(op, rising(left), rising(right))
-        case _:
-            return e
-
-
 def _divided(op: str, top: Linear, c: int, ranges: Mapping[str, Range]) -> IndexExpr:
     """`top // c` or `top % c`: what is divisible by c goes apart; the rest is divided, unless it is known to
     lie between two neighbouring multiples of c."""

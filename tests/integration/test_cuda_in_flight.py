@@ -90,7 +90,7 @@ def test_only_the_last_round_of_a_row_asks_for_elements() -> None:
     """The others are whole: their loads have no conditions around them."""
     text = source("softmax", t=4096, h=30000)
     first = text[text.index("pf_k0_0(") :]
-    assert re.search(r"for \(int r\d = 0; r\d < 7; \+\+r\d\) {\n +const auto w\d+ = pf_load<8>\(b_x", first)
+    assert re.search(r"for \(int r\d = 0; r\d < \d; \+\+r\d\) {\n +const auto w\d+ = pf_load<8>\(b_x", first)
 
 
 def test_the_last_round_is_loaded_before_the_others_are_used() -> None:

@@ -1,4 +1,5 @@
-"""Vectors of which only some elements exist are read as a whole, and the others count for nothing.
+"""Rows that begin anywhere: vectors of which only some elements exist are read as a whole, and the others
+count for nothing.
 
     for v in 0..8: if low <= h + v < high: acc += f(x[h + v])
 becomes
@@ -16,11 +17,58 @@ from math import prod
 
 from polyfuse.codegen.analysis.accesses import plain
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IConst, IVar, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import flat
-from polyfuse.ir.loop_ir import Block, Declare, Node, Store, Update
-from polyfuse.ir.tensor_graph import EXPR_TYPES, Const, Expr, Read, Select, map_expr, reads
+from polyfuse.ir.linear import flat, linear
+from polyfuse.ir.loop_ir import Block, Declare, Exec, For, Node, Store, Update, map_nodes, nodes_of
+from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.tensor_graph import (
+    EXPR_TYPES,
+    Const,
+    Expr,
+    Read,
+    Select,
+    Statement,
+    TensorGraph,
+    map_expr,
+    reads,
+)
+
+# --- bounds of rows ---------------------------------------------------------------------------------------
+
+
+def bounds_of_rows(graph: TensorGraph, block: Block) -> Block:
+    """Loops over rows that begin anywhere with the bounds that their statements' dims have.
+
+    Those that isl prints are equal, and hide how near to an aligned place a row begins:
+
+        for h in 2*c1 - 8*c0 ..     becomes     for h in 2 * (c1 % 4) ..          where 4*c0 <= c1 < 4*c0 + 4
+    """
+    statements = {s.name: s for s in graph.statements}
+
+    def loop(n: Node) -> Node:
+        if not isinstance(n, For) or n.coordinate is not Coordinate.ROUND or isinstance(n.lower, IConst):
+            return n
+        found = {_bounds(statements[x.statement], x, n.var) for x in nodes_of(n.body) if isinstance(x, Exec)}
+        bounds = found.pop() if len(found) == 1 else None
+        if bounds is None or linear(n.upper - n.lower) != linear(bounds[1] - bounds[0]):
+            return n
+        return replace(n, lower=bounds[0], upper=bounds[1])
+
+    return map_nodes(block, loop)
+
+
+def _bounds(s: Statement, instance: Exec, var: str) -> tuple[IndexExpr, IndexExpr] | None:
+    """Of the dim of a statement that is a loop."""
+    of = {d.name: e for d, e in zip(s.dims, instance.args, strict=True)}
+    own = [d for d in s.dims if of[d.name] == IVar(var)]
+    if len(own) != 1:
+        return None
+    return substitute(own[0].lower, of), substitute(own[0].upper, of)
+
+
+# --- vectors of which some elements exist -----------------------------------------------------------------
+
 
 _OWN = (Scope.REGISTER, Scope.LOCAL)
 

@@ -8,22 +8,22 @@ Barriers come last (`codegen.cuda.functions`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard
 
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cuda.early_loads import early_loads
+from polyfuse.codegen.cuda.partial_vectors import bounds_of_rows
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
+from polyfuse.codegen.transforms.lower_statements import lower_statements
+from polyfuse.codegen.transforms.outline import block_tree
 from polyfuse.codegen.transforms.precision import rounded_once, short_functions
 from polyfuse.codegen.transforms.scalar_replacement import uncombined
 from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
-from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import Kernel, Scope
-from polyfuse.ir.linear import rising
-from polyfuse.ir.loop_ir import Block, For, Node, map_nodes
-from polyfuse.ir.schedule_tree import Coordinate
+from polyfuse.ir.schedule_tree import sequential
+from polyfuse.poly.ast_build import loops_of
 
 
 def _short_functions(x: Loops, cx: PassContext) -> Loops:
@@ -57,16 +57,10 @@ def _vector_accesses(x: Loops, cx: PassContext) -> Loops:
     return replace(x, block=block)
 
 
-def _rising_bounds(kernel: Kernel, block: Block, cx: PassContext) -> Block:
-    def loop(n: Node) -> Node:
-        return replace(n, lower=rising(n.lower), upper=rising(n.upper)) if _counted_from(n) else n
-
-    return map_nodes(block, loop)
-
-
-def _counted_from(n: Node) -> TypeGuard[For]:
-    """Does a loop over a row begin where remainders say (`layers.mapping.gpu_row_alignment`)?"""
-    return isinstance(n, For) and n.coordinate is Coordinate.ROUND and not isinstance(n.lower, IConst)
+def _lowered(x: Loops, cx: PassContext) -> Loops:
+    kernel = x.kernel
+    loops = loops_of(kernel.graph, sequential(block_tree(kernel)))
+    return replace(x, block=lower_statements(kernel, bounds_of_rows(kernel.graph, loops)))
 
 
 LOOPS = Pipeline(
@@ -82,13 +76,7 @@ LOOPS = Pipeline(
             "functions, quotients and roots of f32 are as exact as the reference asks for",
             _approximate_functions,
         ),
-        COMMON[0],
-        Pass(
-            "rising-bounds",
-            "bounds of loops over rows are remainders of what grows",
-            on_block(_rising_bounds),
-            False,
-        ),
+        replace(COMMON[0], run=_lowered),
         *COMMON[1:],
         Pass(
             "precision:rounded-once",
