@@ -26,12 +26,12 @@ class GpuPlan:
     """Fields of a kernel's plan; None leaves one to the mapping.
 
     threads: of a block at most, for nests without rows.  row_threads: along a row.  block_rows: rows of a
-    block, where several fit one.  vector: elements of an access.  unroll: vectors that a thread has on their way.
-    keep: where rows live that several loops read: in registers, in shared memory, or read again.  columns:
-    who adds up columns in a loop over rows: warps that own rows, or all threads of a block.  chunks: blocks
-    of a split reduction for each multiprocessor.  resident: do resident blocks take short rows in turn, or
-    has each group a block?  barriers: do dependent kernels share a launch, with barriers of the grid?
-    stores: cache hint of results that nothing reads again.
+    block, where several fit one.  vector: elements of an access.  unroll: vectors that a thread has on their
+    way.  keep: where rows live that several loops read: in registers, in shared memory, or read again.
+    columns: who adds up columns in a loop over rows: warps that own rows, or all threads of a block.  chunks:
+    blocks of a split reduction for each multiprocessor.  resident: do resident blocks take short rows in
+    turn, or has each group a block?  barriers: do dependent kernels share a launch, with barriers of the
+    grid?  stores: cache hint of results that nothing reads again.
 
     Raises ArgumentError PF490 for a value that a field cannot have.
 
