@@ -20,7 +20,7 @@ from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, band
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Cast, TensorGraph
 from polyfuse.layers.contractions.factors import Contraction, extents_of, plain
-from polyfuse.layers.mapping.gpu import WARP, ceil
+from polyfuse.layers.mapping.gpu_row_shape import WARP, ceil
 from polyfuse.layers.mapping.nests import Nest
 
 # Columns of a thread, and the numbers of rows that it may have.

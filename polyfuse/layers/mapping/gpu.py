@@ -28,6 +28,7 @@ from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import Read, Role, Statement, TensorGraph, statement_reads
 from polyfuse.layers.mapping.gpu_in_flight import Loop, Stream
 from polyfuse.layers.mapping.gpu_row_alignment import Starts, row_starts
+from polyfuse.layers.mapping.gpu_row_shape import ROUNDS_OF_A_WARP, WARP, ceil, row_shape
 from polyfuse.layers.mapping.nests import (
     Nest,
     contiguity,
@@ -54,66 +55,8 @@ from polyfuse.layers.mapping.reductions import rfactor, written_back
 # Sources: AStitch (ASPLOS'22) section 4.3, adaptive thread mapping.
 
 
-WARP = 32
-# Rounds that one warp takes over a row before the row gets a block of its own.
-ROUNDS_OF_A_WARP = 8
-# Elements of a row that a thread keeps in registers; with fewer of them a row has threads enough.
-MOST_OF_ROW, FEW_OF_ROW = 64, 16
-# Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB, and most threads have two
-# vectors (bandwidth times latency is 25 kB on an H200).
-ENOUGH_THREADS = 768
 # One of so many threads may have nothing to do.
 FEW = 64
-# Rows that a block has at least, where there are enough of them for two such blocks on each multiprocessor.
-ROWS_OF_MANY = 32
-
-
-def row_shape(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: bool = True) -> tuple[int, int]:
-    """(threads along a row, rows of a block) for rows of `lanes` vectors of `width` elements.
-
-    Several short rows share a warp or a block (horizontal packing); a long row has a block of its own.
-    `phases`: do several loops of a row read it?
-    """
-    if gpu.row_threads is not None:
-        fits = gpu.row_threads <= WARP and gpu.row_threads & (gpu.row_threads - 1) == 0
-        return gpu.row_threads, max(1, gpu.threads // gpu.row_threads) if fits else 1
-    if lanes <= WARP:
-        tx = 1 << max(0, lanes - 1).bit_length()
-        return tx, gpu.block_rows or max(1, gpu.threads // 2 // tx, _of_many(tx, width, rows, gpu))
-    if lanes <= WARP * ROUNDS_OF_A_WARP and rows >= gpu.sms * (gpu.threads // WARP) * 2:
-        return WARP, gpu.block_rows or max(1, gpu.threads // 2 // WARP)
-    most = _threads_of_row(lanes, width, rows, gpu, phases)
-    rounds = ceil(lanes, most)
-    return min(gpu.longest, ceil(ceil(lanes, rounds), WARP) * WARP), 1
-
-
-def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: bool) -> int:
-    """Threads of a block that has one row: few, so that blocks wait for each other's barriers seldom.
-
-    More where a row that is read again would not stay in registers, or rows are too few for all
-    multiprocessors to have loads on their way.
-    """
-    fewest = min(gpu.longest, gpu.threads // 2)
-    wanted = ceil(gpu.sms * ENOUGH_THREADS, max(1, rows))
-    found = fewest if phases else min(gpu.longest, gpu.threads)
-    while found < gpu.longest and found < wanted and lanes * width > FEW_OF_ROW * found:
-        found *= 2
-    kept = found
-    while kept < gpu.longest and ceil(lanes, kept) * width > MOST_OF_ROW:
-        kept *= 2
-    if not phases or ceil(lanes, kept) * width > MOST_OF_ROW:
-        return min(gpu.longest, max(found, gpu.threads))
-    # A block that is alone on its multiprocessor has all of its threads.
-    return gpu.longest if kept * MOST_OF_ROW >= gpu.registers // 2 else min(gpu.longest, kept)
-
-
-def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
-    """Rows of a block at least, where there are very many short ones.
-
-    Vectors take registers, of which the largest blocks would get either too few or more than they need.
-    """
-    together = min(ROWS_OF_MANY, (gpu.longest if width == 1 else gpu.longest // 2) // tx)
-    return together if rows >= 2 * gpu.sms * together else 1
 
 
 def extent(graph: TensorGraph, m: Member) -> int:
@@ -246,20 +189,14 @@ def _plain(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> bool:
     return all(isinstance(m.of(n), IVar) and not graph.statement(n).accumulate for n in names)
 
 
-def ceil(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
-
-
 # --- coordinates ------------------------------------------------------------------------------------------
 
 # A reduction over fewer iterations stays inside one thread.
 SHORTEST_SHARED = 16
 # Iterations of a sum that a thread takes before it is better split over blocks.
 MOST_STEPS = 128
-# Chunks of a reduction for each multiprocessor: of rows that a block owns, and of columns, where each thread
-# has just a vector of each tensor on its way; and of rows over which only numbers are added up.
-BLOCKS_OF_ROWS, BLOCKS_OF_COLUMNS, BLOCKS_OF_NUMBERS = 2, 4, 32
+# Chunks of a reduction for each multiprocessor, and where only numbers are added up.
+BLOCKS, BLOCKS_OF_NUMBERS = 2, 32
 # Elements of sums of columns that a lane keeps in registers while its warp goes from row to row.
 MOST_SUMS = 64
 
@@ -616,7 +553,7 @@ def _split(graph: TensorGraph, phase: Band, free: int, shared: Band | None, gpu:
         found = _chunks(graph, loop, names, 1, rows // gpu.threads, gpu)
         # Each thread has a vector of sums: more chunks keep them all busy.
         rows //= gpu.threads * width
-        return found and _chunks(graph, loop, names, 1, rows, gpu, SHORTEST_SHARED, BLOCKS_OF_COLUMNS)
+        return found and _chunks(graph, loop, names, 1, rows, gpu, SHORTEST_SHARED)
     # Loops around the one that threads share are split first: what they share stays whole.
     outer = shared.members[free:] if has_band(shared.child) else shared.members[free:-1]
     below = band(list(shared.members[free:]), shared.child, shared.permutable)
@@ -637,14 +574,14 @@ def _blocks(graph: TensorGraph, below: Tree, gpu: GpuTarget) -> int:
     where the sums of columns of its warps fill the registers.
     """
     if not isinstance(below, Band) or len(below.members) != 1:
-        return BLOCKS_OF_ROWS
+        return BLOCKS
     width, longest = _vectors(graph, below, gpu)
     step, lanes = below.members[0], ceil(longest, width)
     kept = _sums_of_columns(graph, below, step, lanes, width)
     if kept <= len(racing(graph, step, statements(below))):
         return BLOCKS_OF_NUMBERS
     full = lanes <= WARP * ROUNDS_OF_A_WARP and MOST_SUMS // 2 < kept <= MOST_SUMS
-    return 1 if full else BLOCKS_OF_ROWS
+    return 1 if full else BLOCKS
 
 
 def _chunks(
@@ -655,7 +592,7 @@ def _chunks(
     rows: int,
     gpu: GpuTarget,
     shortest: int = 1,
-    blocks: int = BLOCKS_OF_ROWS,
+    blocks: int = BLOCKS,
 ) -> _Split | None:
     """The chunks of a loop, multiples of `unit`, next to `rows` other iterations that run in parallel.
 

@@ -38,7 +38,8 @@ from polyfuse.ir.tensor_graph import (
     statement_reads,
 )
 from polyfuse.layers.graph.names import fresh_name
-from polyfuse.layers.mapping.gpu import ceil, extent
+from polyfuse.layers.mapping.gpu import extent
+from polyfuse.layers.mapping.gpu_row_shape import ceil
 from polyfuse.layers.mapping.gpu_storage import (
     LARGEST_LOCAL,
     MOST_ROUNDS,

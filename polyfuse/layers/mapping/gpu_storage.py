@@ -22,7 +22,7 @@ from polyfuse.ir.linear import linear
 from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, path, statements
 from polyfuse.ir.schedule_tree import Sequence as Steps
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
-from polyfuse.layers.mapping.gpu import WARP
+from polyfuse.layers.mapping.gpu_row_shape import WARP
 from polyfuse.layers.mapping.nests import Nest
 from polyfuse.poly.model.domains import PolyModel
 from polyfuse.poly.model.storage import Window, common_loops, window, window_of

@@ -31,7 +31,7 @@ from polyfuse.ir.index_expr import sizes
 from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, in_steps, touched_memory
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.tensor_graph import Tensor
-from polyfuse.layers.mapping.gpu import WARP, ceil
+from polyfuse.layers.mapping.gpu_row_shape import WARP, ceil
 
 # A pack gains at least this part of the time of its kernels: less is lost in what the model does not see.
 LEAST_GAIN = 0.01

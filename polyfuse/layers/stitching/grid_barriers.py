@@ -31,7 +31,7 @@ from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.target import GpuTarget
 from polyfuse.ir.tensor_graph import TensorGraph, statement_reads
-from polyfuse.layers.mapping.gpu import WARP, ceil
+from polyfuse.layers.mapping.gpu_row_shape import WARP, ceil
 from polyfuse.layers.mapping.gpu_storage import overlaid
 from polyfuse.layers.packing.packing import levels, packed
 
@@ -277,6 +277,8 @@ class _Planner:
         shared = shared_bytes(parts) + SCRATCH
         kept = max(registers(one) for p in parts for one in (p.packed or (p,)))
         found = self._fitting(_threads(parts), max(REGISTERS, kept), shared)
+        # Blocks that no part has work for would take registers from the others.
+        found = min(found, max(1, ceil(max(_blocks(p) for p in parts), self.gpu.sms)))
         return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
@@ -287,6 +289,11 @@ class _Planner:
     def joined(self, parts: Group) -> Kernel:
         per_sm = self.per_sm(parts)
         return one_kernel(self.stages(parts), (_threads(parts), 1), self.gpu.sms * per_sm, per_sm)
+
+
+def _blocks(p: Kernel) -> int:
+    """Blocks that a kernel has work for, or the kernels of a pack together."""
+    return sum(int(max((n.block_count for n in nests(one)), default=1)) for one in p.packed or (p,))
 
 
 def _threads(parts: Sequence[Kernel]) -> int:
