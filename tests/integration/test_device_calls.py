@@ -518,6 +518,24 @@ def test_a_table_is_not_captured(
     assert short(f, *given) is None
 
 
+def test_the_long_way_is_not_captured_with_memory_of_others(driver: EmulatingDriver, torch: Torch) -> None:
+    f, plain = compiled(WORKSPACE), compiled(DOUBLE)
+    with driver.current():
+        torch.stream = driver.create_stream()
+        driver.begin_capture(torch.stream)
+    x = tensor(driver, grid(300, 8))
+    assert isinstance(plain(x), Tensor)
+    with pytest.raises(DeviceError, match="cannot be captured") as refused:
+        f(x)
+    assert refused.value.code == "PF749"
+    with driver.current():
+        driver.end_capture(torch.stream)
+    f(x)
+    with driver.current():
+        driver.begin_capture(torch.stream)
+    assert short(f, x) is not NotImplemented and not driver.named("copy_in")[1:]
+
+
 def test_the_current_stream_is_used(driver: EmulatingDriver, torch: Torch) -> None:
     f, x = compiled(DOUBLE), tensor(driver, grid(2, 2))
     f(x)

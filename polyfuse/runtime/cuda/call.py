@@ -62,6 +62,11 @@ class Job:
         self._memory, self._driver, self._buffers = memory, memory.driver, buffers
 
     @property
+    def borrows(self) -> bool:
+        """Does it use memory of the pool while it runs?"""
+        return self.workspace is not None or self.copied
+
+    @property
     def cells(self) -> Cells:
         """The cells of its arguments."""
         return self._buffers.cells

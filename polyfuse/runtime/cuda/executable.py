@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyfuse.codegen.cuda.emit import CudaCode
-from polyfuse.diagnostics import ArgumentError
+from polyfuse.diagnostics import ArgumentError, DeviceError
 from polyfuse.ir.launch_plan import GridPlan, PlanBuffer
 from polyfuse.options import Options
 from polyfuse.runtime.cpu.memory import Arena
@@ -108,7 +108,8 @@ class CudaExecutable:
 
         With a NumPy array among the results it returns when they are there; otherwise when all is queued on
         the stream of the arrays. Raises ArgumentError for arrays that do not fit, PF450 (checked builds) for
-        an index out of range, and DeviceError PF742 (memory), PF743 (a kernel failed).
+        an index out of range, and DeviceError PF742 (memory), PF743 (a kernel failed), PF749 where a graph
+        that captures the call would use memory that is not its own.
         """
         with self.driver.current():
             try:
@@ -117,6 +118,11 @@ class CudaExecutable:
                 buffers = self._resolver.buffers()
             try:
                 job = self._resolver.resolve(arrays, buffers)
+                if job.borrows and self.driver.capturing(job.stream):
+                    raise DeviceError(
+                        "this call cannot be captured: it works on memory that others get when it is over",
+                        hint="call it before with the same shapes, and dense, aligned arrays of one library",
+                    )
                 job.run()
                 if job.held:
                     self.memory.hold(job.held, job.stream)
