@@ -20,11 +20,10 @@ import numpy as np
 from polyfuse.interop.device_arrays import torch_dtype
 from polyfuse.interop.torch_tensors import is_more_than_memory, is_torch
 from polyfuse.runtime.cuda.arguments import on_device
-from polyfuse.runtime.cuda.launcher import Fact, Family
+from polyfuse.runtime.cuda.launcher import NUMBERS, Fact, Family
 from polyfuse.runtime.cuda.memory import DeviceMemory
 from polyfuse.runtime.cuda.results import DeviceArray
 
-_NUMBERS = (bool, int, float)
 _families: dict[tuple[object, int], Family] = {}
 """By library, and by the identity of the device's memory, which lives as long as the process."""
 
@@ -34,7 +33,7 @@ def array_family(values: Iterable[object], memory: DeviceMemory) -> Family | Non
 
     `memory` is that of the device that the kernels run on.
     """
-    libraries = [_library(v) for v in values if type(v) not in _NUMBERS]
+    libraries = [_library(v) for v in values if type(v) not in NUMBERS]
     if not libraries or libraries[0] is None or any(x is not libraries[0] for x in libraries):
         return None
     key = (libraries[0], id(memory))

@@ -255,8 +255,19 @@ def test_numbers_as_kernels_read_them(driver: EmulatingDriver, torch: Torch) -> 
     with pytest.raises(ArgumentError, match="does not fit"):
         f(x, 2**31)
     assert short(f, x, 1.0) is NotImplemented
-    assert short(f, x, np.int32(5)) is NotImplemented
-    np.testing.assert_array_equal(f(x, np.int32(5)).elements, grid(4) + 5)  # type: ignore[attr-defined]
+    for kind in (np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_, bool):
+        assert short(f, x, kind(1)) is NotImplemented
+        np.testing.assert_array_equal(f(x, kind(1)).elements, grid(4) + 1)  # type: ignore[attr-defined]
+        for value in (0, 1):
+            np.testing.assert_array_equal(short(f, x, kind(value)).elements, grid(4) + value)
+    assert short(f, x, np.int64(2**31)) is NotImplemented
+    axpy = compiled(AXPY)
+    for real in (np.float64, np.float32, np.float16, np.int32):
+        axpy(x, x, real(1))
+        found = short(axpy, x, x, real(0.1))
+        np.testing.assert_array_equal(found.elements, np.float32(real(0.1)) * grid(4) + grid(4))
+    axpy(x, x, True)
+    np.testing.assert_array_equal(short(axpy, x, x, False).elements, grid(4))
     for dtype, text in ((np.float16, "f16"), (np.float64, "f64")):
         g, z = (
             compiled(SCALE.replace("[F: float]", "").replace("F", text)),

@@ -2,7 +2,7 @@
 //
 // A kind is what the number is in Python, a code what the kernel reads: its place in `launcher.CODES`.
 
-constexpr int64_t kFloat = 1, kInt = 2;  // 3: a bool
+constexpr int64_t kFloat = 1, kInt = 2, kBool = 3;
 
 template <class T, class From>
 inline bool store(int64_t* cell, From value) {
@@ -59,7 +59,7 @@ bool number(int64_t kind, int64_t code, Object item, int64_t* cell) {
     case 5: return store_if_fits<int16_t>(cell, x);
     case 6: return store_if_fits<int8_t>(cell, x);
     case 7: return store_if_fits<uint8_t>(cell, x);
-    case 8: return kind != kInt && store<uint8_t>(cell, x);
+    case 8: return kind == kBool && store<uint8_t>(cell, x);
     case 9: return store<uint16_t>(cell, brain(float(x)));
     default: return false;
   }

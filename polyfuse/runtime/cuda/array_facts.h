@@ -94,8 +94,16 @@ bool look(const pf_family& f, Object item, Object* values, Seen* seen) {
 }
 
 inline bool is_number(Object item) {
-  const Object type = type_of(item);
-  return type == types[1] || type == types[2] || type == types[3];
+  const Object* end = number_types + nnumber_types;
+  return std::find(number_types, end, type_of(item)) != end;
+}
+
+// The number as kernels read it; false if it does not fit.
+inline bool take_number(const pf_argument& a, Object item, int64_t* cell) {
+  if (type_of(item) != a.type) return false;
+  *cell = 0;
+  if (a.kind == kBool) item = py.truth(item) ? py.yes : py.no;  // it may be NumPy's
+  return number(a.kind, a.code, item, cell);
 }
 
 bool belongs(const pf_family& f, Object item) {
@@ -131,8 +139,7 @@ bool fits(const pf_layout& l, const Object* items, Object* values, const Seen* s
   for (int64_t k = 0; k < l.narguments; ++k, values += slots(f)) {
     const pf_argument& a = l.arguments[k];
     if (a.kind != kArray) {
-      numbers[k] = 0;
-      if (type_of(items[k]) != types[a.kind] || !number(a.kind, a.code, items[k], numbers + k)) return false;
+      if (!take_number(a, items[k], numbers + k)) return false;
       continue;
     }
     if (is_number(items[k])) return false;

@@ -1,4 +1,4 @@
-"""The short way of a call on a GPU: arrays of one library on the device, and Python numbers, as seen before.
+"""The short way of a call on a GPU: arrays of one library on the device, and numbers, as seen before.
 
 Once a call has gone through all checks, another one with the same facts (types, shapes, strides, element
 types, device) only needs those that depend on the memory itself: alignment, overlap of what is written.
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.runtime.cpu.fast_path import MOST_LAYOUTS, NUMBERS, not_learnt
+from polyfuse.runtime.cpu.fast_path import MOST_LAYOUTS, not_learnt
 from polyfuse.runtime.cpu.launcher import CODES
 from polyfuse.runtime.cuda.arguments import DeviceView
 from polyfuse.runtime.cuda.call import Job, unusable
@@ -27,6 +27,7 @@ from polyfuse.runtime.cuda.driver import CELL, Cells, Parameters
 from polyfuse.runtime.cuda.executable import CudaExecutable
 from polyfuse.runtime.cuda.grids import Grid, Grids, KeptTable, Owner
 from polyfuse.runtime.cuda.launcher import (
+    NUMBERS,
     ArgumentTable,
     ArrayArgument,
     CallLayout,

@@ -31,7 +31,8 @@ constexpr int64_t kMostFamilies = 4;
 const char kName[] = "polyfuse.device_launcher";
 
 pf_interface py;
-Object types[4];
+const Object* number_types;
+int64_t nnumber_types;
 bool forked;  // the context of the parent cannot be used
 
 inline Object type_of(Object o) { return static_cast<Object*>(o)[1]; }
@@ -375,9 +376,9 @@ Definition of_bound = {"launch", call_bound, 0x4 /* METH_NOARGS */, "The results
 }  // namespace
 
 // All functions below are called with the GIL held.
-extern "C" void pf_device_start(const pf_interface* interface) {
+extern "C" void pf_device_start(const pf_interface* interface, const Object* numbers, int64_t count) {
   py = *interface;
-  types[1] = py.float_type, types[2] = py.int_type, types[3] = py.bool_type;
+  number_types = numbers, nnumber_types = count;
 }
 
 // Called in the child of a fork: the driver cannot be used any more.

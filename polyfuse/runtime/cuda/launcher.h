@@ -18,7 +18,7 @@ struct pf_tensor {  // DLPack's DLTensor
 
 struct pf_interface {
   // objects
-  Object float_type, int_type, bool_type, none, not_implemented, yes, no, exception;
+  Object none, not_implemented, yes, no, exception;
   // Python's functions
   void (*incref)(Object);
   void (*decref)(Object);
@@ -92,7 +92,8 @@ struct pf_family {         // the arrays of one library
 
 struct pf_argument {
   int64_t kind;            // 0 array, 1 float, 2 int, 3 bool
-  int64_t code, cell;      // of a number: what the kernel reads, and where (-1: nowhere)
+  Object type;             // of a number: exactly this
+  int64_t code, cell;      // what the kernel reads, and where (-1: nowhere)
   const Object* facts;
   const pf_tensor* tensor;
   int64_t low, nbytes;     // from its address: where its memory begins, and how much that is

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.runtime.cpu.launcher import CODES, ENV_LAUNCHER, trusted
 from polyfuse.runtime.cuda.driver import Entries
@@ -22,7 +24,7 @@ from polyfuse.runtime.toolchain.compiler import load_shared
 from polyfuse.runtime.toolchain.sanitizers import sanitized
 from polyfuse.support.processes import ForkLock
 
-_OBJECTS: tuple[object, ...] = (float, int, bool, None, NotImplemented, True, False, Exception)
+_OBJECTS: tuple[object, ...] = (None, NotImplemented, True, False, Exception)
 _PYTHON = (
     "Py_IncRef", "Py_DecRef", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem",
     "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow", "PyLong_AsUnsignedLongLongMask",
@@ -31,7 +33,13 @@ _PYTHON = (
     "PyErr_Clear", "PyErr_Fetch", "PyErr_Restore", "PyErr_NoMemory", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyCFunction_NewEx", "PyCapsule_New", "PyCapsule_GetPointer",
 )  # fmt: skip
-_KINDS = {float: 1, int: 2, bool: 3}
+_FLOATS, _INTEGERS = (
+    (float, np.float64, np.float32, np.float16),
+    (int, np.int64, np.int32, np.int16, np.int8, np.uint8),
+)
+_KINDS: dict[type, int] = {**dict.fromkeys(_FLOATS, 1), **dict.fromkeys(_INTEGERS, 2), bool: 3, np.bool_: 3}
+NUMBERS = frozenset(_KINDS)
+"""Types of numbers that calls take, of Python and NumPy."""
 _LEGACY = 1  # the legacy default stream, to DLPack
 _MOST_DIMS = 64
 
@@ -111,7 +119,7 @@ class ArrayArgument:
 
 @dataclass(frozen=True, slots=True)
 class NumberArgument:
-    """A Python number of exactly this type, for a kernel that reads a `code`; cell -1: none does."""
+    """A number of exactly this type, for a kernel that reads a `code`; cell -1: none does."""
 
     type: type
     code: str
@@ -241,7 +249,12 @@ _Family = _struct(
     *_words("hold write", _PTR),
 )  # fmt: skip
 _Argument = _struct(
-    "_Argument", *_words("kind code cell"), *_words("facts tensor", _PTR), *_words("low nbytes align written")
+    "_Argument",
+    ("kind", _I64),
+    ("type", _PTR),
+    *_words("code cell"),
+    *_words("facts tensor", _PTR),
+    *_words("low nbytes align written"),
 )
 _Result = _struct("_Result", ("make", _PTR), *_words("nbytes align"))
 _Put = _struct("_Put", *_words("cell source offset"))
@@ -323,8 +336,8 @@ class DeviceLauncher:
     _tried = False
     _instance: DeviceLauncher | None = None
 
-    def __init__(self, library: ctypes.PyDLL) -> None:
-        self._library = library
+    def __init__(self, library: ctypes.PyDLL, numbers: object) -> None:
+        self._library, self._numbers = library, numbers
         self._families: dict[Family, tuple[ctypes.Structure, _Parts]] = {}
 
     @classmethod
@@ -351,9 +364,10 @@ class DeviceLauncher:
         for made in ("pf_device_new", "pf_device_function", "pf_device_bind"):
             getattr(library, made).restype = ctypes.py_object
         table = [*map(id, _OBJECTS), *addresses]
-        library.pf_device_start((_I64 * len(table))(*table))
+        numbers = (_PTR * len(_KINDS))(*map(id, _KINDS))
+        library.pf_device_start((_I64 * len(table))(*table), numbers, _I64(len(_KINDS)))
         os.register_at_fork(after_in_child=library.pf_device_forked)
-        return cls(library)
+        return cls(library, numbers)
 
     def front(self, defaults: tuple[object, ...], most: int) -> Front:
         """A front for an operator with these defaults, one for each parameter, and up to `most` layouts."""
@@ -426,7 +440,8 @@ class DeviceLauncher:
         self, a: ArrayArgument | NumberArgument, family: Family, made: ctypes.Structure, parts: _Parts
     ) -> ctypes.Structure:
         if isinstance(a, NumberArgument):
-            return _Argument(kind=_KINDS[a.type], code=CODES.index(a.code), cell=a.cell)
+            kind, code = _KINDS[a.type], CODES.index(a.code)
+            return _Argument(kind=kind, type=id(a.type), code=code, cell=a.cell)
         seen = self._look(made, a.like, parts) if family.describes else _Tensor()
         facts = [f.of(a.like) for f in family.facts]
         return _Argument(
