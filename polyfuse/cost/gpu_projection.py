@@ -92,16 +92,21 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """Seconds of one kernel, and of what it consists; `pipe` names the slowest one. `in_flight`: bytes of
-    loads on a multiprocessor."""
+    """Seconds of one kernel, and of what it consists: memory, each pipe, the slowest pipe of each phase
+    together, resident warps, launch and barriers. `in_flight`: bytes of loads on a multiprocessor."""
 
     seconds: float
     memory_s: float
+    pipes: Mapping[str, float]
     pipe_s: float
     latency_s: float
     fixed_s: float
-    pipe: str
     in_flight: float
+
+    @property
+    def pipe(self) -> str:
+        """The slowest one."""
+        return max(self.pipes, key=lambda name: self.pipes[name])
 
     @property
     def limit(self) -> str:
@@ -128,15 +133,14 @@ def projected(kernel: Launched, device: Device, constants: Constants = FITTED) -
     together = sum(map(_joined, zip(memory, slowest, latency, strict=True), [c.power] * len(phases)))
     together += c.fill * sum(_warp_s(p, device, c) / max(1.0, p.trips) for p in phases)
     fixed = c.launch_s + kernel.work.grid_barriers * c.grid_barrier_s
-    totals = {name: sum(p[name] for p in pipes) for name in RATES}
     live = min(max(1, kernel.resident), ceil(kernel.blocks / device.sms))
     return Projected(
         seconds=together + fixed,
         memory_s=sum(memory),
+        pipes={name: sum(p[name] for p in pipes) for name in RATES},
         pipe_s=sum(slowest),
         latency_s=sum(latency),
         fixed_s=fixed,
-        pipe=max(totals, key=lambda name: totals[name]),
         in_flight=kernel.work.in_flight * live * kernel.warps,
     )
 

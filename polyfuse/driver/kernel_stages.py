@@ -16,7 +16,8 @@ from polyfuse.codegen.cuda.emit import CudaCode, emit_cuda
 from polyfuse.cost.figures import Estimate
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.decisions import Decision, format_bytes
-from polyfuse.diagnostics import ArgumentError, ScheduleError
+from polyfuse.diagnostics import ArgumentError, ScheduleError, ToolchainError
+from polyfuse.driver.machine_work import projections
 from polyfuse.driver.resources import ResourceTable, resource_table
 from polyfuse.driver.targets import (
     ON_GPU,
@@ -233,13 +234,19 @@ class Kernels:
         return estimate(self.ir, this_cpu(self.options.threads))
 
     def resources(self, device: str | None = None) -> ResourceTable:
-        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU.
+        """Registers, spills, shared memory, occupancy and 16-byte accesses of each kernel on a GPU; where
+        nvdisasm is found, bytes in flight, pipes, projected time and what limits it.
 
         Raises as `ptx` does, and ScheduleError PF513 while sizes are open.
         """
         self._require_sizes()
         found = chip(self._for_device(device), self.target)
-        return resource_table(self._gpu_code().plan, self._compiled(found.arch), found)
+        plan, made = self._gpu_code().plan, self._compiled(found.arch)
+        table = resource_table(plan, made, found)
+        try:
+            return replace(table, projected=projections(plan, made, estimate(self.ir, found), found))
+        except ToolchainError as error:
+            return replace(table, unprojected=error.diagnostics[0].message)
 
     def _for_device(self, device: str | None) -> Options:
         return self.options if device is None else replace(self.options, device=device)

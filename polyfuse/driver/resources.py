@@ -2,15 +2,18 @@
 
 The compiler says the first, without a GPU; the rest follows from the table of devices (`cost.device`).
 Accesses of global memory are counted in the PTX as instructions, each once, whatever loops they stand in.
+Where nvdisasm prints the machine code, a second table has what the projected model makes of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polyfuse.cost.device import Device, Occupancy, occupancy
+from polyfuse.cost.gpu_projection import RATES
+from polyfuse.driver.machine_work import LaunchProjection
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.ir.launch_plan import GridLaunch, GridPlan
 from polyfuse.runtime.cuda.compiler import Cubin
@@ -94,25 +97,44 @@ class ResourceTable:
     """All functions of an operator, in launch order, on one device; `print` shows them.
 
     Registers are those of a thread, bytes: spills (stored/loaded) and stack of a thread, shared memory of
-    a block.  Occupancy is the share of a multiprocessor's warps that are resident.
+    a block.  Occupancy is the share of a multiprocessor's warps that are resident.  `projected`: what the
+    projected model says of each function; nothing where `unprojected` says why.
     """
 
     device: Device
     compiler: str
     kernels: tuple[KernelResources, ...]
+    projected: tuple[LaunchProjection, ...] = ()
+    unprojected: str = ""
 
     def __str__(self) -> str:
-        rows = [HEADINGS, *(k.row() for k in self.kernels)]
-        widths = [max(len(r[c]) for r in rows) for c in range(len(HEADINGS))]
-        lines = [
-            "  ".join(
-                x.ljust(w) if c == 0 else x.rjust(w) for c, (x, w) in enumerate(zip(r, widths, strict=True))
-            )
-            for r in rows
-        ]
         d = self.device
         head = f"{d.name} ({d.arch}, {d.sms} multiprocessors of {d.sm.max_warps} warps), {self.compiler}"
-        return "\n".join([head, *lines])
+        lines = [head, *_columns([HEADINGS, *(k.row() for k in self.kernels)])]
+        if self.projected:
+            rows = [PROJECTED, *map(_projected_row, self.projected)]
+            lines += ["projected from machine code, in microseconds", *_columns(rows)]
+        return "\n".join([*lines, f"no projected time: {self.unprojected}"] if self.unprojected else lines)
+
+
+# Seconds of memory, of each pipe, of resident warps, of launch and barriers; all together.
+PROJECTED = ("kernel", "in flight", "memory", *RATES, "latency", "fixed", "all", "limit")
+
+
+def _projected_row(p: LaunchProjection) -> tuple[str, ...]:
+    t = p.time
+    terms = (t.memory_s, *(t.pipes[name] for name in RATES), t.latency_s, t.fixed_s, t.seconds)
+    flying = f"{t.in_flight / 1024:.1f} KiB"
+    return p.work.launch.function, flying, *(f"{1e6 * s:.1f}" for s in terms), t.limit
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of cells, the first column to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([r[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(r[1:], widths[1:], strict=True))])
+        for r in rows
+    ]
 
 
 def resource_table(plan: GridPlan, made: Cubin, device: Device) -> ResourceTable:

@@ -20,11 +20,13 @@ import polyfuse
 from polyfuse.cli import app
 from polyfuse.cli.explain import TITLES
 from polyfuse.codegen.cpu.emit import CpuCode
+from polyfuse.cost.gpu_projection import RATES
 from polyfuse.diagnostics import ToolchainError
 from polyfuse.driver.targets import passes
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.index_expr import evaluate
 from polyfuse.runtime.cuda.compiler import find_cuda_compiler
+from polyfuse.runtime.cuda.sass import find_nvdisasm
 
 NORM = """\
 op add_norm(x: f32[T, H], r: f32[T, H], eps: f32 = 1e-5) -> (y: f32[T, H]) {
@@ -318,7 +320,15 @@ def test_emit_resources(norm: str) -> None:
     head, columns, *rows = done.stdout.splitlines()
     assert head.startswith("H100 (sm_90, 132 multiprocessors of 64 warps), ")
     assert columns.split()[:3] == ["kernel", "blocks", "threads"]
-    assert rows and all(r.startswith("pf_k") and " 0/0 " in r for r in rows)
+    kernels = [r for r in rows[: len(rows) // 2] if r.startswith("pf_k")]
+    assert kernels and all(" 0/0 " in r for r in kernels)
+    if find_nvdisasm() is None:
+        assert rows[-1].startswith("no projected time: no nvdisasm found")
+        return
+    title, headings, *times = rows[len(kernels) :]
+    assert title == "projected from machine code, in microseconds" and len(times) == len(kernels)
+    assert headings.split()[:4] == ["kernel", "in", "flight", "memory"] and headings.endswith("limit")
+    assert all(t.split()[-1] in (*RATES, "memory", "latency", "launch") for t in times)
 
 
 def test_emit_into_a_file(norm: str, workplace: Path) -> None:

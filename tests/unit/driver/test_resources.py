@@ -10,6 +10,7 @@ from polyfuse.diagnostics import ToolchainError
 from polyfuse.driver.resources import Accesses, ResourceTable, resource_table
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.launch_plan import GridLaunch, GridPlan
+from polyfuse.runtime.cuda import sass
 from polyfuse.runtime.cuda.compiler import Cubin, find_cuda_compiler
 from polyfuse.runtime.cuda.cubin import Resources
 
@@ -155,3 +156,14 @@ def test_resources_of_an_operator() -> None:
         assert 8 <= k.taken.registers <= 255 and k.taken.spill_stores == 0 and k.occupancy.blocks_per_sm > 0
         assert k.loads.wide > 0
     assert ".target sm_80" in kernels.ptx("A100") and ".target sm_90" in kernels.ptx()
+
+
+def test_where_machine_code_cannot_be_read_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        find_cuda_compiler()
+    except ToolchainError:
+        pytest.skip("no compiler for CUDA")
+    monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
+    kernels = pf.parse(SOFTMAX).op().specialize(T=8, H=8).schedule().lower(target="cuda")
+    found = kernels.resources()
+    assert found.projected == () and str(found).splitlines()[-1].startswith("no projected time: no nvdisasm")
