@@ -140,6 +140,20 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         compiled(UPDATE)(normal(8)[:4].expand(2, 4)[0], np.ones(3, np.float32))
 
 
+def test_plans_are_measured_and_their_choice_is_kept(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path / "cache"))
+    x, file = normal(4096, 1024), tmp_path / "choices.json"
+    f = compiled(SOFTMAX, tune="measure", tune_budget=40, verify=False)
+    torch.testing.assert_close(f(x).double(), wide_softmax(x), rtol=2e-5, atol=1e-9)
+    tuning = f.built(x).tuning
+    assert tuning is not None and len(tuning.timed) >= 3, f.explain(x)
+    assert all(r.measured is None or 1e-6 < r.measured < 1 for r in tuning.rows), str(tuning)
+    f.keep_tuning(file)
+    g = compiled(SOFTMAX, tuned=file)
+    torch.testing.assert_close(g(x).double(), wide_softmax(x), rtol=2e-5, atol=1e-9)
+    assert f"{tuning.chosen}: chosen in" in g.explain(x)
+
+
 def test_an_index_out_of_range_is_an_error_where_checked() -> None:
     text = "op pick(x: f32[N], at: i64[M]) -> (y: f32[M]) { y[m] = x[at[m]] }"
     f = compiled(text, checked=True)

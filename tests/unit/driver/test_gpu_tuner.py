@@ -298,6 +298,49 @@ def test_a_device_that_does_not_open_is_no_error(monkeypatch: pytest.MonkeyPatch
     assert found.chosen == Variant() and "no process" in found.note
 
 
+class Here:
+    """A timer that tries plans in this process, on the driver that stands in."""
+
+    def __init__(self, base: Compilation, deadline: float) -> None:
+        self.trials = prepared(base)
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def first(self, key: str, limit_s: float) -> float:
+        told = self.trials.do_run(key)
+        if "error" in told:
+            raise TrialFailed(told["error"])
+        return float(told["seconds"])
+
+    def seconds(self, key: str, calls: int) -> float:
+        return float(self.trials.do_time(key, 1)["seconds"])
+
+
+def test_from_the_source_to_a_pinned_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "op scaled(x: f32[T, H], s: f32[T]) -> (y: f32[T, H]) { y[t, h] = x[t, h] * s[t] }"
+    monkeypatch.setattr(tuner, "GpuTimer", Here)
+    f = pf.compile(text, target="cuda", tune="measure", verify=False, progress=False)
+    x = np.random.default_rng(0).standard_normal((9, 70)).astype("f4")
+    s = np.arange(9, dtype="f4")
+    np.testing.assert_array_equal(f(x, s), x * s[:, None])
+    told = f.explain(x, s)
+    tuned = f.built(x, s).tuning
+    assert tuned is not None and len(tuned.timed) >= 3 and "measured us" in told, told
+    assert f"the fastest of {len(tuned.timed)} variants measured" in told
+    file = tmp_path / "choices.json"
+    f.keep_tuning(file)
+    g = pf.compile(text, target="cuda", tuned=str(file), verify=False, progress=False)
+    np.testing.assert_array_equal(g(x, s), x * s[:, None])
+    assert f"{tuned.chosen}: chosen in {file}" in g.explain(x, s)
+    h = pf.compile(text, target="emulate", tune="measure", verify=False, progress=False)
+    assert "plans are not timed for emulate" in h.explain(x, s)
+
+
 # --- choices as a file ------------------------------------------------------------------------------------
 
 
