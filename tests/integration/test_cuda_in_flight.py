@@ -97,7 +97,7 @@ def test_the_last_round_is_loaded_before_the_others_are_used() -> None:
     """Its branch is after the loop; its load, under the same condition, before it."""
     text = source("softmax", t=4096, h=30000)
     early = re.search(
-        r"= pf_load_if<8>\((.*), b_x, .*\n.*#pragma unroll\n +for \(int r\d = 0; r\d < 7;", text
+        r"= pf_load_if<8>\((.*), b_x, .*\n.*#pragma unroll\n +for \(int r\d = 0; r\d < \d;", text
     )
     assert early is not None
     assert text.count(f"if {early[1]} {{") or text.count(f"if ({early[1]}) {{")
