@@ -29,10 +29,12 @@ from polyfuse.runtime.cuda.launcher import (
     DeviceLauncher,
     Fact,
     Family,
+    Fill,
     KernelLaunch,
     Made,
     NumberArgument,
     Put,
+    PythonStep,
 )
 from polyfuse.runtime.cuda.memory import DeviceMemory
 from polyfuse.runtime.cuda.results import DeviceArray
@@ -380,3 +382,42 @@ def test_layouts_that_come_while_a_call_is_under_way(start: DeviceLauncher) -> N
     assert seen.front.call((given, 2.5)) is NotImplemented and added == [True]
     given.asked = lambda: None
     assert type(seen.front.call((given, 2.5))) is Tensor
+
+
+def test_steps_in_python_come_in_order(
+    start: DeviceLauncher, native: NativeDriver, stub: helpers.Stub
+) -> None:
+    """As products of the library: with the interpreter, in the context of the device."""
+    seen, x = Seen(start, np.arange(12.0).reshape(3, 4)), on(native, X)
+    entries = native.entries()
+    assert entries is not None
+    came: list[tuple[int, int]] = []
+
+    def step(cells: int, stream: int) -> None:
+        came.append((ctypes.c_int64.from_address(cells).value, stream))
+        if len(came) > 1:
+            raise ZeroDivisionError
+
+    fill = Fill(0, 0, 8)
+    steps = [fill, PythonStep(step), fill]
+    front = start.front((None,), 1)
+    family = array_family([x], DeviceMemory.get(native))
+    assert family is not None
+    first = ArrayArgument(x, 0, x.nbytes, 4, True)
+    layout = replace(
+        seen.layout,
+        family=family,
+        arguments=[first],
+        results=(),
+        puts=[Put(0, 0)],
+        steps=steps,
+        entries=entries,
+    )
+    assert front.add(layout, None)
+    stub.calls()
+    assert front.call((x,)) is None and came == [(x.address, x.stream)]
+    assert [c for c in stub.calls() if "Memset" in c] == ["cuMemsetD8Async"] * 2
+    with pytest.raises(ZeroDivisionError):
+        front.call((x,))
+    assert [c for c in stub.calls() if "Memset" in c] == ["cuMemsetD8Async"]
+    assert not stub.library.pf_stub_depth()
