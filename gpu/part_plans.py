@@ -54,7 +54,7 @@ def _base(item: str, job: Job) -> Compilation:
 def compile_item(unit: str, job: Job) -> dict[str, Any]:
     """Make and compile a plan."""
     item, _, name = unit.partition(BETWEEN)
-    return made(_base(item, job), variants(item, job)[name])
+    return made(_base(item, job), variants(item, job)[name], exact=False)  # that can be done elsewhere
 
 
 def run(item: str, job: Job) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ def run(item: str, job: Job) -> Mapping[str, Any]:
         about = known.get(f"{item}{BETWEEN}{name}")
         if about is None and known:  # there was no time to compile it ahead, and there is none now
             continue
-        about = made(base, variant) if about is None else about
+        about = made(base, variant, exact=False) if about is None else about
         about = about if isinstance(about, dict) else {"error": about}
         if about.get("form", name) in forms:
             continue

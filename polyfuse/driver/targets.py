@@ -42,6 +42,7 @@ from polyfuse.runtime.machine.probe import BandwidthReport, cache_sizes, known, 
 from polyfuse.runtime.toolchain.compiler import cpu_family, cpu_features
 
 if TYPE_CHECKING:
+    from polyfuse.runtime.cuda.compiler import Cubin
     from polyfuse.runtime.cuda.driver import DeviceProperties
     from polyfuse.runtime.cuda.executable import CudaExecutable
     from polyfuse.runtime.emulator.emulator import EmulatedKernels
@@ -304,16 +305,17 @@ def load(code: CpuCode | CudaCode, target: str, options: Options) -> Machine:
     return load_on_gpu(code, flush_denormals=flush)
 
 
-def compile_ahead(code: CpuCode | CudaCode, target: str, options: Options) -> None:
-    """What `load` would compile, into the cache, so that it has nothing left to do; the GPU is not used."""
+def compile_ahead(code: CpuCode | CudaCode, target: str, options: Options) -> Cubin | None:
+    """What `load` would compile, into the cache, so that it has nothing left to do; the GPU is not used. The
+    machine code, if it is that of a GPU."""
     if target != "cuda":
         load(code, target, options)
-        return
+        return None
     assert isinstance(code, CudaCode)
     from polyfuse.runtime.cuda.executable import compiled
     from polyfuse.runtime.cuda.open import open_driver
 
-    compiled(code, open_driver(), options.denormals == "flush")
+    return compiled(code, open_driver(), options.denormals == "flush")
 
 
 def is_on_gpu(machine: Machine) -> bool:

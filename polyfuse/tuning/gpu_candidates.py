@@ -17,14 +17,19 @@ from hashlib import sha256
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from polyfuse.codegen.cuda.emit import CudaCode
 from polyfuse.cost.machines import machine_of
 from polyfuse.cost.speed_of_light import estimate
 from polyfuse.diagnostics import PolyfuseError
+from polyfuse.driver.machine_work import projections
 from polyfuse.driver.parallel import pack
 from polyfuse.driver.pipeline import Compilation, Watch, planned
-from polyfuse.driver.targets import compile_ahead
+from polyfuse.driver.targets import chip, compile_ahead
+from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.options import Options
+from polyfuse.runtime.cuda.compiler import Cubin
+from polyfuse.runtime.cuda.sass import find_nvdisasm
 from polyfuse.support.processes import Child, ChildDied, ChildLate, ChildUnavailable, jobs
 from polyfuse.tuning.candidates import LATE, compilation_of
 from polyfuse.tuning.table import GPU_CHANGES, Choices, Variant
@@ -69,20 +74,34 @@ class GpuCandidate:
         return self.compilation.key
 
 
-def made(base: Compilation, variant: Variant) -> dict[str, Any]:
-    """Make and compile one plan: its projected time and its form, or what is wrong."""
+def made(base: Compilation, variant: Variant, exact: bool = True) -> dict[str, Any]:
+    """Make and compile one plan: its projected time and its form, or what is wrong. `exact`: by its machine
+    code, where that can be read."""
     compilation = compilation_of(base, variant)
     try:
         low, code, _ = planned(Watch(Options(dump=None, verify=False)), compilation)
-        compile_ahead(code, compilation.target, compilation.options)
+        cubin = compile_ahead(code, compilation.target, compilation.options)
         kernels = low.kernels if low is not None else compilation.lowered(Watch(Options(dump=None))).kernels
-        seconds = estimate(kernels, machine_of(compilation.machine)).seconds
+        assert isinstance(code, CudaCode)
+        seconds = _projected(compilation, kernels, code, cubin if exact else None)
     except PolyfuseError as error:
         return {"error": str(error).splitlines()[0]}
     except (ValueError, KeyError) as error:  # the cost model cannot say
         return {"error": f"no projected time: {error}"}
     form = sha256(f"{code.source}\0{code.plan!r}".encode()).hexdigest()
     return {"seconds": seconds, "form": form}
+
+
+def _projected(compilation: Compilation, kernels: KernelGraph, code: CudaCode, cubin: Cubin | None) -> float:
+    """Seconds by the machine code, if it is given and can be read, else by the loops."""
+    rough = estimate(kernels, machine_of(compilation.machine))
+    if cubin is None or find_nvdisasm() is None or any(x.library is not None for x in code.plan.launches):
+        return rough.seconds
+    device = chip(compilation.options, compilation.target)
+    try:
+        return sum(p.time.seconds for p in projections(code.plan, cubin, rough, device))
+    except (PolyfuseError, LookupError, ValueError):  # code that nobody has read before
+        return rough.seconds
 
 
 # --- many at once -----------------------------------------------------------------------------------------
