@@ -55,8 +55,7 @@ def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: b
         kept *= 2
     if not phases or ceil(lanes, kept) * width > MOST_OF_ROW:
         return min(gpu.longest, max(found, gpu.threads))
-    # A block that is alone on its multiprocessor has all of its threads.
-    return gpu.longest if kept * MOST_OF_ROW >= gpu.registers // 2 else min(gpu.longest, kept)
+    return min(gpu.longest, kept)
 
 
 def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
