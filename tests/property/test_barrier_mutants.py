@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from row_chains import chain, random_chain
+from row_gradients import backward_call
 from targets import Call, told_apart
 from test_random_programs import call_of as random_call
 from test_random_stitching import call_of as stitching_call
@@ -242,6 +243,12 @@ def test_shared_places(chains: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert sum(p is not None for p in places) >= 10
     assert check_mutants(calls, [WARPS], monkeypatch).barriers >= 20
+
+
+def test_sums_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of warps add up in shared memory one after the other: each barrier in between is needed."""
+    calls = [backward_call(200, 100), backward_call(131, 257)]
+    assert check_mutants(calls, [BLOCKS], monkeypatch).barriers >= 8
 
 
 @pytest.mark.slow
