@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import gcd
 
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, substitute, variables
 from polyfuse.ir.linear import Linear
 from polyfuse.ir.schedule_tree import Member, Tree, statements
 from polyfuse.ir.tensor_graph import (
@@ -67,7 +67,14 @@ def row_starts(graph: TensorGraph, tree: Tree, loops: Loops, width: int) -> tupl
     start = found.pop() if len(found) == 1 else None
     if start is None:
         return width, {}
-    return longer, {n: (dim, _of_statement(start, n, rows, longer)) for n, dim in along.items()}
+    starts = {n: (dim, _of_statement(start, n, rows, longer)) for n, dim in along.items()}
+    first_values = all(_begins_alike(graph.statement(n), dim, e) for n, (dim, e) in starts.items())
+    return (longer, starts) if first_values else (width, {})
+
+
+def _begins_alike(s: Statement, dim: str, start: IndexExpr) -> bool:
+    """Does an element's first value know where its row begins? Not if that differs from term to term."""
+    return dim in s.reduction_dims or not set(variables(start)) & set(s.reduction_dims)
 
 
 def _plain(s: Statement, dim: str) -> bool:
