@@ -22,6 +22,7 @@ from polyfuse.layers.contractions.factors import Contraction
 from polyfuse.layers.mapping import cpu
 from polyfuse.layers.mapping import gpu as gpu_mapping
 from polyfuse.layers.mapping.cpu_storage import CpuStorage, Extents, crossing
+from polyfuse.layers.mapping.entry_values import read_first
 from polyfuse.layers.mapping.folded_rows import fold_rows
 from polyfuse.layers.mapping.gpu_row_alignment import align_rows
 from polyfuse.layers.mapping.gpu_row_cache import cache_rows
@@ -147,7 +148,8 @@ class GpuMapping:
         assert not isinstance(part, Scatter)
         if isinstance(part, Contraction):
             return gpu_tiles.map_contraction(graph, part, self.gpu, decisions)
-        graph = fold_rows(align_loops(graph, part, decisions), part, decisions)
+        graph, part = read_first(align_loops(graph, part, decisions), part, decisions)
+        graph = fold_rows(graph, part, decisions)
         graph, nests = gpu_mapping.map_phase(graph, part, self.gpu, decisions)
         for k, nest in enumerate(nests):
             graph, nests[k] = cache_rows(graph, nest, self.gpu, decisions)
