@@ -15,10 +15,10 @@ from polyfuse.codegen.cuda.partial_vectors import bounds_of_rows
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
-from polyfuse.codegen.transforms.lower_statements import lower_statements
+from polyfuse.codegen.transforms.lower_statements import forward_to_loops, lower_statements
 from polyfuse.codegen.transforms.outline import block_tree
 from polyfuse.codegen.transforms.precision import rounded_once, short_functions
-from polyfuse.codegen.transforms.scalar_replacement import uncombined
+from polyfuse.codegen.transforms.scalar_replacement import merge_initial, uncombined
 from polyfuse.codegen.transforms.wide_accumulators import wide_column_totals
 from polyfuse.diagnostics import Diagnostic, ScheduleError
 from polyfuse.ir.kernel import Kernel, Scope
@@ -88,6 +88,11 @@ LOOPS = Pipeline(
             "wide-accumulators:columns",
             "totals of long loops are added up in pieces, in double",
             on_block(lambda k, b, cx: wide_column_totals(k, b, cx.numbers)),
+        ),
+        Pass(
+            "forward-stores:loops",
+            "what all threads of a row know is not read again from where one of them stores it",
+            on_block(lambda k, b, cx: forward_to_loops(k, merge_initial(b), cx.numbers)),
         ),
     ),
 )

@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from polyfuse.ir.index_expr import IndexExpr, substitute
+from polyfuse.codegen.analysis.invariants import aliases, written
+from polyfuse.ir.index_expr import IndexExpr, substitute, variables
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
-from polyfuse.ir.loop_ir import Block, Declare, Exec, For, If, Node, Store, Update, map_nodes
+from polyfuse.ir.loop_ir import Block, Declare, Exec, For, If, Node, Store, Update, map_nodes, map_values
+from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Expr, Index, Read, map_expr, map_index, reads
 
 
@@ -102,3 +104,54 @@ def _with_scalar(rest: list[Node], element: Read, scalar: Read) -> list[Node]:
         if node.buffer == element.tensor:
             return changed + rest[k + 1 :]
     return changed
+
+
+# --- what later loops read --------------------------------------------------------------------------------
+
+# What all threads of a row know is not read again from memory that one of them stores it in.
+#
+#     m[c0] = acc; for c1: s sum= exp(x[c0, c1] - m[c0])
+# becomes
+#     f0 = acc; m[c0] = f0; for c1: s sum= exp(x[c0, c1] - f0)
+
+
+_SHARED = (Coordinate.ROUND, Coordinate.STEP, Coordinate.VECTOR)
+
+
+def forward_to_loops(kernel: Kernel, block: Block, numbers: itertools.count[int]) -> Block:
+    """A value that is stored outside of loops that threads share, and read later, is kept in a scalar."""
+    result: list[Node] = []
+    rest = list(block)
+    while rest:
+        node = rest.pop(0)
+        match node:
+            case For(coordinate=c, body=body) if c not in _SHARED:
+                result.append(replace(node, body=forward_to_loops(kernel, body, numbers)))
+            case Store(buffer, indices, value) if _read_later(kernel, node, rest):
+                name = f"%f{next(numbers)}"
+                element, scalar = Read(buffer, indices, value.dtype), Read(name, (), value.dtype)
+                result += [Declare(name, value.dtype, value), replace(node, value=scalar)]
+                rest = list(_replaced(tuple(rest), element, scalar))
+            case _:
+                result.append(node)
+    return tuple(result)
+
+
+def _replaced(block: Block, element: Read, scalar: Read) -> Block:
+    return map_values(block, lambda e: scalar if e == element else e, lambda i: i)
+
+
+def _read_later(kernel: Kernel, store: Store, rest: list[Node]) -> bool:
+    """Is the stored element read later in the block, and nothing of the buffer written any more?"""
+    b = kernel.find(store.buffer)
+    if b is None or b.scope in (Scope.REGISTER, Scope.LOCAL):
+        return False
+    if not store.indices or any(isinstance(i, EXPR_TYPES) for i in store.indices):
+        return False
+    alias = aliases(kernel)
+    changed = written(tuple(rest), alias)
+    index = {v for i in store.indices if not isinstance(i, EXPR_TYPES) for v in variables(i)}
+    if alias.get(store.buffer, store.buffer) in changed or index & changed:
+        return False
+    element = Read(store.buffer, store.indices, store.value.dtype)
+    return _replaced(tuple(rest), element, Read("", (), element.dtype)) != tuple(rest)
