@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "codegen.transforms",
         "codegen.common_passes",
         "codegen.cpu",
+        "poly.ast_build",
         "poly.barriers",
     },
     "runtime": LOW | {"ir", "codegen", "support"},

@@ -15,6 +15,9 @@ FUNCTION_LINES = 70
 # A module of fewer lines has a reason to stand alone. Packages and `__main__` need none.
 SHORT_LINES = 80
 SHORT = {
+    "polyfuse.gpu_plan": "an option's value, which `import polyfuse` gives without the layers",
+    "polyfuse.layers.mapping.gpu_plan": "read off kernels in the end; mapping does not ask it",
+    "polyfuse.layers.mapping.gpu_row_shape": "one decision, whose numbers a page has",
     "polyfuse.tuning.gpu_maker": "a program: it runs in a process of its own",
     "polyfuse.codegen.analysis.row_phases": "one fact, asked by four transformations",
     "polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows": "a rule: each has a module",
