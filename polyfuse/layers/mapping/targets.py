@@ -30,6 +30,7 @@ from polyfuse.layers.mapping.gpu_storage import GpuStorage
 from polyfuse.layers.mapping.loop_alignment import align_loops
 from polyfuse.layers.mapping.memory_hints import non_temporal_stores, prefetched_lines, streaming_stores
 from polyfuse.layers.mapping.nests import Nest
+from polyfuse.layers.mapping.residues import split_residues
 from polyfuse.layers.mapping.scatters import Scatter, around_scatters, map_scatter
 from polyfuse.layers.stitching.grid_barriers import join_kernels, join_regions, persistent_blocks
 from polyfuse.poly.model.domains import PolyModel
@@ -148,6 +149,7 @@ class GpuMapping:
         assert not isinstance(part, Scatter)
         if isinstance(part, Contraction):
             return gpu_tiles.map_contraction(graph, part, self.gpu, decisions)
+        graph, part = split_residues(graph, part, decisions)
         graph, part = read_first(align_loops(graph, part, decisions), part, decisions)
         graph = fold_rows(graph, part, decisions)
         graph, nests = gpu_mapping.map_phase(graph, part, self.gpu, decisions)
