@@ -46,7 +46,7 @@ WITHIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the machine code of a case is like: of all its kernels, by their bytes or the worst one."""
+    """What the machine code of a case is like: of all its kernels; from `registers` on of the slowest one."""
 
     wide: float
     narrow: int
@@ -88,6 +88,7 @@ def of_case(case: GpuCase) -> tuple[LaunchProjection, ...]:
 def reached(case: GpuCase) -> Reached:
     """What a case's kernels are like."""
     found = of_case(case)
+    most = max(found, key=lambda p: p.time.seconds)
     nbytes = [_moved(p.work) for p in found]
     wide = sum(n * p.work.warp.wide for n, p in zip(nbytes, found, strict=True)) / max(1.0, sum(nbytes))
     return Reached(
@@ -97,12 +98,12 @@ def reached(case: GpuCase) -> Reached:
         divisions=sum(p.work.hot.divisions for p in found),
         divisions_outside=sum(p.work.hot.divisions_outside for p in found),
         spills=sum((p.taken.spill_stores or 0) + (p.taken.spill_loads or 0) for p in found),
-        registers=max(p.taken.registers or 0 for p in found),
-        threads=max(prod(p.work.launch.threads) for p in found),
-        occupancy=round(min(p.fits.fraction for p in found), 3),
-        in_flight=round(min(p.time.in_flight for p in found)),
+        registers=most.taken.registers or 0,
+        threads=prod(most.work.launch.threads),
+        occupancy=round(most.fits.fraction, 3),
+        in_flight=round(most.time.in_flight),
         projected=round(1e3 * sum(p.time.seconds for p in found), 4),
-        limit=max(found, key=lambda p: p.time.seconds).time.limit,
+        limit=most.time.limit,
     )
 
 

@@ -8,6 +8,7 @@ later; the uniform datapath's (``UIADD3``) are like the others without their U.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -32,17 +33,29 @@ class Values(Protocol):
 def compute(i: Instruction, written: Sequence[str], where: Values, known: bool) -> dict[str, Value]:
     """The new values of what an instruction writes; `known`: it is certain that it is executed."""
     made: dict[str, Value] = dict.fromkeys(written)
-    name = i.name[1:] if i.name.startswith("U") and i.name[1:] in OPERATIONS else i.name
-    operation = OPERATIONS.get(name)
-    if operation is not None and written:
-        operands = [o.replace(".reuse", "") for o in i.operands]
-        results = _results(operands)
-        words = operation(i, operands[results:], where)
-        made |= zip(_in_order(operands[:results], written), words, strict=False)
-        made = {r: v for r, v in made.items() if r in written}
+    operation = _operation(i.name)
+    if operation is not None:
+        sources, order = _parts(i.operands, tuple(written))
+        words = operation(i, sources, where)
+        made |= zip(order, words, strict=False)
+        if len(made) > len(written):
+            made = {r: made[r] for r in written}
     if not known:
         return {r: v if v == where.values.get(r) else None for r, v in made.items()}
     return made
+
+
+@cache
+def _operation(name: str) -> Operation | None:
+    return OPERATIONS.get(name) or (OPERATIONS.get(name[1:]) if name.startswith("U") else None)
+
+
+@cache
+def _parts(operands: tuple[str, ...], written: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The sources of an instruction, and what it writes in the order of an operation's words."""
+    plain = [o.replace(".reuse", "") for o in operands]
+    results = _results(plain)
+    return tuple(plain[results:]), tuple(_in_order(plain[:results], written))
 
 
 def _results(operands: Sequence[str]) -> int:

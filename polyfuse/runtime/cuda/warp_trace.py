@@ -42,7 +42,7 @@ MEMORY_CYCLES = 1000.0
 CACHED_CYCLES = 270.0
 LATENCY = {"fma": 4.0, "alu": 5.0, "mufu": 20.0, "fp64": 16.0, "control": 1.0, "lsu": 24.0}
 LATENCIES = {"LDS": 29.0, "LDSM": 33.0, "SHFL": 24.0, "LDC": 30.0, "S2R": 25.0, "BAR": 25.0, "MEMBAR": 100.0}
-MOST_STEPS = 400_000
+MOST_STEPS = 200_000
 SAMPLED = 3
 # A warp finds in a cache what it read so few bytes of its own before.
 NEAR = 32 * 1024
@@ -104,7 +104,8 @@ def work_of(function: Function, launch: TracedLaunch) -> WarpWork:
     count, (x, y, z) = launch.warps, launch.blocks
     warps = sorted({k * (count - 1) // max(1, min(SAMPLED, count) - 1) for k in range(min(SAMPLED, count))})
     blocks = sorted({x * y * z // 4, x * y * z * 3 // 4})
-    traces = [_Trace(function, launch, warp, block) for block in blocks for warp in warps]
+    decoded = decode(function)
+    traces = [_Trace(function, launch, warp, block, decoded) for block in blocks for warp in warps]
     for t in traces:
         t.run()
     cut = any(t.cut for t in traces)
@@ -183,12 +184,39 @@ class _Counts:
     grid_barriers: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What is asked of an instruction each time that it is executed. `waits`: the registers that it reads,
+    and its guard; `places`: what it takes of its pipe; `goes`: it may jump."""
+
+    instruction: Instruction
+    written: tuple[str, ...]
+    waits: tuple[str, ...]
+    pipe: str
+    places: float
+    latency: float
+    goes: bool
+
+
+def decode(function: Function) -> tuple[Decoded, ...]:
+    """All instructions of a kernel."""
+    found = []
+    for i in function.code:
+        (written, read), pipe = registers(i), pipe_of(i.name)
+        waits = (*read, i.guard.lstrip("!")) if i.guard else read
+        latency = LATENCIES.get(i.name, LATENCY[pipe])
+        goes = i.jumps or i.name in ("CALL", "RET")
+        found.append(Decoded(i, written, waits, pipe, slots(i.name), latency, goes))
+    return tuple(found)
+
+
 @dataclass(slots=True)
 class _Trace:
     function: Function
     launch: TracedLaunch
     warp: int
     block: int
+    decoded: tuple[Decoded, ...] = ()
     phases: list[_Counts] = field(default_factory=lambda: [_Counts()])
     values: dict[str, Value] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
@@ -204,9 +232,10 @@ class _Trace:
 
     def __post_init__(self) -> None:
         self.spins = spins(self.function)
+        self.decoded = self.decoded or decode(self.function)
 
     def run(self) -> None:
-        code, place = self.function.code, 0
+        code, place = self.decoded, 0
         self.cut = True
         for _ in range(MOST_STEPS):
             step = self._step(code[place], place) if 0 <= place < len(code) else None
@@ -223,25 +252,20 @@ class _Trace:
         self.started = self.now
         self.phases.append(_Counts())
 
-    def _step(self, i: Instruction, place: int) -> int | None:
+    def _step(self, d: Decoded, place: int) -> int | None:
         """Execute an instruction; the place of the next one, None after EXIT."""
-        self._count(i)
-        guard = self._truth(i.guard)
-        if i.jumps or i.name in ("CALL", "RET"):
+        counts, i = self.phases[-1].instructions, d.instruction
+        counts["issue"] = counts.get("issue", 0.0) + 1
+        counts[d.pipe] = counts.get(d.pipe, 0.0) + d.places
+        guard = self._truth(i.guard) if i.guard else True
+        if d.goes:
             return self._jump(i, place, guard)
         if i.name == "EXIT":
             # Where nobody knows, the warp goes on: some lanes have more to do.
             return None if guard is True else place + 1
-        if guard is False:
-            return place + 1
-        self._issue(i, guard)
+        if guard is not False:
+            self._issue(d, guard)
         return place + 1
-
-    def _count(self, i: Instruction) -> None:
-        pipe = pipe_of(i.name)
-        counts = self.phases[-1].instructions
-        counts["issue"] = counts.get("issue", 0.0) + 1
-        counts[pipe] = counts.get(pipe, 0.0) + slots(i.name)
 
     # --- where it goes ------------------------------------------------------------------------------------
 
@@ -333,18 +357,21 @@ class _Trace:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def _issue(self, i: Instruction, guard: bool | None) -> None:
+    def _issue(self, d: Decoded, guard: bool | None) -> None:
         """Wait for what it reads; say when what it writes is there."""
-        written, read = registers(i)
-        waits = [r for r in (*read, i.guard.lstrip("!")) if self.ready.get(r, 0.0) > self.now + 1]
-        start = max([self.now + 1, *(self.ready[r] for r in waits)])
-        if any(r in self.from_memory for r in waits):
+        i, ready, start, latency = d.instruction, self.ready, self.now + 1, d.latency
+        waited = False
+        for r in d.waits:
+            there = ready.get(r, 0.0)
+            if there > self.now + 1:
+                waited = waited or r in self.from_memory
+                start = max(start, there)
+        if waited:
             self.phases[-1].trips += 1
             self.from_memory.clear()
         self.now = start
-        latency = LATENCIES.get(i.name, LATENCY[pipe_of(i.name)])
         if i.name in GLOBAL:
-            latency = self._global(i, written)
+            latency = self._global(i, d.written)
         elif i.name in SHARED or i.name in LOCAL:
             self.phases[-1].shared += i.width * WARP
         elif i.name == "BAR":
@@ -352,10 +379,10 @@ class _Trace:
             self.now += latency
         elif i.name == "MEMBAR":
             self.now += latency
-        for name, value in compute(i, written, self, known=guard is True).items():
-            self.values[name] = value
-        for r in written:
-            self.ready[r] = start + latency
+        if d.written:
+            self.values.update(compute(i, d.written, self, known=guard is True))
+            for r in d.written:
+                ready[r] = start + latency
 
     def _global(self, i: Instruction, written: Sequence[str]) -> float:
         """Count an access; how long a load takes."""

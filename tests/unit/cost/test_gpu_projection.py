@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_bars, gpu_projection
-from benchmarks.gpu_bars import BARS, Reached
+from benchmarks.gpu_bars import BARS, WITHIN, Reached
 from benchmarks.gpu_projection import FIGURES, H200, PAGE, mape, ordered, points, table
 from polyfuse.cost.gpu_projection import FITTED, TRACED_CYCLES, Launched, projected
 from polyfuse.ir.warp_work import WarpWork
@@ -110,19 +110,20 @@ def test_every_bar_has_figures() -> None:
     assert all(c.label in BARS for c in gpu_bars.chosen(BARS)) and len(gpu_bars.chosen([])) == 34
 
 
-def falls_behind(now: Reached, before: Reached) -> list[str]:
-    """In what a case is worse than the file says."""
+def falls_behind(label: str, now: Reached, before: Reached) -> list[str]:
+    """In what a case is worse than the file says, and takes longer than its bar allows."""
     less = [n for n in ("wide",) if getattr(now, n) < getattr(before, n) - 0.005]
     worse = [n for n in ("divisions", "spills") if getattr(now, n) > getattr(before, n)]
-    slower = ["projected"] * (now.projected > 1.02 * before.projected)
+    slower = ["projected"] * (now.projected > max(1.02 * before.projected, WITHIN * BARS[label]))
     return [*less, *worse, *slower]
 
 
 def test_falling_behind_is_seen() -> None:
-    before = gpu_bars.recorded()["ln_fwd 65536x768 f32"]
-    assert falls_behind(before, before) == []
+    label = "ln_fwd 65536x768 f32"
+    before = gpu_bars.recorded()[label]
+    assert falls_behind(label, before, before) == []
     worse = replace(before, wide=0.5, divisions=1, spills=8, projected=2 * before.projected)
-    assert falls_behind(worse, before) == ["wide", "divisions", "spills", "projected"]
+    assert falls_behind(label, worse, before) == ["wide", "divisions", "spills", "projected"]
 
 
 # The quickest to compile and follow.
@@ -138,5 +139,5 @@ def test_no_case_falls_behind(label: str, tmp_path: Path, monkeypatch: pytest.Mo
         pytest.skip("figures are of NVRTC 12.9's code")
     monkeypatch.setenv("POLYFUSE_CACHE_DIR", str(tmp_path))
     now = gpu_bars.reached(gpu_bars.chosen([label])[0])
-    assert falls_behind(now, gpu_bars.recorded()[label]) == [], f"{now}"
+    assert falls_behind(label, now, gpu_bars.recorded()[label]) == [], f"{now}"
     assert now.spills == 0
