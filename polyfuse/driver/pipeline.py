@@ -206,7 +206,7 @@ class Compilation:
     clustering: Clustering = field(default_factory=Clustering)
     knobs: CpuKnobs = field(default_factory=CpuKnobs)
     halvings: int = 0
-    mapping: tuple[tuple[str, int], ...] = ()
+    mapping: tuple[tuple[str, object], ...] = ()
 
     def __post_init__(self) -> None:
         plan, stitching = self.options.plan, self.stitching

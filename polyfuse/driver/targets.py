@@ -257,7 +257,7 @@ def disabled_passes(options: Options) -> tuple[str, ...]:
 
 
 def mapped_for(
-    target: str, options: Options, halvings: int = 0, fields: Sequence[tuple[str, int]] = ()
+    target: str, options: Options, halvings: int = 0, fields: Sequence[tuple[str, object]] = ()
 ) -> Target:
     """What kernels are mapped for: the target of a name, as options have it, with `halvings` on a GPU; other
     `fields` of it are set by hand."""

@@ -39,7 +39,14 @@ GREETING = "polyfuse plan maker 1"
 MOST_MAKERS = 16
 # Changes that matter where there are several statements, and where some of them reduce.
 OF_REDUCTIONS = ("reductions in one pass", "reductions in two passes")
-OF_SEVERAL = ("kernels apart", "stitched wherever possible", "temporaries stored", *OF_REDUCTIONS)
+OF_SEVERAL = (
+    "kernels apart",
+    "stitched wherever possible",
+    "temporaries stored",
+    "barriers of the grid",
+    "no barriers of the grid",
+    *OF_REDUCTIONS,
+)
 CRASHED = "it crashed the compiler"
 
 

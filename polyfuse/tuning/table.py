@@ -26,7 +26,7 @@ class Choices:
     stitching: Stitching | None
     packing: Packing | None
     knobs: CpuKnobs
-    mapping: tuple[tuple[str, int], ...] = ()
+    mapping: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def _knobs(**fields: Any) -> Change:
     return lambda c: replace(c, knobs=replace(c.knobs, **fields))
 
 
-def _mapping(**fields: int) -> Change:
-    return lambda c: replace(c, mapping=tuple(sorted({**dict(c.mapping), **fields}.items())))
+def _mapping(**fields: object) -> Change:
+    return lambda c: replace(c, mapping=tuple({**dict(c.mapping), **fields}.items()))
 
 
 CHANGES: Mapping[str, Change] = {
@@ -121,19 +121,26 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
-# What is tried on a GPU: how rows are shared out to blocks and threads, and what a thread has in flight, then
-# what the layers do; what brings most comes first, as time may be up.
+# What is tried on a GPU: fields of the plan (`gpu_plan.GpuPlan`), then what the layers do; what brings most
+# comes first, as time may be up.
 GPU_CHANGES: Mapping[str, Change] = {
+    **{f"{n} threads a row": _mapping(row_threads=n) for n in (64, 96, 16, 32, 128, 256, 512)},
+    **{f"{n} rows a block": _mapping(block_rows=n) for n in (8, 2, 4, 16)},
     **{f"{n} vectors together": _mapping(unroll=n) for n in (1, 2, 4, 8)},
-    **{f"{n} threads a row": _mapping(row_threads=n) for n in (32, 64, 128, 256)},
-    **{f"{n} rows a block": _mapping(block_rows=n) for n in (1, 2, 4, 8)},
+    "rows in registers": _mapping(keep="registers"),
+    "rows in shared memory": _mapping(keep="shared"),
+    "rows read again": _mapping(keep="again"),
+    "columns by warps": _mapping(columns="warps"),
+    "columns by blocks": _mapping(columns="blocks"),
+    **{f"{n} chunks a multiprocessor": _mapping(chunks=n) for n in (1, 4, 8)},
+    "barriers of the grid": _stitching(barriers=True),
+    "no barriers of the grid": _stitching(barriers=False),
     "resident blocks": _mapping(resident=True),
-    "a block for each group of rows": _mapping(resident=False),
-    **{f"{n} threads a block": _mapping(threads=n) for n in (128, 512)},
-    **{f"{n} threads a row": _mapping(row_threads=n) for n in (4, 8, 16, 512)},
-    **{f"vectors of {n}": _mapping(vector=n) for n in (2, 4, 8)},
+    "streaming stores": _mapping(stores="streaming"),
+    **{f"{n} threads a block": _mapping(threads=n) for n in (128, 256, 512)},
+    **{f"vectors of {n}": _mapping(vector=n) for n in (4, 2, 8)},
+    **{f"{n} threads a row": _mapping(row_threads=n) for n in (4, 8)},
     "threads keep half": _mapping(halvings=1),
-    "threads keep a quarter": _mapping(halvings=2),
     "single elements": _mapping(vector=1),
     **{
         name: CHANGES[name]

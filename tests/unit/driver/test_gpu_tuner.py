@@ -89,7 +89,10 @@ def test_plans_suit_the_graph() -> None:
     assert "kernels apart" not in plain and not any(n.startswith("reductions") for n in plain)
 
 
-@pytest.mark.parametrize("text, sizes", [(NORM, {"T": 37, "H": 131}), (UPDATE, {"N": 1001})])
+@pytest.mark.parametrize(
+    "text, sizes",
+    [pytest.param(NORM, {"T": 37, "H": 131}, marks=pytest.mark.slow), (UPDATE, {"N": 1001})],
+)
 def test_every_plan_computes_what_the_reference_does(text: str, sizes: dict[str, int]) -> None:
     base = compilation(text, **sizes)
     graph = base.graph
@@ -116,10 +119,11 @@ def test_every_plan_computes_what_the_reference_does(text: str, sizes: dict[str,
 
 def test_equal_code_is_one_candidate_and_the_models_plan_comes_first() -> None:
     base = compilation()
+    some = variants(base)[::3]
     with Makers(base) as makers:
-        found = makers.make(variants(base), time.monotonic() + 1e6)
+        found = makers.make(some, time.monotonic() + 1e6)
     assert found.candidates[0].variant == Variant() and not found.notes
-    assert len({c.form for c in found.candidates}) == len(found.candidates) < len(variants(base))
+    assert len({c.form for c in found.candidates}) == len(found.candidates) < len(some)
     rest = [c.predicted for c in found.candidates[1:]]
     assert rest == sorted(rest)
 
@@ -246,6 +250,16 @@ def test_a_lost_device_ends_the_process(monkeypatch: pytest.MonkeyPatch, driver:
 # --- the choice -------------------------------------------------------------------------------------------
 
 
+FEW = ("8 threads a row", "kernels apart", "temporaries stored")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some plans stand for all."""
+    found = [Variant(), *(Variant((n,)) for n in FEW)]
+    monkeypatch.setattr(tuner, "plans", lambda graph, base: iter(found))
+
+
 class Told(FakeTimer):
     """Seconds by plan."""
 
@@ -254,7 +268,7 @@ class Told(FakeTimer):
         self.told, self.other, self.asked = told, 1.0, []
 
 
-def test_the_fastest_plan_is_taken_and_kept() -> None:
+def test_the_fastest_plan_is_taken_and_kept(few: None) -> None:
     base = compilation()
     timer = Told(base, {"kernels apart": 0.5, "temporaries stored": "it crashed"})
     found = tuner.tuned(base, timer)
@@ -264,7 +278,7 @@ def test_the_fastest_plan_is_taken_and_kept() -> None:
     assert tuner.tuned(base, again) == found and again.asked == []
 
 
-def test_gains_of_different_things_are_tried_together() -> None:
+def test_gains_of_different_things_are_tried_together(few: None) -> None:
     base = compilation()
     timer = Told(base, {"8 threads a row": 0.8, "kernels apart": 0.7, "joined": 0.5})
     assert set(tuner.tuned(base, timer).chosen.changes) == {"8 threads a row", "kernels apart"}
@@ -278,7 +292,7 @@ def test_a_trial_that_crashes_or_hangs_hurts_nobody_else(tmp_path: Path) -> None
     assert notes == {"boom": "it crashed", "wait": "it did not end in 3 s"}
 
 
-def test_the_callers_budget_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callers_budget_is_the_limit(few: None) -> None:
     base = compilation()
     base = replace(base, options=replace(base.options, tune_budget=1e-9))
     found = tuner.tuned(base, Told(base, {"kernels apart": 0.5}))
@@ -289,7 +303,7 @@ def test_the_callers_budget_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
             Options(tune_budget=bad)  # type: ignore[arg-type]
 
 
-def test_a_device_that_does_not_open_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_does_not_open_is_no_error(few: None) -> None:
     class Never(Told):
         def seconds(self, key: str, calls: int) -> float:
             raise TrialFailed("no process can be started for trials")
@@ -397,5 +411,5 @@ def test_a_choice_of_a_file_is_taken_and_told(target: str, tmp_path: Path) -> No
 def test_gpu_changes_change_something() -> None:
     base = choices_of(compilation())
     for name in GPU_CHANGES:
-        if not name.startswith("stitched"):
+        if name not in ("stitched wherever possible",):
             assert Variant((name,)).of(base) != base, name
