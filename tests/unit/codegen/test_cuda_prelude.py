@@ -208,6 +208,10 @@ def test_single_instructions_are_used(sm_90: Cubin) -> None:
         "bf16_from_f32": "cvt.rn.bf16.f32", "atomic_sum_f16": "add.noftz.f16",
         "atomic_sum_bf16": "add.noftz.bf16", "atomic_sum_f32": "add.f32", "atomic_sum_f64": "add.f64",
         "atomic_min_i64": "min.s64", "atomic_sum_i64": "add.u64",
+        "short_exp_f32": "ex2.approx.ftz.f32", "fast_reciprocal_f32": "rcp.approx.ftz.f32",
+        "near_log_f32": "lg2.approx.ftz.f32", "fast_sqrt_f32": "sqrt.approx.ftz.f32",
+        "fast_rsqrt_f32": "rsqrt.approx.ftz.f32", "fast_div_f32": "div.full.ftz.f32",
+        "alike_div_f32": "rcp.approx.f32", "bf16_rounded_f32": "cvt.rn.bf16x2.f32",
     }  # fmt: skip
     for name, instruction in wanted.items():
         assert instruction in ptx_of(sm_90, f"k_pf_{name}"), name

@@ -156,6 +156,19 @@ def test_explain_tells_which_and_why() -> None:
     assert any("div by div.full" in t for t in told)
 
 
+def test_what_is_stored_in_bf16_and_added_up_is_rounded_as_f32() -> None:
+    text = """op f(x: bf16[T, H]) -> (y: bf16[T, H], s: f32[H]) {
+      y[t, h] = x[t, h] * 1.7
+      s[h] = sum[t](f32(y[t, h])) }"""
+    f: Any = pf.compile(text, target="emulate", progress=False)
+    x = np.random.default_rng(1).standard_normal((256, 512)).astype(BY_NAME["bf16"].numpy)
+    source = f.built(x).code.source
+    assert "pf_bf16_rounded_f32(" in source[source.index("__global__") :]
+    y, s = map(np.asarray, f(x))
+    np.testing.assert_array_equal(y, (x.astype("f4") * np.float32(1.7)).astype(x.dtype))
+    np.testing.assert_allclose(s, y.astype("f8").sum(0), rtol=1e-5, atol=1e-4)
+
+
 # --- values -----------------------------------------------------------------------------------------------
 
 EVERY = """
