@@ -15,6 +15,7 @@ import numpy as np
 from polyfuse.cost.device import Device, Occupancy, occupancy
 from polyfuse.cost.figures import Estimate, KernelEstimate
 from polyfuse.cost.gpu_projection import Launched, Projected, projected
+from polyfuse.diagnostics import ToolchainError
 from polyfuse.ir.index_expr import evaluate, product
 from polyfuse.ir.launch_plan import Argument, GridLaunch, GridPlan, Kind, Passing, PlanBuffer
 from polyfuse.ir.warp_work import HotLoops, WarpWork
@@ -48,7 +49,9 @@ def works_of(plan: GridPlan, cubin: bytes) -> tuple[LaunchWork, ...]:
     for launch in plan.launches:
         if launch.library is not None:
             continue
-        function = code[launch.function]
+        function = code.get(launch.function)
+        if function is None:
+            raise ToolchainError(f"nvdisasm prints nothing of {launch.function}", code="PF726")
         base = parameter_base(elf, launch.function)
         x, y = launch.threads
         traced = TracedLaunch(

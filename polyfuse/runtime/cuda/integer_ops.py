@@ -8,6 +8,7 @@ later; the uniform datapath's (``UIADD3``) are like the others without their U.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
@@ -36,8 +37,8 @@ def compute(i: Instruction, written: Sequence[str], where: Values, known: bool) 
     operation = _operation(i.name)
     if operation is not None:
         sources, order = _parts(i.operands, tuple(written))
-        words = operation(i, sources, where)
-        made |= zip(order, words, strict=False)
+        with suppress(ValueError, IndexError, StopIteration):  # a form of another architecture: unknown
+            made |= zip(order, operation(i, sources, where), strict=False)
         if len(made) > len(written):
             made = {r: made[r] for r in written}
     if not known:

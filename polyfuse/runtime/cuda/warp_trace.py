@@ -13,7 +13,7 @@ Source of the latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hop
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
@@ -100,14 +100,20 @@ class TracedLaunch:
 
 def work_of(function: Function, launch: TracedLaunch) -> WarpWork:
     """What a warp does, the mean over some warps of two blocks: blocks in the second half of a grid may have
-    nothing to do."""
+    nothing to do. Where neither has, the first block is followed as well."""
     count, (x, y, z) = launch.warps, launch.blocks
     warps = sorted({k * (count - 1) // max(1, min(SAMPLED, count) - 1) for k in range(min(SAMPLED, count))})
-    blocks = sorted({x * y * z // 4, x * y * z * 3 // 4})
     decoded = decode(function)
-    traces = [_Trace(function, launch, warp, block, decoded) for block in blocks for warp in warps]
-    for t in traces:
-        t.run()
+
+    def followed(blocks: Iterable[int]) -> list[_Trace]:
+        made = [_Trace(function, launch, warp, block, decoded) for block in blocks for warp in warps]
+        for t in made:
+            t.run()
+        return made
+
+    traces = followed(sorted({x * y * z // 4, x * y * z * 3 // 4}))
+    if not any(c.loads or c.stores for t in traces for c in t.phases):
+        traces += followed([0])
     cut = any(t.cut for t in traces)
     parts = max(len(t.phases) for t in traces)
     phases = tuple(

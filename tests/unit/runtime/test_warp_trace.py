@@ -158,6 +158,22 @@ def test_blocks_that_have_nothing_to_do() -> None:
     assert found.loads == {16: 256.0}
 
 
+def test_a_grid_of_which_one_block_works() -> None:
+    """A third of the three blocks that are followed."""
+    source = """
+extern "C" __global__ void k(const float* x, float* y) {
+  if (blockIdx.x == 0) y[threadIdx.x] = x[threadIdx.x];
+}"""
+    found = traced(source, POINTERS, 400, 32)
+    assert found.loads == found.stores == {4: pytest.approx(128 / 3)} and found.trips == 1
+
+
+def test_a_form_that_is_not_known_gives_what_is_unknown() -> None:
+    text = TEXT.replace("IADD3 R5, R5, 0x1, RZ", "LEA R5, R5").replace("MOV R5, RZ", "SEL R5")
+    found = work_of(parse(text)["k"], TracedLaunch((1, 1, 1), (32, 1, 1), struct.pack("<i", 9)))
+    assert found.loads == {16: 512.0}  # a loop whose end nobody knows ends
+
+
 def test_what_was_read_before_is_near() -> None:
     source = """
 extern "C" __global__ void k(const float* x, float* y, int n) {
