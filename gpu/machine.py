@@ -98,7 +98,7 @@ def _compiler() -> str:
     from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 
     found = find_cuda_compiler()
-    return f"{found.kind} ({found.path})"
+    return f"{found.kind} of {found.origin}"
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ projected time (`polyfuse.tuning.gpu_candidates`).  What crashes the compiler en
 from __future__ import annotations
 
 import json
+import os
 
 from polyfuse.driver.parallel import unpack
 from polyfuse.driver.pipeline import Compilation
 from polyfuse.poly.scheduling import isl_worker
-from polyfuse.support.processes import limited, serve
+from polyfuse.support.processes import ENV_JOBS, limited, serve
 from polyfuse.tuning.gpu_candidates import GREETING, made
 from polyfuse.tuning.table import Variant
 
@@ -35,7 +36,9 @@ class _Maker:
 
 
 def main() -> None:
-    """Serve. isl's helper is in this session, so that both end together."""
+    """Serve. isl's helper is in this session, so that both end together; there are as many of these processes
+    as there are cores, and each works alone."""
+    os.environ[ENV_JOBS] = "1"
     isl_worker.helper().session = False
     serve(GREETING, _Maker().answer, IDLE_S)
 
