@@ -169,6 +169,26 @@ def test_a_compiler_that_crashes_or_hangs_costs_its_plan_alone(
     }
 
 
+def test_processes_make_what_this_one_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real ones, for the emulator, which needs no device."""
+    base = compilation(UPDATE, target="emulate", N=100)
+    few = [Variant(), *(Variant((n,)) for n in ("4 vectors together", "vectors of 2"))]
+    monkeypatch.setenv("POLYFUSE_JOBS", "3")
+    monkeypatch.setattr(Makers, "_here", lambda *_: None)
+    with Makers(base) as makers:
+        found = makers.make(few, time.monotonic() + 100)
+    assert not found.notes, found.notes
+    forms = {v: made(base, v)["form"] for v in few}
+    assert {c.variant: c.form for c in found.candidates}.items() <= forms.items()
+    assert {c.form for c in found.candidates} == set(forms.values())
+
+
+def test_without_a_gpu_the_process_of_trials_says_so() -> None:
+    timer = GpuTimer(compilation(), deadline=time.monotonic() + 60)
+    with timer, pytest.raises(TrialFailed, match=r"driver|device|GPU|is not in the cache"):
+        timer.first("0" * 64, 5.0)
+
+
 # --- trials on a device -----------------------------------------------------------------------------------
 
 
