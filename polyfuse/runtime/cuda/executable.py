@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -191,12 +192,12 @@ class CudaExecutable:
             job = self._resolver.resolve(arrays, self._resolver.buffers(), graph.stream)
             for other in job.others:
                 self.memory.order(other, graph.stream)
-            captured = not job.on_host and any(g.blocks for g in self.grids.grids)
-            if captured:
-                graph.capture(partial(_repeated, job, together))
-                job.graph = graph
+            if not job.on_host and any(g.blocks for g in self.grids.grids):
+                with suppress(DeviceError):  # a driver may not capture what it can launch
+                    graph.capture(partial(_repeated, job, together))
+                    job.graph = graph
         # The job has the workspace that the graph's launches use.
-        work, count = (partial(_replayed, job), together) if captured else (job.run, 1)
+        work, count = (partial(_replayed, job), together) if job.graph is not None else (job.run, 1)
 
         def shortest(turns: int) -> float:
             with self.driver.current():

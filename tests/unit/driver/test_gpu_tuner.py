@@ -231,6 +231,20 @@ def test_a_plan_is_timed_and_leaves_what_it_updates_as_it_was() -> None:
     np.testing.assert_array_equal(trials.placed["p"].get(), given)
 
 
+def test_a_plan_that_cannot_be_captured_is_timed_call_by_call(
+    monkeypatch: pytest.MonkeyPatch, driver: EmulatingDriver
+) -> None:
+    def refused(stream: int) -> int:
+        raise DeviceError("no cooperative launch in a graph", code="PF749")
+
+    base = compilation(UPDATE, N=100)
+    made(base, Variant())
+    trials = prepared(base)
+    monkeypatch.setattr(driver, "end_capture", refused)
+    assert "seconds" in trials.do_run(base.key)
+    assert trials.do_time(base.key, 2) == {"seconds": pytest.approx(1e-6)}
+
+
 @pytest.mark.parametrize("seen", [1 << 30, 4096])
 def test_other_results_are_refused_wherever_they_are(seen: int, driver: EmulatingDriver) -> None:
     base = compilation(UPDATE, N=50_000)
