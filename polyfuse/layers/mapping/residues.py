@@ -57,7 +57,10 @@ def split_residues(graph: TensorGraph, tree: Tree, decisions: list[Decision]) ->
 
 
 def _divisor(graph: TensorGraph, m: Member, every: list[Member]) -> int | None:
-    """By what indices divide the iterations of a loop, if all of its statements can be split by that."""
+    """By what indices divide the iterations of a loop, if all of its statements can be split by that.
+
+    Not those that sum up: their totals would be parts of one tensor, and in no register.
+    """
     divisors: set[int] = set()
     lengths: list[int] = []
     for n, e in m.exprs:
@@ -67,7 +70,7 @@ def _divisor(graph: TensorGraph, m: Member, every: list[Member]) -> int | None:
             return None
         asked = [x for o in every if o is not m for k, x in o.exprs if k == n]
         asked += [x for d in s.dims for x in (d.lower, d.upper)]
-        if dim.reduce or s.accumulate or any(dim.name in variables(x) for x in asked):
+        if s.reduction is not None or any(dim.name in variables(x) for x in asked):
             return None
         lengths.append(dim.upper.value)
         divisors |= {c for i in _indices(s) for c in _divisors(i, dim.name)}

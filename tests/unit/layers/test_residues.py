@@ -73,3 +73,10 @@ def test_what_is_read_by_quotients_is_read_once(text: str) -> None:
 def test_a_row_that_other_phases_need_stays_as_it_is() -> None:
     _, _, decisions = source_of(NORMED, T=4096, D=64)
     assert not [d for d in decisions if d.kind == "split loop"]
+
+
+def test_sums_stay_in_registers() -> None:
+    text = "op f(x: f32[C, D], w: f32[C, 2]) -> (y: f32[2*D]) { y[d] = sum[c](x[c, d // 2] * w[c, d % 2]) }"
+    source, _, decisions = source_of(text, C=64, D=65536)
+    assert not [d for d in decisions if d.kind == "split loop"]
+    assert len(re.findall(r"b_y\[", source)) == 1
