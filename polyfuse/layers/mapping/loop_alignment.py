@@ -85,6 +85,8 @@ def _shifts(graph: TensorGraph, m: Member, tree: Tree) -> dict[str, int]:
         dim = dim_of(graph.statement(n), e.name) if isinstance(e, IVar) else None
         if dim is None or not isinstance(dim.lower, IConst) or not isinstance(dim.upper, IConst):
             return {}
+        if dim.lower.value and graph.statement(n).reduction is not None and not dim.reduce:
+            return {}  # totals stand at plain dims
         starts[n] = dim.lower.value
     for _ in starts:  # to the end of each chain
         for a, b in combinations(starts, 2):

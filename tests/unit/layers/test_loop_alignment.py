@@ -78,7 +78,13 @@ TRIANGLE = """op f(x: f32[D, 2*D]) -> (y: f32[D, 2*D]) {
   y[t, d] = x[t, d] for d in 0..t
   y[t, d] = 0.0 for d in t..2*D
 }"""
+# Each element of both pieces is a total.
+TOTALS = """op f(x: f32[T, 2*D], w: f32[T], v: f32[T]) -> (y: f32[2*D]) {
+  y[d] = sum[k](x[k, d] * w[k] - x[k, d+D] * v[k]) for d in 0..D
+  y[d] = sum[k](x[k, d] * w[k] + x[k, d-D] * v[k]) for d in D..2*D
+}"""
 NAMES = {
+    "totals": TOTALS,
     "rope": ROPE,
     "partial": PARTIAL,
     "in place": IN_PLACE,
@@ -180,9 +186,9 @@ def test_statements_that_pass_elements_on_are_shifted_alike(text: str, starts: l
     assert lowers(after) == starts
 
 
-@pytest.mark.parametrize("text", [TRIANGLE, CONCAT])
-def test_what_gains_nothing_stays(text: str) -> None:
-    sizes = {"D": 7} if text is TRIANGLE else {"T": 5, "D": 7, "E": 4}
+@pytest.mark.parametrize("text", [TRIANGLE, CONCAT, TOTALS])
+def test_what_gains_nothing_or_is_summed_up_stays(text: str) -> None:
+    sizes = {"D": 7} if text is TRIANGLE else {"T": 5, "D": 8} if text is TOTALS else {"T": 5, "D": 7, "E": 4}
     before, after = aligned(text, **sizes)
     assert after is before
 
