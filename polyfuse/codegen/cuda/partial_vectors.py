@@ -20,12 +20,14 @@ from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
 from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.linear import flat, linear
-from polyfuse.ir.loop_ir import Block, Declare, Exec, For, Node, Store, Update, map_nodes, nodes_of
+from polyfuse.ir.loop_ir import Block, Declare, Exec, For, If, Node, Store, Update, map_nodes, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
+    Apply,
     Const,
     Expr,
+    IndexValue,
     Read,
     Select,
     Statement,
@@ -56,6 +58,20 @@ def bounds_of_rows(graph: TensorGraph, block: Block) -> Block:
         return replace(n, lower=bounds[0], upper=bounds[1])
 
     return map_nodes(block, loop)
+
+
+def without_certain(block: Block) -> Block:
+    """The block without conditions that such bounds decide: a row has as many elements wherever it begins."""
+
+    def branch(n: Node) -> Node | Block:
+        match n:
+            case If(Apply("lt", (IndexValue(left), IndexValue(right))), then, _):
+                gap = linear(right - left)
+                return then if not gap.terms and gap.constant > 0 else n
+            case _:
+                return n
+
+    return map_nodes(block, branch)
 
 
 def _bounds(s: Statement, instance: Exec, var: str) -> tuple[IndexExpr, IndexExpr] | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from polyfuse.codegen.common_passes import COMMON
 from polyfuse.codegen.cuda.early_loads import early_loads
-from polyfuse.codegen.cuda.partial_vectors import bounds_of_rows
+from polyfuse.codegen.cuda.partial_vectors import bounds_of_rows, without_certain
 from polyfuse.codegen.cuda.vectorize import VectorAccess, thread_tiles, vector_sums_in_registers
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, on_block
 from polyfuse.codegen.transforms.approximate_functions import approximate_functions, forms_of
@@ -92,7 +92,7 @@ LOOPS = Pipeline(
         Pass(
             "forward-stores:loops",
             "what all threads of a row know is not read again from where one of them stores it",
-            on_block(lambda k, b, cx: forward_to_loops(k, merge_initial(b), cx.numbers)),
+            on_block(lambda k, b, cx: forward_to_loops(k, merge_initial(without_certain(b)), cx.numbers)),
         ),
     ),
 )
