@@ -48,6 +48,7 @@ from polyfuse.ir.loop_ir import (
     Combine,
     Declare,
     For,
+    Store,
     Update,
     VectorLoad,
     VectorStore,
@@ -56,7 +57,7 @@ from polyfuse.ir.loop_ir import (
 from polyfuse.ir.powers import ROOTS, has_root
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
-from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, depends_on
+from polyfuse.ir.tensor_graph import Apply, Cast, Expr, Read, depends_on, reads
 from polyfuse.source import Span
 
 # --- addresses, and functions that differ in names only ---------------------------------------------------
@@ -438,9 +439,24 @@ class CudaPrinter(Printer):
             return [f"{indent}#pragma unroll 1"]
         if loop.coordinate not in (Coordinate.VECTOR, Coordinate.ROUND):
             return []
-        known = isinstance(loop.lower, IConst) and isinstance(loop.upper, IConst)
-        few = known and loop.upper.value - loop.lower.value <= MOST_UNROLLED  # type: ignore[union-attr]
-        return [f"{indent}#pragma unroll"] if few else []
+        if not isinstance(loop.lower, IConst) or not isinstance(loop.upper, IConst):
+            return []
+        trip, factor = loop.upper.value - loop.lower.value, rows_in_flight(loop)
+        if loop.coordinate is Coordinate.ROUND and trip > 2 * factor > 2 and not self.keeps(loop):
+            return [f"{indent}#pragma unroll {factor}"]
+        return [f"{indent}#pragma unroll"] if trip <= MOST_UNROLLED else []
+
+    def keeps(self, loop: For) -> bool:
+        """Does each iteration touch elements of its own of an array of the thread, which is in registers?"""
+        nodes = [n for n in nodes_of(loop.body) if isinstance(n, (Store, Update, Declare))]
+        places = [(r.tensor, r.indices) for n in nodes if n.value is not None for r in reads(n.value)]
+        places += [(n.buffer, n.indices) for n in nodes if not isinstance(n, Declare)]
+        return any(
+            (b := self.places.kernel.find(name)) is not None
+            and b.scope is Scope.LOCAL
+            and loop.var in depends_on(*indices)
+            for name, indices in places
+        )
 
     def loop(self, loop: For, indent: str) -> list[str]:
         if loop.coordinate is Coordinate.BLK and self.in_turn:

@@ -18,7 +18,7 @@ from math import prod
 from polyfuse.codegen.analysis.accesses import plain
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, substitute, variables
-from polyfuse.ir.kernel import Kernel, Scope
+from polyfuse.ir.kernel import Buffer, Kernel, Scope
 from polyfuse.ir.linear import flat, linear
 from polyfuse.ir.loop_ir import Block, Declare, Exec, For, If, Node, Store, Update, map_nodes, nodes_of
 from polyfuse.ir.schedule_tree import Coordinate
@@ -27,8 +27,10 @@ from polyfuse.ir.tensor_graph import (
     Apply,
     Const,
     Expr,
+    Index,
     IndexValue,
     Read,
+    Role,
     Select,
     Statement,
     TensorGraph,
@@ -100,10 +102,12 @@ class PartialVector:
     inside: Expr
     numbers: itertools.count[int]
     before: dict[Read, Declare] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
 
     def block(self, body: Block) -> Block | None:
         """What is done for an element, whether it exists or not; None where that cannot be."""
         made: list[Node] = []
+        self.stored = {n.buffer for n in body if isinstance(n, Store)}
         for node in body:
             found = self.node(node)
             if found is None:
@@ -118,7 +122,7 @@ class PartialVector:
                 return None if read is None else (replace(node, value=read),)
             case Declare(value=None):
                 return (node,)
-            case Store(buffer, _, value) if self.own(buffer):
+            case Store(buffer, indices, value) if self.own(buffer) or self.padded(buffer, indices):
                 read = self.hoisted(value)
                 return None if read is None else (replace(node, value=read),)
             case Update(buffer, _, op, value, False) if self.own(buffer):
@@ -153,19 +157,37 @@ class PartialVector:
     def whole(self, r: Read) -> bool:
         """Is all of an aligned vector in memory that nothing writes meanwhile?"""
         b = self.kernel.find(r.tensor)
-        if b is None or b.scope is not Scope.ARGUMENT or r.tensor in self.strided:
+        if b is None or r.tensor in self.stored or any(isinstance(i, EXPR_TYPES) for i in r.indices):
             return False
+        if b.scope is not Scope.ARGUMENT:
+            return self.padded(r.tensor, r.indices)
         graph = self.kernel.graph
         if any(r.tensor in (s.target, graph.tensor(s.target).alias) for s in graph.statements):
             return False
-        if any(isinstance(i, EXPR_TYPES) for i in r.indices):
+        if r.tensor in self.strided:
             return False
-        where, lane = flat(plain(r.indices), b.extents), IVar(self.lane)
-        if all(self.lane not in variables(atom) for atom, _ in where.terms):
+        if all(self.lane not in variables(atom) for atom, _ in flat(plain(r.indices), b.extents).terms):
             return True
         elements = [d.value for d in b.extents if isinstance(d, IConst)]
         tiled = len(elements) == len(b.extents) and prod(elements) % self.width == 0
+        return tiled and self.aligned(b, r.indices)
+
+    def padded(self, buffer: str, indices: tuple[Index, ...]) -> bool:
+        """Do elements of a vector that do not exist belong to nobody, in rows that are whole vectors?"""
+        b = self.kernel.find(buffer)
+        if b is None or b.scope not in (Scope.SHARED, Scope.GLOBAL) or not b.extents:
+            return False
+        graph, last = self.kernel.graph, b.extents[-1]
+        writers = [s for s in graph.statements if s.target == buffer]
+        alone = len(writers) == 1 and not writers[0].accumulate and graph.tensor(buffer).role is Role.TEMP
+        rows = isinstance(last, IConst) and last.value % self.width == 0
+        return alone and rows and self.aligned(b, indices)
+
+    def aligned(self, b: Buffer, indices: tuple[Index, ...]) -> bool:
+        """Are the elements over the lanes neighbours, beginning at a multiple of the vector?"""
+        if any(isinstance(i, EXPR_TYPES) for i in indices):
+            return False
+        lane = IVar(self.lane)
+        where = flat(plain(indices), b.extents)
         rest = where.without(lane)
-        return (
-            tiled and where.factor(lane) == 1 and self.lane not in rest.hidden and rest.divisible(self.width)
-        )
+        return where.factor(lane) == 1 and self.lane not in rest.hidden and rest.divisible(self.width)
