@@ -61,6 +61,7 @@ class Stream:
         """A power of two that leaves no iterations over, and threads enough to fill the device."""
         nbytes = sum(self.bytes(n, moved) for n in self.names) * self.width
         wanted = self.gpu.unroll or (min(MOST_VECTORS, IN_FLIGHT // nbytes) if nbytes else 1)
+        wanted >>= self.gpu.halvings
         least = 0 if self.gpu.unroll else WAVES * self.gpu.sms * self.gpu.resident_threads
         count = 1
         while 2 * count <= wanted and iterations % (2 * count) == 0 and self.threads // (2 * count) >= least:

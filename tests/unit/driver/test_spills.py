@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from polyfuse.driver import pipeline, spills
 from polyfuse.driver.pipeline import Compilation, Watch, emitted, run
 from polyfuse.driver.spills import Made, smaller, spilled, unspilled
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.ir.index_expr import evaluate as value_of
 from polyfuse.options import Options
 from polyfuse.runtime.cuda.compiler import Cubin, find_cuda_compiler
 from polyfuse.runtime.cuda.cubin import Resources
@@ -74,6 +76,16 @@ def test_less_is_kept_where_it_spills(monkeypatch: pytest.MonkeyPatch) -> None:
         "(pf_k0_0 8 bytes a thread); 1/4 of what threads keep spills nothing: 1/4 of what threads keep is "
         "taken"
     )
+
+
+def test_fewer_vectors_are_on_their_way() -> None:
+    """Half of them are twice as many blocks, down to one vector."""
+    text = "op f(x: f32[T, H], b: f32[H]) -> (y: f32[T, H]) { y[t, h] = x[t, h] + b[h] }"
+    graph = instantiate(pf.parse(text).programs, "f")
+    options = Options(device="H200", verify=False, dump=None)
+    whole = Compilation(graph, {"T": 65536, "H": 4096}, pf.LoopFusion(), options, target="cuda")
+    blocks = [value_of(emit(replace(whole, halvings=k))[1].plan.launches[0].blocks, {}) for k in (0, 1, 2, 9)]
+    assert blocks[1] == 2 * blocks[0] and blocks[0] < blocks[1] <= blocks[2] == blocks[3]
 
 
 def test_where_all_spill_the_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
