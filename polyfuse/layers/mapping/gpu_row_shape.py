@@ -11,6 +11,8 @@ from polyfuse.ir.target import GpuTarget
 WARP = 32
 # Rounds that one warp takes over a row before the row gets a block of its own.
 ROUNDS_OF_A_WARP = 8
+# Registers of an access of 16 bytes.
+WORDS_OF_VECTOR = 4
 # Elements of a row that a thread keeps in registers; with fewer of them a row has threads enough.
 MOST_OF_ROW, FEW_OF_ROW = 64, 16
 # Threads of a multiprocessor whose loads keep memory busy: 16 bytes each are 12 kB, and most threads have two
@@ -55,7 +57,9 @@ def _threads_of_row(lanes: int, width: int, rows: int, gpu: GpuTarget, phases: b
         kept *= 2
     if not phases or ceil(lanes, kept) * width > MOST_OF_ROW:
         return min(gpu.longest, max(found, gpu.threads))
-    return min(gpu.longest, kept)
+    # A block that takes most of the registers is alone on its multiprocessor, and has all of its threads.
+    alone = WORDS_OF_VECTOR * ceil(lanes, kept) * kept > gpu.registers * 2 // 5
+    return gpu.longest if alone else min(gpu.longest, kept)
 
 
 def _of_many(tx: int, width: int, rows: int, gpu: GpuTarget) -> int:
