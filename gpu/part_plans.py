@@ -23,6 +23,7 @@ from polyfuse.tuning.trial import recipes
 ROUNDS, FAR = 5, 3.0
 """Turns of each plan, fewer where it takes so many times as long as the fastest."""
 SEEN = 16 << 20
+QUICK_CASES = 2
 BETWEEN = " | "
 
 
@@ -32,8 +33,9 @@ def _cases(quick: bool) -> dict[str, GpuCase]:
 
 
 def items(job: Job) -> list[str]:
-    """Labels of the cases."""
-    return job.selected(by_distance(_cases(job.quick), earlier(job.device)))
+    """Labels of the cases; a rehearsal has few, as the emulator's kernels take long to compile."""
+    found = job.selected(by_distance(_cases(job.quick), earlier(job.device)))
+    return found[:QUICK_CASES] if job.quick else found
 
 
 def units(items: list[str], job: Job) -> list[str]:
