@@ -245,17 +245,25 @@ def joint_work(works: Sequence[Work]) -> Work:
     return Work(sum(w.nbytes for w in works), blocks, threads / blocks, loads / threads)
 
 
+# A launch more keeps the host another 2 us, which counts where it is not ahead of the device.
+LAUNCH_AND_HOST = 1.75
+# Of the time of the kernels: less is within the model's error, and one launch is taken.
+WITHIN_ERROR = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Seconds of a barrier and of a cut, and what the resident grid loses."""
+    """Seconds of a barrier and of a cut, what the resident grid loses, and what the kernels take apart."""
 
     barrier: float
     cut: float
     lost: float
+    apart: float
 
     @property
     def joins(self) -> bool:
-        return self.barrier + self.lost < self.cut
+        paid = self.barrier + self.lost < LAUNCH_AND_HOST * self.cut
+        return paid or self.lost < WITHIN_ERROR * self.apart
 
     def __str__(self) -> str:
         lost = f", a resident grid loses {_us(self.lost)}" if self.lost > 0.5e-8 else ""

@@ -36,6 +36,7 @@ from polyfuse.layers.mapping.nests import (
     heavy,
     innermost,
     is_free,
+    large_tensors,
     most_trips,
     push,
     racing,
@@ -479,7 +480,11 @@ def _threads_along(lanes: int, gpu: GpuTarget, few: bool) -> int:
 def _axis(graph: TensorGraph, members: tuple[Member, ...], names: tuple[str, ...]) -> Member:
     """The free loop whose iterations go to neighbouring threads."""
     worth = heavy(graph, names)
-    return max(reversed(members), key=lambda m: contiguity(graph, m, worth))
+    large = large_tensors(graph, worth)
+    return max(
+        reversed(members),
+        key=lambda m: (contiguity(graph, m, worth, large), contiguity(graph, m, worth)),
+    )
 
 
 def _width(graph: TensorGraph, axis: Member, names: tuple[str, ...], gpu: GpuTarget) -> int:
@@ -514,7 +519,8 @@ def _columns(graph: TensorGraph, phase: Band, free: int, gpu: GpuTarget, decisio
     """
     names = statements(phase)
     members = phase.members[:free]
-    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names))
+    large = large_tensors(graph, names)
+    axis = max(reversed(members), key=lambda m: contiguity(graph, m, names, large))
     others = [with_coordinate(m, Coordinate.BLK) for m in members if m is not axis]
     tx = min(gpu.row_threads or WARP, trips(graph, (axis,))[0])
     ty = max(1, gpu.threads // tx)

@@ -235,13 +235,30 @@ def stride(where: Linear, var: str) -> int | None:
     return where.factor(IVar(var))
 
 
-def contiguity(graph: TensorGraph, m: Member, names: tuple[str, ...]) -> int:
-    """Accesses that walk contiguous memory along a loop count 2, those that jump -1."""
+def large_tensors(graph: TensorGraph, names: tuple[str, ...]) -> frozenset[str]:
+    """Of what statements access, the tensors with an eighth or more of the largest one's bytes; all of them
+    while sizes are open."""
+    found: dict[str, int] = {}
+    for t in (t for n in names for t, _ in accesses(graph, graph.statement(n))):
+        tensor = graph.tensor(t)
+        if any(sizes(e) for e in tensor.shape):
+            return frozenset(t.name for t in graph.tensors)
+        found[t] = prod(evaluate(e, {}) for e in tensor.shape) * tensor.dtype.bytes
+    most = max(found.values(), default=0)
+    return frozenset(t for t, nbytes in found.items() if nbytes * 8 >= most)
+
+
+def contiguity(
+    graph: TensorGraph, m: Member, names: tuple[str, ...], tensors: frozenset[str] | None = None
+) -> int:
+    """Accesses that walk contiguous memory along a loop count 2, those that jump -1; of these tensors only."""
     score = 0
     for n, e in m.exprs:
         if n not in names or not isinstance(e, IVar):
             continue
-        for _, where in accesses(graph, graph.statement(n)):
+        for tensor, where in accesses(graph, graph.statement(n)):
+            if tensors is not None and tensor not in tensors:
+                continue
             step = stride(where, e.name)
             score += 2 if step == 1 else 0 if step == 0 else -1
     return score

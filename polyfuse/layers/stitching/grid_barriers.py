@@ -244,7 +244,7 @@ class _Planner:
         cuts, gpu = len(groups), self.gpu
         barriers = len(self.stages(together)) - 1 - sum(len(self.stages(g)) - 1 for g in groups)
         lost = max(0.0, self.seconds(together) - apart)
-        return Choice(barriers * gpu.barrier_s, cuts * (gpu.launch_s + gpu.drain_s), lost)
+        return Choice(barriers * gpu.barrier_s, cuts * (gpu.launch_s + gpu.drain_s), lost, apart)
 
     def stages(self, parts: Group) -> Group:
         """What runs between two barriers."""
@@ -276,7 +276,10 @@ class _Planner:
         """Blocks that a multiprocessor surely holds; 0 if none."""
         shared = shared_bytes(parts) + SCRATCH
         kept = max(registers(one) for p in parts for one in (p.packed or (p,)))
-        found = self._fitting(_threads(parts), max(REGISTERS, kept), shared)
+        threads = _threads(parts)
+        found = self._fitting(threads, max(REGISTERS, kept), shared)
+        # A block that has no more for a thread anyway is held once.
+        found = found or min(1, self._fitting(threads, REGISTERS, shared))
         # Blocks that no part has work for would take registers from the others.
         found = min(found, max(1, ceil(max(_blocks(p) for p in parts), self.gpu.sms)))
         return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
@@ -418,7 +421,8 @@ def registers(kernel: Kernel) -> int:
         evaluate(b.elements, {}) // 4 for b in kernel.buffers if b.scope is Scope.LOCAL and b.dtype.bytes == 2
     )  # some elements are widened before they are needed
     kept += kept // 4 if kept > MANY_KEPT else 0
-    widest = max(map(_words, kernel.buffers), default=1)
+    # Numbers of data, as of a row that is looked up, are few beside what is computed.
+    widest = max((_words(b) for b in kernel.buffers if b.dtype.is_float), default=1)
     return -(-(BASE_REGISTERS * widest + kept) // UNIT) * UNIT
 
 

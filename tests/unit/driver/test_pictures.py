@@ -212,7 +212,7 @@ def test_elements_on_threads(golden: Callable[[str, str], None]) -> None:
     scheduled = LoopFusion().schedule(fixed_graph_of(text, T=4096, H=256))
     kernels, _ = form_kernels(scheduled, GpuTarget())
     (kernel,) = kernels.kernels
-    assert (kernel.threads, kernel.vector) == ((32, 8), 4)
+    assert (kernel.threads, kernel.vector) == ((32, 4), 4)
     places = thread_places(kernel, "y", 9, 256)
     assert places[0] == ((1,), 1, 0, 0, 0)  # the second block, its second row
     assert places[6] == ((1,), 1, 0, 1, 2) and places[128] == ((1,), 1, 1, 0, 0)
