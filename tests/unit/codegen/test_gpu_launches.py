@@ -104,8 +104,10 @@ def has_compiler() -> bool:
 @each_operator
 @one_by_one
 def test_short_rows_are_packed(gpu: str, name: str, vector: int | None) -> None:
-    """<750000, 32>: rows share a block until it is large enough, and blocks take them in turn."""
-    target = target_of(gpu, vector)
+    """<750000, 32>: rows share a block until it is large enough; if asked to, blocks take them in turn."""
+    (launch,) = made(OPERATORS[name], target_of(gpu, vector), 750_000, 32)[1].plan.launches
+    assert blocks_of(launch) == -(-750_000 // launch.threads[1]), "a block for each group"
+    target = replace(target_of(gpu, vector), resident=True)
     (kernel,), code, decisions = _only(made(OPERATORS[name], target, 750_000, 32))
     (launch,) = code.plan.launches
     x, y = launch.threads
@@ -129,7 +131,7 @@ def test_one_wave_is_one(gpu: str) -> None:
     """The compiler keeps what the launch bounds promise, without spilling: all blocks are resident."""
     dtypes = ("f32", "f16", "f64") if gpu == "H200" else ("f32",)
     texts = [t.replace("f32", d) for t in (*OPERATORS.values(), MIRRORED) for d in dtypes]
-    graphs = [formed(t, target_of(gpu), 400_000, h, ANY_ROWS)[0] for t in texts for h in (32, 31, 100)]
+    graphs = [formed(t, replace(target_of(gpu), resident=True), 400_000, h, ANY_ROWS)[0] for t in texts for h in (32, 31, 100)]
     in_turn = [g for g in graphs if any(k.resident for k in g.kernels)]
     assert len(in_turn) >= 8 * len(dtypes)
     codes = emit_cuda_together([Request(g) for g in in_turn])
