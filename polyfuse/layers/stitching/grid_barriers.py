@@ -219,6 +219,7 @@ class _Planner:
     always: bool
     graph: TensorGraph
     works: dict[int, tuple[Kernel, Work]] = field(default_factory=dict)
+    needs: dict[int, tuple[Kernel, int, int]] = field(default_factory=dict)
 
     def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
         """Are the groups and a kernel after them joined, and why?"""
@@ -275,14 +276,23 @@ class _Planner:
     def per_sm(self, parts: Group) -> int:
         """Blocks that a multiprocessor surely holds; 0 if none."""
         shared = shared_bytes(parts) + SCRATCH
-        kept = max(registers(one) for p in parts for one in (p.packed or (p,)))
+        kept = max(self.need(one)[0] for p in parts for one in (p.packed or (p,)))
         threads = _threads(parts)
         found = self._fitting(threads, max(REGISTERS, kept), shared)
         # A block that has no more for a thread anyway is held once.
         found = found or min(1, self._fitting(threads, REGISTERS, shared))
         # Blocks that no part has work for would take registers from the others.
-        found = min(found, max(1, ceil(max(_blocks(p) for p in parts), self.gpu.sms)))
+        blocks = max(sum(self.need(one)[1] for one in p.packed or (p,)) for p in parts)
+        found = min(found, max(1, ceil(blocks, self.gpu.sms)))
         return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
+
+    def need(self, p: Kernel) -> tuple[int, int]:
+        """(registers of a thread, blocks that there is work for) of a kernel that is no pack."""
+        known = self.needs.get(id(p))
+        if known is None:
+            blocks = int(max((n.block_count for n in nests(p)), default=1))
+            known = self.needs[id(p)] = p, registers(p), blocks
+        return known[1], known[2]
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
         gpu = self.gpu
@@ -292,11 +302,6 @@ class _Planner:
     def joined(self, parts: Group) -> Kernel:
         per_sm = self.per_sm(parts)
         return one_kernel(self.stages(parts), (_threads(parts), 1), self.gpu.sms * per_sm, per_sm)
-
-
-def _blocks(p: Kernel) -> int:
-    """Blocks that a kernel has work for, or the kernels of a pack together."""
-    return sum(int(max((n.block_count for n in nests(one)), default=1)) for one in p.packed or (p,))
 
 
 def _threads(parts: Sequence[Kernel]) -> int:
