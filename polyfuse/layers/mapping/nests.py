@@ -251,7 +251,7 @@ def large_tensors(graph: TensorGraph, names: tuple[str, ...]) -> frozenset[str]:
 def contiguity(
     graph: TensorGraph, m: Member, names: tuple[str, ...], tensors: frozenset[str] | None = None
 ) -> int:
-    """Accesses that walk contiguous memory along a loop count 2, those that jump -1; of these tensors only."""
+    """Accesses that walk contiguous memory along a loop count 2, those that jump -1; of these only."""
     score = 0
     for n, e in m.exprs:
         if n not in names or not isinstance(e, IVar):
