@@ -16,32 +16,30 @@ from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from polyfuse.checking import check_loaded, open_graph
 from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning
 from polyfuse.driver.compiled import Compiled
 from polyfuse.driver.kernel_stages import Executable, Kernels, compare, later_stage
-from polyfuse.driver.partitions import PARTITIONS, Partition, kernels_by, micro_text, passes_of
+from polyfuse.driver.partitions import kernels_by, micro_text, passes_of
 from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.driver.stages import Scheduled, Specialized
-from polyfuse.driver.targets import TARGETS, TargetName, require_target
+from polyfuse.driver.targets import require_target
 from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints
-from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.ast_walk import statement_exprs, walk
 from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.imports import load, load_text
-from polyfuse.frontend_dsl.syntax.names import did_you_mean, is_builtin, representative
+from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.frontend_dsl.syntax.parse import parse_text
-from polyfuse.ir.dtypes import BY_NAME, DType
+from polyfuse.ir.dtypes import DType
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.library import read, source_files
-from polyfuse.options import TUNE, Options
-from polyfuse.poly.legality.ranges import prove_ranges
+from polyfuse.library import standard_programs
+from polyfuse.options import LAYERS, PARTITIONS, TARGETS, TUNE, Options, Partition, TargetName
 
 __all__ = [
     "LAYERS",
@@ -79,7 +77,6 @@ __all__ = [
     "stdlib",
 ]
 
-LAYERS = ("loop", "stitch", "pack")
 LIBRARY = "stdlib:"
 """How the name of an operator of the standard library begins where a program may stand."""
 
@@ -94,49 +91,11 @@ def parse(text_or_path: str | os.PathLike[str]) -> Program:
 
 def checked(programs: tuple[ast.Program, ...]) -> Program:
     """A program from syntax trees, the one asked for last, as `parse` gives it: with every check made."""
-    found = Diagnostics()
-    main, imported = programs[-1], programs[:-1]
-    others = (*imported, *_library_of(main, imported))
-    found.found.extend(check_program(main, others).found)
-    found.raise_if_errors()
-    for d in found.warnings:
+    done = check_loaded(programs)
+    done.found.raise_if_errors()
+    for d in done.found.warnings:
         warnings.warn(d.render(), PolyfuseWarning, stacklevel=3)
-    return Program((main, *others))
-
-
-def _library_of(main: ast.Program, imported: tuple[ast.Program, ...] = ()) -> tuple[ast.Program, ...]:
-    """The standard library, for programs that call an operator they do not define themselves."""
-    if main.source.name.startswith("stdlib/"):
-        return ()
-    own = {op.name for p in (main, *imported) for op in p.ops}
-    calls = {
-        e.callee
-        for p in (main, *imported)
-        for op in p.ops
-        for stmt in op.body
-        for part in statement_exprs(stmt)
-        for e in walk(part)
-        if isinstance(e, ast.Call)
-    }
-    return standard_programs() if any(c not in own and not is_builtin(c) for c in calls) else ()
-
-
-_standard: list[tuple[ast.Program, ...]] = []
-
-
-def standard_programs() -> tuple[ast.Program, ...]:
-    """The files of the standard library, parsed once per process."""
-    if not _standard:
-        found: dict[str, ast.Program] = {}
-        for name in source_files():
-            found[name] = load_text_of(name)
-        _standard.append(tuple(found.values()))
-    return _standard[0]
-
-
-def load_text_of(name: str) -> ast.Program:
-    """One file of the standard library; its imports are the library's other files."""
-    return parse_text(read(name), f"stdlib/{name}")
+    return Program(done.programs)
 
 
 def stdlib() -> Program:
@@ -245,15 +204,7 @@ class Operator:
         self, dtypes: Mapping[str, DType | str] | None = None, ranks: Mapping[str, int] | None = None
     ) -> TensorGraph:
         """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
-        chosen = {n: BY_NAME[representative(kind)] for n, kind in self.signature.generics}
-        for n, t in (dtypes or {}).items():
-            chosen[n] = BY_NAME[t] if isinstance(t, str) else t
-        lengths = {**dict.fromkeys(self.signature.rank_variables, 1), **(ranks or {})}
-        graph = instantiate(self.program.programs, self.name, dtypes=chosen, ranks=lengths)
-        found = Diagnostics()
-        prove_ranges(graph, None, found)
-        found.raise_if_errors()
-        return graph
+        return open_graph(self.program.programs, self.op, dtypes, ranks)
 
     def specialize(
         self,

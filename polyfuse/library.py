@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+
+from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 
 def _folder() -> Traversable:
@@ -18,3 +22,14 @@ def source_files() -> tuple[str, ...]:
 def read(name: str) -> str:
     """The text of one file of the library."""
     return (_folder() / name).read_text(encoding="utf-8")
+
+
+@cache
+def standard_programs() -> tuple[ast.Program, ...]:
+    """The files of the standard library, parsed once per process."""
+    return tuple(load_text_of(name) for name in source_files())
+
+
+def load_text_of(name: str) -> ast.Program:
+    """One file of the standard library; its imports are the library's other files."""
+    return parse_text(read(name), f"stdlib/{name}")

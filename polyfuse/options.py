@@ -21,6 +21,12 @@ Tune = Literal["model", "measure"]
 Library = Literal["auto", "always", "never"]
 Math = Literal["auto", "precise"]
 TUNE: tuple[str, ...] = get_args(Tune)
+TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
+TARGETS: tuple[str, ...] = get_args(TargetName)
+ON_GPU = ("emulate", "cuda")
+Partition = Literal["connect", "rules", "search"]
+PARTITIONS: tuple[str, ...] = get_args(Partition)
+LAYERS = ("loop", "stitch", "pack")
 
 MOST_THREADS = 1024
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from polyfuse import __version__
 from polyfuse.cli import explain, kernels, run, stages, text, tools
 from polyfuse.cli import explain as pages
 from polyfuse.cli.errors import Guarded
@@ -32,9 +33,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from polyfuse.cli.compiler import version
-
-        typer.echo(f"polyfuse {version()}")
+        typer.echo(f"polyfuse {__version__}")
         raise typer.Exit
 
 

@@ -1,42 +1,55 @@
-"""The names of the compiler that the commands use, through the Python API but for the table of targets.
+"""The names of the compiler that the commands use, through the Python API but for what needs less.
 
-Only this module knows where they come from; commands import it when they run.
+Only this module knows where they come from; commands import it when they run, and each name loads what it
+needs when it is asked for: to check a program loads neither code generation nor NumPy.
 """
 
 from __future__ import annotations
 
-from polyfuse.api import (
-    LAYERS,
-    PARTITIONS,
-    TARGETS,
-    TUNE,
-    ArgumentError,
-    Compiled,
-    Diagnostics,
-    Kernels,
-    LoopFusion,
-    Operator,
-    Options,
-    Packing,
-    PolyfuseWarning,
-    Program,
-    Specialized,
-    Stitching,
-    check_program,
-    compile,
-    format_program,
-    kernels_by,
-    load,
-    load_text,
-    micro_text,
-    parse_text,
-    standard_programs,
-    stdlib,
-)
-from polyfuse.diagnostics import ToolchainError
-from polyfuse.driver.targets import ON_GPU, chip
-from polyfuse.driver.targets import passes as passes_by_list
-from polyfuse.runtime.cache.disk import package_version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polyfuse.api import (
+        Compiled,
+        Kernels,
+        LoopFusion,
+        Operator,
+        Packing,
+        Program,
+        Specialized,
+        Stitching,
+        compile,
+        kernels_by,
+        micro_text,
+        stdlib,
+    )
+    from polyfuse.checking import Checked, check_loaded, check_programs
+    from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning, ToolchainError
+    from polyfuse.driver.targets import chip
+    from polyfuse.driver.targets import passes as passes_by_list
+    from polyfuse.frontend_dsl.syntax import ast
+    from polyfuse.frontend_dsl.syntax.formatter import format_program
+    from polyfuse.frontend_dsl.syntax.imports import load_file, load_text
+    from polyfuse.frontend_dsl.syntax.parse import parse_text
+    from polyfuse.library import standard_programs
+    from polyfuse.options import LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE, Options
+
+_FROM = {
+    "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
+    "kernels_by micro_text stdlib",
+    "polyfuse.checking": "Checked check_loaded check_programs",
+    "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
+    "polyfuse.driver.targets": "chip passes",
+    "polyfuse.frontend_dsl.syntax": "ast",
+    "polyfuse.frontend_dsl.syntax.formatter": "format_program",
+    "polyfuse.frontend_dsl.syntax.imports": "load_file load_text",
+    "polyfuse.frontend_dsl.syntax.parse": "parse_text",
+    "polyfuse.library": "standard_programs",
+    "polyfuse.options": "LAYERS ON_GPU PARTITIONS TARGETS TUNE Options",
+}
+_WHERE = {name: (module, name) for module, names in _FROM.items() for name in names.split()}
+_WHERE["passes_by_list"] = _WHERE.pop("passes")
 
 __all__ = [
     "LAYERS",
@@ -45,6 +58,7 @@ __all__ = [
     "TARGETS",
     "TUNE",
     "ArgumentError",
+    "Checked",
     "Compiled",
     "Diagnostics",
     "Kernels",
@@ -57,22 +71,26 @@ __all__ = [
     "Specialized",
     "Stitching",
     "ToolchainError",
-    "check_program",
+    "ast",
+    "check_loaded",
+    "check_programs",
     "chip",
     "compile",
     "format_program",
     "kernels_by",
-    "load",
+    "load_file",
     "load_text",
     "micro_text",
     "parse_text",
     "passes_by_list",
     "standard_programs",
     "stdlib",
-    "version",
 ]
 
 
-def version() -> str:
-    """The version of polyfuse."""
-    return package_version()
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, there = _WHERE[name]
+    value = globals()[name] = getattr(import_module(module), there)
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from polyfuse.cli.compiler import Diagnostics, Operator, Program
+    from polyfuse.cli.compiler import Checked, Operator, Program, ast
 
 
 LIBRARY = "stdlib:"
@@ -52,33 +53,56 @@ def _library_operator(file: str) -> Operator:
 
 def open_program(file: str) -> Program:
     """A parsed and checked program. Warnings are printed, errors raised."""
+    from polyfuse.cli.compiler import Program, check_loaded, standard_programs
     from polyfuse.cli.screen import severity_line
 
-    program, found = read_program(file)
-    found.raise_if_errors()
-    for warning in found.warnings:
+    checked = check_loaded(_loaded(file))
+    checked.found.raise_if_errors()
+    for warning in checked.found.warnings:
         severity_line(warning.render())
-    return program
+    main, others = checked.program, checked.programs[1:]
+    return Program((main, *others, *(p for p in standard_programs() if p not in others)))
 
 
-def read_program(file: str) -> tuple[Program, Diagnostics]:
+def check_program(file: str) -> Checked:
     """A program with all that was found in it. Raises DslError if its syntax is wrong."""
-    from polyfuse.cli.compiler import Program, check_program, load, load_text, standard_programs
+    from polyfuse.cli.compiler import check_programs
+
+    return check_programs(_loaded(file))
+
+
+def _loaded(file: str) -> tuple[ast.Program, ...]:
+    """A program behind all that it imports."""
+    from polyfuse.cli.compiler import load_file, load_text
 
     if file.startswith(LIBRARY):
         raise typer.BadParameter(f"'{file}' is not a file")
     if file == "-":
-        text = sys.stdin.read()
-        opened[file] = text
-        programs = load_text(text, STDIN, Path.cwd()).programs
-    else:
-        path = existing(file)
-        with suppress(OSError, UnicodeError):
-            opened[file] = path.read_text(encoding="utf-8")
-        programs = load(path).programs
-    main = programs[-1]
-    others = (*programs[:-1], *standard_programs())
-    return Program((main, *others)), check_program(main, others)
+        opened[file] = text = sys.stdin.read()
+        return load_text(text, STDIN, Path.cwd()).programs
+    path = existing(file)
+    with suppress(OSError, UnicodeError):
+        opened[file] = path.read_text(encoding="utf-8")
+    return load_file(path).programs
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Folders become the .pf files in them, at any depth, sorted; hidden folders are left out."""
+    found: list[str] = []
+    for name in names:
+        folder = Path(name)
+        if name == "-" or not folder.is_dir():
+            found.append(name)
+            continue
+        inside = [p for p in sorted(folder.rglob("*.pf")) if not _hidden(p.relative_to(folder))]
+        if not inside:
+            raise typer.BadParameter(f"there is no .pf file in the folder '{name}'")
+        found += [str(p) for p in inside]
+    return list(dict.fromkeys(found))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def existing(file: str) -> Path:
@@ -98,9 +122,9 @@ def existing(file: str) -> Path:
 
 
 def _is_standard(name: str) -> bool:
-    from polyfuse.cli.compiler import stdlib
+    from polyfuse.cli.compiler import standard_programs
 
-    return name.isidentifier() and name in stdlib().ops
+    return name.isidentifier() and any(op.name == name for p in standard_programs() for op in p.ops)
 
 
 def write_whole(path: Path, text: str) -> None:

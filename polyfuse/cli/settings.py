@@ -19,7 +19,8 @@ FileOrCode = Annotated[
     str, typer.Argument(metavar="FILE", help="As for `run`, or the code of an error: PF402.")
 ]
 Files = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="Files of programs; - is standard input.")
+    list[str],
+    typer.Argument(metavar="FILE...", help="Files, or folders with .pf files; - is standard input."),
 ]
 Op = Annotated[
     str | None, typer.Option(metavar="NAME", help="The operator; without it, the last one of the file.")

@@ -24,9 +24,11 @@ def check(
     Examples:
 
       polyfuse check norms.pf losses.pf
+
+      polyfuse check operators/
     """
     errors = warnings = operators = 0
-    for name in file:
+    for name in files.expanded(file):
         e, w, n = _check(name)
         errors, warnings, operators = errors + e, warnings + w, operators + n
     counts = [
@@ -43,27 +45,15 @@ def _check(name: str) -> tuple[int, int, int]:
     from polyfuse.diagnostics import DslError
 
     try:
-        program, found = files.read_program(name)
-        if not found.errors:
-            _prove(program, found)
+        checked = files.check_program(name)
     except DslError as error:
         for d in error.diagnostics:
             screen.severity_line(d.render())
         return len(error.diagnostics), 0, 0
+    found = checked.found
     for d in sorted(found.found, key=lambda d: d.span.start if d.span else -1):
         screen.severity_line(d.render())
-    return len(found.errors), len(found.warnings), len(program.ops)
-
-
-def _prove(program: object, found: object) -> None:
-    """Ranges of every operator, its sizes open."""
-    from polyfuse.diagnostics import DslError
-
-    for name in program.ops:  # type: ignore[attr-defined]
-        try:
-            program.op(name).graph()  # type: ignore[attr-defined]
-        except DslError as error:
-            found.found.extend(error.diagnostics)  # type: ignore[attr-defined]
+    return len(found.errors), len(found.warnings), len(checked.program.ops)
 
 
 def fmt(
@@ -79,7 +69,7 @@ def fmt(
 
     Examples:
 
-      polyfuse fmt *.pf
+      polyfuse fmt operators/
 
       polyfuse fmt --check --diff norms.pf
 
@@ -88,7 +78,7 @@ def fmt(
     from polyfuse.cli.compiler import format_program, parse_text
 
     changed = 0
-    for name in file:
+    for name in files.expanded(file):
         old = sys.stdin.read() if name == "-" else _utf8(files.existing(name))
         files.opened[name] = old
         new = format_program(parse_text(old, files.STDIN if name == "-" else name))

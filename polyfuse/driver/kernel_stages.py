@@ -20,9 +20,7 @@ from polyfuse.diagnostics import ArgumentError, ScheduleError, ToolchainError
 from polyfuse.driver.machine_work import projections
 from polyfuse.driver.resources import ResourceTable, resource_table
 from polyfuse.driver.targets import (
-    ON_GPU,
     Machine,
-    TargetName,
     chip,
     is_on_gpu,
     knobs_for,
@@ -42,7 +40,7 @@ from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching import schemes
 from polyfuse.layers.stitching import schemes as dominants
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import ON_GPU, Options, TargetName
 from polyfuse.runtime.arguments import check_array, check_fits, dense, usable
 from polyfuse.runtime.cuda.compiler import Cubin, compile_cuda
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels

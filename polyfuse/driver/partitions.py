@@ -10,26 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal, get_args
 
 from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.kernel_stages import Kernels
 from polyfuse.driver.pipeline import Compilation, Watch, clustering_of
 from polyfuse.driver.stages import Scheduled, Specialized
-from polyfuse.driver.targets import TargetName, knobs_for, resolve_target
+from polyfuse.driver.targets import knobs_for, resolve_target
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.fusion.micro_graphs import micro_graphs
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import PARTITIONS, Options, TargetName
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock
 from polyfuse.poly.model.primitive_types import primitive_types
-
-Partition = Literal["connect", "rules", "search"]
-PARTITIONS: tuple[str, ...] = get_args(Partition)
 
 
 def passes_of(

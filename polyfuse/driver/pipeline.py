@@ -44,7 +44,7 @@ from polyfuse.driver.lowering import (
 )
 from polyfuse.driver.parallel import lower_all, peak_bytes
 from polyfuse.driver.spills import unspilled
-from polyfuse.driver.targets import ON_GPU, Machine, chip, knobs_for, load, mapped_for, told
+from polyfuse.driver.targets import Machine, chip, knobs_for, load, mapped_for, told
 from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
@@ -63,7 +63,7 @@ from polyfuse.layers.graph.reindex.axis_order import in_memory_order
 from polyfuse.layers.mapping.kernels import entry_copies
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import ON_GPU, Options
 from polyfuse.poly.legality.index_overflow import wrapping
 from polyfuse.poly.legality.ranges import prove_ranges
 from polyfuse.poly.legality.zero_divisions import without_zero_divisions

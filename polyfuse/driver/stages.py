@@ -15,7 +15,7 @@ from polyfuse.diagnostics import ArgumentError
 from polyfuse.driver.kernel_stages import Kernels, applied, later_stage
 from polyfuse.driver.lowering import Passes, launches
 from polyfuse.driver.pipeline import Built, clustering_of, fixed_graph, must_report
-from polyfuse.driver.targets import TargetName, knobs_for, mapped_for, resolve_target
+from polyfuse.driver.targets import knobs_for, mapped_for, resolve_target
 from polyfuse.ir.schedule_tree import ScheduledGraph, Tree
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering, cut_off
@@ -28,7 +28,7 @@ from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.mapping.kernels import entry_copies, separate_kernels
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import Options, TargetName
 from polyfuse.poly.legality.schedules import Verdict, check_schedule
 from polyfuse.poly.model.domains import build_model
 from polyfuse.poly.model.isl_bridge import isl_lock

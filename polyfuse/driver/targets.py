@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from polyfuse.codegen.cpu import pipeline as cpu_passes
 from polyfuse.codegen.cpu.emit import CpuCode
@@ -33,7 +33,7 @@ from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.target import CpuTarget, GpuTarget, Target
 from polyfuse.layers.graph.pipeline import GRAPH_PASSES, GraphPass
 from polyfuse.layers.mapping.gpu_plan import plans_of
-from polyfuse.options import Options
+from polyfuse.options import ON_GPU, TARGETS, Options
 from polyfuse.runtime.cpu.executable import CpuExecutable
 from polyfuse.runtime.cpu.pool import default_threads
 from polyfuse.runtime.interpreter.interpreter import InterpretedKernels
@@ -120,9 +120,6 @@ def _rate(report: BandwidthReport) -> float:
     return max(report.map, report.map_nt, report.copy) * 1e9
 
 
-TargetName = Literal["auto", "cpu", "interpret", "emulate", "cuda"]
-TARGETS = ("auto", "cpu", "interpret", "emulate", "cuda")
-ON_GPU = ("emulate", "cuda")
 # The passes that leave functions less exact than the target can have them.
 APPROXIMATE = ("approximate-functions", "short-functions")
 Machine: TypeAlias = "CpuExecutable | InterpretedKernels | EmulatedKernels | CudaExecutable"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Kind(Enum):
@@ -49,7 +50,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        return _NUMPY[self.name]
+        return _numpy()[self.name]
 
     @property
     def eps(self) -> float:
@@ -77,22 +78,34 @@ ALL: tuple[DType, ...] = (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
 FLOATS: tuple[DType, ...] = (F64, F32, F16, BF16)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
 
-_NUMPY: dict[str, np.dtype[Any]] = {
-    "f64": np.dtype(np.float64),
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "i64": np.dtype(np.int64),
-    "i32": np.dtype(np.int32),
-    "i16": np.dtype(np.int16),
-    "i8": np.dtype(np.int8),
-    "u8": np.dtype(np.uint8),
-    "bool": np.dtype(np.bool_),
-}
 _EPS = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
-_FROM_NUMPY: dict[np.dtype[Any], DType] = {d: BY_NAME[n] for n, d in _NUMPY.items()}
+
+
+@cache
+def _numpy() -> dict[str, np.dtype[Any]]:
+    """NumPy's dtypes by name; who only checks programs needs no NumPy."""
+    import ml_dtypes
+    import numpy as np
+
+    return {
+        "f64": np.dtype(np.float64),
+        "f32": np.dtype(np.float32),
+        "f16": np.dtype(np.float16),
+        "bf16": np.dtype(ml_dtypes.bfloat16),
+        "i64": np.dtype(np.int64),
+        "i32": np.dtype(np.int32),
+        "i16": np.dtype(np.int16),
+        "i8": np.dtype(np.int8),
+        "u8": np.dtype(np.uint8),
+        "bool": np.dtype(np.bool_),
+    }
+
+
+@cache
+def _by_numpy() -> dict[np.dtype[Any], DType]:
+    return {d: BY_NAME[n] for n, d in _numpy().items()}
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
     """The language dtype of a NumPy dtype (native byte order only), or None if there is none."""
-    return _FROM_NUMPY.get(dtype)
+    return _by_numpy().get(dtype)

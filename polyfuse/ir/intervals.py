@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from polyfuse.ir.dtypes import BOOL, I8, I16, I32, U8, DType
+from polyfuse.ir.dtypes import BOOL, I8, I16, I32, U8, DType, Kind
 from polyfuse.ir.linear import Range, combined, interval
 from polyfuse.ir.ops import INDEX
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, Expr, IndexValue, IterDim, Read, Select
@@ -45,7 +43,9 @@ def of_dtype(dtype: DType) -> Interval:
         return -math.inf, math.inf
     if dtype.is_bool:
         return 0, 1
-    return int(np.iinfo(dtype.numpy).min), int(np.iinfo(dtype.numpy).max)
+    if dtype.kind is Kind.UNSIGNED:
+        return 0, 2**dtype.bits - 1
+    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
 
 
 def fits(values: Interval, dtype: DType) -> bool:

@@ -29,14 +29,14 @@ from typing import Protocol
 
 from polyfuse.decisions import Decision
 from polyfuse.driver.pipeline import Built, Compilation, clustering_of, fixed_graph, run
-from polyfuse.driver.targets import ON_GPU, knobs_for, projected_cpu
+from polyfuse.driver.targets import knobs_for, projected_cpu
 from polyfuse.ir.layouts import DENSE, Layouts
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.fusion.loop_fusion import LoopFusion
 from polyfuse.layers.packing.packing import Packing
 from polyfuse.layers.stitching.stitching import Stitching
-from polyfuse.options import Options
+from polyfuse.options import ON_GPU, Options
 from polyfuse.runtime.cache.disk import Cache, cache_key, read_file
 from polyfuse.runtime.cuda.compiler import find_cuda_compiler
 from polyfuse.runtime.toolchain.compiler import cpu_identity, find_compiler

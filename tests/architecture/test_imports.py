@@ -84,8 +84,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "interop.array_families": LOW | {"ir", "runtime.cuda"},
-    "cli": LOW | {"api", "driver.targets", "runtime", "support"},
-    "library": set(),
+    "cli": LOW | {"__init__", "api", "checking", "driver.targets", "library", "runtime", "support"}
+    | {"frontend_dsl.syntax"},
+    "checking": LOW | {"ir", "frontend_dsl", "poly", "library"},
+    "library": {"frontend_dsl"},
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},
 }
