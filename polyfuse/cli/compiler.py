@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning, ToolchainError
     from polyfuse.driver.targets import chip
     from polyfuse.driver.targets import passes as passes_by_list
+    from polyfuse.frontend_dsl.semantics.signature import signature
     from polyfuse.frontend_dsl.syntax import ast
     from polyfuse.frontend_dsl.syntax.formatter import format_program
     from polyfuse.frontend_dsl.syntax.imports import load_file, load_text
     from polyfuse.frontend_dsl.syntax.parse import parse_text
+    from polyfuse.ir.dtypes import BY_NAME as DTYPES
     from polyfuse.library import standard_programs
-    from polyfuse.options import LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE, Options
+    from polyfuse.options import Options
 
 _FROM = {
     "polyfuse.api": "Compiled Kernels LoopFusion Operator Packing Program Specialized Stitching compile "
@@ -41,22 +43,20 @@ _FROM = {
     "polyfuse.checking": "Checked check_loaded check_programs",
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
+    "polyfuse.frontend_dsl.semantics.signature": "signature",
     "polyfuse.frontend_dsl.syntax": "ast",
     "polyfuse.frontend_dsl.syntax.formatter": "format_program",
     "polyfuse.frontend_dsl.syntax.imports": "load_file load_text",
     "polyfuse.frontend_dsl.syntax.parse": "parse_text",
+    "polyfuse.ir.dtypes": "BY_NAME",
     "polyfuse.library": "standard_programs",
-    "polyfuse.options": "LAYERS ON_GPU PARTITIONS TARGETS TUNE Options",
+    "polyfuse.options": "Options",
 }
 _WHERE = {name: (module, name) for module, names in _FROM.items() for name in names.split()}
-_WHERE["passes_by_list"] = _WHERE.pop("passes")
+_WHERE["passes_by_list"], _WHERE["DTYPES"] = _WHERE.pop("passes"), _WHERE.pop("BY_NAME")
 
 __all__ = [
-    "LAYERS",
-    "ON_GPU",
-    "PARTITIONS",
-    "TARGETS",
-    "TUNE",
+    "DTYPES",
     "ArgumentError",
     "Checked",
     "Compiled",
@@ -83,6 +83,7 @@ __all__ = [
     "micro_text",
     "parse_text",
     "passes_by_list",
+    "signature",
     "standard_programs",
     "stdlib",
 ]

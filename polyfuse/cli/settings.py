@@ -8,41 +8,81 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyfuse.cli import completion
+from polyfuse.options import LAYERS, ON_GPU, PARTITIONS, TARGETS, TUNE
+
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Operator
 
 
 File = Annotated[
-    str, typer.Argument(metavar="FILE", help="A .pf file, - for standard input, or stdlib:OPERATOR.")
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A .pf file, - for standard input, or stdlib:OPERATOR.",
+        autocompletion=completion.programs,
+    ),
 ]
 FileOrCode = Annotated[
-    str, typer.Argument(metavar="FILE", help="As for `run`, or the code of an error: PF402.")
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="As for `run`, or the code of an error: PF402.",
+        autocompletion=completion.programs_and_codes,
+    ),
 ]
 Files = Annotated[
     list[str],
-    typer.Argument(metavar="FILE...", help="Files, or folders with .pf files; - is standard input."),
+    typer.Argument(
+        metavar="FILE...",
+        help="Files, or folders with .pf files; - is standard input.",
+        autocompletion=completion.paths,
+    ),
 ]
 Op = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The operator; without it, the last one of the file.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The operator; without it, the last one of the file.",
+        autocompletion=completion.operators,
+    ),
 ]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--size", "-s", metavar="NAME=N", help="A size, as T=4096; may be repeated."),
+    typer.Option(
+        "--size",
+        "-s",
+        metavar="NAME=N",
+        help="A size, as T=4096; may be repeated.",
+        autocompletion=completion.sizes,
+    ),
 ]
 Dtypes = Annotated[
     list[str] | None,
-    typer.Option("--dtype", "-d", metavar="NAME=DTYPE", help="The type of a generic, as F=f16."),
+    typer.Option(
+        "--dtype",
+        "-d",
+        metavar="NAME=DTYPE",
+        help="The type of a generic, as F=f16.",
+        autocompletion=completion.dtypes,
+    ),
 ]
 Ranks = Annotated[
     list[str] | None,
     typer.Option(
-        "--rank", "-r", metavar="NAME=N", help="How many axes B... stands for, as B=2; 1 if not given."
+        "--rank",
+        "-r",
+        metavar="NAME=N",
+        help="How many axes B... stands for, as B=2; 1 if not given.",
+        autocompletion=completion.ranks,
     ),
 ]
 Layers = Annotated[
     str,
     typer.Option(
-        metavar="LAYERS", help="What fuses: loop (I), stitch (II), pack (III), several of them, or none."
+        metavar="LAYERS",
+        help="What fuses: loop (I), stitch (II), pack (III), several of them, or none.",
+        autocompletion=completion.listed(*LAYERS, "none"),
     ),
 ]
 Partition = Annotated[
@@ -51,6 +91,7 @@ Partition = Annotated[
         metavar="NAME",
         help="What may fuse: connect (what large tensors connect), rules (Apollo's micro-graphs) or search "
         "(the patterns that the cost model likes best).",
+        autocompletion=completion.words(*PARTITIONS),
     ),
 ]
 Tune = Annotated[
@@ -58,6 +99,7 @@ Tune = Annotated[
     typer.Option(
         metavar="HOW",
         help="Among variants of the code: model (the cost model's choice) or measure (the fastest one).",
+        autocompletion=completion.words(*TUNE),
     ),
 ]
 Library = Annotated[
@@ -66,6 +108,7 @@ Library = Annotated[
         metavar="WHEN",
         help="Matrix products by BLAS or cuBLAS: auto (where that is faster), always (wherever it can be) or "
         "never.",
+        autocompletion=completion.words("auto", "always", "never"),
     ),
 ]
 Target = Annotated[
@@ -74,6 +117,7 @@ Target = Annotated[
         metavar="TARGET",
         help="auto (a GPU if there is one, else the CPU), cpu, cuda, emulate (CUDA on the CPU, looking for "
         "races), or interpret (no compiler needed, slow).",
+        autocompletion=completion.words(*TARGETS),
     ),
 ]
 Device = Annotated[
@@ -155,8 +199,6 @@ def _numbers(given: Sequence[str] | None, option: str) -> dict[str, int]:
 
 def layers_of(text: str) -> tuple[str, ...]:
     """`loop,stitch,pack`, some of them, or `none` as the layers of a compilation."""
-    from polyfuse.cli.compiler import LAYERS
-
     names = tuple(x.strip() for x in text.split(",") if x.strip())
     if names == ("none",) or not names:
         return ()
@@ -169,8 +211,6 @@ def layers_of(text: str) -> tuple[str, ...]:
 
 def partition_of(text: str, layers: tuple[str, ...]) -> str:
     """A partition by name, which must be one of the layers asked for."""
-    from polyfuse.cli.compiler import PARTITIONS
-
     if text not in PARTITIONS:
         raise typer.BadParameter(f"there is no partition '{text}'; there are {', '.join(PARTITIONS)}")
     if text == "rules" and "loop" not in layers:
@@ -180,8 +220,6 @@ def partition_of(text: str, layers: tuple[str, ...]) -> str:
 
 def tune_of(text: str, target: str) -> str:
     """How variants are chosen; those of code for a CPU or a GPU can be measured."""
-    from polyfuse.cli.compiler import TUNE
-
     if text not in TUNE:
         raise typer.BadParameter(f"there is no way '{text}' to tune; there are {', '.join(TUNE)}")
     if text == "measure" and target not in ("auto", "cpu", "cuda"):
@@ -191,8 +229,6 @@ def tune_of(text: str, target: str) -> str:
 
 def target_of(text: str, device: str | None = None, resident: int | None = None) -> str:
     """A target, and whether the options that only some targets have are right for it."""
-    from polyfuse.cli.compiler import ON_GPU, TARGETS
-
     if text not in TARGETS:
         raise typer.BadParameter(f"there is no target '{text}'; there are {', '.join(TARGETS)}")
     if device is not None and text not in ON_GPU:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyfuse.cli import files, screen, settings
+from polyfuse.cli import completion, files, screen, settings
+from polyfuse.options import ON_GPU, TARGETS
 
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Kernels, Operator, Options, Specialized
@@ -24,7 +25,9 @@ _TARGET = {"cpp": "cpu", "cuda": "cuda", "ptx": "cuda", "resources": "cuda"}  # 
 
 def emit(
     file: settings.File,
-    stage: Annotated[str, typer.Option(metavar="STAGE", help=" | ".join(STAGES))] = "schedule",
+    stage: Annotated[
+        str, typer.Option(metavar="STAGE", help=" | ".join(STAGES), autocompletion=completion.words(*STAGES))
+    ] = "schedule",
     op: settings.Op = None,
     size: settings.Sizes = None,
     dtype: settings.Dtypes = None,
@@ -34,7 +37,9 @@ def emit(
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="TARGET", help="What kernels, plan and loops are for: cpu, cuda, ...; see `polyfuse run`."
+            metavar="TARGET",
+            help="What kernels, plan and loops are for: cpu, cuda, ...; see `polyfuse run`.",
+            autocompletion=completion.words(*TARGETS),
         ),
     ] = None,
     device: settings.Device = None,
@@ -88,8 +93,6 @@ def _target_of(stage: str, target: str | None, device: str | None) -> str:
     """The target of a stage; wrong usage if there is no such stage, or it is not of the target asked for."""
     if stage not in STAGES:
         raise typer.BadParameter(f"there is no stage '{stage}'; there are {', '.join(STAGES)}")
-    from polyfuse.cli.compiler import ON_GPU
-
     own = _TARGET.get(stage)
     found = settings.target_of(target or own or "auto", device)
     if own is not None and found != "auto" and (found in ON_GPU) != (own in ON_GPU):
@@ -111,7 +114,6 @@ def _early(
 
 def _late(kernels: Kernels, stage: str) -> str:
     """A stage of known sizes."""
-    from polyfuse.cli.compiler import ON_GPU
     from polyfuse.runtime.report import loops_text
 
     match stage:

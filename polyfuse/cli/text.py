@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from polyfuse.cli import files, screen, settings
+from polyfuse.cli import completion, files, screen, settings
 
 
 def check(
@@ -117,7 +117,12 @@ def _show_diff(name: str, old: str, new: str) -> None:
 
 def stdlib(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="An operator: show its source.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="An operator: show its source.",
+            autocompletion=completion.library_operators,
+        ),
     ] = None,
 ) -> None:
     """List the operators of the standard library, or show the source of one.
@@ -128,16 +133,17 @@ def stdlib(
 
       polyfuse stdlib layer_norm
     """
-    from polyfuse.cli.compiler import standard_programs
-    from polyfuse.cli.compiler import stdlib as library
+    from polyfuse.cli.compiler import signature, standard_programs
 
     if name is not None:
+        from polyfuse.cli.compiler import stdlib as library
+
         screen.show(_source_of(library().op(name).op))
         return
     for program in standard_programs():
         screen.out().print(Path(program.source.name).stem.replace("_", " "), style="bold")
         for op in program.ops:
-            screen.out().print(f"  {library().op(op.name)}", soft_wrap=True)
+            screen.out().print(f"  {signature(op)}", soft_wrap=True)
 
 
 def _source_of(op: object) -> str:

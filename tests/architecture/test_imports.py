@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "interop.array_families": LOW | {"ir", "runtime.cuda"},
     "cli": LOW | {"__init__", "api", "checking", "driver.targets", "library", "runtime", "support"}
-    | {"frontend_dsl.syntax"},
+    | {"frontend_dsl"},
     "checking": LOW | {"ir", "frontend_dsl", "poly", "library"},
     "library": {"frontend_dsl"},
     "__init__": EVERYTHING,  # the index of what users import; loaded when used

@@ -2,7 +2,8 @@
 
     * two blanks of indentation, one statement per line, one blank line between operators,
       at most one blank line between statements (where there was one);
-    * signatures and statements longer than `WIDTH` are wrapped;
+    * signatures and statements longer than `WIDTH` are wrapped, statements after the operator that binds
+      loosest and is in fewest brackets;
     * a comment on its own line stays in front of what follows it, a comment behind code stays behind
       it, a comment in the middle of a statement moves in front of the statement.
 
@@ -106,8 +107,16 @@ WIDTH = 100
 INDENT = "  "
 
 _Placed: TypeAlias = ast.Stmt | ast.Param | ast.Expr
-# After which a line may be broken: a comma, a binary operator, else.
-_BREAK = re.compile(r"(?:,|(?<= )(?:\+|-|\*|//?|%|and|or|else|=|\+=|max=|min=)) ")
+# After which a line may be broken: a comma, an operator, a word of a choice; and how tightly it binds.
+_TIGHTNESS = {
+    name: tightness
+    for tightness, names in enumerate((", if else", "or", "and", "< <= > >= == !=", "+ -", "* / // %"))
+    for name in names.split()
+}
+_ASSIGN = ("=", "+=", "max=", "min=")
+_BREAK = re.compile(
+    rf"(?:,|(?<= )(?:{'|'.join(re.escape(n) for n in (*_TIGHTNESS, *_ASSIGN) if n != ',')})) "
+)
 
 
 def format_program(program: ast.Program) -> str:
@@ -193,7 +202,7 @@ def statement_text(stmt: ast.Stmt) -> str:
 
 
 def _wrap(line: str) -> list[str]:
-    """Breaks a long line after a comma or an operator, outside brackets where possible."""
+    """Breaks a long line after a comma or an operator, the loosest one that does."""
     lines: list[str] = []
     while len(line) > WIDTH:
         cut = _best_break(line)
@@ -205,14 +214,23 @@ def _wrap(line: str) -> list[str]:
 
 
 def _best_break(line: str) -> int | None:
-    """Where to break: the last place of least bracket depth in the second half of the width."""
+    """Where to break: in fewest brackets, there after the loosest operator, the last one that fits.
+
+    A place in the first half of the width is one only if all that follows fits on the next line; after `=`
+    breaks only what breaks nowhere else.
+    """
     depths, depth = [], 0
     for char in line:
         depth += (char in "([") - (char in ")]")
         depths.append(depth)
-    places = [m.end() for m in _BREAK.finditer(line, len(INDENT) * 3 + 1) if m.end() <= WIDTH]
-    late = [p for p in places if p > WIDTH // 2] or places
-    return min(late, key=lambda p: (depths[p - 1], -p)) if late else None
+    found = [m for m in _BREAK.finditer(line, len(INDENT) * 3 + 1) if m.end() <= WIDTH + 1]
+    good = [m for m in found if m.end() > WIDTH // 2 or len(INDENT) * 3 + len(line) - m.end() <= WIDTH]
+    inner = [m for m in good or found if m[0].strip() not in _ASSIGN] or good or found
+
+    def looseness(m: re.Match[str]) -> tuple[int, int, int]:
+        return depths[m.start()], _TIGHTNESS.get(m[0].strip(), 0), -m.end()
+
+    return min(inner, key=looseness).end() if inner else None
 
 
 # --- signatures ----------------------------------------------------------------------------------------

@@ -103,6 +103,27 @@ def test_long_statements_are_wrapped() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
+@pytest.mark.parametrize(
+    ("value", "ends"),
+    [
+        # a sum of products breaks between its terms, wherever the products end
+        ("A[i] * B[i] + C[i] * D[i]", "+"),
+        # what is in brackets stays together while something outside breaks
+        ("A * (B + C + D)", "*"),
+        ("A + B if C < 0 else D * D", "else"),
+        ("A + B if C < D + C else 0", "if"),
+        ("A + B < C * 2 and D < E", "and"),
+        ("A / B < C * 4 + D", "<"),
+    ],
+)
+def test_long_statements_break_at_the_loosest_operator(value: str, ends: str) -> None:
+    wide = "".join(c.lower() * 21 if c.isupper() else c for c in value)
+    text = format_program(parse_text(f"op f() {{ y = {wide} }}"))
+    first, *rest = text.splitlines()[1:-1]
+    assert len(rest) == 1 and first.endswith(f" {ends}")
+    stays(text)
+
+
 def test_a_name_longer_than_a_line() -> None:
     stays(f"op f({'x' * 200}: f32[{'N' * 200}]) where {'N' * 200} > 3 {{ y = {'x' * 200} + {'x' * 200} }}")
 
