@@ -1,7 +1,7 @@
 """Checks of programs, without arguments and without a compiler: what `pf.parse` and `polyfuse check` do.
 
     check_loaded      names and types of a program that was read with all that it imports
-    check_programs    the same, and indices for all sizes
+    check_programs    the same, indices for all sizes, and lints
     open_graph        an operator as a graph whose sizes are open, its indices proved
 
 Nothing here needs NumPy.
@@ -24,6 +24,7 @@ from polyfuse.frontend_dsl.syntax.names import is_builtin, representative
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import standard_programs
+from polyfuse.lints import audible, lints
 from polyfuse.poly.legality.ranges import prove_ranges
 
 
@@ -62,21 +63,28 @@ def check_loaded(programs: tuple[ast.Program, ...]) -> Checked:
     """Names and types of a program, the last of those loaded."""
     main, imported = programs[-1], programs[:-1]
     others = (*imported, *library_for(main, imported))
-    return Checked((main, *others), check_program(main, others))
+    found = check_program(main, others)
+    found.found, _ = audible(main, found.found)
+    return Checked((main, *others), found)
 
 
 def check_programs(programs: tuple[ast.Program, ...]) -> Checked:
     """Names and types, then indices for all sizes, as far as that can be decided."""
-    checked = check_loaded(programs)
-    if checked.found.errors:
-        return checked
+    main, imported = programs[-1], programs[:-1]
+    others = (*imported, *library_for(main, imported))
+    found = check_program(main, others)
     graphs: dict[str, TensorGraph] = {}
-    for op in checked.program.ops:
-        try:
-            graphs[op.name] = open_graph(checked.programs, op)
-        except DslError as error:
-            checked.found.found.extend(error.diagnostics)
-    return Checked(checked.programs, checked.found, graphs)
+    if not found.errors:
+        for op in main.ops:
+            try:
+                graphs[op.name] = open_graph((main, *others), op)
+                found.found.extend(lints(op, graphs[op.name]))
+            except DslError as error:
+                found.found.extend(error.diagnostics)
+    found.found, idle = audible(main, found.found)
+    if not found.errors:
+        found.found.extend(idle)
+    return Checked((main, *others), found, graphs)
 
 
 def check_text(text: str, name: str, folder: str | os.PathLike[str] | None = None) -> Checked:

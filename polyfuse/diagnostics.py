@@ -24,8 +24,28 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """What is written in place of a span; an empty span inserts."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A hint as data: edits that mend a finding, all or none.
+
+    Those that keep the meaning are carried out by `polyfuse check --fix`, others need `--unsafe`.
+    """
+
+    title: str
+    edits: tuple[Edit, ...]
+    keeps_meaning: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `related` are further places with a remark each."""
+    """One finding. `related` are further places with a remark each, `fix` the hint as edits."""
 
     code: str
     message: str
@@ -33,6 +53,7 @@ class Diagnostic:
     hint: str | None = None
     severity: Severity = Severity.ERROR
     related: tuple[tuple[Span, str], ...] = ()
+    fix: Fix | None = None
 
     def render(self) -> str:
         where = f"{self.span}: " if self.span else ""

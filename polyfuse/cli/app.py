@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from polyfuse import __version__
-from polyfuse.cli import explain, kernels, run, stages, text, tools
-from polyfuse.cli import explain as pages
+from polyfuse.cli import explain, kernels, pages, run, stages, text, tools
 from polyfuse.cli.errors import Guarded
 
 _HELP = """Compile, run and look into fused tensor operators.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from polyfuse.diagnostics import ArgumentError, Diagnostics, PolyfuseWarning, ToolchainError
     from polyfuse.driver.targets import chip
     from polyfuse.driver.targets import passes as passes_by_list
+    from polyfuse.fixes import mended
     from polyfuse.frontend_dsl.semantics.signature import signature
     from polyfuse.frontend_dsl.syntax import ast
     from polyfuse.frontend_dsl.syntax.formatter import format_program
@@ -43,6 +44,7 @@ _FROM = {
     "polyfuse.checking": "Checked check_loaded check_programs",
     "polyfuse.diagnostics": "ArgumentError Diagnostics PolyfuseWarning ToolchainError",
     "polyfuse.driver.targets": "chip passes",
+    "polyfuse.fixes": "mended",
     "polyfuse.frontend_dsl.semantics.signature": "signature",
     "polyfuse.frontend_dsl.syntax": "ast",
     "polyfuse.frontend_dsl.syntax.formatter": "format_program",
@@ -80,6 +82,7 @@ __all__ = [
     "kernels_by",
     "load_file",
     "load_text",
+    "mended",
     "micro_text",
     "parse_text",
     "passes_by_list",

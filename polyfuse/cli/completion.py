@@ -54,7 +54,7 @@ def paths(incomplete: str) -> list[str]:
 
 def programs_and_codes(incomplete: str) -> list[str]:
     """The same, and the codes of errors."""
-    from polyfuse.cli.explain import titles
+    from polyfuse.cli.pages import titles
 
     codes = _beginning(titles(), incomplete) if incomplete.upper().startswith("PF") else []
     return [*codes, *programs(incomplete)]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from polyfuse.diagnostics import Diagnostic, DslError
+
 if TYPE_CHECKING:
     from polyfuse.cli.compiler import Checked, Operator, Program, ast
 
@@ -69,6 +71,17 @@ def check_program(file: str) -> Checked:
     from polyfuse.cli.compiler import check_programs
 
     return check_programs(_loaded(file))
+
+
+def check_text(text: str, file: str) -> tuple[ast.Program | None, Sequence[Diagnostic]]:
+    """A text in place of a file: its program, None if its syntax is wrong, and all that was found."""
+    from polyfuse.cli.compiler import check_programs, load_text
+
+    try:
+        checked = check_programs(load_text(text, file, Path(file).parent).programs)
+    except DslError as error:
+        return None, error.diagnostics
+    return checked.program, checked.found.found
 
 
 def _loaded(file: str) -> tuple[ast.Program, ...]:

@@ -15,20 +15,34 @@ from polyfuse.cli import completion, files, screen, settings
 def check(
     file: settings.Files,
     strict: Annotated[bool, typer.Option("--strict", metavar="", help="Warnings count as errors.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", metavar="", help="Carry out the hints that keep the meaning.")
+    ] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", metavar="", help="With --fix: all hints that are edits.")
+    ] = False,
 ) -> None:
     """Check programs: every error and warning of every file.
 
     Reads out of range are proved impossible for all sizes where that can be decided; the rest is
-    proved when sizes are known.
+    proved when sizes are known. A comment # pf: ignore[PF298] silences a warning of its statement.
 
     Examples:
 
       polyfuse check norms.pf losses.pf
 
       polyfuse check operators/
+
+      polyfuse check --fix norms.pf
     """
     errors = warnings = operators = 0
+    if unsafe and not fix:
+        raise typer.BadParameter("--unsafe is for --fix")
+    if fix and "-" in file:
+        raise typer.BadParameter("--fix is for files")
     for name in files.expanded(file):
+        if fix:
+            _mend(name, unsafe)
         e, w, n = _check(name)
         errors, warnings, operators = errors + e, warnings + w, operators + n
     counts = [
@@ -54,6 +68,17 @@ def _check(name: str) -> tuple[int, int, int]:
     for d in sorted(found.found, key=lambda d: d.span.start if d.span else -1):
         screen.severity_line(d.render())
     return len(found.errors), len(found.warnings), len(checked.program.ops)
+
+
+def _mend(name: str, unsafe: bool) -> None:
+    """Carry out hints, and replace the file if there were any."""
+    from polyfuse.cli.compiler import mended
+
+    old = _utf8(files.existing(name))
+    new, count = mended(old, lambda text: files.check_text(text, name), unsafe)
+    if count:
+        files.write_whole(Path(name), new)
+        screen.note(f"mended {name}: {count} edit{'s' if count != 1 else ''}")
 
 
 def fmt(

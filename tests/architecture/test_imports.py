@@ -84,9 +84,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builder": LOW | {"api", "frontend_dsl"},
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "interop.array_families": LOW | {"ir", "runtime.cuda"},
-    "cli": LOW | {"__init__", "api", "checking", "driver.targets", "library", "runtime", "support"}
+    "cli": LOW
+    | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "runtime", "support"}
     | {"frontend_dsl"},
-    "checking": LOW | {"ir", "frontend_dsl", "poly", "library"},
+    "checking": LOW | {"ir", "frontend_dsl", "poly", "library", "lints"},
+    "fixes": LOW | {"frontend_dsl"},
+    "lints": LOW | {"ir", "frontend_dsl", "poly"},
     "library": {"frontend_dsl"},
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},

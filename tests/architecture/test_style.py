@@ -23,6 +23,7 @@ SHORT = {
     "polyfuse.codegen.transforms.unroll_and_jam.interleaved_rows": "a rule: each has a module",
     "polyfuse.cli.app": "the command, which imports all the others",
     "polyfuse.cli.compiler": "what all commands take of the compiler",
+    "polyfuse.cli.pages": "pages of errors, for commands and for the shell",
     "polyfuse.codegen.analysis.op_cost": "one fact, asked by seven transformations",
     "polyfuse.codegen.analysis.renaming": "one spelling of names, for all transformations",
     "polyfuse.codegen.analysis.trip_count": "one fact, asked by most transformations",

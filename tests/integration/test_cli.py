@@ -476,6 +476,44 @@ def test_fmt_leaves_a_wrong_file_alone(workplace: Path) -> None:
     assert (workplace / "f.pf").read_text() == "op f("
 
 
+def test_folders_are_the_files_in_them(workplace: Path) -> None:
+    for name, body in (("a/one.pf", "y[i]=x[i]"), ("a/b/two.pf", "y[i]=x[i]"), ("a/.git/no.pf", "no")):
+        (workplace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workplace / name).write_text(f"op f(x: f32[N]) -> (y: f32[N]) {{ {body} }}\n")
+    assert call("check", "a").stdout == call("check", "a", "a/one.pf").stdout == "2 operators: no errors\n"
+    assert call("fmt", "--check", "a", code=1).stderr == "a/b/two.pf would change\na/one.pf would change\n"
+    call("fmt", "a")
+    call("fmt", "--check", "a")
+    (workplace / "empty").mkdir()
+    assert "no .pf file in the folder 'empty'" in call("check", "empty", code=2).stderr
+
+
+FIXABLE = """op f(inout m: f32[N], x: f32[N, H]) -> (y: f32[N], z: f32[N]) {
+  m[i] = 0.9 * m[i]
+  a[i] = x[i, 1]
+  y[i] = m[i] − 1.0
+  z[i] = sum[h](x[i, h]) / H
+}
+"""
+
+
+def test_check_fix(workplace: Path) -> None:
+    (workplace / "f.pf").write_text(FIXABLE, encoding="utf-8")
+    done = call("check", "--fix", "f.pf")
+    assert done.stderr.startswith("mended f.pf: 3 edits\nf.pf:4:10: warning PF296")
+    kept = FIXABLE.replace("  a[i] = x[i, 1]\n", "").replace("m[i] − 1.0", "old(m[i]) - 1.0")
+    assert (workplace / "f.pf").read_text(encoding="utf-8") == kept
+    assert call("check", "--fix", "--unsafe", "f.pf").stdout == "1 operator: no errors\n"
+    fixed = (workplace / "f.pf").read_text(encoding="utf-8")
+    assert fixed == kept.replace(" {", " where H >= 1 {", 1)
+    assert call("check", "--fix", "f.pf").stderr == ""
+
+
+def test_fix_is_for_files(workplace: Path) -> None:
+    assert "--fix is for files" in call("check", "--fix", "-", given="", code=2).stderr
+    assert "--unsafe is for --fix" in call("check", "--unsafe", "f.pf", code=2).stderr
+
+
 def test_stdlib() -> None:
     listed = call("stdlib").stdout
     assert "softmax[F: float](x: F[B..., H]) -> (y: F[B..., H])" in listed

@@ -22,7 +22,7 @@ import importlib.resources, json, pathlib, sys
 target = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(target))
 import polyfuse
-from polyfuse.cli import explain as pages
+from polyfuse.cli import pages
 from polyfuse.frontend_dsl.syntax import grammar_file
 from polyfuse.frontend_dsl.syntax.parse import parse_file, parse_text
 program = parse_text("op twice(x: f32[N]) -> (y: f32[N]) { y[i] = 2 * x[i] }")
