@@ -69,18 +69,24 @@ def check_loaded(programs: tuple[ast.Program, ...]) -> Checked:
 
 
 def check_programs(programs: tuple[ast.Program, ...]) -> Checked:
-    """Names and types, then indices for all sizes, as far as that can be decided."""
+    """Names and types, then indices for all sizes, as far as that can be decided, and lints.
+
+    Operators without errors have graphs; of one that calls another with errors, these say it already.
+    """
     main, imported = programs[-1], programs[:-1]
     others = (*imported, *library_for(main, imported))
     found = check_program(main, others)
+    known = len(found.errors)
+    wrong = [d.span for d in found.errors if d.span is not None]
     graphs: dict[str, TensorGraph] = {}
-    if not found.errors:
-        for op in main.ops:
-            try:
-                graphs[op.name] = open_graph((main, *others), op)
-                found.found.extend(lints(op, graphs[op.name]))
-            except DslError as error:
-                found.found.extend(error.diagnostics)
+    for op in main.ops:
+        if any(op.span.start <= s.start < op.span.end for s in wrong if s.source is main.source):
+            continue
+        try:
+            graphs[op.name] = open_graph((main, *others), op)
+            found.found.extend(lints(op, graphs[op.name]))
+        except DslError as error:
+            found.found.extend(error.diagnostics if not known else ())
     found.found, idle = audible(main, found.found)
     if not found.errors:
         found.found.extend(idle)

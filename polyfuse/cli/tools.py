@@ -1,4 +1,4 @@
-"""`polyfuse doctor` and `polyfuse cache`: the installation."""
+"""`polyfuse doctor`, `polyfuse cache` and `polyfuse lsp`: the installation."""
 
 from __future__ import annotations
 
@@ -54,6 +54,20 @@ def doctor(
             _show_rates(rates)
     if any(f.state == "missing" for f in findings):
         raise typer.Exit(1)
+
+
+def lsp() -> None:
+    """Start the language server for an editor, on standard input and output.
+
+    Needs pygls: pip install 'polyfuse[lsp]'. docs/reference/editors.md says how editors use it.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("pygls") is None:
+        raise typer.BadParameter("the language server needs pygls: pip install 'polyfuse[lsp]'")
+    from polyfuse.lsp.server import main
+
+    main()
 
 
 _STYLES = {"ok": "green", "missing": "bold red", "note": "yellow", "info": ""}

@@ -85,10 +85,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop": LOW | {"ir", "api", "runtime.cuda.arguments"},
     "interop.array_families": LOW | {"ir", "runtime.cuda"},
     "cli": LOW
-    | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "runtime", "support"}
+    | {"__init__", "api", "checking", "driver.targets", "fixes", "library", "lsp", "runtime", "support"}
     | {"frontend_dsl"},
     "checking": LOW | {"ir", "frontend_dsl", "poly", "library", "lints"},
     "fixes": LOW | {"frontend_dsl"},
+    "highlight": LOW | {"frontend_dsl"},
+    "lsp": LOW | {"__init__", "ir", "frontend_dsl", "checking", "fixes", "library"},
     "lints": LOW | {"ir", "frontend_dsl", "poly"},
     "library": {"frontend_dsl"},
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
@@ -105,6 +107,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "onnx": ("polyfuse.interop", "benchmarks"),
     "jax": ("benchmarks",),
     "typer": ("polyfuse.cli",),
+    "pygments": ("polyfuse.highlight",),
+    "pygls": ("polyfuse.lsp",),
+    "lsprotocol": ("polyfuse.lsp",),
     "pytest": (),
 }
 
@@ -118,6 +123,8 @@ NOT_AT_IMPORT = (
     "cuda",
     "typer",
     "rich",
+    "pygments",
+    "pygls",
     "scipy",
     "matplotlib",
 )

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = "op f(x: f32[N]) -> (y: f32[N]) { y[i] = exp(x[i]) }\n"
 CALLING = "op g(x: f32[T, H]) -> (y: f32[T, H]) { y = softmax(x) }\n"
-# A command, what it prints, and the most modules of polyfuse that it may load (now 22, 88, about as many and 39).
+# A command, what it prints, and the most modules of polyfuse that it may load (now 22, 88, 88 and 39).
 COMMANDS = {
     ("--version",): ("polyfuse ", 28),
     ("check", "one.pf"): ("1 operator: no errors", 100),
