@@ -105,7 +105,7 @@ def open_graph(
     ranks: Mapping[str, int] | None = None,
 ) -> TensorGraph:
     """The tensor graph at one choice of generics (default: f32 or i32, one axis per rank variable)."""
-    chosen = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
+    chosen = {x.name: BY_NAME[representative(x.kind)] for x in op.generics if x.kind != "size"}
     for n, t in (dtypes or {}).items():
         chosen[n] = BY_NAME[t] if isinstance(t, str) else t
     lengths = {**dict.fromkeys(rank_variables(op), 1), **(ranks or {})}

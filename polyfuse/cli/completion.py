@@ -87,8 +87,7 @@ def sizes(ctx: typer.Context, incomplete: str) -> list[str]:
         known = signature(op)
         found += [f"{v}_0" for v in known.rank_variables]
         found += [n for n in known.sizes if n not in known.rank_variables]
-        found += [n for n, kind in known.generics if kind == "size"]
-    return _assignments(found, incomplete)
+        return _assignments(found, incomplete)
 
 
 def dtypes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -98,7 +97,7 @@ def dtypes(ctx: typer.Context, incomplete: str) -> list[str]:
     before, equals, _ = incomplete.rpartition("=")
     if equals:
         return _beginning((f"{before}={t}" for t in DTYPES), incomplete)
-    names = [n for op in _chosen(ctx) for n, kind in signature(op).generics if kind != "size"]
+    names = [n for op in _chosen(ctx) for n, _ in signature(op).generics]
     return _assignments(names, incomplete)
 
 

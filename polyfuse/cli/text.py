@@ -49,7 +49,7 @@ def check(
         f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((errors, "error"), (warnings, "warning")) if n
     ]
     said = ", ".join(counts) or "no errors"
-    screen.out().print(f"{operators} operator{'s' if operators != 1 else ''}: {said}", soft_wrap=True)
+    screen.show(f"{operators} operator{'s' if operators != 1 else ''}: {said}")
     if errors or (strict and warnings):
         raise typer.Exit(1)
 
