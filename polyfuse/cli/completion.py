@@ -87,7 +87,7 @@ def sizes(ctx: typer.Context, incomplete: str) -> list[str]:
         known = signature(op)
         found += [f"{v}_0" for v in known.rank_variables]
         found += [n for n in known.sizes if n not in known.rank_variables]
-        return _assignments(found, incomplete)
+    return _assignments(found, incomplete)
 
 
 def dtypes(ctx: typer.Context, incomplete: str) -> list[str]:
