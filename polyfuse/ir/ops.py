@@ -123,7 +123,9 @@ class Op:
     cuda        CUDA's device function, without the f of floats; else the prelude has a text for it
     forms       shorter texts for GPUs, those that take least first
     carries     an error of the operand, as a part of it, is at least so much of one in the result, absolute
-    gradient    left open, for a rule of derivatives; nothing reads it
+    gradient    the derivative by each operand, in the language's words: x and y are the operands, f is the
+                result; () where there is none, or the language has no function for it
+    yields      an operator of a program may be called so, and its calls are of that operator then
     """
 
     name: str
@@ -147,7 +149,8 @@ class Op:
     cuda: str = ""
     forms: tuple[Form, ...] = ()
     carries: float = 0.0
-    gradient: None = None
+    gradient: tuple[str, ...] = ()
+    yields: bool = False
 
     def has(self, trait: Trait) -> bool:
         """Has it a trait?"""
@@ -191,35 +194,47 @@ COMMUTES, STRICT, NORMAL, POSITIVE, RELATIVE, FOLDED, WHOLE, SHORT, SCALED, ROWS
 def _function(
     name: str, ulp: Ulp, cost: Cost, cpu: float, gpu: float, numpy: str, cuda: str,
     traits: Trait = Trait.NONE, baseline: str = "", scipy: str = "", forms: tuple[Form, ...] = (),
-    carries: float = 0.0,
+    carries: float = 0.0, gradient: str = "", yields: bool = False,
 ) -> Op:  # fmt: skip
     """A function of one float."""
     return Op(
         name, 1, FLOATS, ulp, cost, cpu, gpu, STRICT | traits, called=True, numpy=numpy, cuda=cuda,
         baseline=baseline, scipy=scipy, forms=forms, carries=carries,
+        gradient=(gradient,) if gradient else (), yields=yields,
     )  # fmt: skip
+
+
+def _newer(
+    name: str, ulp: Ulp, cost: Cost, cpu: float, gpu: float, numpy: str, cuda: str, gradient: str,
+    traits: Trait = Trait.NONE, scipy: str = "",
+) -> Op:  # fmt: skip
+    """A function of one float, of a name that programs may have for an operator of their own."""
+    return _function(
+        name, ulp, cost, cpu, gpu, numpy, cuda, traits, scipy=scipy, gradient=gradient, yields=True
+    )
 
 
 def _binary(
     name: str, sign: str, c: str, c_bool: str, numpy: str, ulp: Ulp,
     traits: Trait = Trait.NONE, *, takes: Takes = NUMBERS, cost: Cost = CHEAP, cpu: float = 1,
     gpu: float = 1, cuda: str = "", called: bool = False, many: bool = False, forms: tuple[Form, ...] = (),
+    gradient: tuple[str, ...] = (), yields: bool = False,
 ) -> Op:  # fmt: skip
     """An operation on two numbers."""
     return Op(
         name, 2, takes, ulp, cost, cpu, gpu, traits, called=called, many=many, sign=sign, c=c, c_bool=c_bool,
-        numpy=numpy, cuda=cuda, forms=forms,
+        numpy=numpy, cuda=cuda, forms=forms, gradient=gradient, yields=yields,
     )  # fmt: skip
 
 
 def _tested(
     name: str, takes: Takes, sign: str, c: str, negated: str, numpy: str, traits: Trait = FOLDED, *,
-    arity: int = 2,
+    arity: int = 2, yields: bool = False,
 ) -> Op:  # fmt: skip
     """What gives a bool."""
     return Op(
         name, arity, takes, _EXACT, CHEAP, traits=traits, gives_bool=True, called=not sign, sign=sign, c=c,
-        negated=negated, numpy=numpy,
+        negated=negated, numpy=numpy, yields=yields,
     )  # fmt: skip
 
 
@@ -228,49 +243,89 @@ _ROWS = (
     #          name      ulp f32, f64  cost, cpu, gpu    NumPy    CUDA     traits, besides STRICT
     _function("exp",     (1.25, 1.25), FUNCTION, 12, 10, "exp",   "exp",   NORMAL | POSITIVE | SHORT | ROWS,
               forms=(Form("short", "ex2.approx", 4.2e-6),
-                     Form("fast", "ex2.approx", 6.0e-7, most=88.0))),
+                     Form("fast", "ex2.approx", 6.0e-7, most=88.0)), gradient="f"),
     _function("log",     (1.0, 1.0),   FUNCTION, 16, 10, "log",   "log",   NORMAL | ROWS,
-              forms=(Form("near", "lg2.approx", 3.1e-7, 2.1e-7),), carries=1.0),
+              forms=(Form("near", "lg2.approx", 3.1e-7, 2.1e-7),), carries=1.0, gradient="1.0 / x"),
     _function("sqrt",    (0.5, 0.5),   DIVIDER,  10, 10, "sqrt",  "",      NORMAL | POSITIVE | RELATIVE,
-              forms=(Form("fast", "sqrt.approx", 2.0**-23),)),
+              forms=(Form("fast", "sqrt.approx", 2.0**-23),), gradient="0.5 / f"),
     _function("rsqrt",   (1.5, 1.5),   DIVIDER,  8,  8,  "",      "rsqrt", NORMAL | POSITIVE | RELATIVE,
-              baseline="(1 / np.sqrt({}))", forms=(Form("fast", "rsqrt.approx", 2.0**-22.9),)),
+              baseline="(1 / np.sqrt({}))", forms=(Form("fast", "rsqrt.approx", 2.0**-22.9),),
+              gradient="-0.5 * f / x"),
     _function("tanh",    (6.5, 3.0),   FUNCTION, 20, 20, "tanh",  "tanh",  NORMAL | SCALED,
-              forms=(Form("near", "ex2.approx and rcp.approx", absolute=4.0e-7),)),
+              forms=(Form("near", "ex2.approx and rcp.approx", absolute=4.0e-7),),
+              gradient="1.0 - f * f"),
     _function("sigmoid", (3.0, 3.0),   FUNCTION, 22, 20, "",      "",      NORMAL | POSITIVE | SHORT | ROWS,
               forms=(Form("short", "ex2.approx and rcp.approx", 4.4e-6),
                      Form("near", "ex2.approx and rcp.approx", absolute=2.5e-7),
-                     Form("fast", "rcp.approx", 2.0**-20.5))),
+                     Form("fast", "rcp.approx", 2.0**-20.5)), gradient="f * (1.0 - f)"),
     _function("erf",     (7.5, 4.0),   FUNCTION, 28, 25, "",      "erf",   NORMAL | SCALED, scipy="erf",
               forms=(Form("joint", "rcp.approx and a power that is there", absolute=8.3e-7, beside="exp"),
-                     Form("near", "ex2.approx", absolute=3.0e-7))),
-    _function("sin",     (2.0, 1.0),   FUNCTION, 20, 20, "sin",   "sin"),
-    _function("cos",     (2.0, 1.0),   FUNCTION, 20, 20, "cos",   "cos"),
-    _function("floor",   _EXACT,       PLAIN,    1,  1,  "floor", "floor", FOLDED | WHOLE),
-    _function("ceil",    _EXACT,       PLAIN,    1,  1,  "ceil",  "ceil",  FOLDED | WHOLE),
+                     Form("near", "ex2.approx", absolute=3.0e-7)),
+              gradient="1.1283791670955126 * exp(-x * x)"),
+    _function("sin",     (2.0, 1.0),   FUNCTION, 20, 20, "sin",   "sin",   gradient="cos(x)"),
+    _function("cos",     (2.0, 1.0),   FUNCTION, 20, 20, "cos",   "cos",   gradient="-sin(x)"),
+    _function("floor",   _EXACT,       PLAIN,    1,  1,  "floor", "floor", FOLDED | WHOLE, gradient="0.0"),
+    _function("ceil",    _EXACT,       PLAIN,    1,  1,  "ceil",  "ceil",  FOLDED | WHOLE, gradient="0.0"),
     _function("round",   _EXACT,       PLAIN,    1,  1,  "rint",  "rint",  FOLDED | WHOLE,
-              baseline="np.round({})"),
+              baseline="np.round({})", gradient="0.0"),
+    # Functions that came later: a program may have an operator of that name.
+    #      name       ulp f32, f64  cost, cpu, gpu    NumPy      CUDA     derivative; traits, besides STRICT
+    _newer("trunc",   _EXACT,       PLAIN,    1,  1,  "trunc",   "trunc", "0.0", FOLDED | WHOLE),
+    _newer("exp2",    (1.25, 1.25), FUNCTION, 12, 10, "exp2",    "exp2",  "f * 0.6931471805599453",
+           NORMAL | POSITIVE),
+    _newer("expm1",   (2.0, 2.5),   FUNCTION, 14, 12, "expm1",   "expm1", "f + 1.0", NORMAL),
+    _newer("log1p",   (2.0, 1.5),   FUNCTION, 26, 14, "log1p",   "log1p", "1.0 / (1.0 + x)", NORMAL),
+    _newer("log2",    (0.75, 1.75), FUNCTION, 24, 12, "log2",    "log2",  "1.4426950408889634 / x", NORMAL),
+    _newer("tan",     (4.0, 2.5),   FUNCTION, 40, 30, "tan",     "tan",   "1.0 + f * f"),
+    _newer("atan",    (1.75, 1.75), FUNCTION, 24, 20, "arctan",  "atan",  "1.0 / (1.0 + x * x)"),
+    _newer("asin",    (2.5, 2.5),   FUNCTION, 24, 20, "arcsin",  "asin",  "rsqrt(1.0 - x * x)"),
+    _newer("acos",    (1.5, 1.5),   FUNCTION, 24, 20, "arccos",  "acos",  "-rsqrt(1.0 - x * x)", POSITIVE),
+    _newer("sinh",    (2.0, 2.5),   FUNCTION, 22, 20, "sinh",    "sinh",  "cosh(x)"),
+    _newer("cosh",    (2.25, 2.0),  FUNCTION, 22, 20, "cosh",    "cosh",  "sinh(x)", NORMAL | POSITIVE),
+    _newer("asinh",   (2.25, 2.25), FUNCTION, 42, 30, "arcsinh", "asinh", "rsqrt(1.0 + x * x)"),
+    _newer("acosh",   (2.5, 2.5),   FUNCTION, 42, 30, "arccosh", "acosh", "rsqrt(x * x - 1.0)", POSITIVE),
+    _newer("atanh",   (2.5, 2.5),   FUNCTION, 36, 30, "arctanh", "atanh", "1.0 / (1.0 - x * x)"),
+    _newer("cbrt",    (1.0, 1.0),   FUNCTION, 24, 20, "cbrt",    "cbrt",  "f / (3.0 * x)", NORMAL | RELATIVE),
+    _newer("erfc",    (2.25, 4.0),  FUNCTION, 40, 30, "",        "erfc",
+           "-1.1283791670955126 * exp(-x * x)", POSITIVE, scipy="erfc"),
+    _newer("lgamma",  (0.75, 8.0),  FUNCTION, 160, 80, "",       "lgamma", "digamma(x)", scipy="gammaln"),
+    _newer("digamma", (0.75, 5.0),  FUNCTION, 160, 80, "",       "",      "", scipy="digamma"),
     # Arithmetic.
     #        name       sign  C         NumPy           ulp          traits
-    _binary("add",      "+",  "+", "|", "add",          _ROUNDED,    COMMUTES | STRICT | NORMAL | FOLDED),
-    _binary("sub",      "-",  "-", "",  "subtract",     _ROUNDED,    STRICT | NORMAL | FOLDED),
+    _binary("add",      "+",  "+", "|", "add",          _ROUNDED,    COMMUTES | STRICT | NORMAL | FOLDED,
+            gradient=("1.0", "1.0")),
+    _binary("sub",      "-",  "-", "",  "subtract",     _ROUNDED,    STRICT | NORMAL | FOLDED,
+            gradient=("1.0", "-1.0")),
     _binary("mul",      "*",  "*", "&", "multiply",     _ROUNDED,
-            COMMUTES | STRICT | NORMAL | RELATIVE | FOLDED),
+            COMMUTES | STRICT | NORMAL | RELATIVE | FOLDED, gradient=("y", "x")),
     _binary("div",      "/",  "/", "",  "divide",       _ROUNDED,    STRICT | NORMAL | RELATIVE | FOLDED,
             takes=FLOATS, cost=DIVIDER, cpu=8, gpu=10,
-            forms=(Form("fast", "div.full or rcp.approx", 2.0**-21),)),
-    _binary("floordiv", "//", "",  "",  "floor_divide", _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
-    _binary("mod",      "%",  "",  "",  "mod",          _ROUNDED,    cost=FLOORED, cpu=20, gpu=20),
+            forms=(Form("fast", "div.full or rcp.approx", 2.0**-21),), gradient=("1.0 / y", "-f / y")),
+    _binary("floordiv", "//", "",  "",  "floor_divide", _ROUNDED,    cost=FLOORED, cpu=20, gpu=20,
+            gradient=("0.0", "0.0")),
+    _binary("mod",      "%",  "",  "",  "mod",          _ROUNDED,    cost=FLOORED, cpu=20, gpu=20,
+            gradient=("1.0", "-floor(x / y)")),
     _binary("pow",      "**", "",  "",  "power",        (0.75, 1.5), cost=FUNCTION, cpu=32, gpu=30,
-            cuda="pow", called=True),
+            cuda="pow", called=True, gradient=("y * x ** (y - 1.0)", "f * log(x)")),
+    _binary("atan2",    "",   "",  "",  "arctan2",      (1.75, 1.75), STRICT,
+            takes=FLOATS, cost=FUNCTION, cpu=30, gpu=25, cuda="atan2", called=True,
+            gradient=("y / (x * x + y * y)", "-x / (x * x + y * y)"), yields=True),
+    _binary("hypot",    "",   "",  "",  "hypot",        (0.75, 1.25), COMMUTES | NORMAL | POSITIVE | RELATIVE,
+            takes=FLOATS, cost=FUNCTION, cpu=14, gpu=20, cuda="hypot", called=True,
+            gradient=("x / f", "y / f"), yields=True),
+    _binary("fmod",     "",   "",  "",  "fmod",         _ROUNDED,    STRICT,
+            takes=FLOATS, cost=FLOORED, cpu=20, gpu=20, called=True,
+            gradient=("1.0", "-trunc(x / y)"), yields=True),
     _binary("min",      "",   "",  "&", "minimum",      _EXACT,      COMMUTES | STRICT | RELATIVE | FOLDED,
-            called=True, many=True),
+            called=True, many=True, gradient=("1.0 if x <= y else 0.0", "0.0 if x <= y else 1.0")),
     _binary("max",      "",   "",  "|", "maximum",      _EXACT,      COMMUTES | STRICT | RELATIVE | FOLDED,
-            called=True, many=True),
+            called=True, many=True, gradient=("1.0 if x >= y else 0.0", "0.0 if x >= y else 1.0")),
     Op("neg", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | RELATIVE | FOLDED,
-       sign="-", c="-", numpy="negative", baseline="(-{})"),
+       sign="-", c="-", numpy="negative", baseline="(-{})", gradient=("-1.0",)),
     Op("abs", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | POSITIVE | RELATIVE | FOLDED,
-       called=True, numpy="abs"),
+       called=True, numpy="abs", gradient=("sign(x)",)),
+    Op("sign", 1, NUMBERS, _EXACT, CHEAP, traits=STRICT | FOLDED,
+       called=True, numpy="sign", gradient=("0.0",), yields=True),
     # What gives bools.
     #        name    takes    sign   C     negated  NumPy          traits
     _tested("lt",    NUMBERS, "<",   "<",  "ge",    "less"),
@@ -280,6 +335,8 @@ _ROWS = (
     _tested("eq",    ANY,     "==",  "==", "ne",    "equal",       FOLDED | COMMUTES),
     _tested("ne",    ANY,     "!=",  "!=", "eq",    "not_equal",   FOLDED | COMMUTES),
     _tested("isnan", FLOATS,  "",    "",   "",      "isnan",       arity=1),
+    _tested("isinf", FLOATS,  "",    "",   "",      "isinf",       arity=1, yields=True),
+    _tested("isfinite", FLOATS, "",  "",   "",      "isfinite",    arity=1, yields=True),
     _tested("and",   BOOLS,   "and", "&",  "",      "logical_and", COMMUTES),
     _tested("or",    BOOLS,   "or",  "|",  "",      "logical_or",  COMMUTES),
     _tested("not",   BOOLS,   "not", "!",  "",      "logical_not", arity=1),

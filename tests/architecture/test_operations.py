@@ -13,9 +13,9 @@ from polyfuse.ir.ops import OPS, Cost
 # Names that say nothing else: add and min are words, log is a file.
 TELLING = {o.name for o in OPS.values() if o.called and o.cost in (Cost.FUNCTION, Cost.DIVIDER)} - {"log"}
 # Module -> functions that it names, and why.
-KERNELS = {
+KERNELS = {  # the interpreter has what NumPy has not
     "polyfuse.ir.ops": TELLING,
-    "polyfuse.runtime.interpreter.ops": {"rsqrt", "sigmoid", "erf", "pow"},  # what NumPy has not
+    "polyfuse.runtime.interpreter.ops": {"rsqrt", "sigmoid", "erf", "erfc", "lgamma", "digamma", "pow"},
     "polyfuse.runtime.reference.ops": TELLING,  # values with bounds
     "polyfuse.runtime.numpy_text": {"sigmoid", "pow"},  # x ** 2 is np.square
 }

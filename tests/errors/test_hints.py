@@ -17,9 +17,9 @@ PROGRAMS = [
     # names
     *(V.format(f"y[t, h] = {e}") for e in (
         "xx[t, h]", "exq(x[t, h])", "sqtr(x[t, h])", "sigmiod(x[t, h])", "x[t, h] * ss", "x[t, h] + vv[t]",
-        "log1p(x[t, h])", "expm1(x[t, h]) * s", "clamp(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
-        "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sign(x[t, h]) * u[t, h]", "square(x[t, h] + s)",
-        "tan(x[t, h])", "erfc(x[t, h])", "hypot(x[t, h], u[t, h])", "reciprocal(x[t, h] + 2.0)",
+        "log10(x[t, h])", "logit(x[t, h]) * s", "clamp(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
+        "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sgn(x[t, h]) * u[t, h]", "square(x[t, h] + s)",
+        "cot(x[t, h])", "gammaln(x[t, h])", "arctan2(x[t, h], u[t, h])", "reciprocal(x[t, h] + 2.0)",
         "float(k[t])", "f32(int(x[t, h]))", "logaddexp(x[t, h], u[t, h])",
     )),
     # operators inside expressions, tensors without indices

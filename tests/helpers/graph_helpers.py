@@ -24,7 +24,7 @@ from polyfuse.ir.tensor_graph import (
 
 N, M, K, T = ISize("N"), ISize("M"), ISize("K"), ISize("T")
 i, j, k, t = IVar("i"), IVar("j"), IVar("k"), IVar("t")
-_BOOLEAN = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan"}
+_BOOLEAN = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan", "isinf", "isfinite"}
 
 
 def read(tensor: str, *indices: Any, dtype: DType = F32) -> Read:

@@ -231,14 +231,27 @@ class RowExpressions:
         return self.rng.choice(
             [f"exp(min({a}, 3.0))", f"exp(-abs({a}))", f"tanh({a})", f"sigmoid({a})", f"erf({a})",
              f"abs({a})", f"sqrt(abs({a}))", f"rsqrt(abs({a}) + 1e-2)", f"log(abs({a}) + 1.0)",
-             f"sin(tanh({a}))", f"({a}) ** 2", f"-({a})", f"(0.0 if isnan({a}) else {a})"]
+             f"sin(tanh({a}))", f"({a}) ** 2", f"-({a})", f"(0.0 if isnan({a}) else {a})",
+             self.newer(a), self.newer(a), self.newer(a)]
         )  # fmt: skip
+
+    def newer(self, a: str) -> str:
+        """Functions of a number of any size, of one between -1 and 1, and of a positive one."""
+        t, size = f"tanh({a})", f"abs({a})"
+        inside = [f"{f}({t})" for f in ("asin", "acos", "tan", "sinh", "cosh", "expm1", "exp2", "erfc")]
+        outside = [f"{f}({a})" for f in ("atan", "asinh", "cbrt", "erfc")]
+        right = [f"log1p({size})", f"log2({size} + 0.5)", f"acosh({size} + 1.0)", f"lgamma({size} + 0.5)"]
+        right += [f"digamma({size} + 0.5)", f"atanh(0.9 * {t})", f"hypot({a}, 0.75)"]
+        right += [f"atan2({a}, {size} + 0.5)", f"({a} if isfinite({a}) else 0.0)"]
+        return self.rng.choice([*inside, *outside, *right, f"(0.0 if isinf({a}) else {a})"])
 
     def rounded(self, loops: str, depth: int) -> str:
         """Rounded in the middle: to a 16-bit type, or an input to a whole number."""
         if self.rng.random() < 0.25:
             x = self.read(self.input(self.rng.choice(LEAVES[loops])))
-            return f"{self.rng.choice(['floor', 'round', 'ceil'])}({x})"
+            if self.rng.random() < 0.2:
+                return f"fmod({x}, {self.rng.choice(['1.5', '2.0', '-0.75'])})"
+            return f"{self.rng.choice(['floor', 'round', 'ceil', 'trunc', 'sign'])}({x})"
         return f"f32({self.rng.choice(['f16', 'bf16'])}({self.expr(loops, depth - 1)}))"
 
     def choice(self, loops: str, depth: int) -> str:

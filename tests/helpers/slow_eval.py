@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import evaluate
@@ -49,6 +50,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "erf": math.erf, "sin": np.sin,
     "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "isnan": lambda x: x != x,
+    "isinf": lambda x: abs(x) == math.inf, "isfinite": lambda x: abs(x) < math.inf,
+    "trunc": np.trunc, "sign": lambda x: x if x == 0 or x != x else math.copysign(1.0, x),
+    "exp2": lambda x: np.float64(2.0) ** x, "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2,
+    "tan": np.tan, "atan": np.arctan, "asin": np.arcsin, "acos": np.arccos, "sinh": np.sinh, "cosh": np.cosh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "cbrt": np.cbrt, "atan2": np.arctan2,
+    "hypot": np.hypot, "fmod": np.fmod, "erfc": scipy.special.erfc, "lgamma": scipy.special.gammaln,
+    "digamma": scipy.special.digamma,
 }  # fmt: skip
 _START = {"sum": 0, "prod": 1, "any": False, "all": True}
 _STEP: dict[str, Callable[[Any, Any], Any]] = {

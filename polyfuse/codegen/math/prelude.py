@@ -69,7 +69,10 @@ _WRAPPING = frozenset(
 TAKES_TURNS = (
     "// needs -fschedule-insns", "// needs -fsched-pressure", "// needs -fno-schedule-insns2",
 )  # fmt: skip
-_CHAINS = ("expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "pow")
+_CHAINS = (
+    "expm1_tail", "log", "log_sum", "scaled_tanh", "scaled_erf", "pow", "atan_tail", "asin_tail",
+    "erfc_factor", "lgamma_near", "digamma_near",
+)  # fmt: skip
 _LONG = frozenset(f"pf_{op}_{t.name}" for op in _CHAINS for t in COMPUTE_FLOATS) | {"pf_short_power_f32"}
 
 _TYPES = """\
@@ -92,14 +95,21 @@ typedef unsigned short pf_bf16;
 #endif
 """
 
-# What the templates of vector_math_float.h are filled with. SHIFT2 is 1.5 * 2^MANT plus two exponent
-# biases; LN2_HI has so few bits that its multiples by an exponent are exact.
+# What the templates of vector_math_float.h and vector_math_elementary.h are filled with. SHIFT2 is 1.5 *
+# 2^MANT plus two exponent biases, SHIFT1 plus one, SHIFT_LESS_1 plus one less 1; LN2_HI has so few bits that
+# its multiples by an exponent are exact. CUBE makes subnormal numbers normal, CUBE_ROOT takes it back.
 _FLOAT_PARAMETERS: dict[DType, dict[str, str]] = {
     F32: {
         "F": "float", "N": "f32", "B": "f", "L": "f", "U": "unsigned", "MANT": "23",
         "SIGN": "0x80000000u", "ONE": "0x3f800000u", "TWO_M": "0x1p23f", "LOG2E": "1.44269504f",
         "LN2_HI": "0.693145752f", "LN2_LO": "1.42860682e-06f", "SHIFT2": "12583166.0f",
         "EXP_LOW": "-104.0f", "EXP_HIGH": "89.0f",
+        "MAX": "0x1.fffffep127f", "LEAST": "0x1p-126f", "LN2": "0x1.62e43p-1f",
+        "EXP2_LOW": "-152.0f", "EXP2_HIGH": "129.0f", "SINH_HIGH": "89.5f",
+        "SHIFT1": "12583039.0f", "SHIFT_LESS_1": "12583038.0f", "SHIFT_LESS_2": "12583037.0f",
+        "HALF_PI": "0x1.921fb6p+0f", "HALF_PI_LO": "-0x1.777a5cp-25f", "MASK": "0x7fffffu",
+        "ROOT_HALF": "0x3f3504f3u", "CUBE": "0x1p24f", "CUBE_ROOT": "0x1p-8f", "THIRD": "0x1.555556p-2f",
+        "ROOT_OF_2": "0x1.428a3p+0f", "ROOT_OF_HALF": "0x1.965feap-1f",
     },
     F64: {
         "F": "double", "N": "f64", "B": "", "L": "", "U": "unsigned long long", "MANT": "52",
@@ -107,6 +117,14 @@ _FLOAT_PARAMETERS: dict[DType, dict[str, str]] = {
         "LOG2E": "0x1.71547652b82fep+0", "LN2_HI": "0x1.62e42fefa4000p-1",
         "LN2_LO": "-0x1.8432a1b0e2634p-43",
         "SHIFT2": "0x1.80000000007fep52", "EXP_LOW": "-746.0", "EXP_HIGH": "710.0",
+        "MAX": "0x1.fffffffffffffp1023", "LEAST": "0x1p-1022", "LN2": "0x1.62e42fefa39efp-1",
+        "EXP2_LOW": "-1080.0", "EXP2_HIGH": "1025.0", "SINH_HIGH": "710.6",
+        "SHIFT1": "0x1.80000000003ffp52", "SHIFT_LESS_1": "0x1.80000000003fep52",
+        "SHIFT_LESS_2": "0x1.80000000003fdp52",
+        "HALF_PI": "0x1.921fb54442d18p+0", "HALF_PI_LO": "0x1.1a62633145c07p-54",
+        "MASK": "0xfffffffffffffull", "ROOT_HALF": "0x3fe6a09e667f3bcdull", "CUBE": "0x1p54",
+        "CUBE_ROOT": "0x1p-18", "THIRD": "0x1.5555555555555p-2", "ROOT_OF_2": "0x1.428a2f98d728bp+0",
+        "ROOT_OF_HALF": "0x1.965fea53d6e3dp-1",
     },
 }  # fmt: skip
 
@@ -258,8 +276,9 @@ def _cast(to: DType, frm: DType, target: Target) -> str:
 
 def _texts(target: Target) -> dict[str, str]:
     """Every function of the templates that all targets share, by name."""
-    floats = read("vector_math_float.h")
-    texts = [read("vector_math_f64.h"), read("vector_math_f32.h")]
+    floats = "\n".join([read("vector_math_float.h"), read("vector_math_elementary.h")])
+    texts = [read("vector_math_f64.h"), read("vector_math_f32.h"), read("vector_math_tails.h")]
+    texts.append(read("vector_math_gamma.h"))
     texts += [Template(floats).substitute(_FLOAT_PARAMETERS[t]) for t in COMPUTE_FLOATS]
     texts.append(read("vector_math_cast.h"))
     for t in INTEGERS:

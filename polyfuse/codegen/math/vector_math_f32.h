@@ -176,3 +176,33 @@ PF_INLINE float pf_sin_shifted_f32(float x, unsigned shift) {
   float v = q & 1 ? c : s;
   return pf_from_bits_f32(pf_bits_f32(v) ^ ((q & 2) << 30));
 }
+
+// The exponent of a number's bits, as pf_log_f32 moves them.
+PF_INLINE float pf_exponent_f32(unsigned d) { return (float)((int)d >> 23); }
+
+// In double precision.
+PF_INLINE float pf_log2_f32(float x) {
+  float r = (float)pf_pow_log_f32((double)x), v = x * __builtin_inff();
+  r = x < __builtin_inff() ? r : x;
+  return x > 0.0f ? r : x == 0.0f ? x - __builtin_inff() : v - v;
+}
+
+// In double precision, where nothing overflows. An infinity beside NaN is one.
+PF_INLINE float pf_hypot_f32(float x, float y) {
+  double a = x, b = y;
+  float r = (float)__builtin_sqrt(a * a + b * b), p = __builtin_fabsf(x), q = __builtin_fabsf(y);
+  return p > 0x1.fffffep127f ? p : q > 0x1.fffffep127f ? q : r;
+}
+
+// exp(-a^2), with what the rounded square has lost, times a factor that is nearly constant, in double precision.
+PF_LIMIT float pf_erfc_far_f32 = 10.25f;
+PF_INLINE float pf_erfc_f32(float x) {
+  const float far = pf_erfc_far_f32;
+  float a = __builtin_fabsf(x);
+  a = a > far ? far : a;
+  double d = a, s = d * d;
+  float t = (float)s, e = pf_exp_below_f32(-t);
+  double g = pf_erfc_short_f64((d - 3.0) / (d + 3.0)) / (1.0 + 2.0 * d);
+  float r = (float)(e * (g - g * (s - t)));
+  return x < 0.0f ? 2.0f - r : r;
+}

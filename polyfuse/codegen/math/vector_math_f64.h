@@ -202,3 +202,56 @@ PF_INLINE double pf_remainder_f64(double x, double y, double q) {
   double rest = y == 0 ? y * __builtin_inf() : (x - x) + (y - y);
   return (q < 0x1p53) & (r >= 0) & (r < y) ? r : rest;
 }
+
+// The exponent of a number's bits, as pf_log_f64 moves them: no instruction for this below AVX-512.
+PF_INLINE double pf_exponent_f64(unsigned long long d) {
+  return pf_from_bits_f64(((d + (1023ull << 52)) >> 52) | 0x4330000000000000ull) - 0x1.00000000003ffp52;
+}
+
+// k + log2(e) log(1 + f), as pf_log_f64 has them.
+PF_INLINE double pf_log2_f64(double x) {
+  bool tiny = x < 0x1p-1022;
+  unsigned long long d = pf_bits_f64(tiny ? x * 0x1p54 : x) - 0x3fe6a09e667f3bcdull;
+  double k = pf_exponent_f64(d) - (tiny ? 54.0 : 0.0);
+  double f = pf_from_bits_f64((d & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull) - 1.0;
+  double s = f / (f + 2.0), z = s * s, h = 0.5 * f * f;
+  double p = 0x1.2f02d0ac22201p-3;
+  p = p * z + 0x1.39a200462b98ep-3;
+  p = p * z + 0x1.74663c06124c1p-3;
+  p = p * z + 0x1.c71c521887548p-3;
+  p = p * z + 0x1.24924941dcc20p-2;
+  p = p * z + 0x1.999999997ff53p-2;
+  p = p * z + 0x1.5555555555592p-1;
+  double l = f - (h - s * (h + z * p));
+  double r = k + (l * 0x1.71547652b82fep+0 + l * 0x1.777d0ffda0d24p-56);
+  r = x < __builtin_inf() ? r : x;
+  double v = x * __builtin_inf();
+  return x > 0.0 ? r : x == 0.0 ? x - __builtin_inf() : v - v;
+}
+
+// Scaled by a power of two, where a square would overflow or be lost. An infinity beside NaN is one.
+PF_INLINE double pf_hypot_f64(double x, double y) {
+  double p = __builtin_fabs(x), q = __builtin_fabs(y);
+  double most = p > q ? p : q, least = p > q ? q : p;
+  double scale = most > 0x1p500 ? 0x1p-600 : most < 0x1p-450 ? 0x1p600 : 1.0;
+  double back = most > 0x1p500 ? 0x1p600 : most < 0x1p-450 ? 0x1p-600 : 1.0;
+  double a = most * scale, b = least * scale;
+  double r = __builtin_sqrt(a * a + b * b) * back;
+  return p > 0x1.fffffffffffffp1023 ? p : q > 0x1.fffffffffffffp1023 ? q : r;
+}
+
+// Near 0 one less erf; else exp(-a^2) times a factor that is nearly constant, then what the rounded square and 1 + 2a
+// have lost.
+PF_LIMIT double pf_erfc_far_f64 = 27.5;
+PF_INLINE double pf_erfc_f64(double x) {
+  const double far = pf_erfc_far_f64;
+  double a = __builtin_fabs(x);
+  a = a > far ? far : a;
+  double s = a * a, e = pf_exp_below_f64(-s), u = 1.0 + 2.0 * a, d = u - 1.0;
+  double u_l = (1.0 - (u - d)) + (2.0 * a - d);
+  double g = pf_erfc_factor_f64((a - 4.0) / (a + 4.0)) / u;
+  double r = g * e;
+  r = r - r * (pf_fma_f64(a, a, -s) + u_l * g);
+  r = x < 0.0 ? 2.0 - r : r;
+  return a < 0.6 ? 1.0 - x * pf_erf_near_f64(a * a) : r;
+}

@@ -12,6 +12,8 @@ PF_INLINE $T pf_neg_$N($T a) { return ($T)(($W)0 - ($W)a); }
 
 PF_INLINE $T pf_abs_$N($T a) { return a < ($T)0 ? pf_neg_$N(a) : a; }
 
+PF_INLINE $T pf_sign_$N($T a) { return ($T)((a > 0) - (a < 0)); }
+
 PF_INLINE $T pf_min_$N($T a, $T b) { return a < b ? a : b; }
 
 PF_INLINE $T pf_max_$N($T a, $T b) { return a > b ? a : b; }

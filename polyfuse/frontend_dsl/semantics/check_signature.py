@@ -9,7 +9,7 @@ from polyfuse.frontend_dsl.semantics.scope import Reports
 from polyfuse.frontend_dsl.semantics.signature import size_names
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import walk
-from polyfuse.frontend_dsl.syntax.names import GENERIC_KINDS, did_you_mean, dtype_meant, is_builtin
+from polyfuse.frontend_dsl.syntax.names import GENERIC_KINDS, did_you_mean, dtype_meant, is_reserved
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.source import Span
 
@@ -39,7 +39,7 @@ def _declared(op: ast.OpDef) -> Iterator[tuple[str, str, Span]]:
 
 
 def _check_names(op: ast.OpDef, diags: Reports) -> None:
-    if is_builtin(op.name):
+    if is_reserved(op.name):
         message = f"'{op.name}' is a built-in function and cannot be the name of an operator"
         diags.error("PF232", message, op.name_span)
     seen: dict[str, tuple[str, Span]] = {}

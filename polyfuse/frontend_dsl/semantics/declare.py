@@ -11,7 +11,7 @@ from polyfuse.frontend_dsl.semantics.index_build import size_expr
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.signature import literal_value
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.names import axes, did_you_mean, dtype_meant, is_builtin
+from polyfuse.frontend_dsl.syntax.names import axes, did_you_mean, dtype_meant
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr
@@ -118,7 +118,7 @@ class _Collector:
         self.inputs = {p.name for p in self.scope.op.params if not p.inout}
 
     def run(self) -> list[Group]:
-        numbered = list(enumerate(self.scope.op.body))
+        numbered, library = list(enumerate(self.scope.op.body)), self.ctx.library
         for order, stmt in numbered:
             if isinstance(stmt, ast.Let):
                 self._let(stmt, order)
@@ -128,7 +128,9 @@ class _Collector:
                     pass
                 case ast.CallStmt():
                     self._call(stmt, order)
-                case ast.Define(target, None | (), "=", ast.Call() as call) if not is_builtin(call.callee):
+                case ast.Define(target, None | (), "=", ast.Call() as call) if library.is_operator(
+                    call.callee, self.scope.home
+                ):
                     as_call = ast.CallStmt((target,), call, (stmt.target_span,), stmt.span)
                     if stmt.ranges:
                         message = "a call defines a whole tensor and takes no ranges"

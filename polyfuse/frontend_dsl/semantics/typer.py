@@ -291,7 +291,7 @@ class Typer:
         found = [self.infer(a) for a in e.args]
         if e.callee in BY_NAME:
             return self._cast(e, found)
-        if e.callee not in FUNCTIONS:
+        if e.callee not in FUNCTIONS or self.library.is_operator(e.callee, self.scope.home):
             return self._not_a_function(e)
         low, high = FUNCTIONS[e.callee]
         if e.keywords:

@@ -112,6 +112,9 @@ struct pf_emu_loop {
 PF_EMU_MATH_1(exp) PF_EMU_MATH_1(exp2) PF_EMU_MATH_1(expm1) PF_EMU_MATH_1(log) PF_EMU_MATH_1(log2)
 PF_EMU_MATH_1(log1p) PF_EMU_MATH_1(sqrt) PF_EMU_MATH_1(tanh) PF_EMU_MATH_1(erf) PF_EMU_MATH_1(sin)
 PF_EMU_MATH_1(cos) PF_EMU_MATH_1(fabs) PF_EMU_MATH_1(floor) PF_EMU_MATH_1(ceil) PF_EMU_MATH_1(trunc)
+PF_EMU_MATH_1(tan) PF_EMU_MATH_1(atan) PF_EMU_MATH_1(asin) PF_EMU_MATH_1(acos) PF_EMU_MATH_1(sinh)
+PF_EMU_MATH_1(cosh) PF_EMU_MATH_1(asinh) PF_EMU_MATH_1(acosh) PF_EMU_MATH_1(atanh) PF_EMU_MATH_1(cbrt)
+PF_EMU_MATH_1(erfc) PF_EMU_MATH_1(lgamma) PF_EMU_MATH_2(atan2) PF_EMU_MATH_2(hypot)
 PF_EMU_MATH_1(rint) PF_EMU_MATH_1(round) PF_EMU_MATH_2(pow) PF_EMU_MATH_2(fmod) PF_EMU_MATH_2(fmin)
 PF_EMU_MATH_2(fmax) PF_EMU_MATH_2(copysign)
 #undef PF_EMU_MATH_1

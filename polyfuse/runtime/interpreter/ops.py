@@ -15,7 +15,8 @@ import numpy as np
 
 from polyfuse.ir.dtypes import BF16, F64, DType
 from polyfuse.ir.ops import COMBINES, OPS
-from polyfuse.runtime.reference.ops import erf, power, remainder
+from polyfuse.runtime.reference import special
+from polyfuse.runtime.reference.special import erf, power, remainder
 from polyfuse.runtime.reference.values import dot_bytes, dot_pairs, dot_words, half, pair, word
 
 # A NumPy scalar, or an array with an element for each instance.
@@ -47,8 +48,9 @@ def _sigmoid(x: Value) -> Value:
     return np.divide(np.where(np.less(x, 0), e, one), np.add(one, e))
 
 
-def _erf(x: Value) -> Value:
-    return erf(np.asarray(x, np.float64)).astype(x.dtype)[()]
+def _in_f64(f: Callable[..., Value]) -> Callable[..., Value]:
+    """A function of one float64, rounded."""
+    return lambda x: f(np.asarray(x, np.float64)).astype(x.dtype)[()]
 
 
 def _power(x: Value, y: Value) -> Value:
@@ -94,7 +96,9 @@ def _never(x: Value) -> Value:
 
 # What NumPy has no function for, or one that gives something else than kernels do.
 _OWN_FLOAT: dict[str, Callable[..., Value]] = {
-    "mod": remainder, "pow": _power, "rsqrt": _rsqrt, "sigmoid": _sigmoid, "erf": _erf,
+    "mod": remainder, "pow": _power, "rsqrt": _rsqrt, "sigmoid": _sigmoid, "erf": _in_f64(erf),
+    "erfc": _in_f64(special.erfc), "lgamma": _in_f64(special.lgamma), "digamma": _in_f64(special.digamma),
+    "fmod": special.fmod, "sign": special.sign,
     "pair": pair, "dot_pairs": dot_pairs,
 }  # fmt: skip
 _OWN_INTEGER: dict[str, Callable[..., Value]] = {

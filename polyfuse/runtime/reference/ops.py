@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.ops import NEGATED, OPS
+from polyfuse.runtime.reference import special
+from polyfuse.runtime.reference.special import erf, power, remainder
 from polyfuse.runtime.reference.values import (
     SLACK,
     Array,
@@ -30,102 +31,6 @@ from polyfuse.runtime.reference.values import (
     word,
     wrapped,
 )
-
-# --- functions that NumPy lacks ---------------------------------------------------------------------------
-
-# Special functions in float64 that NumPy lacks.
-#
-# `erf` is the method of the FreeBSD/Sun msun library (s_erf.c): rational approximations on four
-# intervals, error below 1 ulp.
-
-
-Floats = npt.NDArray[Any]
-
-_ERX = 8.45062911510467529297e-01
-_PP = (1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02,
-       -5.77027029648944159157e-03, -2.37630166566501626084e-05)  # fmt: skip
-_QQ = (1.0, 3.97917223959155352819e-01, 6.50222499887672944485e-02, 5.08130628187576562776e-03,
-       1.32494738004321644526e-04, -3.96022827877536812320e-06)  # fmt: skip
-_PA = (-2.36211856075265944077e-03, 4.14856118683748331666e-01, -3.72207876035701323847e-01,
-       3.18346619901161753674e-01, -1.10894694282396677476e-01, 3.54783043256182359371e-02,
-       -2.16637559486879084300e-03)  # fmt: skip
-_QA = (1.0, 1.06420880400844228286e-01, 5.40397917702171048937e-01, 7.18286544141962662868e-02,
-       1.26171219808761642112e-01, 1.36370839120290507362e-02, 1.19844998467991074170e-02)  # fmt: skip
-_RA = (-9.86494403484714822705e-03, -6.93858572707181764372e-01, -1.05586262253232909814e01,
-       -6.23753324503260060396e01, -1.62396669462573470355e02, -1.84605092906711035994e02,
-       -8.12874355063065934246e01, -9.81432934416914548592e00)  # fmt: skip
-_SA = (1.0, 1.96512716674392571292e01, 1.37657754143519042600e02, 4.34565877475229228821e02,
-       6.45387271733267880336e02, 4.29008140027567833386e02, 1.08635005541779435134e02,
-       6.57024977031928170135e00, -6.04244152148580987438e-02)  # fmt: skip
-_RB = (-9.86494292470009928597e-03, -7.99283237680523006574e-01, -1.77579549177547519889e01,
-       -1.60636384855821916062e02, -6.37566443368389627722e02, -1.02509513161107724954e03,
-       -4.83519191608651397019e02)  # fmt: skip
-_SB = (1.0, 3.03380607434824582924e01, 3.25792512996573918826e02, 1.53672958608443695994e03,
-       3.19985821950859553908e03, 2.55305040643316442583e03, 4.74528541206955367215e02,
-       -2.24409524465858183362e01)  # fmt: skip
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Floats) -> Floats:
-    total = np.full_like(x, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        total *= x
-        total += c
-    return total
-
-
-def _small(x: Floats) -> Floats:
-    z = x * x
-    return x + x * (_polynomial(_PP, z) / _polynomial(_QQ, z))
-
-
-def _middle(a: Floats) -> Floats:
-    s = a - 1.0
-    return _ERX + _polynomial(_PA, s) / _polynomial(_QA, s)
-
-
-def _tail(a: Floats, r: tuple[float, ...], q: tuple[float, ...]) -> Floats:
-    s = 1.0 / (a * a)
-    z = (a.view(np.int64) & ~np.int64(0xFFFFFFFF)).view(np.float64)  # the upper half of the bits
-    power = np.exp(-z * z - 0.5625) * np.exp((z - a) * (z + a) + _polynomial(r, s) / _polynomial(q, s))
-    return cast(Floats, 1.0 - power / a)
-
-
-def erf(x: Floats) -> Floats:
-    """The error function of a float64 array; NaN stays NaN."""
-    x = np.asarray(x, np.float64)
-    flat = np.ravel(x)
-    a = np.abs(flat)
-    out = np.where(np.isnan(a), a, 1.0)
-    for low, high, f in (
-        (0.84375, 1.25, _middle),
-        (1.25, 1.0 / 0.35, lambda v: _tail(v, _RA, _SA)),
-        (1.0 / 0.35, 6.0, lambda v: _tail(v, _RB, _SB)),
-    ):
-        where = np.flatnonzero((a >= low) & (a < high))
-        out[where] = f(a[where])
-    where = np.flatnonzero(a < 0.84375)
-    out[where] = _small(a[where])
-    return cast(Floats, np.copysign(out, flat).reshape(x.shape))
-
-
-def remainder(x: Any, y: Any) -> Any:
-    """x % y of floats, with the sign of y, as kernels have it: 0 where the quotient is 2**53 or more, as
-    neighbours of x are then further apart than y."""
-    with np.errstate(all="ignore"):
-        far = np.floor(np.abs(np.asarray(x, np.float64) / np.asarray(y, np.float64))) >= 2.0**53
-    far &= np.isfinite(x) & np.not_equal(y, 0)
-    return np.where(far, np.copysign(np.zeros_like(y), y), np.mod(x, y))[()]
-
-
-def power(x: Any, y: Any) -> Any:
-    """x ** y, element by element.
-
-    For the number 0.5 NumPy takes a square root, which is NaN for minus infinity and -0.0 for -0.0; for an
-    array of it, as C for each element, it gives infinity and 0.0.
-    """
-    base, exponent = np.broadcast_arrays(x, y)
-    return np.power(np.atleast_1d(base), np.array(exponent, ndmin=1)).reshape(base.shape)[()]
-
 
 # --- arithmetic on floats --------------------------------------------------------------------------
 
@@ -308,6 +213,111 @@ def _finite_or_nan(a: Array, x: Array) -> Array:
     return np.where(np.isfinite(x), a, np.nan)
 
 
+def _monotone(
+    f: Callable[[Array], Array], *, even: bool = False, nonneg: bool = False
+) -> Callable[[Val, DType], Val]:
+    """A function that only rises or only falls where it is defined, an even one on either side of 0: what it
+    is at the ends of the interval bounds it.  Undecided where it ends within."""
+
+    def op(x: Val, t: DType) -> Val:
+        v = f(x.v)
+        if is_exact(x.e):
+            return rounded(v, 0.0, t, nonneg=nonneg)
+        e, unsafe = _at_the_ends(f, x, v, even)
+        return rounded(v, e, t, (x.e, unsafe), nonneg=nonneg)
+
+    return op
+
+
+def _at_the_ends(f: Callable[[Array], Array], x: Val, v: Array, even: bool = False) -> tuple[Array, Array]:
+    """How far f is from `v`, its value, at the ends of the interval of x; and an infinity where it is not
+    defined at one of the three, or not finite."""
+    size = np.abs(x.v) if even else x.v
+    low, high = f(np.maximum(size - x.e, 0.0) if even else size - x.e), f(size + x.e)
+    finite = np.isfinite(v)
+    unsafe = (np.asarray(x.e) > 0) & ((np.isfinite(low) != finite) | (np.isfinite(high) != finite))
+    unsafe |= np.isnan(low) != np.isnan(high)
+    e = np.maximum(np.abs(low - v), np.abs(high - v)) + np.where(np.asarray(x.e) > 0, 2.0**-51 * np.abs(v), 0)
+    return e, np.where(unsafe, np.inf, 0.0)
+
+
+def _tan(x: Val, t: DType) -> Val:
+    v = np.tan(x.v)
+    size = np.maximum(np.abs(v), _finite_or_nan(np.minimum(np.abs(x.v), 1.0), x.v))
+    if is_exact(x.e):
+        return rounded(v, 0.0, t, magnitude=size)
+    e, unsafe = _at_the_ends(np.tan, x, v)
+    turn = np.rint((x.v - x.e) / np.pi) != np.rint((x.v + x.e) / np.pi)  # a pole is within
+    return rounded(v, e, t, (x.e, unsafe, np.where(turn, np.inf, 0.0)), magnitude=size)
+
+
+def _poles(x: Val) -> Array:
+    """An infinity where one of 0, -1, -2, ... is within the interval and is not the value exactly."""
+    low, high = np.floor(x.v - x.e), np.floor(x.v + x.e)
+    near = (low != high) | (np.floor(x.v) == x.v)
+    return np.where((np.asarray(x.e) > 0) & near & (x.v - x.e <= 0), np.inf, 0.0)
+
+
+def _lgamma(x: Val, t: DType) -> Val:
+    """Between two poles it is convex. Left of 0 a logarithm and its value on the right are subtracted."""
+    v = special.lgamma(x.v)
+    there = np.abs(special.lgamma(np.where(x.v < 0, -x.v, 1.0)))
+    size = _finite_or(np.abs(v) + 2.0 * there + 1.0, v)
+    if is_exact(x.e):
+        return rounded(v, 0.0, t, magnitude=size)
+    e, unsafe = _at_the_ends(special.lgamma, x, v)
+    e = np.maximum(e, np.abs(special.digamma(x.v)) * x.e)
+    return rounded(v, e, t, (x.e, unsafe, _poles(x)), magnitude=size)
+
+
+def _digamma(x: Val, t: DType) -> Val:
+    """Between two poles it rises. Left of 0 a cotangent and its value on the right are subtracted."""
+    v = special.digamma(x.v)
+    there = np.abs(special.digamma(np.where(x.v < 0, -x.v, 1.0)))
+    size = _finite_or(np.abs(v) + 2.0 * there + 1.0, v)
+    if is_exact(x.e):
+        return rounded(v, 0.0, t, magnitude=size)
+    e, unsafe = _at_the_ends(special.digamma, x, v)
+    return rounded(v, e, t, (x.e, unsafe, _poles(x)), magnitude=size)
+
+
+def _finite_or(size: Array, v: Array) -> Array:
+    """What is rounded, where the result is no number the result itself."""
+    return np.where(np.isfinite(v) & np.isfinite(size), size, np.abs(v))
+
+
+# --- functions of two floats -----------------------------------------------------------------------
+
+
+def _atan2(y: Val, x: Val, t: DType) -> Val:
+    """Undecided where the origin, or a part of the negative axis, is within the intervals."""
+    v = np.arctan2(y.v, x.v)
+    if is_exact(x.e) and is_exact(y.e):
+        return rounded(v, 0.0, t)
+    near, far = np.hypot(x.e, y.e), np.hypot(x.v, y.v)
+    ey = np.asarray(y.e)
+    cut = (ey > 0) & (np.abs(y.v) <= ey) & (x.v - x.e < 0)
+    unsafe = ((near > 0) & ~(near < far)) | cut
+    e = np.arcsin(np.minimum(np.where(near > 0, near / np.where(far > 0, far, 1.0), 0.0), 1.0))
+    return rounded(v, e, t, (x.e, y.e, np.where(unsafe, np.inf, 0.0)))
+
+
+def _hypot(x: Val, y: Val, t: DType) -> Val:
+    return rounded(np.hypot(x.v, y.v), join(x.e, y.e), t, (x.e, y.e), nonneg=True)
+
+
+def _fmod(x: Val, y: Val, t: DType) -> Val:
+    """Exact of exact operands; undecided where the whole part of the quotient is."""
+    v = special.fmod(x.v, y.v)
+    if is_exact(x.e) and is_exact(y.e):
+        return rounded(v, 0.0, t, exact_if_held=True, nonneg=x.nonneg)
+    q = _div(x, y, t)
+    unsure = (np.trunc(q.v - q.e) != np.trunc(q.v + q.e)) & np.isfinite(v) & (np.asarray(join(x.e, y.e)) > 0)
+    e = join(x.e, 0.0 if is_exact(y.e) else np.abs(np.trunc(q.v)) * y.e)
+    size = np.maximum(np.abs(v), np.where(np.isfinite(v), np.abs(x.v), 0.0))
+    return rounded(v, e, t, (x.e, y.e, _undecided_where(unsure)), magnitude=size, nonneg=x.nonneg)
+
+
 # --- discrete ---------------------------------------------------------------------------------------
 
 
@@ -326,8 +336,13 @@ def _stepwise(f: Callable[[Array], Array]) -> Callable[[Val, DType], Val]:
     return op
 
 
-def _isnan(x: Val, t: DType) -> Val:
-    return Val(np.isnan(x.v), 0.0 if is_exact(x.e) else _undecided_where(undecided(x.e)))
+def _whether(f: Callable[[Array], Array]) -> Callable[[Val, DType], Val]:
+    """Is a number NaN, an infinity or finite?"""
+
+    def op(x: Val, t: DType) -> Val:
+        return Val(f(x.v), 0.0 if is_exact(x.e) else _undecided_where(undecided(x.e)))
+
+    return op
 
 
 def compare(f: Callable[[Array, Array], Array]) -> Callable[[Val, Val, DType], Val]:
@@ -388,12 +403,22 @@ def _integer_power(a: Array, b: Array) -> Array:
 
 UNARY_FLOAT: dict[str, Callable[[Val, DType], Val]] = {
     "neg": _neg, "abs": _abs, "exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "tanh": _tanh,
-    "sigmoid": _sigmoid, "erf": _erf, "sin": _sin, "cos": _cos, "isnan": _isnan,
+    "sigmoid": _sigmoid, "erf": _erf, "sin": _sin, "cos": _cos, "isnan": _whether(np.isnan),
+    "isinf": _whether(np.isinf), "isfinite": _whether(np.isfinite),
     "floor": _stepwise(np.floor), "ceil": _stepwise(np.ceil), "round": _stepwise(np.rint),
+    "trunc": _stepwise(np.trunc), "sign": _stepwise(special.sign),
+    "exp2": _monotone(np.exp2, nonneg=True), "expm1": _monotone(np.expm1),
+    "log1p": _monotone(np.log1p), "log2": _monotone(np.log2), "cbrt": _monotone(np.cbrt),
+    "tan": _tan, "atan": _monotone(np.arctan), "asin": _monotone(np.arcsin),
+    "acos": _monotone(np.arccos, nonneg=True),
+    "sinh": _monotone(np.sinh), "cosh": _monotone(np.cosh, even=True, nonneg=True),
+    "asinh": _monotone(np.arcsinh), "acosh": _monotone(np.arccosh, nonneg=True),
+    "atanh": _monotone(np.arctanh), "erfc": _monotone(special.erfc, nonneg=True),
+    "lgamma": _lgamma, "digamma": _digamma,
 }  # fmt: skip
 BINARY_FLOAT: dict[str, Callable[[Val, Val, DType], Val]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "floordiv": _floor_divide, "mod": _mod,
-    "pow": _pow, "min": _min, "max": _max,
+    "pow": _pow, "min": _min, "max": _max, "atan2": _atan2, "hypot": _hypot, "fmod": _fmod,
 }  # fmt: skip
 COMPARISONS: dict[str, Callable[[Val, Val, DType], Val]] = {
     **{name: compare(getattr(np, OPS[name].numpy)) for name in NEGATED},
@@ -404,7 +429,7 @@ INTEGER: dict[str, Callable[..., Val]] = {
     "add": _integer(np.add), "sub": _integer(np.subtract), "mul": _integer(np.multiply),
     "floordiv": _integer(_divide_or_zero(np.floor_divide)), "mod": _integer(_divide_or_zero(np.mod)),
     "pow": _integer(_integer_power), "min": _integer(np.minimum), "max": _integer(np.maximum),
-    "neg": _integer(np.negative), "abs": _integer(np.abs),
+    "neg": _integer(np.negative), "abs": _integer(np.abs), "sign": _integer(np.sign),
     "word": _integer(word), "dot_words": _integer(dot_words),
     "half": _integer(half), "dot_bytes": _integer(dot_bytes),
     "floor": _integer(np.asarray), "ceil": _integer(np.asarray), "round": _integer(np.asarray),

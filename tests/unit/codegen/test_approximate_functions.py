@@ -20,7 +20,7 @@ from polyfuse.codegen.math.prelude import prelude
 from polyfuse.ir.dtypes import F32
 from polyfuse.ir.functions import ALIKE_DIV, FORMS, RECIPROCAL, SCALED_NEAR, SHORT
 from polyfuse.ir.ops import OPS, ROOM, Form, Trait, with_trait
-from polyfuse.runtime.reference.ops import erf
+from polyfuse.runtime.reference.special import erf
 from polyfuse.runtime.reference.values import SLACK
 
 Array = np.ndarray[Any, Any]

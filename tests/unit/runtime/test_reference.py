@@ -36,7 +36,7 @@ from polyfuse.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8,
 from polyfuse.ir.tensor_graph import Expr, Role, TensorGraph
 from polyfuse.runtime.reference.agreement import agrees
 from polyfuse.runtime.reference.evaluate import Evaluated, evaluate
-from polyfuse.runtime.reference.ops import erf
+from polyfuse.runtime.reference.special import erf
 
 RNG = np.random.default_rng(7)
 
