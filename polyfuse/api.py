@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from polyfuse.checking import check_loaded, open_graph
@@ -24,7 +23,7 @@ from polyfuse.driver.partitions import kernels_by, micro_text, passes_of
 from polyfuse.driver.pipeline import fixed_graph
 from polyfuse.driver.stages import Scheduled, Specialized
 from polyfuse.driver.targets import require_target
-from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints
+from polyfuse.frontend_dsl.semantics.bind_sizes import check_constraints, check_given, with_defaults
 from polyfuse.frontend_dsl.semantics.check import check_program
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature
 from polyfuse.frontend_dsl.syntax import ast
@@ -212,22 +211,17 @@ class Operator:
         ranks: Mapping[str, int] | None = None,
         **sizes: int,
     ) -> Specialized:
-        """The operator at some or all sizes; sizes left open stay symbolic.
+        """The operator at some or all sizes; sizes left open stay symbolic, but for size parameters that
+        have defaults.
 
         Raises ArgumentError PF412 for a size that it does not have, PF407 for sizes that a constraint
         forbids, DslError if it then reads out of range.
         """
         graph = self.graph(dtypes, ranks)
-        for n, value in sizes.items():
-            if n not in graph.sizes:
-                raise ArgumentError(
-                    f"{self.name} has no size '{n}'", code="PF412", hint=f"it has {', '.join(graph.sizes)}"
-                )
-            whole: object = value
-            if not isinstance(whole, Integral) or value < 0:
-                raise ArgumentError(f"size {n} cannot be {value}", code="PF412", hint="a number from 0 on")
-        check_constraints(graph, sizes)
-        return Specialized(graph, fixed_graph(graph, sizes))
+        check_given(self.name, graph.sizes, sizes)
+        known = with_defaults(graph, sizes)
+        check_constraints(graph, known)
+        return Specialized(graph, fixed_graph(graph, known))
 
 
 def compile(
@@ -342,7 +336,8 @@ def op(function: Callable[..., Any]) -> Compiled:
     program = checked(load_text(text, place).programs)
     compiled = compile(program, function.__name__ if function.__name__ in program.ops else None)
     mine, theirs = list(inspect.signature(function).parameters), [p.name for p in compiled.signature.params]
-    if mine != theirs:
+    given = [p.name for p in compiled.signature.size_params]
+    if mine not in (theirs, theirs + given):
         raise ArgumentError(
             f"{function.__name__} takes {', '.join(mine)}, its operator takes {', '.join(theirs)}",
             code="PF415",

@@ -160,7 +160,7 @@ def compiled(
     return compile(
         operator.program,
         operator.name,
-        target=target,  # type: ignore[arg-type]
+        target=target,
         layers=layers,
         partition=partition,  # type: ignore[arg-type]
         options=options,

@@ -23,7 +23,7 @@ from polyfuse.driver.call import CallMemory, Given, Instance, given_on_host
 from polyfuse.driver.pipeline import build
 from polyfuse.driver.stages import BuiltStages
 from polyfuse.driver.targets import resolve_target
-from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
+from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes, check_given
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
 from polyfuse.frontend_dsl.semantics.signature import ParamSig, Signature, conversion, infer_generics
 from polyfuse.frontend_dsl.syntax import ast
@@ -73,6 +73,12 @@ def python_signature(signature: Signature) -> PythonSignature:
         for k, p in enumerate(params)
     ]
     results = ", ".join(f"{r.name}: {_type(r)}" for r in signature.results)
+    made += [
+        Parameter(p.name, Parameter.KEYWORD_ONLY, default=_Default(p.default), annotation="size")
+        if p.default
+        else Parameter(p.name, Parameter.KEYWORD_ONLY, annotation="size")
+        for p in signature.size_params
+    ]
     several = f"({results})" if len(signature.results) != 1 else _type(signature.results[0])
     # An operator may have parameters without a default behind others with one.
     return PythonSignature(
@@ -80,6 +86,15 @@ def python_signature(signature: Signature) -> PythonSignature:
         return_annotation=several if signature.results else None,
         __validate_parameters__=False,
     )
+
+
+class _Default(str):
+    """The default of a size parameter as it is written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _type(p: ParamSig) -> str:
@@ -95,6 +110,8 @@ def _again(programs: tuple[ast.Program, ...], signature: Signature, settings: Ma
 MOST_INSTANCES = 512
 """Layouts of arguments that a function is compiled for at a time: each takes memory, and some of the mappings
 that a process may have. The one that was compiled first goes; its code is in the cache."""
+MOST_SIZES = 64
+"""Choices of size parameters that a function remembers at a time; what was compiled for others is kept."""
 _NO_ARRAYS = (str, bytes, Mapping, Set)
 
 
@@ -102,9 +119,9 @@ class Compiled:
     """An operator compiled for a target; call it like a function.
 
     Positional and keyword arguments follow the operator's signature; scalars may be left out where they
-    have defaults.  `out=` takes an array, or a tuple or dict of arrays, for the results.  Results are
-    NumPy arrays, or torch tensors where an argument was one; several results come as a tuple, an operator
-    with inout parameters only returns None.  Small results of one call share a block of memory, which is
+    have defaults.  Size parameters are given by keyword.  `out=` takes an array, or a tuple or dict of
+    arrays, for the results.  Results are NumPy arrays, or torch tensors where an argument was one; several
+    results come as a tuple, an operator with inout parameters only returns None.  Small results of one call share a block of memory, which is
     there as long as any of them.
 
     On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all
@@ -125,6 +142,7 @@ class Compiled:
         packing: Packing | None,
         clustering: Clustering | None,
         options: Options,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         self.signature = signature
         self._target = target
@@ -134,6 +152,8 @@ class Compiled:
         self._stitching = stitching
         self._packing = packing
         self._clustering = clustering
+        self._sizes = dict(sizes or {})  # size parameters that are given
+        self._at: dict[tuple[tuple[str, int], ...], Compiled] = {}
         self._instances: dict[object, Instance] = {}
         self._graphs: dict[object, TensorGraph] = {}
         self._lock = ForkLock()
@@ -157,6 +177,7 @@ class Compiled:
         passes = {n: getattr(self, f"_{n}") for n in ("fusion", "stitching", "packing", "clustering")}
         settings = {"target": self._target, "options": self.options, **passes}
         names = ("__name__", "__qualname__", "__doc__", "__module__")
+        settings |= {"sizes": self._sizes} if self._sizes else {}
         return _again, (self._programs, self.signature, settings), {n: getattr(self, n) for n in names}
 
     def __deepcopy__(self, memo: object) -> Compiled:
@@ -181,6 +202,8 @@ class Compiled:
                 results = NotImplemented
             if results is not NotImplemented:
                 return results
+        elif (at := self._at_sizes(kwargs)) is not None:
+            return at(*args, out=out, **_without(kwargs, at._sizes))
         call = self._call(args, kwargs, out)
         if not call.finish:
             self._learn(call, given, out)
@@ -197,6 +220,8 @@ class Compiled:
         Arguments are checked once; afterwards `g` reads and writes the same arrays each time and
         returns the results.  Use it from one thread at a time.
         """
+        if (at := self._at_sizes(kwargs)) is not None:
+            return at.bind(*args, out=out, **_without(kwargs, at._sizes))
         call = self._call(args, kwargs, out)
         if not call.bindable:
             raise ArgumentError(
@@ -297,11 +322,44 @@ class Compiled:
             return None
         return (*args, *[kwargs.get(p.name, p.default) for p in rest])
 
+    def _at_sizes(self, kwargs: Mapping[str, Any]) -> Compiled | None:
+        """The function at the size parameters among keywords, None if there are none.
+
+        It has short ways of its own, and shares what is compiled.
+        """
+        given = {p.name: kwargs[p.name] for p in self.signature.size_params if p.name in kwargs}
+        if not given:
+            return None
+        check_given(self.signature.name, [*given], given)
+        sizes = {n: int(v) for n, v in given.items()}
+        key = tuple(sizes.items())
+        found = self._at.get(key)
+        if found is None:
+            found = Compiled(
+                self._programs,
+                self.signature,
+                target=self.target,
+                fusion=self._fusion,
+                stitching=self._stitching,
+                packing=self._packing,
+                clustering=self._clustering,
+                options=self.options,
+                sizes=sizes,
+            )
+            found._instances, found._graphs, found._lock = self._instances, self._graphs, self._lock
+            with self._lock:
+                found = self._at.setdefault(key, found)
+                if len(self._at) > MOST_SIZES:
+                    del self._at[next(iter(self._at))]
+        return found
+
     # --- stages for those who look ---------------------------------------------------------------------
 
     def built(self, /, *args: object, **kwargs: object) -> BuiltStages:
         """What was compiled for these arguments: `scheduled`, `kernels` (a `Kernels`), `code.source`,
         `executable`, `decisions`, `seconds`."""
+        if (at := self._at_sizes(kwargs)) is not None:
+            return at.built(*args, **_without(kwargs, at._sizes))
         return self._instance(self._given(args, kwargs).values).built
 
     def explain(self, /, *args: object, **kwargs: object) -> str:
@@ -333,6 +391,8 @@ class Compiled:
 
         Raises ArgumentError PF414 for targets other than "cpu".
         """
+        if (at := self._at_sizes(kwargs)) is not None:
+            return at.timeline(*args, **_without(kwargs, at._sizes))
         call = self._call(args, kwargs, None)
         machine = call.instance.built.executable
         if not isinstance(machine, CpuExecutable):
@@ -370,7 +430,7 @@ class Compiled:
             if name in given:
                 raise ArgumentError(f"argument '{name}' is given twice", code="PF408")
             if all(p.name != name for p in params):
-                names = ", ".join(p.name for p in params)
+                names = ", ".join([*(p.name for p in params), *(s.name for s in self.signature.size_params)])
                 raise ArgumentError(
                     f"{self.signature.name} has no parameter '{name}'", code="PF408", hint=f"it has {names}"
                 )
@@ -401,7 +461,8 @@ class Compiled:
         return found
 
     def _instance(self, values: Mapping[str, Any]) -> Instance:
-        key = tuple(map(_layout, values.values()))
+        key: object = tuple(map(_layout, values.values()))
+        key = (*self._sizes.items(), key) if self._sizes else key
         found = self._instances.get(key)
         if found is None:
             with self._lock:
@@ -415,7 +476,7 @@ class Compiled:
     def _compile(self, values: Mapping[str, Any]) -> Instance:
         graph = self._graph(values)
         shapes = {n: np.shape(v) for n, v in values.items()}
-        sizes = bind_sizes(graph, shapes)
+        sizes = bind_sizes(graph, shapes, self._sizes)
         for t in map(graph.tensor, graph.inputs):
             view = values[t.name]
             if isinstance(view, DeviceView):  # the others are checked with their memory, at each call
@@ -501,6 +562,11 @@ class Compiled:
                 self._programs, self.signature.name, dtypes=generics.dtypes, ranks=generics.ranks
             )
         return self._graphs[key]
+
+
+def _without(kwargs: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Keywords that are no size parameters."""
+    return {n: v for n, v in kwargs.items() if n not in sizes}
 
 
 def _layout(value: Any) -> object:

@@ -196,8 +196,18 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeParameter:
+    """A size that callers give by its name; the default is made of other sizes, None if there is none."""
+
+    name: str
+    default: IndexExpr | None
+
+
+@dataclass(frozen=True, slots=True)
 class TensorGraph:
     """An operator at one choice of generics. `inputs` and `outputs` are in signature order.
+
+    `size_parameters` are those of its sizes that callers may give.
 
     `outputs` names the declared results only; what an inout parameter becomes is found through
     `Tensor.alias`.
@@ -211,6 +221,7 @@ class TensorGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     span: Span = field(default=NO_SPAN, compare=False)
+    size_parameters: tuple[SizeParameter, ...] = field(default=(), repr=False, compare=False)
     _places: dict[str, _Places] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tensor(self, name: str) -> Tensor:
@@ -232,7 +243,8 @@ class TensorGraph:
         return self._places[""]
 
     def __str__(self) -> str:
-        lines = [f"graph {self.name}({', '.join(self.sizes)})"]
+        defaults = {p.name: f" = {p.default}" for p in self.size_parameters if p.default is not None}
+        lines = [f"graph {self.name}({', '.join(n + defaults.get(n, '') for n in self.sizes)})"]
         lines += [f"  where {c}" for c in self.constraints]
         for t in self.tensors:
             shape = ", ".join(map(str, t.shape))

@@ -53,15 +53,29 @@ def default_sizes(graph: TensorGraph, given: Mapping[str, int], most: int = MOST
     It is the largest that keeps the work below `most` statement instances and meets the constraints;
     a size that is taken off others (``H-R+1``) is small, like a filter.
     """
-    missing = [n for n in graph.sizes if n not in given]
-    bounded = {n for n in missing if _is_filter(graph, n)}
+    defaults = {p.name: p.default for p in graph.size_parameters if p.default is not None}
+    missing = [n for n in graph.sizes if n not in given and n not in defaults]
+    mine = {p.name for p in graph.size_parameters}
+    bounded = {n for n in missing if n in mine or _is_filter(graph, n)}
     sizes = dict(given)
     for value in CANDIDATES:
         sizes = {n: min(value, SMALL) if n in bounded else value for n in missing}
-        sizes = _solved(graph, {n: given.get(n, sizes.get(n, value)) for n in graph.sizes}, missing)
+        sizes = {n: given.get(n, sizes.get(n, 0)) for n in graph.sizes}
+        _take_defaults(sizes, {n: e for n, e in defaults.items() if n not in given})
+        sizes = _solved(graph, sizes, missing)
+        _take_defaults(sizes, {n: e for n, e in defaults.items() if n not in given})
         if fits(graph, sizes, most):
             break
     return sizes
+
+
+def _take_defaults(sizes: dict[str, int], defaults: Mapping[str, IndexExpr]) -> None:
+    """Size parameters from the left, each of those before."""
+    for n, e in defaults.items():
+        try:
+            sizes[n] = max(0, evaluate(e, sizes))
+        except ZeroDivisionError:
+            sizes[n] = 0
 
 
 def _solved(graph: TensorGraph, sizes: dict[str, int], free: Sequence[str]) -> dict[str, int]:

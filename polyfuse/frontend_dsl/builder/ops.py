@@ -97,7 +97,7 @@ class OpBuilder:
     def generic(self, name: str, kind: str = "float") -> str:
         """A generic dtype ``[name: kind]``; its name stands for a dtype in types, and in `fn` for a cast."""
         kind_name = checked_name(kind, "a kind")
-        self._generics.append(ast.Generic(self._own(name, "a generic"), kind_name, here()))
+        self._generics.append(ast.Generic(self._own(name, "a generic"), kind_name, None, here(), here()))
         return name
 
     def size(self, name: str) -> Value:
@@ -107,6 +107,13 @@ class OpBuilder:
     def sizes(self, names: str) -> tuple[Value, ...]:
         """Several sizes, names separated by blanks."""
         return tuple(self.size(n) for n in names.split())
+
+    def size_parameter(self, name: str, default: Operand | None = None) -> Value:
+        """A size that callers give by its name; the default is a number, or made of earlier sizes."""
+        written = None if default is None else node_of(default)
+        own = self._own(name, "a size parameter")
+        self._generics.append(ast.Generic(own, ast.SIZE, written, here(), here()))
+        return Value(ast.Name(own, here()))
 
     def param(
         self, name: str, dtype: object, extents: Extents = (), default: float | bool | None = None

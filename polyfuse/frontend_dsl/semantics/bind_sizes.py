@@ -1,13 +1,16 @@
 """Sizes from the shapes of arguments, and what a call must fulfil: extents that agree, constraints.
 
-Plain names bind first (``f32[T, H]``), then what is linear in one unknown (``3*H``, ``2*N + 1``), with the
-help of equality constraints.  A mismatch names both arguments and their shapes.
+What a caller gives by name comes first, then plain names (``f32[T, H]``), what is linear in one unknown
+(``3*H``, ``2*N + 1``), equality constraints, and defaults of size parameters, from the left.  A mismatch
+names both arguments and their shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import TypeAlias
 
 from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
@@ -17,10 +20,12 @@ from polyfuse.frontend_dsl.semantics.size_algebra import Facts
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.ir.index_expr import IConst, IndexExpr, ISize, evaluate, sizes, substitute
-from polyfuse.ir.tensor_graph import Constraint, Role, TensorGraph
+from polyfuse.ir.tensor_graph import Constraint, Role, SizeParameter, TensorGraph
 from polyfuse.source import Span
 
 Extents = tuple[IndexExpr, ...]
+_Reason: TypeAlias = "tuple[str, int] | Constraint | str"
+"""Why a size has its value: an axis of an argument, a constraint, or words."""
 
 _HOLDS = {
     "==": lambda a, b: a == b,
@@ -32,21 +37,48 @@ _HOLDS = {
 }
 
 
-def bind_sizes(what: TensorGraph | Signature, arg_shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def bind_sizes(
+    what: TensorGraph | Signature,
+    arg_shapes: Mapping[str, Sequence[int]],
+    given: Mapping[str, int] | None = None,
+) -> dict[str, int]:
     """The value of every size, in the order of the graph's sizes.
 
     Args:
         what: a graph, or a signature (then ranks are inferred from the shapes too).
         arg_shapes: the shape of each argument by name; scalars may be left out.
+        given: size parameters that the caller gives by name.
 
     Raises:
         ArgumentError: everything that does not fit: a missing or unknown argument (PF408), a rank
             (PF401), sizes that disagree (PF405) or cannot be solved (PF406), constraints (PF407),
-            a negative extent of a result (PF409).
+            a negative extent of a result (PF409), a size parameter that there is not (PF412).
     """
     shapes = {name: tuple(int(n) for n in shape) for name, shape in arg_shapes.items()}
     task = _of_graph(what, shapes) if isinstance(what, TensorGraph) else _of_signature(what, shapes)
-    return task.run()
+    check_given(task.op, [p.name for p in task.parameters], given or {})
+    return task.run(given or {})
+
+
+def check_given(op: str, known: Sequence[str], given: Mapping[str, object]) -> None:
+    """Raises ArgumentError PF412 for sizes that the operator does not have, and for what is no size."""
+    for n, value in given.items():
+        if n not in known:
+            hint = f"it has {', '.join(known)}" if known else None
+            raise ArgumentError(f"{op} has no size '{n}'", code="PF412", hint=hint)
+        if not isinstance(value, Integral) or value < 0:
+            raise ArgumentError(f"size {n} cannot be {value}", code="PF412", hint="a number from 0 on")
+
+
+def with_defaults(graph: TensorGraph, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes given, and the size parameters that follow from them by constraints and defaults."""
+    if not graph.size_parameters:
+        return dict(sizes)
+    task = _Binding(graph.name, graph.sizes, {}, {}, graph.constraints, {}, {}, graph.size_parameters)
+    found = task.solved(sizes)
+    task.diags.raise_if_errors(ArgumentError)
+    mine = {p.name for p in graph.size_parameters}
+    return {n: v for n, v in found.items() if n in sizes or n in mine}
 
 
 def check_constraints(graph: TensorGraph, values: Mapping[str, int]) -> None:
@@ -65,7 +97,8 @@ def _of_graph(graph: TensorGraph, shapes: Mapping[str, tuple[int, ...]]) -> _Bin
     results = {t.name: t.shape for t in graph.tensors if t.name in graph.outputs}
     spans = {t.name: t.span for t in graph.tensors}
     ordered = {name: params[name] for name in graph.inputs}
-    return _Binding(graph.name, graph.sizes, ordered, results, graph.constraints, spans, shapes)
+    parameters = graph.size_parameters
+    return _Binding(graph.name, graph.sizes, ordered, results, graph.constraints, spans, shapes, parameters)
 
 
 def _of_signature(sig: Signature, shapes: Mapping[str, tuple[int, ...]]) -> _Binding:
@@ -82,9 +115,15 @@ def _of_signature(sig: Signature, shapes: Mapping[str, tuple[int, ...]]) -> _Bin
     params = {p.name: extents(p.type.extents) for p in op.params}
     results = {r.name: extents(r.type.extents) for r in op.results}
     constraints = tuple(c for e in op.where for c in constraints_of(e, names, quiet, op.name))
+    defaults = {
+        x.name: size_expr(x.default, names, quiet, "a default", op.name)
+        for x in op.size_parameters
+        if x.default is not None
+    }
     quiet.raise_if_errors()
+    parameters = tuple(SizeParameter(x.name, defaults.get(x.name)) for x in op.size_parameters)
     spans = {p.name: p.span for p in (*op.params, *op.results)}
-    return _Binding(op.name, tuple(names), params, results, constraints, spans, shapes)
+    return _Binding(op.name, tuple(names), params, results, constraints, spans, shapes, parameters)
 
 
 @dataclass
@@ -98,15 +137,16 @@ class _Binding:
     constraints: tuple[Constraint, ...]
     spans: Mapping[str, Span]
     shapes: Mapping[str, tuple[int, ...]]
+    parameters: tuple[SizeParameter, ...] = ()
     values: dict[str, int] = field(default_factory=dict)
-    because: dict[str, tuple[str, int] | Constraint] = field(default_factory=dict)
+    because: dict[str, _Reason] = field(default_factory=dict)
     diags: Diagnostics = field(default_factory=Diagnostics)
 
-    def run(self) -> dict[str, int]:
+    def run(self, given: Mapping[str, int]) -> dict[str, int]:
         self._arguments()
         self.diags.raise_if_errors(ArgumentError)
-        while self._bind_one():
-            pass
+        self.solved(given)
+        self.diags.raise_if_errors(ArgumentError)
         self._extents()
         self._unsolved()
         self.diags.raise_if_errors(ArgumentError)
@@ -134,8 +174,32 @@ class _Binding:
 
     # --- solving -------------------------------------------------------------------------------------
 
-    def _equations(self) -> list[tuple[IndexExpr, IndexExpr, tuple[str, int] | Constraint]]:
-        found: list[tuple[IndexExpr, IndexExpr, tuple[str, int] | Constraint]] = []
+    def solved(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The values that follow; problems of defaults are in `diags`."""
+        for n, value in given.items():
+            self.values[n], self.because[n] = int(value), "it is given"
+        while self._bind_one() or self._take_default():
+            pass
+        return self.values
+
+    def _take_default(self) -> bool:
+        for p in self.parameters:
+            if p.name in self.values or p.default is None:
+                continue
+            if any(n not in self.values for n in sizes(p.default)):
+                continue
+            value = _value(p.default, self.values)
+            if value is None or value < 0:
+                used = ", ".join(f"{n} = {self.values[n]}" for n in sizes(p.default))
+                message = f"no value of {p.name} for {self.op}: its default {p.default} is {value} for {used}"
+                self._error("PF406", message, None, f"give it: {self.op}(..., {p.name}=...)")
+                value = 0
+            self.values[p.name], self.because[p.name] = value, "that is its default"
+            return True
+        return False
+
+    def _equations(self) -> list[tuple[IndexExpr, IndexExpr, _Reason]]:
+        found: list[tuple[IndexExpr, IndexExpr, _Reason]] = []
         for name, extents in self.params.items():
             for axis, e in enumerate(extents):
                 found.append((e, IConst(self.shapes[name][axis]), (name, axis)))
@@ -201,7 +265,10 @@ class _Binding:
             self._unsolved_constraint(n)
             if not self.diags.errors:
                 message = f"the arguments of {self.op} do not give the size {n}"
-                self._error("PF406", message, None, "add a constraint such as `where M == 2*N`")
+                hint = "add a constraint such as `where M == 2*N`"
+                if any(p.name == n for p in self.parameters):
+                    hint = f"give it: {self.op}(..., {n}=...)"
+                self._error("PF406", message, None, hint)
 
     def _unsolved_constraint(self, name: str) -> None:
         """PF406 for the equations that name this size alone among the unknown ones."""

@@ -15,7 +15,7 @@ from polyfuse.frontend_dsl.semantics.check_signature import check_signature
 from polyfuse.frontend_dsl.semantics.declare import declare_params, declare_results
 from polyfuse.frontend_dsl.semantics.elaborate import elaborate
 from polyfuse.frontend_dsl.semantics.groups import Group
-from polyfuse.frontend_dsl.semantics.index_build import constraints_of
+from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
 from polyfuse.frontend_dsl.semantics.scope import Context, Reports, Scope, TensorInfo, top_scope
 from polyfuse.frontend_dsl.syntax import ast
@@ -60,7 +60,7 @@ def instantiate(
 
 
 def _check_generics(op: ast.OpDef, dtypes: Mapping[str, DType], ranks: Mapping[str, int]) -> None:
-    kinds = {x.name: x.kind for x in op.generics}
+    kinds = {x.name: x.kind for x in op.dtype_generics}
     names = rank_variables(op)
     problems = [f"{n} is not given" for n in (*kinds, *names) if n not in dtypes and n not in ranks]
     problems += [f"there is no {n}" for n in (*dtypes, *ranks) if n not in kinds and n not in names]
@@ -90,6 +90,7 @@ def build(
     ctx.size_names = dict.fromkeys(scope.sizes, op.name_span)
     scope.inouts = frozenset(p.name for p in mono.params if p.inout)
     _assume(ctx, scope)
+    _size_parameters(ctx, scope)
     declare_params(ctx, scope)
     declare_results(ctx, scope)
     groups = elaborate(ctx, scope, inline)
@@ -145,7 +146,19 @@ def _graph(ctx: Context, scope: Scope) -> g.TensorGraph:
         tuple(p.name for p in scope.op.params),
         tuple(r.name for r in scope.op.results),
         scope.op.span,
+        _size_parameters(ctx, scope),
     )
+
+
+def _size_parameters(ctx: Context, scope: Scope) -> tuple[g.SizeParameter, ...]:
+    """The sizes that callers may give, with their defaults."""
+    found = []
+    for x in scope.op.size_parameters:
+        default = None
+        if x.default is not None:
+            default = size_expr(x.default, scope.sizes, ctx.diags, f"the default of '{x.name}'", scope.owner)
+        found.append(g.SizeParameter(x.name, default))
+    return tuple(found)
 
 
 def _live(ctx: Context) -> tuple[g.Statement, ...]:

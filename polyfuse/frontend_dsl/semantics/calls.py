@@ -7,7 +7,7 @@ place; other scalar expressions become rank-0 temps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,9 +50,16 @@ from polyfuse.source import Span
 Bound = tuple[ast.Param, TensorInfo, Span]
 
 
-def bind_call_sizes(ctx: Context, inner: Scope, tensors: Sequence[Bound], call: ast.Call) -> bool:
-    """Fill `inner.sizes`; False after a report (PF206, PF219)."""
-    names = size_names(inner.op)
+GivenSizes = Mapping[str, tuple[IndexExpr, Span]]
+"""Size parameters that a call gives, with the place of each."""
+
+
+def bind_call_sizes(
+    ctx: Context, inner: Scope, tensors: Sequence[Bound], call: ast.Call, given: GivenSizes
+) -> bool:
+    """Fill `inner.sizes`; False after a report (PF206, PF219, PF243)."""
+    names, before = size_names(inner.op), ctx.diags.errors_seen
+    inner.sizes.update({n: value for n, (value, _) in given.items()})
     own = {n: ISize(n) for n in names}
     pairs: list[tuple[IndexExpr, IndexExpr, str, Span]] = []
     for p, info, span in tensors:
@@ -62,9 +69,11 @@ def bind_call_sizes(ctx: Context, inner: Scope, tensors: Sequence[Bound], call: 
             if extent is None:
                 return False
             pairs.append((extent, actual, f"axis {k} of '{p.name}' ({extent})", span))
-    because: dict[str, tuple[str, Span]] = {}
-    while _solve_one(ctx, inner, pairs, because):
+    because = {n: (f"{n}={value}", span) for n, (value, span) in given.items()}
+    while _solve_one(ctx, inner, pairs, because) or _take_default(ctx, inner, call):
         pass
+    if ctx.diags.errors_seen > before:
+        return False
     checked = [_check_pair(ctx, inner, pair, because) for pair in pairs]
     ok = all(checked)
     missing = [n for n in names if n not in inner.sizes]
@@ -86,7 +95,9 @@ def _report_missing(
             ctx.diags.error("PF206", message, span)
             return
     message = f"the size '{name}' of '{inner.op.name}' does not follow from the arguments"
-    ctx.diags.error("PF219", message, call.span)
+    is_given = any(x.name == name for x in inner.op.size_parameters)
+    hint = f"give it: {inner.op.name}(..., {name}=...)" if is_given else None
+    ctx.diags.error("PF219", message, call.span, hint)
 
 
 def _solve_one(
@@ -106,7 +117,45 @@ def _solve_one(
                 inner.sizes[unknown[0]] = value
                 because[unknown[0]] = (what, span)
                 return True
+    return _solve_constraint(ctx, inner)
+
+
+def _solve_constraint(ctx: Context, inner: Scope) -> bool:
+    """Bind one more size by an equality with one unknown."""
+    own = {n: ISize(n) for n in size_names(inner.op)}
+    for e in inner.op.where:
+        for c in constraints_of(e, own, ctx.diags, inner.owner):
+            unknown = [n for n in {*sizes(c.left), *sizes(c.right)} if n not in inner.sizes]
+            if c.op != "==" or len(unknown) != 1:
+                continue
+            value = _solved(ctx, inner, binary("-", c.left, c.right), unknown[0], as_index(0))
+            if value is not None:
+                inner.sizes[unknown[0]] = value
+                return True
     return False
+
+
+def _take_default(ctx: Context, inner: Scope, call: ast.Call) -> bool:
+    """Bind the leftmost size parameter that is open and has a default of known sizes."""
+    own = {n: ISize(n) for n in size_names(inner.op)}
+    for x in inner.op.size_parameters:
+        if x.name in inner.sizes or x.default is None:
+            continue
+        default = size_expr(x.default, own, ctx.diags, f"the default of '{x.name}'", inner.owner)
+        if default is None or any(n not in inner.sizes for n in sizes(default)):
+            continue
+        value = inner.sizes[x.name] = simplify(substitute(default, sizes=inner.sizes))
+        return require_size(ctx, x.name, inner.op.name, value, call.span)
+    return False
+
+
+def require_size(ctx: Context, name: str, op: str, value: IndexExpr, span: Span) -> bool:
+    """The value of a size: PF243 where it is certainly negative; where it may be, calls check it."""
+    if not ctx.assume(g.Constraint(">=", value, as_index(0), span)):
+        message = f"the size '{name}' of '{op}' cannot be {value}"
+        ctx.diags.error("PF243", message, span, "a size is 0 or more")
+        return False
+    return True
 
 
 def _solved(
@@ -252,7 +301,7 @@ class _Call:
         self._check_dtypes(op, mono, arguments)
         pairs = list(zip(mono.params, arguments, strict=True))
         tensors = [(p, a.info, a.span) for p, a in pairs if a.info is not None]
-        if not bind_call_sizes(self.ctx, inner, tensors, self.call):
+        if not bind_call_sizes(self.ctx, inner, tensors, self.call, self._given_sizes(op)):
             raise CallError
         for p, a in pairs:
             inner.reads[p.name] = a.info if a.info is not None else self._scalar(p, a, prefix)
@@ -337,9 +386,16 @@ class _Call:
             message = f"'{op.name}' takes {takes}, got {len(self.call.args)}"
             raise self._error("PF203", message, self.call.span, f"{op.name}({', '.join(names)})")
         given.update(zip(names, self.call.args, strict=False))
+        numbers = [x.name for x in op.size_parameters]
         for name, e in self.call.keywords:
+            if name in numbers:
+                continue
             if name not in names:
-                hint = self.ctx.diags.looked_up(len(names), partial(did_you_mean, name, names))
+                known = (*names, *numbers)
+                hint = self.ctx.diags.looked_up(len(known), partial(did_you_mean, name, known))
+                if hint is None and name in size_names(op):
+                    hint = f"to be given, it is declared so: op {op.name}[{name}: size](...)"
+                hint = hint or f"it takes {', '.join(known)}"
                 raise self._error("PF203", f"'{op.name}' has no parameter '{name}'", e.span, hint)
             if name in given:
                 raise self._error("PF203", f"'{name}' is given twice", e.span)
@@ -350,6 +406,23 @@ class _Call:
             hint = f"{op.name}({', '.join(names)})"
             raise self._error("PF203", f"'{op.name}' also needs {names_text}", self.call.span, hint)
         return [(p, given.get(p.name)) for p in op.params]
+
+    def _given_sizes(self, op: ast.OpDef) -> GivenSizes:
+        """The size parameters among the keywords: expressions of the caller's sizes."""
+        mine = {x.name for x in op.size_parameters}
+        found: dict[str, tuple[IndexExpr, Span]] = {}
+        for name, e in self.call.keywords:
+            if name not in mine:
+                continue
+            if name in found:
+                raise self._error("PF203", f"'{name}' is given twice", e.span)
+            value = size_expr(e, self.scope.sizes, self.ctx.diags, f"the size '{name}'", self.scope.owner)
+            if value is None:
+                raise CallError
+            if not require_size(self.ctx, name, op.name, value, e.span):
+                raise CallError
+            found[name] = simplify(value), e.span
+        return found
 
     def _classify(self, p: ast.Param, e: ast.Expr | None) -> _Argument:
         if e is None:
@@ -390,7 +463,7 @@ class _Call:
 
     def _generics(self, op: ast.OpDef, arguments: list[_Argument]) -> dict[str, DType]:
         """What the arguments' types meet in; f16 beside computed f32 is f32, as in expressions."""
-        kinds = {x.name: x.kind for x in op.generics}
+        kinds = {x.name: x.kind for x in op.dtype_generics}
         found: dict[str, Ty] = {}
         because: dict[str, _Argument] = {}
         for a in arguments:

@@ -27,7 +27,7 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
     diags = Reports()
     library = Library((program, *others))
     for op in program.ops:
-        dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.generics}
+        dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.dtype_generics}
         ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)
         before = diags.errors_seen
         _, groups = build(op, program, library, diags, dtypes, ranks)

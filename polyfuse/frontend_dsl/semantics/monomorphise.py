@@ -56,7 +56,7 @@ class _Monomorphiser:
                 self._declare(s.name, s.type)
         return replace(
             self.op,
-            generics=(),
+            generics=self.op.size_parameters,
             params=tuple(replace(p, type=self._type(p.type)) for p in self.op.params),
             results=tuple(replace(p, type=self._type(p.type)) for p in self.op.results),
             body=self._body(),

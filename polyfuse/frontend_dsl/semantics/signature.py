@@ -10,6 +10,7 @@ from polyfuse.diagnostics import ArgumentError, Diagnostics
 from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import walk
+from polyfuse.frontend_dsl.syntax.expr_text import Style, expr_text
 from polyfuse.frontend_dsl.syntax.names import GENERIC_KINDS, axes
 from polyfuse.ir.dtypes import BY_NAME, DType
 from polyfuse.source import Span
@@ -43,11 +44,23 @@ class ParamSig:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeParam:
+    """A size that a caller gives by its name; `default` is as written, "" without one."""
+
+    name: str
+    default: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: size = {self.default}" if self.default else f"{self.name}: size"
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
-    """What a caller sees of an operator."""
+    """What a caller sees of an operator. `generics` are those that stand for dtypes."""
 
     name: str
     generics: tuple[tuple[str, str], ...]
+    size_params: tuple[SizeParam, ...]
     rank_variables: tuple[str, ...]
     sizes: tuple[str, ...]
     params: tuple[ParamSig, ...]
@@ -58,7 +71,8 @@ class Signature:
         return next(p for p in self.params if p.name == name)
 
     def __str__(self) -> str:
-        generics = f"[{', '.join(f'{n}: {k}' for n, k in self.generics)}]" if self.generics else ""
+        listed = ", ".join((*(f"{n}: {k}" for n, k in self.generics), *map(str, self.size_params)))
+        generics = f"[{listed}]" if listed else ""
         ins, outs = ", ".join(map(str, self.params)), ", ".join(map(str, self.results))
         return f"{self.name}{generics}({ins})" + (f" -> ({outs})" if outs else "")
 
@@ -71,9 +85,14 @@ class Generics(NamedTuple):
 
 
 def size_names(op: ast.OpDef) -> tuple[str, ...]:
-    """Sizes in order of first occurrence in the extents of parameters and results."""
+    """Sizes in order of first occurrence in the extents of parameters and results, then the others given."""
     every = (e for p in op.params + op.results for extent in p.type.extents for e in walk(extent))
-    return tuple(dict.fromkeys(e.id for e in every if isinstance(e, ast.Name)))
+    written = (e.id for e in every if isinstance(e, ast.Name))
+    return tuple(dict.fromkeys((*written, *(x.name for x in op.size_parameters))))
+
+
+def _default_text(x: ast.Generic) -> str:
+    return "" if x.default is None else expr_text(x.default, Style.INDEX)
 
 
 def literal_value(e: ast.Expr | None) -> float | int | bool | None:
@@ -103,7 +122,8 @@ def signature(op: ast.OpDef) -> Signature:
 
     return Signature(
         op.name,
-        tuple((x.name, x.kind) for x in op.generics),
+        tuple((x.name, x.kind) for x in op.dtype_generics),
+        tuple(SizeParam(x.name, _default_text(x)) for x in op.size_parameters),
         rank_variables(op),
         size_names(op),
         tuple(map(param, op.params)),

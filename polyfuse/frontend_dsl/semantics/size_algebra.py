@@ -220,6 +220,9 @@ class Facts:
         exact = divide(a, b)
         if exact is not None:
             return exact if op == "//" else {}
+        whole, a = _multiples(a, constant(b))
+        if whole:
+            return add(whole, self._division(op, a, b)) if op == "//" else self._division(op, a, b)
         left, right = to_index(a), to_index(b)
         if op == "%" and (left, right) in self._divides:
             return {}
@@ -346,6 +349,14 @@ def _flat(op: str, e: IndexExpr) -> Iterator[IndexExpr]:
 
 def _mentions(m: Monomial, atom: IndexExpr) -> bool:
     return any(leaf == atom for a in m for leaf in leaves(a))
+
+
+def _multiples(a: Poly, by: int | None) -> tuple[Poly, Poly]:
+    """`a` as `by * whole + rest`: ``H - 2`` by 2 is ``-1`` and ``H``. Nothing is whole of other divisors."""
+    if by is None or by <= 0:
+        return {}, a
+    whole = {m: c // by for m, c in a.items() if (c % by == 0 if m else c // by)}
+    return whole, add(a, whole, -by)
 
 
 def divide(a: Poly, b: Poly) -> Poly | None:

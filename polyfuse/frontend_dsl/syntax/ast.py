@@ -152,12 +152,18 @@ class TensorType:
     span: Span = field(default=NO_SPAN, compare=False)
 
 
+SIZE = "size"
+"""The kind of generics that are numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """`F: float` in `op f[F: float](...)`."""
+    """`F: float` in `op f[F: float](...)`, or the size parameter `K: size = 2`; the default is of sizes."""
 
     name: str
     kind: str
+    default: Expr | None = None
+    name_span: Span = field(default=NO_SPAN, compare=False)
     span: Span = field(default=NO_SPAN, compare=False)
 
 
@@ -226,6 +232,16 @@ class OpDef:
     body: tuple[Stmt, ...]
     name_span: Span = field(default=NO_SPAN, compare=False)
     span: Span = field(default=NO_SPAN, compare=False)
+
+    @property
+    def dtype_generics(self) -> tuple[Generic, ...]:
+        """Generics that stand for a dtype."""
+        return tuple(g for g in self.generics if g.kind != SIZE)
+
+    @property
+    def size_parameters(self) -> tuple[Generic, ...]:
+        """Generics that stand for a number."""
+        return tuple(g for g in self.generics if g.kind == SIZE)
 
 
 @dataclass(frozen=True, slots=True)

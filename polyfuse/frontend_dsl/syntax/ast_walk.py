@@ -81,6 +81,7 @@ def identifiers(op: ast.OpDef) -> set[str]:
     """Every identifier written in an operator."""
     found = {g.name for g in op.generics} | {p.name for p in op.params + op.results}
     tops = [e for p in op.params + op.results for e in p.type.extents] + list(op.where)
+    tops += [g.default for g in op.generics if g.default is not None]
     for stmt in op.body:
         match stmt:
             case ast.Define(target, _, _, _, ranges):

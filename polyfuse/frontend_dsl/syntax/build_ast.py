@@ -225,8 +225,10 @@ class Builder(_Expressions):
         return ast.Unary("-", children[1].node, children[0].span.to(children[1].outer))
 
     def generic(self, children: Children) -> ast.Generic:
-        name, kind = children
-        return ast.Generic(str(name), str(kind), name.span.to(kind.span))
+        name, kind, default = children
+        span = name.span.to(kind.span if default is None else default.outer)
+        node = None if default is None else default.node
+        return ast.Generic(str(name), str(kind), node, name.span, span)
 
     def generics(self, children: Children) -> tuple[ast.Generic, ...]:
         return tuple(children)

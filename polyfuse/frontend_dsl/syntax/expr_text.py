@@ -42,6 +42,12 @@ def type_text(type_: ast.TensorType) -> str:
     return type_.dtype + (_subscripts(type_.extents) if type_.extents else "")
 
 
+def generic_text(generic: ast.Generic) -> str:
+    """``F: float`` or ``K: size = 2*N``."""
+    default = "" if generic.default is None else f" = {_at(generic.default, _SUM, Style.INDEX)}"
+    return f"{generic.name}: {generic.kind}{default}"
+
+
 def range_text(var: ast.VarRange) -> str:
     """``i``, ``b...`` or ``i in 0..N``."""
     if var.lower is None or var.upper is None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from polyfuse.frontend_dsl.syntax import ast
-from polyfuse.frontend_dsl.syntax.expr_text import expr_text, range_text, type_text
+from polyfuse.frontend_dsl.syntax.expr_text import expr_text, generic_text, range_text, type_text
 from polyfuse.source import Span
 
 # --- comments ---------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _best_break(line: str) -> int | None:
 
 def _signature(op: ast.OpDef, brace: int, comments: Comments) -> list[str]:
     """From ``op`` to ``{``, on as few lines as fit."""
-    generics = ", ".join(f"{g.name}: {g.kind}" for g in op.generics)
+    generics = ", ".join(map(generic_text, op.generics))
     head = f"op {op.name}{f'[{generics}]' if generics else ''}"
     params = [_param(p) for p in op.params]
     results = [_param(r) for r in op.results]

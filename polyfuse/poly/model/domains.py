@@ -127,6 +127,7 @@ def specialize(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
             for c in (replace(c, left=index(c.left), right=index(c.right)) for c in graph.constraints)
             if sizes_of(c.left) or sizes_of(c.right)
         ),
+        size_parameters=tuple(p for p in graph.size_parameters if p.name not in sizes),
     )
 
 

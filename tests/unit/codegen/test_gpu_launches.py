@@ -131,7 +131,8 @@ def test_one_wave_is_one(gpu: str) -> None:
     """The compiler keeps what the launch bounds promise, without spilling: all blocks are resident."""
     dtypes = ("f32", "f16", "f64") if gpu == "H200" else ("f32",)
     texts = [t.replace("f32", d) for t in (*OPERATORS.values(), MIRRORED) for d in dtypes]
-    graphs = [formed(t, replace(target_of(gpu), resident=True), 400_000, h, ANY_ROWS)[0] for t in texts for h in (32, 31, 100)]
+    target = replace(target_of(gpu), resident=True)
+    graphs = [formed(t, target, 400_000, h, ANY_ROWS)[0] for t in texts for h in (32, 31, 100)]
     in_turn = [g for g in graphs if any(k.resident for k in g.kernels)]
     assert len(in_turn) >= 8 * len(dtypes)
     codes = emit_cuda_together([Request(g) for g in in_turn])
