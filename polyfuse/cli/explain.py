@@ -65,7 +65,7 @@ def explain(
     if settings.tune_of(tune, made_for) == "measure" and first is None:
         case = run.prepare(operator, settings.choice(operator, size, dtype, rank), 0)
         on, options = made_for if made_for == "cuda" else "cpu", Options(tune="measure", device=device)
-        screen.show(run.compiled(operator, on, applied, options, cut).explain(**case.inputs))
+        screen.show(run.compiled(operator, on, applied, options, cut).explain(**case.inputs, **case.given))
         return
     choice = settings.choice(operator, size, dtype, rank)
     graph = operator.graph(choice.dtypes, choice.ranks)

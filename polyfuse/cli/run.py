@@ -121,6 +121,11 @@ class Case:
     sizes: Mapping[str, int]
     inputs: Mapping[str, Any]
 
+    @property
+    def given(self) -> dict[str, int]:
+        """Size parameters, as a call gives them."""
+        return {p.name: self.sizes[p.name] for p in self.graph.size_parameters}
+
 
 @dataclass(frozen=True)
 class Done:
@@ -182,10 +187,10 @@ def execute(
     changed = {t.alias: t.name for t in case.graph.tensors if t.alias is not None}
     inputs = {n: a.copy() if n in changed else a for n, a in case.inputs.items()}
     with screen.working("compiling"):
-        built = function.built(**inputs)
+        built = function.built(**inputs, **case.given)
     with screen.working("running"):
         start = time.perf_counter()
-        value = function(**inputs)
+        value = function(**inputs, **case.given)
         seconds = time.perf_counter() - start
     values = value if isinstance(value, tuple) else (value,)
     results = dict(zip(case.graph.outputs, values, strict=False))

@@ -91,6 +91,15 @@ def test_run_says_which_sizes_it_chose(norm: str) -> None:
     assert "sizes not given: T=" in done.stderr and "H=" not in done.stderr
 
 
+def test_run_takes_size_parameters(tmp_path: Path) -> None:
+    text = "op f[K: size, S: size = K](x: f32[N]) -> (y: f32[N // S]) where S >= 1, K >= 1, S >= K {\n"
+    (tmp_path / "f.pf").write_text(text + "  y[i] = max[a in 0..K](x[i*S + a])\n}\n")
+    done = call("run", str(tmp_path / "f.pf"), "-s", "N=20", "-s", "K=3", "--target", "interpret")
+    assert "f(N=20, S=3, K=3)" in done.stdout and "y: agrees" in done.stdout
+    done = call("run", str(tmp_path / "f.pf"), "-s", "N=20", "-s", "K=3,S=5", "--target", "interpret")
+    assert "f(N=20, S=5, K=3)" in done.stdout and "y: agrees" in done.stdout
+
+
 def test_run_standard_library_with_generics() -> None:
     sizes = ("-s", "B_0=3,B_1=2", "-s", "H=5")
     done = call("run", "stdlib:softmax", *sizes, "-d", "F=f16", "-r", "B=2", "--target", "interpret")
