@@ -68,7 +68,7 @@ LSTM cell | lstm_cell | B=256 H=1024
 AStitch, figure 7 | astitch_768 | T=4096 H=768
 bias, scale, LogSoftmax | scaled_log_softmax | T=512 C=30522
 cross entropy | xent_fwd | N=512 C=30522 | target<C
-GroupNorm + SiLU | group_norm_silu | N=32 G=8 K=8 H=56 W=56
+GroupNorm + SiLU | group_norm_silu | N=32 C=64 G=8 H=56 W=56
 LAMB | lamb | N=2362368
 bias-GELU backward + bias gradient | stdlib:bias_gelu_backward | B_0=2048 H=3072
 QKV bias + reshape + transpose | stdlib:split_heads | N=32 S=128 H=12 D=64

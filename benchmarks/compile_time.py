@@ -32,12 +32,13 @@ Times = dict[str, float]
 def measured(name: str) -> Times:
     """Seconds of each step of one operator in this process, from its text to loaded kernels."""
     import polyfuse as pf
-    from benchmarks.stdlib_sizes import arguments, table
+    from benchmarks import stdlib_sizes
     from polyfuse.runtime.toolchain import compiler as toolchain
 
     operator = pf.stdlib.op(name)
     text = re.sub(r"\bop \w+", "op timed", operator.op.span.text, count=1)
-    given = arguments(operator.signature, table()[name])
+    sizes = stdlib_sizes.table()[name]
+    given = stdlib_sizes.arguments(operator.signature, sizes) | stdlib_sizes.given(operator.signature, sizes)
     compilers: list[float] = []
     plain = toolchain.build_shared
 

@@ -47,13 +47,14 @@ class Zeros(Draw):
         return np.zeros(shape, bool)
 
 
-def called(operator: pf.Operator, given: Mapping[str, Any]) -> Sized:
+def called(operator: pf.Operator, given: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> Sized:
     """The graph of an operator for such arguments, and the sizes of these."""
     dtypes = {n: from_numpy(a.dtype) for n, a in given.items()}
     found = infer_generics(operator.signature, dtypes, {n: a.ndim for n, a in given.items()})
     graph = operator.graph(found.dtypes, found.ranks)
     assert all(graph.tensor(n).dtype == t for n, t in dtypes.items())
-    return graph, bind_sizes(graph, {n: given[n].shape if n in given else () for n in graph.inputs})
+    shapes = {n: given[n].shape if n in given else () for n in graph.inputs}
+    return graph, bind_sizes(graph, shapes, sizes)
 
 
 def of_case(case: Case, draw: Draw | None = None) -> Sized:
@@ -75,7 +76,8 @@ def _of_rows(text: str, sizes: Mapping[str, int]) -> Sized:
 
 def _of_library(name: str, sizes: Mapping[str, tuple[int, ...]]) -> Sized:
     operator = pf.stdlib.op(name)
-    return called(operator, stdlib_sizes.arguments(operator.signature, sizes))
+    signature = operator.signature
+    return called(operator, stdlib_sizes.arguments(signature, sizes), stdlib_sizes.given(signature, sizes))
 
 
 @cache

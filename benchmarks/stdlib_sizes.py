@@ -25,13 +25,16 @@ residual_layer_norm bias_residual_layer_norm bias_dropout_residual_layer_norm re
 layer_norm layer_norm_stats layer_norm_backward rms_norm rms_norm_backward l2_normalize: B=8x512 H=768
 batch_norm_relu_train batch_norm_train: N=32 C=64 H=56 W=56
 batch_norm_inference batch_norm_backward instance_norm: N=32 C=64 B=56x56
-group_norm: N=32 G=8 K=8 B=56x56
+group_norm: N=32 C=64 G=8 B=56x56
 embedding_layer_norm: V=30522 P=512 K=2 D=768 B=8 S=512
-conv2d: N=8 C=32 H=28 W=28 K=32 R=3 S=3
-conv2d_same conv2d_half: N=8 C=32 H=28 W=28 K=32 R=1 S=1
-depthwise_conv2d: N=8 C=64 H=56 W=56 R=3 S=3
+conv2d: N=8 G=1 C=32 H=28 W=28 K=32 R=3 V=3 P=1
 causal_conv1d: B=8 T=512 C=768 K=4
-zero_pad2d max_pool2d max_pool2d_3x3 avg_pool2d: N=8 C=64 H=56 W=56
+zero_pad2d avg_pool: N=8 C=64 H=56 W=56
+max_pool: N=8 C=64 H=56 W=56 K=3 S=2 P=1
+unfold: N=8 C=64 H=28 W=28 K=3 P=1
+pixel_shuffle: N=8 C=16 H=56 W=56 R=2
+interpolate_nearest interpolate_bilinear: N=8 C=64 H=28 W=28 O=56 Q=56
+sample_between: N=8 C=64 H=28 W=28 O=56 Q=56 M=27 D=55 L=27 E=55
 global_avg_pool: N=32 C=64 B=56x56
 softmax_dropout softmax_dropout_backward softmax softmax_backward: B=8x12x128 H=128
 log_softmax log_softmax_backward: B=512 H=30522
@@ -45,6 +48,8 @@ gather: B=4096 H=768 K=64
 scatter_add: N=20000 E=200000 D=64
 segment_sum: E=200000 N=20000 D=64
 edge_sum edge_max: N=20000 E=200000 D=64
+one_hot: B=4096 K=128
+histogram: B=512x1024 K=256
 matmul: B=8 M=128 K=768 N=768
 matvec: M=4096 K=4096
 transpose: B=8 M=512 N=768
@@ -83,6 +88,11 @@ def arguments(sig: Signature, sizes: Mapping[str, tuple[int, ...]]) -> dict[str,
         if not shape:
             given[p.name] = given[p.name][()]
     return given
+
+
+def given(sig: Signature, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The size parameters of an operator that the table has."""
+    return {p.name: sizes[p.name][0] for p in sig.size_params if p.name in sizes}
 
 
 def _axes(extent: str, sizes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

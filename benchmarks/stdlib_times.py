@@ -21,6 +21,7 @@ from rich.table import Table
 import polyfuse as pf
 from benchmarks.floor import compulsory
 from benchmarks.stdlib_sizes import arguments, table
+from benchmarks.stdlib_sizes import given as given_sizes
 from polyfuse.runtime.machine.probe import measure
 
 SECONDS = 0.3
@@ -57,8 +58,10 @@ def inputs(name: str) -> dict[str, Any]:
             return np.linspace(0, sizes["E"][0], a.size).astype(a.dtype)
         return np.sort(rng.integers(0, below, a.shape), axis=None).reshape(a.shape)
 
-    given = arguments(pf.stdlib.op(name).signature, sizes)
-    return {k: filled(k, a) if isinstance(a, np.ndarray) and a.shape else a for k, a in given.items()}
+    signature = pf.stdlib.op(name).signature
+    given = arguments(signature, sizes)
+    found = {k: filled(k, a) if isinstance(a, np.ndarray) and a.shape else a for k, a in given.items()}
+    return found | given_sizes(signature, sizes)
 
 
 def timed(name: str) -> Found:

@@ -184,23 +184,27 @@ CASES = (
     ),
     Case(
         "group norm",
-        "group_norm",
-        lambda d: (d(32, 64, 28, 28), d(8, 8), d(8, 8)),
-        lambda t, f, x, gamma, beta: f.group_norm(x, 8, gamma.view(-1), beta.view(-1)),
+        """op f(x: f32[N, C, H, W], gamma: f32[C], beta: f32[C]) -> (y: f32[N, C, H, W])
+            where C >= 8, C % 8 == 0 {
+          y = group_norm(x, gamma, beta, G=8)
+        }""",
+        lambda d: (d(32, 64, 28, 28), d(64), d(64)),
+        lambda t, f, x, gamma, beta: f.group_norm(x, 8, gamma, beta),
         lambda j, n, x, a, b: (
-            _jax_norm(j, n, x.reshape(32, 8, 8, 784), (2, 3)) * a[:, :, None] + b[:, :, None]
+            _jax_norm(j, n, x.reshape(32, 8, 8, 784), (2, 3)) * a.reshape(8, 8, 1) + b.reshape(8, 8, 1)
         ).reshape(x.shape),
     ),
     Case(
         "group norm, silu",
-        """op f(x: f32[N, G*K, H, W], gamma: f32[G, K], beta: f32[G, K]) -> (y: f32[N, G*K, H, W]) {
-          z = group_norm(x, gamma, beta)
+        """op f(x: f32[N, C, H, W], gamma: f32[C], beta: f32[C]) -> (y: f32[N, C, H, W])
+            where C >= 32, C % 32 == 0 {
+          z = group_norm(x, gamma, beta, G=32)
           y = silu(z)
         }""",
-        lambda d: (d(4, 128, 32, 32), d(32, 4), d(32, 4)),
-        lambda t, f, x, gamma, beta: f.silu(f.group_norm(x, 32, gamma.view(-1), beta.view(-1))),
+        lambda d: (d(4, 128, 32, 32), d(128), d(128)),
+        lambda t, f, x, gamma, beta: f.silu(f.group_norm(x, 32, gamma, beta)),
         lambda j, n, x, a, b: j.nn.silu(
-            _jax_norm(j, n, x.reshape(4, 32, 4, 1024), (2, 3)) * a[:, :, None] + b[:, :, None]
+            _jax_norm(j, n, x.reshape(4, 32, 4, 1024), (2, 3)) * a.reshape(32, 4, 1) + b.reshape(32, 4, 1)
         ).reshape(x.shape),
     ),
     Case(

@@ -263,7 +263,9 @@ CASES = (
     ),
     Case(
         "convolution to one channel, padded",
-        "conv2d_same",
+        """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K]) -> (y: f32[N, K, H, W]) {
+          y = conv2d(x, w, b, P=1)
+        }""",
         lambda d: (d(4, 64, 28, 28), d(1, 64, 3, 3), d(1)),
         lambda t, f, x, w, b: f.conv2d(x, w, b, padding=1),
         lambda j, n, x, w, b: j.lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1))) + b[0],

@@ -48,14 +48,16 @@ def _jax_sobel(j: Any, n: Any, x: Any) -> Any:
 POOLING = (
     Case(
         "max of 2 x 2",
-        "max_pool2d",
+        "max_pool",
         _image(8, 64, 56, 56),
         lambda t, f, x: f.max_pool2d(x, 2),
         lambda j, n, x: x.reshape(8, 64, 28, 2, 28, 2).max((3, 5)),
     ),
     Case(
         "max of 3 x 3, step 2, padded",
-        "max_pool2d_3x3",
+        """op f(x: f32[N, C, H, W]) -> (y: f32[N, C, (H + 1) // 2, (W + 1) // 2]) {
+          y = max_pool(x, K=3, S=2, P=1)
+        }""",
         _image(8, 64, 56, 56),
         lambda t, f, x: f.max_pool2d(x, 3, 2, 1),
         lambda j, n, x: j.lax.reduce_window(
@@ -73,7 +75,7 @@ POOLING = (
     ),
     Case(
         "mean of 2 x 2",
-        "avg_pool2d",
+        "avg_pool",
         _image(32, 64, 28, 28),
         lambda t, f, x: f.avg_pool2d(x, 2),
         lambda j, n, x: x.reshape(32, 64, 14, 2, 14, 2).mean((3, 5)),
@@ -106,10 +108,10 @@ POOLING = (
 FILTERS = (
     Case(
         "depthwise filters",
-        "depthwise_conv2d",
-        lambda d: (d(8, 64, 56, 56), d(64, 3, 3), d(64)),
-        lambda t, f, x, w, b: f.conv2d(x, w[:, None], b, groups=64),
-        lambda j, n, x, w, b: _jax_conv(j, x, w[:, None], groups=64) + b[:, None, None],
+        "conv2d",
+        lambda d: (d(8, 64, 56, 56), d(64, 1, 3, 3), d(64)),
+        lambda t, f, x, w, b: f.conv2d(x, w, b, groups=64),
+        lambda j, n, x, w, b: _jax_conv(j, x, w, groups=64) + b[:, None, None],
     ),
     Case(
         "depthwise filters of 5 x 5, channels last",
@@ -157,7 +159,7 @@ FILTERS = (
     Case(
         "convolution, same size, relu",
         """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K]) -> (y: f32[N, K, H, W]) {
-          z = conv2d_same(x, w, b)
+          z = conv2d(x, w, b, P=1)
           y = relu(z)
         }""",
         lambda d: (d(4, 64, 28, 28), d(64, 64, 3, 3), d(64)),
@@ -175,14 +177,19 @@ FILTERS = (
     ),
     Case(
         "convolution of images to step 2",
-        "conv2d_half",
+        """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K])
+            -> (y: f32[N, K, (H + 1) // 2, (W + 1) // 2]) {
+          y = conv2d(x, w, b, S=2, P=1)
+        }""",
         lambda d: (d(4, 3, 112, 112), d(32, 3, 3, 3), d(32)),
         lambda t, f, x, w, b: f.conv2d(x, w, b, stride=2, padding=1),
         lambda j, n, x, w, b: _jax_conv(j, x, w, 2, 1) + b[:, None, None],
     ),
     Case(
         "convolution of small images",
-        "conv2d_same",
+        """op f(x: f32[N, C, H, W], w: f32[K, C, 3, 3], b: f32[K]) -> (y: f32[N, K, H, W]) {
+          y = conv2d(x, w, b, P=1)
+        }""",
         lambda d: (d(8, 256, 7, 7), d(256, 256, 3, 3), d(256)),
         lambda t, f, x, w, b: f.conv2d(x, w, b, padding=1),
         lambda j, n, x, w, b: _jax_conv(j, x, w, pad=1) + b[:, None, None],
@@ -200,7 +207,10 @@ FILTERS = (
     ),
     Case(
         "convolution of 7 x 7 to step 2",
-        "conv2d_half",
+        """op f(x: f32[N, C, H, W], w: f32[K, C, 7, 7], b: f32[K])
+            -> (y: f32[N, K, (H + 1) // 2, (W + 1) // 2]) {
+          y = conv2d(x, w, b, S=2, P=3)
+        }""",
         lambda d: (d(1, 3, 224, 224), d(64, 3, 7, 7), d(64)),
         lambda t, f, x, w, b: f.conv2d(x, w, b, stride=2, padding=3),
         lambda j, n, x, w, b: _jax_conv(j, x, w, 2, 3) + b[:, None, None],

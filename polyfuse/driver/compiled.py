@@ -121,7 +121,8 @@ class Compiled:
     Positional and keyword arguments follow the operator's signature; scalars may be left out where they
     have defaults.  Size parameters are given by keyword.  `out=` takes an array, or a tuple or dict of
     arrays, for the results.  Results are NumPy arrays, or torch tensors where an argument was one; several
-    results come as a tuple, an operator with inout parameters only returns None.  Small results of one call share a block of memory, which is
+    results come as a tuple, an operator with inout parameters only returns None.  Small results of one call
+    share a block of memory, which is
     there as long as any of them.
 
     On a GPU (target "cuda") arguments may lie on the device or on the host; results are made there if all

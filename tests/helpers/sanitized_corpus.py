@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -52,6 +52,8 @@ class Operation:
     program: pf.Program
     op: str
     inputs: Mapping[str, Any]
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Size parameters, which stay as they are."""
 
     def graph(self) -> TensorGraph:
         """At the dtypes and ranks of the arguments."""
@@ -67,7 +69,7 @@ def of_stdlib(part: slice) -> list[Operation]:
     for case in sorted(stdlib_cases.CASES, key=lambda c: sum(np.size(a) for a in c.inputs.values())):
         found[case.op, case.dtype] = case
     chosen = sorted(found.values(), key=lambda c: (c.op, c.dtype))
-    return [Operation(str(c), pf.stdlib, c.op, c.inputs) for c in chosen[part]]
+    return [Operation(str(c), pf.stdlib, c.op, c.inputs, c.given) for c in chosen[part]]
 
 
 def of_models(part: slice) -> list[Operation]:
@@ -141,16 +143,16 @@ CALLED: dict[str, tuple[Callable[[Any], Any], pf.Options]] = {
 def possible(operation: Operation, names: Sequence[str]) -> Iterator[tuple[str, Call]]:
     """The operator at those of the sizes at which it has a meaning, where they differ, by their names."""
     graph = operation.graph()
-    given = bind_sizes(graph, {n: np.shape(a) for n, a in operation.inputs.items()})
+    given = bind_sizes(graph, {n: np.shape(a) for n, a in operation.inputs.items()}, operation.given)
     seen = []
     for name in names:
-        sizes = {n: SIZES[name](size) for n, size in given.items()}
+        sizes = {n: SIZES[name](size) for n, size in given.items()} | dict(operation.given)
         if sizes in seen:
             continue
         seen.append(sizes)
         inputs = resized(graph, operation.inputs, sizes)
         try:
-            bind_sizes(graph, {n: a.shape for n, a in inputs.items()})
+            sizes = bind_sizes(graph, {n: a.shape for n, a in inputs.items()}, operation.given)
             fixed_graph(graph, sizes)
         except PolyfuseError:
             continue
@@ -164,7 +166,7 @@ def called(operation: Operation, call: Call) -> Iterator[str]:
     for way, (placed, options) in CALLED.items():
         compiled = pf.compile(operation.program, operation.op, options=options)
         given = {n: placed(a) for n, a in call.inputs.items()}
-        found = compiled(**given)
+        found = compiled(**given, **operation.given)
         results = found if isinstance(found, tuple) else () if found is None else (found,)
         named = dict(zip([r.name for r in compiled.signature.results], results, strict=True))
         for t in call.graph.tensors:

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage, signal, special
+from scipy import signal, special
 
 from polyfuse.frontend_dsl.semantics.bind_sizes import bind_sizes
 from polyfuse.frontend_dsl.semantics.build_graph import instantiate
@@ -48,16 +48,19 @@ class StdlibCase:
     expect: Expect = field(repr=False)
     tolerance: float = 0.0
     label: str = ""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Size parameters."""
 
     def __str__(self) -> str:
         shapes = "-".join("x".join(map(str, np.shape(a))) or "scalar" for a in self.inputs.values())
-        return f"{self.op}-{self.dtype}-{shapes}" + (f"-{self.label}" if self.label else "")
+        given = "".join(f"-{n}{v}" for n, v in self.given.items())
+        return f"{self.op}-{self.dtype}-{shapes}{given}" + (f"-{self.label}" if self.label else "")
 
     def expected(self, results: Sequence[str] = ()) -> dict[str, Array]:
         """`results` are the operator's; they are looked up in the library if there are none."""
         wide = {name: _wide(a) for name, a in self.inputs.items()}
         with np.errstate(all="ignore"):
-            found = self.expect(**wide)
+            found = self.expect(**wide, **self.given)
         if isinstance(found, dict):
             return {name: np.asarray(a) for name, a in found.items()}
         (only,) = results or [r.name for r in sig_of(self.op).results]
@@ -79,7 +82,7 @@ class StdlibCase:
         return instantiate(programs_for(self.op), self.op, dtypes=dtypes, ranks=ranks)
 
     def sizes(self, graph: TensorGraph) -> dict[str, int]:
-        return bind_sizes(graph, {n: np.shape(a) for n, a in self.inputs.items()})
+        return bind_sizes(graph, {n: np.shape(a) for n, a in self.inputs.items()}, self.given)
 
 
 def _wide(a: Any) -> Any:
@@ -114,12 +117,13 @@ def add(
     dtypes: Sequence[str] = ("f32", "f64"),
     tolerance: float = 0.0,
     label: str = "",
+    given: Mapping[str, int] | None = None,
     **inputs: Any,
 ) -> None:
     """A case for each dtype. float64 arrays and Python floats take that dtype, others stay as they are."""
     for dtype in dtypes:
         typed = {name: _typed(a, NUMPY[dtype]) for name, a in inputs.items()}
-        CASES.append(StdlibCase(op, dtype, typed, expect, tolerance, label))
+        CASES.append(StdlibCase(op, dtype, typed, expect, tolerance, label, given or {}))
 
 
 def _typed(a: Any, dtype: Any) -> Any:
@@ -416,15 +420,15 @@ def batch_norm_backward_given(dy: Array, x: Array, gamma: Array, mu: Array, rstd
     return {"dx": np.moveaxis(dx, 0, 1), "dgamma": (rows[0] * xhat).sum(1), "dbeta": rows[0].sum(1)}
 
 
-def group_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
-    groups, rest = gamma.shape[0], x.shape[2:]
-    parts = x.reshape(x.shape[0], groups, -1)
+def group_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5, G: int = 8) -> Array:
+    rest = x.shape[2:]
+    parts = x.reshape(x.shape[0], G, -1)
     per_channel = (1, -1, *([1] * len(rest)))
     return standard(parts, -1, eps).reshape(x.shape) * gamma.reshape(per_channel) + beta.reshape(per_channel)
 
 
 def instance_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
-    return group_norm(x, gamma[:, None], beta[:, None], eps)
+    return group_norm(x, gamma, beta, eps, len(gamma))
 
 
 for _s in ((3, 2, 4, 5), (1, 3, 1, 7), (5, 1, 1, 1)):
@@ -452,12 +456,12 @@ add("batch_norm_backward", batch_norm_backward_given, dtypes=("f32", "f16", "bf1
 for _rest in ((), (5,), (2, 3)):
     for _g, _k in ((2, 3), (1, 4), (3, 1)):
         if _k > 1 or _rest:
-            add("group_norm", group_norm, x=normal(2, _g * _k, *_rest), gamma=normal(_g, _k),
-                beta=normal(_g, _k))  # fmt: skip
+            add("group_norm", group_norm, x=normal(2, _g * _k, *_rest), gamma=normal(_g * _k),
+                beta=normal(_g * _k), given={"G": _g})  # fmt: skip
     if _rest:
         add("instance_norm", instance_norm, x=normal(2, 3, *_rest), gamma=normal(3), beta=normal(3))
-add("group_norm", group_norm, dtypes=("f16",), x=normal(2, 4, 3), gamma=normal(2, 2), beta=normal(2, 2),
-    eps=2.0**-10)  # fmt: skip
+add("group_norm", group_norm, dtypes=("f16",), x=normal(2, 4, 3), gamma=normal(4), beta=normal(4),
+    eps=2.0**-10, given={"G": 2})  # fmt: skip
 
 
 # --- losses ----------------------------------------------------------------------------------------
@@ -700,24 +704,42 @@ for _s in ((3, 5, 4), (1, 7, 1)):
         w=normal(4 * _s[2]), bias=0.25)  # fmt: skip
 
 
+def one_hot(index: Array, K: int) -> Array:
+    return np.asarray(index[..., None] == np.arange(K)).astype(index.dtype)
+
+
+def histogram(x: Array, low: Array, high: Array, K: int) -> Array:
+    return np.histogram(x, K, (float(low), float(high)))[0]
+
+
+for _s in SHAPES:
+    for _dtype in (np.int64, np.int8):
+        add("one_hot", one_hot, index=integers(5, *_s, dtype=_dtype), given={"K": 5})
+    add("one_hot", one_hot, index=integers(5, *_s) - 1, given={"K": 3}, label="beyond")
+    add("histogram", histogram, x=normal(*_s), low=-1.25, high=1.5, given={"K": 4})
+    add("histogram", histogram, x=normal(*_s), low=-9.0, high=9.0, given={"K": 1})
+_edges = np.array([0.0, 0.25, 0.5, 1.0, np.nan, np.inf, -np.inf, -0.5])
+add("histogram", lambda x, low, high, K: np.array([1, 1, 1, 1]), dtypes=("f32",), x=_edges, low=0.0, high=1.0,
+    given={"K": 4}, label="edges")  # fmt: skip
+
+
 # --- convolution -----------------------------------------------------------------------------------
 
 
-def conv2d(x: Array, w: Array, bias: Array) -> Array:
-    def one(image: Array, filters: Array) -> Array:
-        return sum(signal.correlate2d(a, f, "valid") for a, f in zip(image, filters, strict=True))
+def conv2d(
+    x: Array, w: Array, bias: Array, S: int = 1, P: int = 0, D: int = 1, G: int | None = None
+) -> Array:
+    padded = np.pad(x, ((0, 0), (0, 0), (P, P), (P, P)))
+    of_group, groups = w.shape[1], x.shape[1] // w.shape[1]
+    wide = np.zeros((*w.shape[:2], D * (w.shape[2] - 1) + 1, D * (w.shape[3] - 1) + 1))
+    wide[:, :, ::D, ::D] = w
 
-    return np.stack([np.stack([one(i, f) + b for f, b in zip(w, bias, strict=True)]) for i in x])
+    def one(image: Array, k: int) -> Array:
+        first = k // (len(w) // groups) * of_group
+        channels = zip(image[first : first + of_group], wide[k], strict=True)
+        return sum(signal.correlate2d(a, f, "valid") for a, f in channels)[::S, ::S] + bias[k]
 
-
-def _padded(x: Array, w: Array) -> Array:
-    r, s = w.shape[-2] // 2, w.shape[-1] // 2
-    return np.pad(x, ((0, 0), (0, 0), (r, r), (s, s)))
-
-
-def depthwise_conv2d(x: Array, w: Array, bias: Array) -> Array:
-    parts = [conv2d(x[:, c : c + 1], w[None, c : c + 1], bias[c : c + 1]) for c in range(len(w))]
-    return np.concatenate(parts, axis=1)
+    return np.stack([np.stack([one(i, k) for k in range(len(w))]) for i in padded])
 
 
 def causal_conv1d(x: Array, w: Array, bias: Array) -> Array:
@@ -728,16 +750,67 @@ def causal_conv1d(x: Array, w: Array, bias: Array) -> Array:
     return np.moveaxis(np.array(rows), 1, 2)
 
 
-def blocks(x: Array) -> Array:
-    """The blocks of 2 x 2 as the last two axes."""
+def windows(x: Array, K: int, S: int, P: int, D: int = 1, value: float = 0.0) -> Array:
+    """[N, C, P, Q, K, K]: the windows of a bordered image."""
+    padded = np.pad(x, ((0, 0), (0, 0), (P, P), (P, P)), constant_values=value)
+    length = D * (K - 1) + 1
+    every = np.lib.stride_tricks.sliding_window_view(padded, (length, length), (2, 3))
+    return np.asarray(every[:, :, ::S, ::S, ::D, ::D])
+
+
+def max_pool(x: Array, K: int = 2, S: int | None = None, P: int = 0) -> Array:
+    return np.asarray(windows(x, K, S or K, P, value=-np.inf).max((-2, -1)))
+
+
+def avg_pool(x: Array, K: int = 2, S: int | None = None, P: int = 0) -> Array:
+    return np.asarray(windows(x, K, S or K, P).mean((-2, -1)))
+
+
+def unfold(x: Array, K: int = 3, S: int = 1, P: int = 0, D: int = 1) -> Array:
+    found = windows(x, K, S, P, D)  # [N, C, P, Q, K, K]
+    return found.transpose(0, 1, 4, 5, 2, 3).reshape(len(x), x.shape[1] * K * K, -1)
+
+
+def pixel_shuffle(x: Array, R: int) -> Array:
     n, c, h, w = x.shape
-    cut = x[:, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, h // 2, 2, w // 2, 2)
-    return np.swapaxes(cut, 3, 4)
+    parts = x.reshape(n, c // R**2, R, R, h, w)
+    return parts.transpose(0, 1, 4, 2, 5, 3).reshape(n, c // R**2, h * R, w * R)
 
 
-def max_pool2d_3x3(x: Array) -> Array:
-    around = ndimage.maximum_filter(x, size=(1, 1, 3, 3), mode="constant", cval=-np.inf)
-    return np.asarray(around[:, :, ::2, ::2])
+def interpolate_nearest(x: Array, O: int, Q: int) -> Array:  # noqa: E741
+    rows = x[:, :, np.arange(O) * x.shape[2] // O]
+    return np.asarray(rows[..., np.arange(Q) * x.shape[3] // Q])
+
+
+def between(x: Array, axis: int, at: Array) -> Array:
+    """Samples between elements of an axis, linear."""
+    first = np.floor(at + 1e-12).astype(int)
+    part = np.clip(at - first, 0, 1).reshape(-1, *([1] * (-1 - axis)))
+    second = np.minimum(first + 1, x.shape[axis] - 1)
+    return np.take(x, first, axis) * (1 - part) + np.take(x, second, axis) * part
+
+
+def interpolate_bilinear(x: Array, O: int, Q: int, A: int = 0) -> Array:  # noqa: E741
+    for axis, new in ((-2, O), (-1, Q)):
+        old, k = x.shape[axis], np.arange(new)
+        corners = k * (old - 1) / max(new - 1, 1)
+        x = between(x, axis, corners if A else np.maximum((k + 0.5) * old / new - 0.5, 0.0))
+    return x
+
+
+def sample_between(
+    x: Array,
+    O: int,  # noqa: E741
+    Q: int,
+    M: int,
+    D: int,
+    L: int,
+    E: int,
+    A: int = 0,
+) -> Array:
+    for axis, new, step, by in ((-2, O, M, D), (-1, Q, L, E)):
+        x = between(x, axis, np.maximum(np.arange(new) * step + A * (x.shape[axis] - new), 0) / by)
+    return x
 
 
 for _hw in ((5, 6), (4, 7), (3, 3)):
@@ -746,16 +819,28 @@ for _hw in ((5, 6), (4, 7), (3, 3)):
     _wb = {"w": normal(3, 2, *_rs), "bias": normal(3)}
     add("conv2d", conv2d, x=_x, **_wb)
     add("conv2d", conv2d, x=_x, w=normal(1, 2, 2, 1), bias=normal(1))
-    add("conv2d_same", lambda x, w, bias: conv2d(_padded(x, w), w, bias), x=_x, **_wb)
-    add("conv2d_half", lambda x, w, bias: conv2d(_padded(x, w), w, bias)[:, :, ::2, ::2], x=_x, **_wb)
-    add("depthwise_conv2d", depthwise_conv2d, x=_x, w=normal(2, 2, 3), bias=normal(2))
+    for _given in ({"P": 1}, {"P": 1, "S": 2}, {"P": 2, "S": 3, "D": 2}):
+        add("conv2d", conv2d, x=_x, **_wb, given=_given)
+    add("conv2d", conv2d, x=_x, w=normal(2, 1, 2, 3), bias=normal(2))
+    add("conv2d", conv2d, x=normal(2, 6, *_hw), w=normal(4, 3, *_rs), bias=normal(4), given={"P": 1, "G": 2})
     add("zero_pad2d", lambda x: np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), x=_x)
-    add("max_pool2d", lambda x: blocks(x).max((-2, -1)), x=_x)
-    add("max_pool2d_3x3", max_pool2d_3x3, x=_x)
-    add("avg_pool2d", lambda x: blocks(x).mean((-2, -1)), x=_x)
-for _name, _f in (("max_pool2d_3x3", max_pool2d_3x3), ("zero_pad2d", lambda x: np.pad(x, 1)[1:-1, 1:-1])):
-    add(_name, _f, dtypes=ALL_FLOATS, x=normal(1, 1, 1, 1), label="one")
+    for _given in ({}, {"K": 3}, {"K": 3, "S": 2, "P": 1}, {"K": 3, "S": 1, "P": 1}, {"K": 1, "S": 2}):
+        add("max_pool", max_pool, x=_x, given=_given)
+        add("avg_pool", avg_pool, x=_x, given=_given)
+    for _given in ({}, {"K": 2, "S": 2, "P": 1}, {"K": 2, "D": 2}, {"K": 1}):
+        add("unfold", unfold, x=_x, given=_given)
+    for _o, _q in ((1, 1), (7, 9), _hw, (2, 5)):
+        add("interpolate_nearest", interpolate_nearest, x=_x, given={"O": _o, "Q": _q})
+        for _a in (0, 1):
+            add("interpolate_bilinear", interpolate_bilinear, x=_x, given={"O": _o, "Q": _q, "A": _a})
+    add("sample_between", sample_between, x=_x, given={"O": 4, "Q": 3, "M": 2, "D": 4, "L": 1, "E": 1})
+for _name, _f in (("max_pool", max_pool), ("avg_pool", avg_pool)):
+    add(_name, _f, dtypes=ALL_FLOATS, x=normal(1, 1, 1, 1), given={"K": 3, "S": 2, "P": 1}, label="one")
+    add(_name, _f, dtypes=("f16", "bf16"), x=normal(1, 2, 4, 5))
+add("zero_pad2d", lambda x: np.pad(x, 1)[1:-1, 1:-1], dtypes=ALL_FLOATS, x=normal(1, 1, 1, 1), label="one")
 add("conv2d", conv2d, dtypes=("f16", "bf16"), x=normal(1, 2, 4, 4), w=normal(2, 2, 3, 3), bias=normal(2))
+for _r in (1, 2, 3):
+    add("pixel_shuffle", pixel_shuffle, x=normal(2, 2 * _r * _r, 3, 2), given={"R": _r})
 for _t in (1, 2, 6):
     add("causal_conv1d", causal_conv1d, x=normal(2, _t, 3), w=normal(3, 4), bias=normal(3))
 for _rest in ((), (5,), (3, 4)):
@@ -959,7 +1044,7 @@ _PROGRAMS: dict[str, tuple[dict[str, Any], Expect]] = {
     # benchmarks/ablation
     "fm_gradient": ({"v": normal(3, 5, 4), "dy": normal(3)}, fm_gradient),
     "group_norm_silu": (
-        {"x": normal(2, 6, 3, 5), "gamma": normal(2, 3), "beta": normal(2, 3)},
+        {"x": normal(2, 16, 3, 5), "gamma": normal(16), "beta": normal(16)},
         lambda x, gamma, beta: silu(group_norm(x, gamma, beta)),
     ),
     "masked_softmax_dropout": (

@@ -5,14 +5,20 @@ What a statement writes does not change by a bit, except which NaN a NaN is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.dtypes import DType
+from polyfuse.ir.dtypes import BOOL, DType
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, binary
+from polyfuse.ir.intervals import of_dims
+from polyfuse.ir.linear import Range, index_operand, interval, linear
 from polyfuse.ir.tensor_graph import (
     Apply,
     Cast,
+    Const,
     Expr,
     Select,
     Statement,
@@ -53,6 +59,54 @@ def simplify(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
     """
     return _each_statement(graph, "simplify", _simpler, decisions)
 
+
+def fold_indices(graph: TensorGraph, decisions: list[Decision]) -> TensorGraph:
+    """Quotients, remainders and comparisons of indices, where the bounds of loops tell them.
+
+        y[k] = x[k//32*4, k%32] if k < 40 else 0.0  for k in 0..32
+    becomes
+        y[k] = x[0, k] if true else 0.0  for k in 0..32
+    """
+    statements = []
+    for s in graph.statements:
+        ranges = of_dims(s.dims)
+        divided, compared = partial(_divided, ranges=ranges), partial(_compared, ranges=ranges)
+        expr = map_expr(s.expr, compared, divided)
+        write = tuple(map_index(i, partial(map_expr, on_expr=compared), divided) for i in s.write)
+        if expr is not s.expr or any(a is not b for a, b in zip(write, s.write, strict=True)):
+            decisions.append(Decision("fold", s.name, True, "what the bounds of loops tell of its indices"))
+            s = replace(s, expr=expr, write=write)
+        statements.append(s)
+    if all(a is b for a, b in zip(statements, graph.statements, strict=True)):
+        return graph
+    return replace(graph, statements=tuple(statements))
+
+
+def _divided(e: IndexExpr, ranges: Mapping[str, Range]) -> IndexExpr:
+    if not isinstance(e, IBin):
+        return e
+    left, right = _divided(e.left, ranges), _divided(e.right, ranges)
+    if e.op in ("//", "%") and isinstance(right, IConst) and right.value > 0:
+        bounds, by = interval(left, ranges), right.value
+        if bounds is not None and bounds[0] // by == bounds[1] // by:
+            quotient = bounds[0] // by
+            return IConst(quotient) if e.op == "//" else binary("-", left, quotient * by)
+    return e if left is e.left and right is e.right else binary(e.op, left, right)
+
+
+def _compared(e: Expr, ranges: Mapping[str, Range]) -> Expr:
+    """A comparison of indices that holds everywhere, or nowhere, as a constant."""
+    if not isinstance(e, Apply) or e.op not in _ORDER:
+        return e
+    a, b = (index_operand(x) for x in e.args)
+    if a is None or b is None or (isinstance(a, IConst) and isinstance(b, IConst)):
+        return e
+    bounds = interval(linear(a - b).expr(), ranges)
+    answers = {_ORDER[e.op](d, 0) for d in bounds or (-1, 0, 1)}
+    return Const(answers.pop(), BOOL, e.span) if len(answers) == 1 else e
+
+
+_ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 Note = Callable[[str], None]
 
