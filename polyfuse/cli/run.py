@@ -165,7 +165,7 @@ def compiled(
     return compile(
         operator.program,
         operator.name,
-        target=target,
+        target=target,  # type: ignore[arg-type]
         layers=layers,
         partition=partition,  # type: ignore[arg-type]
         options=options,
