@@ -46,7 +46,8 @@ add.pf:2:17: error PF201: unknown tensor 'z'
 `polyfuse explain PF201` prints the section of a code, `polyfuse errors` lists them.
 
 In Python, `error.diagnostics` holds all findings: `code`, `message`, `span` (with `line` and `column`),
-`hint`, and `related` places. `polyfuse.fixes.fix_of(diagnostic)` gives the hint as edits, where it leaves no choice.
+`hint`, and `related` places. `polyfuse.fixes.fix_of(diagnostic)` gives the hint as edits, where it
+leaves no choice.
 """
 _TITLE = re.compile(r"# (PF[1-9]\d\d): (\S.*)")
 
