@@ -425,6 +425,9 @@ def registers(kernel: Kernel) -> int:
     kept += sum(
         evaluate(b.elements, {}) // 4 for b in kernel.buffers if b.scope is Scope.LOCAL and b.dtype.bytes == 2
     )  # some elements are widened before they are needed
+    if any(b.scope is Scope.LOCAL and b.dtype.bytes == 2 for b in kernel.buffers):
+        # A vector of 16-bit elements is there twice while it is widened.
+        kept = max(kept, words(2, kernel.vector) + words(4, kernel.vector))
     kept += kept // 4 if kept > MANY_KEPT else 0
     # Numbers of data, as of a row that is looked up, are few beside what is computed.
     widest = max((_words(b) for b in kernel.buffers if b.dtype.is_float), default=1)
