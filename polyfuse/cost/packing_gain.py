@@ -262,8 +262,9 @@ class Choice:
 
     @property
     def joins(self) -> bool:
+        more = self.lost + max(0.0, self.barrier - self.cut)
         paid = self.barrier + self.lost < LAUNCH_AND_HOST * self.cut
-        return paid or self.lost < WITHIN_ERROR * self.apart
+        return paid or more < WITHIN_ERROR * self.apart
 
     def __str__(self) -> str:
         lost = f", a resident grid loses {_us(self.lost)}" if self.lost > 0.5e-8 else ""

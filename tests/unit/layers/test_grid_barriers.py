@@ -132,30 +132,38 @@ SCALED = "op f(x: f32[N, M]) -> (y: f32[N, M]) { s = sum[n, m](x[n, m])\n y[n, m
 def test_figures_of_both_choices_are_in_the_decision() -> None:
     (taken,) = decisions_of(SCALED, GpuTarget(), None, N=4096, M=1024)
     assert taken.startswith("+ grid barrier k0, k1, k2: 3 parts on 264 resident blocks of 512 threads: ")
-    assert taken.endswith("a barrier takes 2.6 us; a cut takes 3.1 us")
+    assert taken.endswith("a barrier takes 2.6 us, a resident grid loses 2.61 us; a cut takes 3.1 us")
 
 
 def test_a_resident_grid_that_loses_more_than_a_launch_is_cut() -> None:
-    """Without vectors the threads that are resident for sure do not saturate the memory of an H200."""
+    """Without vectors the threads that are resident for sure do not saturate memory."""
     scalar = GpuTarget(vector=1)
     found = kernels_of(SCALED, scalar, None, N=65536, M=4096)
     assert len(found.kernels) > 1
     assert len(kernels_of(SCALED, scalar, None, N=256, M=1024).kernels) == 1
-    assert len(kernels_of(SCALED, replace(V100, vector=1), None, N=65536, M=4096).kernels) == 1
+    assert len(kernels_of(SCALED, replace(V100, vector=1), None, N=65536, M=4096).kernels) > 1
+    assert len(kernels_of(SCALED, V100, None, N=65536, M=4096).kernels) == 1
     refused = [d for d in decisions_of(SCALED, scalar, None, N=65536, M=4096) if d.startswith("-")]
     assert refused and all("a resident grid loses" in d and "a cut takes 3.1 us" in d for d in refused)
 
 
 def test_a_dear_barrier_is_a_cut() -> None:
-    assert len(kernels_of(SCALED, replace(V100, barrier_s=4e-6), None, N=4096, M=1024).kernels) == 3
-    assert len(kernels_of(SCALED, replace(V100, launch_s=1e-6), None, N=4096, M=1024).kernels) == 3
+    """A launch counts 1.75 times for what it keeps the host; 2 % of the time are within the model's error."""
+
+    def launches(rows: int, **change: float) -> int:
+        gpu = replace(V100, **change)  # type: ignore[arg-type]
+        return len(kernels_of(SCALED, gpu, None, N=rows, M=1024).kernels)
+
+    assert launches(4096, barrier_s=5e-6) == 1 and launches(4096, barrier_s=6e-6) == 3
+    assert launches(4096, launch_s=1e-6) == 1 and launches(4096, launch_s=0.5e-6) == 3
+    assert launches(65536, barrier_s=6e-6) == 1
 
 
 def test_littles_law() -> None:
-    """Blocks of 1024 threads with 16 bytes each in four loads: 128 of them saturate 4.8 TB/s, 4 do not."""
-    work = Work(256e6, 256, 1024, 16)
+    """Blocks of 1024 threads with 64 bytes each on their way: 128 of them saturate 4.8 TB/s, 4 do not."""
+    work = Work(256e6, 256, 1024, 64)
     assert work.seconds(128, 4.8e12) == pytest.approx(256e6 / 4.8e12)
-    rate = 4 * 1024 * 16 * 4 / 0.6e-6
+    rate = 4 * 1024 * 64 / 0.6e-6
     assert work.seconds(4, 4.8e12) == pytest.approx(256e6 / rate)
     tail = 56e6 / 4.8e12 + 200e6 / 4.8e12
     assert work.seconds(200, 4.8e12) == pytest.approx(tail)
@@ -229,11 +237,15 @@ def test_blocks_that_no_multiprocessor_holds_are_not_joined(
 
 @pytest.mark.parametrize("barriers", [True, None])
 def test_blocks_with_too_much_shared_memory_are_not_joined(barriers: bool | None) -> None:
-    """A row of 100 kB in shared memory is more than every multiprocessor of the table has."""
-    huge = GpuTarget(shared_bytes=256 * 1024)
+    """A row of 100 kB in shared memory is more than every multiprocessor of the table has; 80 kB are not."""
+    huge = GpuTarget(shared_bytes=256 * 1024, keep="shared")
     found = kernels_of(LONG_ROWS, huge, barriers, T=1024, H=25001)
     shared = [sum(b.scope is Scope.SHARED for b in k.buffers) for k in found.kernels]
     assert sum(shared) == 1 and not any(k.parts for k, n in zip(found.kernels, shared, strict=True) if n)
+    (refused, _) = decisions_of(LONG_ROWS, huge, barriers, T=1024, H=25001)
+    assert "does not hold a block of 896 threads for sure" in refused
+    (kernel,) = kernels_of(LONG_ROWS, huge, barriers, T=1024, H=20001).kernels
+    assert len(kernel.parts) == 3 and any(b.scope is Scope.SHARED for b in kernel.buffers)
 
 
 # --- a CPU -----------------------------------------------------------------------------------------------
