@@ -157,7 +157,7 @@ def test_rows_in_registers_share_them_if_one_is_not_read_any_more(last: str, sha
     assert {"x__row", "e"} <= set(arrays)
     assert (homes(kernel.buffers, Scope.LOCAL)["x__row"] is homes(kernel.buffers, Scope.LOCAL)["e"]) == shares
     assert registers(kernel.buffers) - sum(b.scope is Scope.REGISTER for b in kernel.buffers) == (
-        4 if shares else 8
+        8 if shares else 16
     )
     check_emulated([call], stitched=(True,))
 
