@@ -84,6 +84,10 @@ def test_findings_come_while_one_types(tmp_path: Path) -> None:
         (error,) = await editor.type((2, 9), (2, 13), "exq(x[i])")
         assert (error.code, error.severity) == ("PF202", lsp.DiagnosticSeverity.Error)
         assert "did you mean 'exp'?" in error.message
+        (error,) = await editor.type((2, 9), (2, 18), "𝄞")  # two units of the protocol
+        assert error.code == "PF104"
+        assert error.range == lsp.Range(lsp.Position(2, 9), lsp.Position(2, 11))
+        await editor.type((2, 9), (2, 11), "1.0")
         (error,) = await editor.type((0, 2), (0, 3), "(")
         assert error.code == "PF106"
 
