@@ -65,8 +65,12 @@ def _unused_sizes(op: ast.OpDef) -> Iterator[Diagnostic]:
     mentioned = {x.id for x in body if isinstance(x, ast.Name)}
     mentioned |= {x.name for x in body if isinstance(x, ast.Subscript)}
     needed = [e for p in (*op.params, *op.results) if _is_needed(p, op, mentioned) for e in p.type.extents]
+    needed += [g.default for g in op.size_parameters if g.default is not None]
     used = mentioned | {x.id for e in (*needed, *op.where) for x in walk(e) if isinstance(x, ast.Name)}
-    seen: set[str] = set()
+    for g in op.size_parameters:
+        if g.name not in used and not g.name.startswith("_"):
+            yield _warn("PF295", f"nothing depends on the size '{g.name}'", g.name_span, "take it out")
+    seen = {g.name for g in op.size_parameters}
     for p in op.params:
         for x in (x for e in p.type.extents for x in walk(e)):
             if isinstance(x, ast.Name) and x.id not in used | seen:

@@ -78,6 +78,8 @@ class _Operator:
         for g in op.generics:
             kind = Kind.SIZE if g.kind == "size" else Kind.GENERIC
             yield self._own(g.name, kind, _start(g.span, g.name), True)
+            if g.default is not None:
+                yield from self._names(g.default, {}, 0)
         for p in (*op.params, *op.results):
             yield self._own(p.name, Kind.TENSOR, p.name_span, True)
             yield from self._type(p.type)

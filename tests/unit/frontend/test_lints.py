@@ -54,6 +54,12 @@ def test_a_constraint_uses_its_sizes() -> None:
     assert codes_of(text.format("where K == 2*N")) == []
 
 
+def test_size_parameters() -> None:
+    text = "op f[K: size = 2, S: size = K](x: f32[N]) -> (y: f32[N]) {{ y[i] = x[i] * {} }}"
+    assert codes_of(text.format("S")) == codes_of(text.format("(K + S)")) == []
+    assert codes_of(text.format("K")) == ["PF295"]
+
+
 @pytest.mark.parametrize(
     ("body", "codes"),
     [

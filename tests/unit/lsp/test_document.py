@@ -161,6 +161,11 @@ def test_renaming() -> None:
     assert after_rename("* |w[h]", "v") == TEXT.replace("w: F", "v: F").replace("* w[h]", "* v[h]")
 
 
+def test_renaming_of_a_size_parameter() -> None:
+    text = "op f[K: size = 2, S: size = K](x: f32[K*N]) -> (y: f32[N]) { y[i] = x[i*K] * S }"
+    assert after_rename("op f[|K", "M", text) == text.replace("K", "M")
+
+
 @pytest.mark.parametrize(
     ("marked", "new", "why"),
     [
