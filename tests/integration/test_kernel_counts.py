@@ -27,7 +27,7 @@ MOST = {
     "encoder": (5, 2, 1),
     "encoder_train": (5, 2, 1),
     "encoder_backward": (6, 4, 1),
-    "lstm": (1, 2, 1),
+    "lstm": (1, 2, 2),
     "dien_attention": (1, 1, 1),
     "dien": (2, 4, 2),
     "yolo_loss": (1, 3, 1),
