@@ -216,15 +216,20 @@ def _wrap(line: str) -> list[str]:
 def _best_break(line: str) -> int | None:
     """Where to break: in fewest brackets, there after the loosest operator, the last one that fits.
 
-    A place in the first half of the width is one only if all that follows fits on the next line; after `=`
-    breaks only what breaks nowhere else.
+    A place in the first half of the width is one only if all that follows fits on the next line. After `=`
+    a line breaks behind a long left side, if the right side then fits, and where there is no other place.
     """
     depths, depth = [], 0
     for char in line:
         depth += (char in "([") - (char in ")]")
         depths.append(depth)
     found = [m for m in _BREAK.finditer(line, len(INDENT) * 3 + 1) if m.end() <= WIDTH + 1]
-    good = [m for m in found if m.end() > WIDTH // 2 or len(INDENT) * 3 + len(line) - m.end() <= WIDTH]
+    fits = [m for m in found if len(INDENT) * 3 + len(line) - m.end() <= WIDTH]
+    late = [m for m in found if m.end() > WIDTH // 2]
+    for m in fits:
+        if m in late and m[0].strip() in _ASSIGN:
+            return m.end()
+    good = [m for m in found if m in fits or m in late]
     inner = [m for m in good or found if m[0].strip() not in _ASSIGN] or good or found
 
     def looseness(m: re.Match[str]) -> tuple[int, int, int]:
@@ -238,19 +243,19 @@ def _best_break(line: str) -> int | None:
 
 def _signature(op: ast.OpDef, brace: int, comments: Comments) -> list[str]:
     """From ``op`` to ``{``, on as few lines as fit."""
-    generics = ", ".join(map(generic_text, op.generics))
-    head = f"op {op.name}{f'[{generics}]' if generics else ''}"
+    generics = [generic_text(g) for g in op.generics]
+    *above, head = _fill(f"op {op.name}[", generics, "]") if generics else [f"op {op.name}"]
     params = [_param(p) for p in op.params]
     results = [_param(r) for r in op.results]
     where = [expr_text(w) for w in op.where]
     if comments.any_before(brace):
-        return _commented(op, head, (params, results, where), brace, comments)
+        return [*above, *_commented(op, head, (params, results, where), brace, comments)]
     arrow = f" -> ({', '.join(results)})" if results else ""
     constraints = f" where {', '.join(where)}" if where else ""
     one_line = f"{head}({', '.join(params)}){arrow}{constraints} {{"
-    if len(one_line) <= WIDTH:
+    if len(one_line) <= WIDTH and not above:
         return [one_line]
-    lines = _fill(f"{head}(", params, ")")
+    lines = [*above, *_fill(f"{head}(", params, ")")]
     if arrow and len(arrow + constraints) + 5 <= WIDTH:
         lines.append(f"   {arrow}{constraints}")
     else:
@@ -271,7 +276,7 @@ def _fill(prefix: str, texts: Sequence[str], close: str) -> list[str]:
     lines, line = [], prefix
     for i, text in enumerate(texts):
         piece = text + (close if i == len(texts) - 1 else ",")
-        gap = "" if line.endswith(("(", " ")) else " "
+        gap = "" if line.endswith(("(", "[", " ")) else " "
         if len(line) + len(gap) + len(piece) > WIDTH - 2 and line.strip():
             lines.append(line.rstrip())
             line, gap = INDENT * 4, ""

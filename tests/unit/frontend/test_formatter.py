@@ -90,6 +90,14 @@ def test_long_signatures_are_wrapped() -> None:
     assert "\n    -> (result_0" in text and "\n    where SIZE_0" in text
 
 
+def test_long_lists_of_size_parameters_are_wrapped() -> None:
+    sizes = ", ".join(f"SIZE_{i}: size = {i} * T" for i in range(20))
+    for comment in ("", "  # why\n"):
+        text = stays(f"op f[F: float, {sizes}](x: F[T],{comment} y: F[T]) -> (z: F[T]) {{ }}")
+        assert max(map(len, text.splitlines())) <= WIDTH
+        assert text.startswith("op f[F: float, SIZE_0: size = 0") and "SIZE_19: size = 19*T](" in text
+
+
 def test_result_goes_on_its_own_line_first() -> None:
     assert stays(SAMPLES["layer_norm"]).splitlines()[1:3] == [
         "op add_layer_norm(x: f32[T, H], r: f32[T, H], gamma: f32[H], beta: f32[H], eps: f32 = 1e-5)",
@@ -121,6 +129,13 @@ def test_long_statements_break_at_the_loosest_operator(value: str, ends: str) ->
     text = format_program(parse_text(f"op f() {{ y = {wide} }}"))
     first, *rest = text.splitlines()[1:-1]
     assert len(rest) == 1 and first.endswith(f" {ends}")
+    stays(text)
+
+
+def test_a_short_right_side_stays_whole() -> None:
+    left = "y[min(max(i64((x[i] - lower_bound) / (upper_bound - lower_bound)), 0), K - 1)]"
+    text = format_program(parse_text(f"op f() {{ {left} += 1 if low <= x[i] <= high else 0 }}"))
+    assert text.splitlines()[1:3] == [f"  {left} +=", "      1 if low <= x[i] <= high else 0"]
     stays(text)
 
 
