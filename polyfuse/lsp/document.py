@@ -23,7 +23,7 @@ from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import standard_programs
 from polyfuse.lsp.symbols import Kind, Symbol, at, symbols
-from polyfuse.source import Span
+from polyfuse.source import SourceText, Span
 
 KEYWORDS = ("if", "else", "for", "in", "and", "or", "not", "true", "false", "let")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,6 +74,16 @@ class Document:
     def symbols(self) -> tuple[Symbol, ...]:
         """All names of the text."""
         return symbols(self.program) if self.program is not None else ()
+
+    def place_of(self, d: Diagnostic) -> Span:
+        """Where a finding is shown: one of an imported file at the import, one without a place at the top."""
+        if d.span is not None and d.span.source.name == self.path:
+            return d.span
+        source = SourceText(self.path, self.text)
+        for m in re.finditer(r'^\s*import\s*"([^"\n]*)"', self.text, re.M):
+            if d.span is not None and Path(self.path).parent / m[1] == Path(d.span.source.name):
+                return Span(source, m.start(1) - 1, m.end(1) + 1)
+        return Span(source, 0, 0)
 
     def formatted(self) -> str | None:
         """The text in its canonical layout."""

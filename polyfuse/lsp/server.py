@@ -69,15 +69,15 @@ class Server(LanguageServer):
         """Tell the editor what was found."""
         document = self.document(uri)
         version = self.workspace.get_text_document(uri).version
-        own = [self._told(d, uri) for d in document.found if _is_of(d, document)]
-        self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, own, version))
+        found = [self._told(d, document, uri) for d in document.found]
+        self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found, version))
 
-    def _told(self, d: Diagnostic, uri: str) -> lsp.Diagnostic:
-        assert d.span is not None
-        warning = d.severity is Severity.WARNING
+    def _told(self, d: Diagnostic, document: Document, uri: str) -> lsp.Diagnostic:
+        place, warning = document.place_of(d), d.severity is Severity.WARNING
+        elsewhere = "" if d.span is None or _is_of(d, document) else f"{d.span}: "
         return lsp.Diagnostic(
-            range=self.range(d.span),
-            message=d.message + (f"\nhint: {d.hint}" if d.hint else ""),
+            range=self.range(place),
+            message=elsewhere + d.message + (f"\nhint: {d.hint}" if d.hint else ""),
             severity=lsp.DiagnosticSeverity.Warning if warning else lsp.DiagnosticSeverity.Error,
             code=d.code,
             source="polyfuse",
@@ -88,20 +88,20 @@ class Server(LanguageServer):
             ],
         )
 
-    def action(self, d: Diagnostic, fix: Fix, uri: str) -> lsp.CodeAction:
+    def action(self, d: Diagnostic, fix: Fix, document: Document, uri: str) -> lsp.CodeAction:
         """A hint that the editor offers to carry out."""
         edits = [lsp.TextEdit(self.range(e.span), e.text) for e in fix.edits]
         return lsp.CodeAction(
             title=fix.title,
             kind=lsp.CodeActionKind.QuickFix,
-            diagnostics=[self._told(d, uri)],
+            diagnostics=[self._told(d, document, uri)],
             is_preferred=fix.keeps_meaning,
             edit=lsp.WorkspaceEdit(changes={uri: edits}),
         )
 
 
 def _is_of(d: Diagnostic, document: Document) -> bool:
-    return d.span is not None and d.span.source.text == document.text
+    return d.span is not None and d.span.source.name == document.path
 
 
 def _uri(span: Span, own: str) -> str:
@@ -211,7 +211,7 @@ def _answer_about_texts(server: Server) -> None:
         for d in document.found:
             if _is_of(d, document) and d.span is not None and d.span.start <= last and first <= d.span.end:
                 fix = fix_of(d, document.program)
-                found += [server.action(d, fix, uri)] if fix is not None else []
+                found += [server.action(d, fix, document, uri)] if fix is not None else []
         return found
 
 

@@ -131,6 +131,19 @@ def test_names(tmp_path: Path) -> None:
     talk(tmp_path, conversation)
 
 
+def test_errors_of_an_imported_file_are_shown_at_the_import(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "other.pf").write_text("op g(x: f32[N]) -> (y: f32[N]) { y[i] = }\n")
+
+    async def conversation(editor: Editor) -> None:
+        text = '# first\nimport "sub/other.pf"\nop f(x: f32[N]) -> (y: f32[N]) { y = g(x) }\n'
+        (error,) = await editor.open(text)
+        assert error.range == lsp.Range(lsp.Position(1, 7), lsp.Position(1, 21))
+        assert "other.pf:1:" in error.message
+
+    talk(tmp_path, conversation)
+
+
 def test_definitions_of_the_library_are_files(tmp_path: Path) -> None:
     async def conversation(editor: Editor) -> None:
         assert await editor.open("op f(x: f32[N]) -> (y: f32[N]) { y = softmax(x) }") == []
