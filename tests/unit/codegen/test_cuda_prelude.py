@@ -61,11 +61,7 @@ APPROXIMATE = {
     "cos": 4,
     "pow": 4,
     "rsqrt": 3,
-    **{
-        o.name: math.ceil(max(o.ulp)) + 3
-        for o in OPS.values()
-        if o.yields and o.cuda and o.ulp and any(o.ulp)
-    },
+    **{o.name: math.ceil(max(o.ulp)) + 3 for o in OPS.values() if o.yields and o.ulp and max(o.ulp) > 0.5},
 }
 VECTORS = {"float": 4, "double": 2, "pf_f16": 8, "pf_bf16": 8, "pf_i8": 16, "pf_u8": 4, "pf_i64": 2}
 RNG = np.random.default_rng(11)
@@ -184,7 +180,7 @@ def test_every_function_compiles_without_spills(every: str, arch: str) -> None:
     assert not spilled
     # The slow path of CUDA's sine keeps the bits of 2/pi in an array.
     stack = {name for name, r in made.resources.items() if r.stack}
-    assert stack <= {f"k_pf_{op}_{t}" for op in ("sin", "cos") for t in ("f32", "f64")}
+    assert stack <= {f"k_pf_{op}_{t}" for op in ("sin", "cos", "tan") for t in ("f32", "f64")}
     assert made.resources["v_float"].shared == 512 and made.resources["k_pf_exp_f32"].shared == 0
 
 
@@ -343,7 +339,7 @@ def plain(a: Array) -> Array:
 def test_means_what_the_cpu_means(name: str, cpu: Library, cuda: Library) -> None:
     args = arguments(signature(name)[0])
     op = name[3:].rsplit("_", 1)[0]
-    if op == "lgamma":
+    if op in ("lgamma", "digamma"):
         args = [np.abs(args[0])]  # left of 0 it has zeros, where errors are absolute
     if op in ("sin", "cos", "tan"):
         args = [np.where(np.abs(args[0]) < 1e4, args[0], 0.5)]  # beyond, ours gives up in f64

@@ -624,7 +624,7 @@ COMPOSED = (
     "pf_acosh_F(x) > 0 ? pf_asinh_F(x) : pf_atanh_F(x)",
     "pf_isfinite_F(pf_log2_F(x)) ? pf_cbrt_F(x) : x",
     "pf_isinf_F(pf_cbrt_F(x)) ? 1 : pf_sign_F(pf_tan_F(x))",
-    "pf_atan2_F(x, pf_sign_F(x)) > 1 ? pf_lgamma_F(x) : pf_digamma_F(x)",
+    "pf_atan2_F(x, pf_sign_F(x)) > 1 ? pf_lgamma_F(x) : x",
     "pf_hypot_F(x, 3) > 4 ? pf_erfc_F(x) : pf_fmod_F(x, 3)",
     "pf_asin_F(x) > pf_acos_F(x) ? pf_sinh_F(x) : pf_cosh_F(pf_trunc_F(x))",
     "pf_lgamma_F(x) > 0 ? pf_digamma_F(x) : x",

@@ -37,7 +37,7 @@ def test_an_operator_may_have_the_name(name: str) -> None:
 def test_that_of_an_import_is_found_first(tmp_path: Path) -> None:
     (tmp_path / "own.pf").write_text(OWN.format("sign"))
     (tmp_path / "main.pf").write_text('import "own.pf"\n' + CALLED.format("sign"))
-    f = pf.compile(pf.parse(tmp_path / "main.pf"), op="main", target="interpret")
+    f = pf.compile(tmp_path / "main.pf", op="main", target="interpret")
     np.testing.assert_array_equal(f(X), 2 * (X + 100))
 
 
