@@ -17,7 +17,15 @@ from polyfuse.frontend_dsl.semantics.signature import signature
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import identifiers
 from polyfuse.frontend_dsl.syntax.formatter import format_program
-from polyfuse.frontend_dsl.syntax.names import CONSTANTS, FUNCTIONS, OLD, REDUCTIONS, Library, representative
+from polyfuse.frontend_dsl.syntax.names import (
+    CONSTANTS,
+    FUNCTIONS,
+    GENERIC_KINDS,
+    OLD,
+    REDUCTIONS,
+    Library,
+    representative,
+)
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.tensor_graph import TensorGraph
@@ -27,6 +35,7 @@ from polyfuse.source import SourceText, Span
 
 KEYWORDS = ("if", "else", "for", "in", "and", "or", "not", "true", "false", "let")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KINDS = (*GENERIC_KINDS, ast.SIZE)
 # Never names, whatever stands around them.
 _RESERVED = frozenset(("if", "else", "for", "and", "or", "not", "true", "false"))
 
@@ -213,7 +222,9 @@ class Document:
             return [Proposal("op", "keyword"), Proposal("import", "keyword")]
         typed = re.sub(r"[A-Za-z_0-9]*$", "", code).rstrip()
         if typed.endswith(":"):
-            return [Proposal(n, "type") for n in (*BY_NAME, *re.findall(r"(\w+)\s*:\s*(?:float|int)", code))]
+            inside = re.match(r"\s*op\s+\w+\s*\[[^\]]*$", code) is not None
+            generics = re.findall(rf"(\w+)\s*:\s*(?:{'|'.join(GENERIC_KINDS)})\b", code)
+            return [Proposal(n, "type") for n in (_KINDS if inside else (*BY_NAME, *generics))]
         names = [Proposal(n, "name") for n in _names_around(self.text, begin)]
         if "{" not in code:
             return [*names, *(Proposal(n, "keyword") for n in ("inout", "where"))]
@@ -234,7 +245,7 @@ def _names_around(text: str, begin: int) -> list[str]:
     """The names written in the operator that begins at a place."""
     end = re.compile(r"^\s*op\b", re.M).search(text, begin + 4)
     code = re.sub(r"#[^\n]*", "", text[begin : end.start() if end else len(text)])
-    known = {*FUNCTIONS, *REDUCTIONS, *BY_NAME, *KEYWORDS, "op", "inout", "where", "float", "int", "any"}
+    known = {*FUNCTIONS, *REDUCTIONS, *BY_NAME, *KEYWORDS, *_KINDS, "op", "inout", "where"}
     return [n for n in dict.fromkeys(_IDENTIFIER.findall(code)) if n not in known]
 
 
