@@ -6,7 +6,9 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from polyfuse.diagnostics import ArgumentError
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.names import did_you_mean
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 
 
@@ -33,3 +35,11 @@ def standard_programs() -> tuple[ast.Program, ...]:
 def load_text_of(name: str) -> ast.Program:
     """One file of the standard library; its imports are the library's other files."""
     return parse_text(read(name), f"stdlib/{name}")
+
+
+def standard_operator(name: str) -> ast.OpDef:
+    """An operator of the library. Raises ArgumentError PF411 if there is none of that name."""
+    ops = {op.name: op for p in standard_programs() for op in p.ops}
+    if name not in ops:
+        raise ArgumentError(f"there is no operator '{name}'", code="PF411", hint=did_you_mean(name, ops))
+    return ops[name]

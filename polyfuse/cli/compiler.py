@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from polyfuse.frontend_dsl.syntax.imports import load_file, load_text
     from polyfuse.frontend_dsl.syntax.parse import parse_text
     from polyfuse.ir.dtypes import BY_NAME as DTYPES
-    from polyfuse.library import standard_programs
+    from polyfuse.library import standard_operator, standard_programs
     from polyfuse.options import Options
 
 _FROM = {
@@ -51,7 +51,7 @@ _FROM = {
     "polyfuse.frontend_dsl.syntax.imports": "load_file load_text",
     "polyfuse.frontend_dsl.syntax.parse": "parse_text",
     "polyfuse.ir.dtypes": "BY_NAME",
-    "polyfuse.library": "standard_programs",
+    "polyfuse.library": "standard_operator standard_programs",
     "polyfuse.options": "Options",
 }
 _WHERE = {name: (module, name) for module, names in _FROM.items() for name in names.split()}
@@ -87,6 +87,7 @@ __all__ = [
     "parse_text",
     "passes_by_list",
     "signature",
+    "standard_operator",
     "standard_programs",
     "stdlib",
 ]

@@ -158,12 +158,10 @@ def stdlib(
 
       polyfuse stdlib layer_norm
     """
-    from polyfuse.cli.compiler import signature, standard_programs
+    from polyfuse.cli.compiler import signature, standard_operator, standard_programs
 
     if name is not None:
-        from polyfuse.cli.compiler import stdlib as library
-
-        screen.show(_source_of(library().op(name).op))
+        screen.show(_source_of(standard_operator(name)))
         return
     for program in standard_programs():
         screen.out().print(Path(program.source.name).stem.replace("_", " "), style="bold")

@@ -92,7 +92,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "highlight": LOW | {"frontend_dsl"},
     "lsp": LOW | {"__init__", "ir", "frontend_dsl", "checking", "fixes", "library"},
     "lints": LOW | {"ir", "frontend_dsl", "poly"},
-    "library": {"frontend_dsl"},
+    "library": LOW | {"frontend_dsl"},
     "__init__": EVERYTHING,  # the index of what users import; loaded when used
     "__main__": {"cli"},
 }

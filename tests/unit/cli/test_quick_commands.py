@@ -17,6 +17,9 @@ COMMANDS = {
     ("check", "one.pf"): ("1 operator: no errors", 100),
     ("check", "calling.pf"): ("1 operator: no errors", 100),
     ("fmt", "--check", "one.pf"): ("", 50),
+    ("stdlib", "softmax"): ("#", 50),
+    ("stdlib",): ("activation\n", 50),
+    ("explain", "PF402"): ("PF402", 28),
 }
 SLOW = ("numpy", "ml_dtypes", "scipy", "torch", "psutil")
 COMPILER = ("api", "codegen", "cost", "driver", "layers", "runtime", "tuning")
