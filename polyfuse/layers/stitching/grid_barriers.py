@@ -26,7 +26,7 @@ from polyfuse.decisions import Decision
 from polyfuse.ir import kernel
 from polyfuse.ir import kernel as shared_memory
 from polyfuse.ir.index_expr import evaluate, product, sizes
-from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, in_steps, words
+from polyfuse.ir.kernel import Buffer, Kernel, KernelGraph, Scope, in_steps, nbytes, words
 from polyfuse.ir.rename import kernel_form
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.target import GpuTarget
@@ -214,12 +214,21 @@ def join_kernels(
 
 
 @dataclass(frozen=True, slots=True)
+class _Need:
+    """Registers of a thread, where arrays may take turns too, and blocks that there is work for."""
+
+    registers: int
+    in_turn: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Planner:
     gpu: GpuTarget
     always: bool
     graph: TensorGraph
     works: dict[int, tuple[Kernel, Work]] = field(default_factory=dict)
-    needs: dict[int, tuple[Kernel, int, int]] = field(default_factory=dict)
+    needs: dict[int, tuple[Kernel, _Need]] = field(default_factory=dict)
 
     def judge(self, groups: Sequence[Group], k: Kernel) -> tuple[bool, str]:
         """Are the groups and a kernel after them joined, and why?"""
@@ -276,23 +285,25 @@ class _Planner:
     def per_sm(self, parts: Group) -> int:
         """Blocks that a multiprocessor surely holds; 0 if none."""
         shared = shared_bytes(parts) + SCRATCH
-        kept = max(self.need(one)[0] for p in parts for one in (p.packed or (p,)))
+        needs = [self.need(one) for p in parts for one in (p.packed or (p,))]
         threads = _threads(parts)
-        found = self._fitting(threads, max(REGISTERS, kept), shared)
-        # A block that has no more for a thread anyway is held once.
-        found = found or min(1, self._fitting(threads, REGISTERS, shared))
+        found = self._fitting(threads, max(REGISTERS, *(n.registers for n in needs)), shared)
+        # A block that has no more for a thread anyway is held once, if any one of its arrays fits: they may
+        # take turns.
+        least = max(n.in_turn for n in needs)
+        found = found or min(1, self._fitting(threads, max(REGISTERS, least), shared))
         # Blocks that no part has work for would take registers from the others.
-        blocks = max(sum(self.need(one)[1] for one in p.packed or (p,)) for p in parts)
+        blocks = max(sum(self.need(one).blocks for one in p.packed or (p,)) for p in parts)
         found = min(found, max(1, ceil(blocks, self.gpu.sms)))
         return min(found, SHARED_OF_ALL // shared) if any(p.packed for p in parts) else found
 
-    def need(self, p: Kernel) -> tuple[int, int]:
-        """(registers of a thread, blocks that there is work for) of a kernel that is no pack."""
+    def need(self, p: Kernel) -> _Need:
+        """Of a kernel that is no pack."""
         known = self.needs.get(id(p))
         if known is None:
             blocks = int(max((n.block_count for n in nests(p)), default=1))
-            known = self.needs[id(p)] = p, registers(p), blocks
-        return known[1], known[2]
+            known = self.needs[id(p)] = p, _Need(registers(p), registers(p, in_turn=True), blocks)
+        return known[1]
 
     def _fitting(self, threads: int, registers: int, shared: int) -> int:
         gpu = self.gpu
@@ -415,18 +426,19 @@ def _in_turn(kernel: Kernel, gpu: GpuTarget, decisions: list[Decision]) -> Kerne
     return replace(kernel, resident=resident, per_sm=per_sm)
 
 
-def registers(kernel: Kernel) -> int:
-    """That a thread is assumed to need: what it keeps from nest to nest, and a fixed number for all else."""
-    kept = sum(
-        words(b.dtype.bytes, evaluate(b.elements, {}))
-        for b in kernel.buffers
-        if b.scope in (Scope.REGISTER, Scope.LOCAL)
-    )
-    kept += sum(
-        evaluate(b.elements, {}) // 4 for b in kernel.buffers if b.scope is Scope.LOCAL and b.dtype.bytes == 2
-    )  # some elements are widened before they are needed
-    if any(b.scope is Scope.LOCAL and b.dtype.bytes == 2 for b in kernel.buffers):
-        # A vector of 16-bit elements is there twice while it is widened.
+def registers(kernel: Kernel, in_turn: bool = False) -> int:
+    """That a thread is assumed to need: what it keeps from nest to nest, and a fixed number for all else.
+
+    `in_turn`: of arrays only the largest counts.
+    """
+    arrays = [b for b in kernel.buffers if b.scope is Scope.LOCAL]
+    if in_turn and arrays:
+        arrays = [max(arrays, key=nbytes)]
+    numbers = [b for b in kernel.buffers if b.scope is Scope.REGISTER]
+    kept = sum(words(b.dtype.bytes, evaluate(b.elements, {})) for b in (*arrays, *numbers))
+    # Some elements of 16 bits are widened before they are needed.
+    kept += sum(evaluate(b.elements, {}) // 4 for b in arrays if b.dtype.bytes == 2)
+    if any(b.dtype.bytes == 2 for b in arrays):  # a vector of them is there twice while it is widened
         kept = max(kept, words(2, kernel.vector) + words(4, kernel.vector))
     kept += kept // 4 if kept > MANY_KEPT else 0
     # Numbers of data, as of a row that is looked up, are few beside what is computed.
