@@ -19,6 +19,8 @@ from benchmarks.report import geometric_mean  # noqa: E402
 from benchmarks.speed_chart import LIGHT, RUN, chart  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
+# What is slower by more counts as behind.
+BEHIND = 0.97
 
 
 def test_python_blocks_run(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_python_blocks_run(tmp_path: Path) -> None:
 
 
 def test_its_figures_come_from_committed_results() -> None:
-    """The speed on a CPU and on a GPU, and the two cases that are furthest behind there."""
+    """The speed on a CPU and on a GPU, and the case that is furthest behind there."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = [row_of(w) for w in json.loads(RUN.read_text())["workloads"]]
     kept = [r.best / r.call["median"] for r in rows if r.case not in PRODUCTS]
@@ -49,8 +51,9 @@ def test_its_figures_come_from_committed_results() -> None:
     ratios = gpu_table.ratios(cases)
     assert f"{geometric_mean([*ratios.values()]):.2f}x the speed of the best peer" in text
     assert f"over {len(ratios)} cases" in text
-    for name, what in (("rope", "rotary embeddings"), ("ln_bwd", "LayerNorm backward")):
-        assert f"{what} {min(r for n, r in ratios.items() if n.startswith(name)):.2f}x" in text
+    behind = sum(r < BEHIND for r in ratios.values())
+    assert (behind, min(ratios, key=lambda n: ratios[n]).partition(" ")[0]) == (7, "dropout_residual")
+    assert f"seven of {len(ratios)} cases, dropout {min(ratios.values()):.2f}x" in text
 
 
 def test_its_pictures_are_up_to_date() -> None:
