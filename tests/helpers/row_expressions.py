@@ -228,12 +228,12 @@ class RowExpressions:
 
     def function(self, loops: str, depth: int) -> str:
         a = self.expr(loops, depth - 1)
-        return self.rng.choice(
+        made = self.rng.choice(
             [f"exp(min({a}, 3.0))", f"exp(-abs({a}))", f"tanh({a})", f"sigmoid({a})", f"erf({a})",
              f"abs({a})", f"sqrt(abs({a}))", f"rsqrt(abs({a}) + 1e-2)", f"log(abs({a}) + 1.0)",
-             f"sin(tanh({a}))", f"({a}) ** 2", f"-({a})", f"(0.0 if isnan({a}) else {a})",
-             self.newer(a), self.newer(a), self.newer(a)]
+             f"sin(tanh({a}))", f"({a}) ** 2", f"-({a})", f"(0.0 if isnan({a}) else {a})", "", ""]
         )  # fmt: skip
+        return made or self.newer(a)
 
     def newer(self, a: str) -> str:
         """Functions of a number of any size, of one between -1 and 1, and of a positive one."""
@@ -249,9 +249,8 @@ class RowExpressions:
         """Rounded in the middle: to a 16-bit type, or an input to a whole number."""
         if self.rng.random() < 0.25:
             x = self.read(self.input(self.rng.choice(LEAVES[loops])))
-            if self.rng.random() < 0.2:
-                return f"fmod({x}, {self.rng.choice(['1.5', '2.0', '-0.75'])})"
-            return f"{self.rng.choice(['floor', 'round', 'ceil', 'trunc', 'sign'])}({x})"
+            rounding = [f"{f}({x})" for f in ("floor", "round", "ceil", "trunc", "sign")]
+            return self.rng.choice([*rounding, f"fmod({x}, 1.5)"])
         return f"f32({self.rng.choice(['f16', 'bf16'])}({self.expr(loops, depth - 1)}))"
 
     def choice(self, loops: str, depth: int) -> str:
