@@ -224,7 +224,7 @@ def _monotone(
         if is_exact(x.e):
             return rounded(v, 0.0, t, nonneg=nonneg)
         e, unsafe = _at_the_ends(f, x, v, even)
-        return rounded(v, e, t, (x.e, unsafe), nonneg=nonneg)
+        return rounded(v, e + unsafe, t, (x.e, unsafe), nonneg=nonneg)
 
     return op
 
@@ -248,7 +248,8 @@ def _tan(x: Val, t: DType) -> Val:
         return rounded(v, 0.0, t, magnitude=size)
     e, unsafe = _at_the_ends(np.tan, x, v)
     turn = np.rint((x.v - x.e) / np.pi) != np.rint((x.v + x.e) / np.pi)  # a pole is within
-    return rounded(v, e, t, (x.e, unsafe, np.where(turn, np.inf, 0.0)), magnitude=size)
+    unsafe = unsafe + np.where(turn, np.inf, 0.0)
+    return rounded(v, e + unsafe, t, (x.e, unsafe), magnitude=size)
 
 
 def _poles(x: Val) -> Array:
@@ -266,8 +267,8 @@ def _lgamma(x: Val, t: DType) -> Val:
     if is_exact(x.e):
         return rounded(v, 0.0, t, magnitude=size)
     e, unsafe = _at_the_ends(special.lgamma, x, v)
-    e = np.maximum(e, np.abs(special.digamma(x.v)) * x.e)
-    return rounded(v, e, t, (x.e, unsafe, _poles(x)), magnitude=size)
+    e, unsafe = np.maximum(e, np.abs(special.digamma(x.v)) * x.e), unsafe + _poles(x)
+    return rounded(v, e + unsafe, t, (x.e, unsafe), magnitude=size)
 
 
 def _digamma(x: Val, t: DType) -> Val:
@@ -278,7 +279,8 @@ def _digamma(x: Val, t: DType) -> Val:
     if is_exact(x.e):
         return rounded(v, 0.0, t, magnitude=size)
     e, unsafe = _at_the_ends(special.digamma, x, v)
-    return rounded(v, e, t, (x.e, unsafe, _poles(x)), magnitude=size)
+    unsafe = unsafe + _poles(x)
+    return rounded(v, e + unsafe, t, (x.e, unsafe), magnitude=size)
 
 
 def _finite_or(size: Array, v: Array) -> Array:
@@ -299,7 +301,7 @@ def _atan2(y: Val, x: Val, t: DType) -> Val:
     cut = (ey > 0) & (np.abs(y.v) <= ey) & (x.v - x.e < 0)
     unsafe = ((near > 0) & ~(near < far)) | cut
     e = np.arcsin(np.minimum(np.where(near > 0, near / np.where(far > 0, far, 1.0), 0.0), 1.0))
-    return rounded(v, e, t, (x.e, y.e, np.where(unsafe, np.inf, 0.0)))
+    return rounded(v, np.where(unsafe, np.inf, e), t, (x.e, y.e, np.where(unsafe, np.inf, 0.0)))
 
 
 def _hypot(x: Val, y: Val, t: DType) -> Val:
@@ -313,7 +315,7 @@ def _fmod(x: Val, y: Val, t: DType) -> Val:
         return rounded(v, 0.0, t, exact_if_held=True, nonneg=x.nonneg)
     q = _div(x, y, t)
     unsure = (np.trunc(q.v - q.e) != np.trunc(q.v + q.e)) & np.isfinite(v) & (np.asarray(join(x.e, y.e)) > 0)
-    e = join(x.e, 0.0 if is_exact(y.e) else np.abs(np.trunc(q.v)) * y.e)
+    e = join(x.e, 0.0 if is_exact(y.e) else np.abs(np.trunc(q.v)) * y.e, _undecided_where(unsure))
     size = np.maximum(np.abs(v), np.where(np.isfinite(v), np.abs(x.v), 0.0))
     return rounded(v, e, t, (x.e, y.e, _undecided_where(unsure)), magnitude=size, nonneg=x.nonneg)
 
