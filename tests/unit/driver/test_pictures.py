@@ -214,7 +214,7 @@ def test_elements_on_threads(golden: Callable[[str, str], None]) -> None:
     (kernel,) = kernels.kernels
     assert (kernel.threads, kernel.vector) == ((32, 4), 4)
     places = thread_places(kernel, "y", 9, 256)
-    assert places[0] == ((1,), 1, 0, 0, 0)  # the second block, its second row
-    assert places[6] == ((1,), 1, 0, 1, 2) and places[128] == ((1,), 1, 1, 0, 0)
+    assert places[0] == ((2,), 1, 0, 0, 0)  # the third block, its second row
+    assert places[6] == ((2,), 1, 0, 1, 2) and places[128] == ((2,), 1, 1, 0, 0)
     assert len(set(places)) == 256
     golden("pictures/threads.svg", thread_svg(kernel, "y"))
