@@ -29,7 +29,7 @@ MOST = {
     "encoder_backward": (6, 4, 1),
     "lstm": (1, 2, 2),
     "dien_attention": (1, 1, 1),
-    "dien": (2, 4, 2),
+    "dien": (2, 4, 4),
     "yolo_loss": (1, 3, 1),
     "adamw_50": (1, 1, 1),
     "adamw_200": (1, 1, 1),
