@@ -16,6 +16,7 @@ from page import publish
 
 from polyfuse.frontend_dsl.semantics.signature import Signature, signature
 from polyfuse.frontend_dsl.syntax import ast
+from polyfuse.frontend_dsl.syntax.formatter import function_text
 from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.library import read, source_files
 
@@ -48,6 +49,7 @@ def build() -> str:
     for name in source_files():
         program = parse_text(read(name), name)
         rows = "".join(_row(program, op) for op in program.ops)
+        rows += "".join(_function_row(program, f) for f in program.functions)
         parts.append(f"\n## {name.removesuffix('.pf')}\n\n{_heading(program)}\n\n{_TABLE}{rows}")
     return "".join(parts)
 
@@ -69,7 +71,12 @@ def _row(program: ast.Program, op: ast.OpDef) -> str:
     return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |\n"
 
 
-def comment_of(program: ast.Program, op: ast.OpDef) -> tuple[str, str]:
+def _function_row(program: ast.Program, function: ast.FnDef) -> str:
+    what, source = comment_of(program, function)
+    return f"| `{function_text(function)}` | | {what} | {source} |\n"
+
+
+def comment_of(program: ast.Program, op: ast.OpDef | ast.FnDef) -> tuple[str, str]:
     """What the comment in front of an operator says, and its source."""
     lines = program.source.text.splitlines()
     first = last = op.span.line - 1

@@ -16,9 +16,25 @@ No text is made on the way: `tree()` is the syntax tree, `program()` what `parse
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from polyfuse.api import Program, checked, standard_programs
 from polyfuse.frontend_dsl.builder.ops import OpBuilder, Tensor
-from polyfuse.frontend_dsl.builder.values import Expression, Index, Value, fn, literal, refuse, total, when
+from polyfuse.frontend_dsl.builder.values import (
+    Expression,
+    Function,
+    Index,
+    Operand,
+    Value,
+    checked_name,
+    fn,
+    here,
+    literal,
+    node_of,
+    refuse,
+    total,
+    when,
+)
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.formatter import format_program
 from polyfuse.frontend_dsl.syntax.names import did_you_mean
@@ -44,6 +60,7 @@ class ProgramBuilder:
     def __init__(self, name: str = "<builder>") -> None:
         self.name = name
         self._ops: list[ast.OpDef | OpBuilder] = []
+        self._functions: list[ast.FnDef] = []
 
     def op(self, name: str) -> OpBuilder:
         """Begins an operator; it is complete when the program is taken. Errors: PF108, PF113."""
@@ -51,8 +68,20 @@ class ProgramBuilder:
         self._add(made)
         return made
 
+    def function(self, name: str, params: str, body: Callable[..., Operand]) -> Function:
+        """A function of parameters whose names are separated by blanks: ``b.function("lerp", "a b t",
+        lambda a, b, t: a + t * (b - a))``. It is called as those of `fn` are."""
+        names = tuple(checked_name(p, "a parameter") for p in params.split())
+        place = here()
+        value = node_of(body(*(Value(ast.Name(p, place)) for p in names)))
+        if any(f.name == name for f in self._functions):
+            refuse(f"function '{name}' is defined twice", "rename one of them", "PF108")
+        made = ast.FnDef(checked_name(name, "a function"), names, value, (place,) * len(names), place, place)
+        self._functions.append(made)
+        return Function(name)
+
     def include(self, program: Program) -> None:
-        """Makes the operators of a program, and of the files that it imports, part of this one.
+        """Makes the operators and functions of a program, and of the files that it imports, part of this one.
 
         Those of the standard library are there anyway.
         """
@@ -60,6 +89,7 @@ class ProgramBuilder:
             if not part.source.name.startswith("stdlib/"):
                 for op in part.ops:
                     self._add(op)
+                self._functions += part.functions
 
     def _add(self, op: ast.OpDef | OpBuilder) -> None:
         if any(o.name == op.name for o in self._ops):
@@ -80,7 +110,7 @@ class ProgramBuilder:
     def tree(self) -> ast.Program:
         """The syntax tree, unchecked. Its places are those of the Python source."""
         ops = tuple(op.build() if isinstance(op, OpBuilder) else op for op in self._ops)
-        return ast.Program(SourceText(self.name, ""), (), ops)
+        return ast.Program(SourceText(self.name, ""), (), ops, (), tuple(self._functions))
 
     def program(self) -> Program:
         """The checked program. Raises DslError with everything that is wrong, at lines of Python."""

@@ -43,19 +43,14 @@ class Checked:
 
 
 def library_for(main: ast.Program, imported: tuple[ast.Program, ...] = ()) -> tuple[ast.Program, ...]:
-    """The standard library, for programs that call an operator they do not define themselves."""
+    """The standard library, for programs that call an operator or a function that they do not define."""
     if main.source.name.startswith("stdlib/"):
         return ()
-    own = {op.name for p in (main, *imported) for op in p.ops}
-    calls = {
-        e.callee
-        for p in (main, *imported)
-        for op in p.ops
-        for stmt in op.body
-        for part in statement_exprs(stmt)
-        for e in walk(part)
-        if isinstance(e, ast.Call)
-    }
+    files = (main, *imported)
+    own = {op.name for p in files for op in p.ops} | {f.name for p in files for f in p.functions}
+    parts = [part for p in files for op in p.ops for stmt in op.body for part in statement_exprs(stmt)]
+    parts += [f.body for p in files for f in p.functions]
+    calls = {e.callee for part in parts for e in walk(part) if isinstance(e, ast.Call)}
     return standard_programs() if any(c not in own and not is_builtin(c) for c in calls) else ()
 
 

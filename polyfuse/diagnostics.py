@@ -10,10 +10,10 @@ Semantic errors of a file are collected in a `Diagnostics` and raised together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from polyfuse.source import Span
+from polyfuse.source import CalledSpan, Span
 
 
 class Severity(Enum):
@@ -170,6 +170,15 @@ class InternalError(PolyfuseError):
     default_code = "PF900"
 
 
+def _with_calls(finding: Diagnostic) -> Diagnostic:
+    """With the calls of functions that lead to its place."""
+    related, place = finding.related, finding.span
+    while isinstance(place, CalledSpan):
+        place = place.call
+        related = (*related, (place, "called here"))
+    return finding if related is finding.related else replace(finding, related=related)
+
+
 @dataclass(slots=True)
 class Diagnostics:
     """Collects findings; `raise_if_errors` raises them all at once."""
@@ -212,7 +221,7 @@ class Diagnostics:
         """Add a finding, unless there is one of the same key."""
         if key not in self._keys:
             self._keys.add(key)
-            self.found.append(finding)
+            self.found.append(_with_calls(finding))
 
     @property
     def errors(self) -> list[Diagnostic]:

@@ -58,7 +58,9 @@ class Span:
         return f"{self.source.name}:{self.line}:{self.column}"
 
     def to(self, other: Span) -> Span:
-        """The smallest span that covers both."""
+        """The smallest span that covers both; this one where the other is in another text."""
+        if other.source is not self.source:
+            return self
         return Span(self.source, min(self.start, other.start), max(self.end, other.end))
 
     def caret_lines(self, limit: int = 110) -> str:
@@ -70,6 +72,19 @@ class Span:
         width = max(1, min(self.end - self.start, len(shown) - (column - 1 - cut)))
         prefix = f"{line_no:5d} | "
         return f"{prefix}{shown}\n{' ' * (len(prefix) - 2)}| {' ' * (column - 1 - cut)}{'^' * width}"
+
+
+@dataclass(frozen=True, slots=True)
+class CalledSpan(Span):
+    """A place in a function, and that of the call which brought it here."""
+
+    call: Span
+
+
+def called(span: Span, call: Span) -> CalledSpan:
+    """A place in the body of a function that is called there; calls on the way stay."""
+    by = called(span.call, call) if isinstance(span, CalledSpan) else call
+    return CalledSpan(span.source, span.start, span.end, by)
 
 
 def _printable(text: str) -> str:

@@ -17,15 +17,16 @@ PROGRAMS = [
     # names
     *(V.format(f"y[t, h] = {e}") for e in (
         "xx[t, h]", "exq(x[t, h])", "sqtr(x[t, h])", "sigmiod(x[t, h])", "x[t, h] * ss", "x[t, h] + vv[t]",
-        "log10(x[t, h])", "logit(x[t, h]) * s", "clamp(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
-        "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sgn(x[t, h]) * u[t, h]", "square(x[t, h] + s)",
+        "log10(x[t, h])", "log_softmax(x[t, h]) * s", "clip(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
+        "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sgn(x[t, h]) * u[t, h]", "sqr(x[t, h] + s)",
         "cot(x[t, h])", "gammaln(x[t, h])", "arctan2(x[t, h], u[t, h])", "reciprocal(x[t, h] + 2.0)",
-        "float(k[t])", "f32(int(x[t, h]))", "logaddexp(x[t, h], u[t, h])",
+        "float(k[t])", "f32(int(x[t, h]))", "softmax(x[t, h]) * silu(u[t, h])",
     )),
     # operators inside expressions, tensors without indices
     *(V.format(f"y[t, h] = {e}") for e in (
-        "silu(x[t, h]) * u[t, h]", "gelu(x[t, h])", "silu(x[t, h] + u[t, h]) * s", "silu(x) * u[t, h]",
-        "relu(x[t, h]) + silu(u[t, h])", "silu(x[t, h] * v[t])", "x * u[t, h]", "x[t, h] * v", "softmax(x)",
+        "softmax(x[t, h]) * u[t, h]", "log_softmax(x[t, h])", "softmax(x[t, h] + u[t, h]) * s",
+        "softmax(x) * u[t, h]", "softmax(x[t, h]) + log_softmax(u[t, h])", "softmax(x[t, h] * v[t])",
+        "silu(x) * u[t, h]", "x * u[t, h]", "x[t, h] * v", "softmax(x)",
         "softmax(x[t, h]) * 2.0",
     )),
     V.format("a = silu(x[t, h])\n  y[t, h] = a * u[t, h]"),

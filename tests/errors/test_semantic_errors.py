@@ -216,6 +216,16 @@ PROGRAMS = [
     ),
     ("op f[f32: float](x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", "PF210", 1, 6, "is a dtype"),
     ("op f(x: float[N]) -> (y: f32[N]) { y[i] = 1.0 }", "PF218", 1, 9, "unknown dtype 'float'"),
+    # functions
+    ("fn g(x) = sum[i](x)\nop f(x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", "PF244", 1, 11, "without sum"),
+    (
+        "fn g(x) = x * x\nop f(x: f32[N]) -> (y: f32[N]) { y[i] = "
+        "g(g(g(g(g(g(g(g(g(g(g(g(g(x[i]))))))))))))) }",
+        "PF246",
+        2,
+        43,
+        "more than 10,000 nodes",
+    ),
     # size parameters
     ("op f[K: sizes](x: f32[N]) -> (y: f32[N]) { y[i] = x[i] }", "PF218", 1, 6, "did you mean 'size'?"),
     ("op f[N: size](N: f32) -> (y: f32) { y = N }", "PF210", 1, 15, "as size and as parameter"),

@@ -14,6 +14,7 @@ from polyfuse.frontend_dsl.semantics.calls import inline
 from polyfuse.frontend_dsl.semantics.check_signature import check_signature
 from polyfuse.frontend_dsl.semantics.declare import declare_params, declare_results
 from polyfuse.frontend_dsl.semantics.elaborate import elaborate
+from polyfuse.frontend_dsl.semantics.functions import expanded
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.monomorphise import monomorphise, rank_variables
@@ -84,7 +85,7 @@ def build(
     if not check_signature(op, diags):
         return None, []
     before = diags.errors_seen
-    mono = monomorphise(op, dtypes, ranks, diags)
+    mono = expanded(monomorphise(op, dtypes, ranks, diags), home, library, diags)
     scope = top_scope(mono, op, home)
     ctx = Context(library, diags, Namer(identifiers(mono)))
     ctx.size_names = dict.fromkeys(scope.sizes, op.name_span)

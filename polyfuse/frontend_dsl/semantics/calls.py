@@ -15,6 +15,7 @@ from functools import partial
 from polyfuse.frontend_dsl.semantics.declare import declare_inout, default_value, dtype_of, shape_of
 from polyfuse.frontend_dsl.semantics.elaborate import elaborate, fail
 from polyfuse.frontend_dsl.semantics.expr_build import BuildError, ExprBuilder, is_index_number
+from polyfuse.frontend_dsl.semantics.functions import expanded
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.index_build import constraints_of, size_expr
 from polyfuse.frontend_dsl.semantics.inout_reads import read_at_entry
@@ -295,7 +296,7 @@ class _Call:
         if any(a.info is not None and a.info.failed for a in arguments):
             raise CallError
         dtypes = self._generics(op, arguments)
-        mono = self._instance(op, dtypes, self._ranks(op, arguments))
+        mono = self._instance(op, home, dtypes, self._ranks(op, arguments))
         prefix = self._prefix(op.name)
         inner = Scope(mono, home, {}, chain=(*self.scope.chain, op), prefix=prefix)
         self._check_dtypes(op, mono, arguments)
@@ -317,11 +318,14 @@ class _Call:
         for source, target in rounded:
             emit_copy(self.ctx, source, target, self.group.span)
 
-    def _instance(self, op: ast.OpDef, dtypes: dict[str, DType], ranks: dict[str, int]) -> ast.OpDef:
+    def _instance(
+        self, op: ast.OpDef, home: ast.Program, dtypes: dict[str, DType], ranks: dict[str, int]
+    ) -> ast.OpDef:
         """The operator without generics; the same for every call with the same ones."""
         key = (id(op), *dtypes.items(), *ranks.items())
         if key not in self.ctx.instances:
-            self.ctx.instances[key] = monomorphise(op, dtypes, ranks, self.ctx.diags)
+            mono = monomorphise(op, dtypes, ranks, self.ctx.diags)
+            self.ctx.instances[key] = expanded(mono, home, self.ctx.library, self.ctx.diags)
         return self.ctx.instances[key]
 
     def _prefix(self, name: str) -> str:

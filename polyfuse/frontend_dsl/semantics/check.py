@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from polyfuse.diagnostics import Diagnostics
 from polyfuse.frontend_dsl.semantics.build_graph import build
+from polyfuse.frontend_dsl.semantics.functions import check_functions
 from polyfuse.frontend_dsl.semantics.groups import Group
 from polyfuse.frontend_dsl.semantics.inout_reads import warn_entry_reads
 from polyfuse.frontend_dsl.semantics.monomorphise import rank_variables
@@ -26,6 +27,7 @@ def check_program(program: ast.Program, others: Sequence[ast.Program] = ()) -> D
     """
     diags = Reports()
     library = Library((program, *others))
+    check_functions(program, library, diags)
     for op in program.ops:
         dtypes = {x.name: BY_NAME[representative(x.kind)] for x in op.dtype_generics}
         ranks = dict.fromkeys(rank_variables(op), CHECKED_RANK)

@@ -38,7 +38,7 @@ from polyfuse.frontend_dsl.syntax.names import (
 from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32
 from polyfuse.ir.index_expr import IndexExpr, IVar
 from polyfuse.ir.ops import OPS
-from polyfuse.source import Span
+from polyfuse.source import CalledSpan, Span
 
 _UNSUITABLE = "PF216"
 
@@ -212,7 +212,9 @@ class Typer:
     def _compare(self, e: ast.Compare) -> Ty:
         found = [self.infer(o) for o in e.operands]
         for k, op in enumerate(e.ops):
-            pair = ast.Compare(e.operands[k : k + 2], (op,), e.operands[k].span.to(e.operands[k + 1].span))
+            whole = len(e.ops) == 1 or isinstance(e.span, CalledSpan)
+            span = e.span if whole else e.operands[k].span.to(e.operands[k + 1].span)
+            pair = ast.Compare(e.operands[k : k + 2], (op,), span)
             t = self._meet(found[k], found[k + 1], pair, f"the operands of '{op}'")
             if t.is_bool and op not in ("==", "!="):
                 self._error(_UNSUITABLE, f"'{op}' is not defined for bool", pair.span)

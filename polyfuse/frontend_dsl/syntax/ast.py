@@ -245,6 +245,18 @@ class OpDef:
 
 
 @dataclass(frozen=True, slots=True)
+class FnDef:
+    """`fn clamp(x, lo, hi) = min(max(x, lo), hi)`: a scalar expression with a name."""
+
+    name: str
+    params: tuple[str, ...]
+    body: Expr
+    param_spans: tuple[Span, ...] = field(default=(), compare=False)
+    name_span: Span = field(default=NO_SPAN, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Import:
     path: str
     span: Span = field(default=NO_SPAN, compare=False)
@@ -263,10 +275,11 @@ class Comment:
 class Program:
     """One file. `comments` are in order of place, for the formatter.
 
-    Equal programs have equal imports and operators, whatever their layout.
+    Equal programs have equal imports, operators and functions, whatever their layout.
     """
 
     source: SourceText = field(compare=False)
     imports: tuple[Import, ...]
     ops: tuple[OpDef, ...]
     comments: tuple[Comment, ...] = field(compare=False, default=())
+    functions: tuple[FnDef, ...] = ()

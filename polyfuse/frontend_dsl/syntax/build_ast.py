@@ -297,5 +297,13 @@ class Builder(_Expressions):
             op.span.to(close.span),
         )
 
-    def program(self, children: Children) -> list[ast.Import | ast.OpDef]:
-        return [c for c in children if isinstance(c, ast.Import | ast.OpDef)]
+    def fn(self, children: Children) -> ast.FnDef:
+        fn, name, *params, body = children
+        params = [p for p in params if p is not None]
+        spans = tuple(p.span for p in params)
+        return ast.FnDef(
+            str(name), tuple(map(str, params)), body.node, spans, name.span, fn.span.to(body.outer)
+        )
+
+    def program(self, children: Children) -> list[ast.Import | ast.OpDef | ast.FnDef]:
+        return [c for c in children if isinstance(c, ast.Import | ast.OpDef | ast.FnDef)]

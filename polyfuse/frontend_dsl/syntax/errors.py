@@ -23,6 +23,7 @@ _ASSIGNMENTS = frozenset(("ASSIGN", "SCATTER"))
 # Tokens in the order in which a message names them.
 _WORDS = {
     "OP": "'op'",
+    "FN": "'fn'",
     "IMPORT": "'import'",
     "STRING": 'a file name in double quotes, as in "norms.pf"',
     "COLON": "':'",
@@ -50,6 +51,7 @@ _WORDS = {
 # What a NAME would be, by the token before it.
 _NAME_AFTER = {
     "OP": "the operator's name",
+    "FN": "the function's name",
     "COLON": "a dtype such as f32",
     "FOR": "an index variable",
     "LET": "the name of a tensor",

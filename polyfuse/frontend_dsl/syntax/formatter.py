@@ -123,23 +123,42 @@ def format_program(program: ast.Program) -> str:
     """The canonical text of a program; it ends in a newline unless it is empty."""
     comments = Comments(program)
     lines: list[str] = []
-    items: tuple[ast.Import | ast.OpDef, ...] = (*program.imports, *program.ops)
+    items: tuple[ast.Import | ast.OpDef | ast.FnDef, ...] = (*program.imports, *_items(program))
+    before: object = None
     for item in items:
-        is_op = isinstance(item, ast.OpDef)
+        is_op = isinstance(item, ast.OpDef) or isinstance(before, ast.OpDef)
         leading = comments.leading(item.span)
         blank = comments.blank_before(leading[0].span if leading else item.span)
-        if lines and (is_op or blank):
+        if lines and (is_op or blank or (isinstance(item, ast.FnDef) != isinstance(before, ast.FnDef))):
             lines.append("")
         _own_lines(lines, leading, "", comments)
         if leading and comments.blank_before(item.span):
             lines.append("")
-        lines += _op(item, comments) if isinstance(item, ast.OpDef) else _import(item, comments)
+        match item:
+            case ast.OpDef():
+                lines += _op(item, comments)
+            case ast.FnDef():
+                lines += [*(c.text for c in comments.inside(item.span)), *_wrap(function_text(item))]
+            case _:
+                lines += _import(item, comments)
         lines[-1] += comments.trailing(item.span.end)
+        before = item
     rest = comments.rest()
-    if lines and rest and (program.ops or comments.blank_before(rest[0].span)):
+    if lines and rest and (len(items) > len(program.imports) or comments.blank_before(rest[0].span)):
         lines.append("")
     _own_lines(lines, rest, "", comments)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _items(program: ast.Program) -> list[ast.OpDef | ast.FnDef]:
+    """Functions and operators in the order of the text."""
+    made: list[ast.OpDef | ast.FnDef] = [*program.functions, *program.ops]
+    return sorted(made, key=lambda x: x.span.start) if program.source.text else made
+
+
+def function_text(function: ast.FnDef) -> str:
+    """A function on one line."""
+    return f"fn {function.name}({', '.join(function.params)}) = {expr_text(function.body)}"
 
 
 def _import(item: ast.Import, comments: Comments) -> list[str]:

@@ -153,7 +153,7 @@ OPERAND_END = frozenset(("NAME", "INT", "FLOAT", "TRUE", "FALSE", "RPAR", "RSQB"
 _OPERATORS = ("PLUS", "MINUS", "TIMES", "POWER", "COMPARE", "ASSIGN", "SCATTER", "ARROW", "RANGE", "COLON")
 _WORDS = ("AND", "OR", "NOT", "IF", "ELSE", "FOR", "IN")
 CONTINUES = frozenset((*_OPERATORS, *_WORDS, "_COMMA", "END", "LBRACE"))
-SOFT_KEYWORDS = frozenset(("OP", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
+SOFT_KEYWORDS = frozenset(("OP", "FN", "IMPORT", "WHERE", "LET", "INOUT", "IN"))
 
 # Strings with nothing to complain of are scanned together.  The group is not possessive: before Python
 # 3.11.5 a possessive group whose last repetition fails keeps what that repetition read (cpython 106052).
@@ -478,10 +478,9 @@ class Tokenizer:
         """Whether a soft keyword is one here; a name stands where an operand is expected."""
         previous = self._previous.type if self._previous is not None else "END"
         match kind:
-            case "OP" | "IMPORT" | "WHERE":
-                return not self._open and (
-                    previous not in CONTINUES | {"OP", "WHERE"} or (previous == "END" and kind != "WHERE")
-                )
+            case "OP" | "FN" | "IMPORT" | "WHERE":
+                waits = previous in CONTINUES | {"OP", "FN", "WHERE"}
+                return not self._open and (not waits or (previous == "END" and kind != "WHERE"))
             case "LET":
                 at_start = previous in ("END", "LBRACE") and self._open[-1:] == ["{"]
                 return at_start and _NAME_FOLLOWS.match(self._text, end) is not None

@@ -29,7 +29,6 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "arctan": ("x", "atan(x)"),
     "arctan2": ("a b", "atan2(a, b)"),
     "arctanh": ("x", "atanh(x)"),
-    "clamp": ("x a b", "min(max(x, a), b)"),
     "clip": ("x a b", "min(max(x, a), b)"),
     "cot": ("x", "cos(x) / sin(x)"),
     "csc": ("x", "1.0 / sin(x)"),
@@ -48,13 +47,10 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "heaviside": ("a b", "b if a == 0.0 else 1.0 if a > 0.0 else 0.0"),
     "ifelse": ("c a b", "a if c else b"),
     "int": ("x", "i32(x)"),
-    "lerp": ("a b t", "a + (b - a) * t"),
     "log10": ("x", "log(x) / 2.302585092994046"),
-    "logaddexp": ("a b", "max(a, b) + log1p(exp(-abs(a - b)))"),
     "logical_and": ("a b", "a and b"),
     "logical_not": ("x", "not x"),
     "logical_or": ("a b", "a or b"),
-    "logit": ("x", "log(x / (1.0 - x))"),
     "long": ("x", "i64(x)"),
     "maximum": ("a b", "max(a, b)"),
     "minimum": ("a b", "min(a, b)"),
@@ -65,14 +61,12 @@ _WRITTEN: dict[str, tuple[str, str]] = {
     "negative": ("x", "-x"),
     "power": ("a b", "a ** b"),
     "reciprocal": ("x", "1.0 / x"),
-    "relu6": ("x", "min(max(x, 0.0), 6.0)"),
     "remainder": ("a b", "a % b"),
     "rint": ("x", "round(x)"),
     "sec": ("x", "1.0 / cos(x)"),
     "sgn": ("x", "sign(x)"),
     "sinc": ("x", "1.0 if x == 0.0 else sin(pi * x) / (pi * x)"),
     "sqr": ("x", "x ** 2"),
-    "square": ("x", "x ** 2"),
     "sub": ("a b", "a - b"),
     "subtract": ("a b", "a - b"),
     "where": ("c a b", "a if c else b"),
@@ -293,9 +287,11 @@ class Library:
     def __init__(self, programs: Iterable[ast.Program]) -> None:
         self.programs = tuple(programs)
         self._tables: dict[int, dict[str, ast.OpDef]] = {}
+        self._functions: dict[int, dict[str, ast.FnDef]] = {}
         self.too_large: set[int] = set()  # ids of operators that are beyond MAX_STATEMENTS
         for p in self.programs:
             self._tables[id(p)] = {}
+            self._functions[id(p)] = {f.name: f for f in p.functions}
             for op in p.ops:
                 self._tables[id(p)].setdefault(op.name, op)
 
@@ -309,6 +305,27 @@ class Library:
     def is_operator(self, name: str, home: ast.Program) -> bool:
         """Is `name(...)` the call of an operator (of one that there is, if the name is a function's)?"""
         return not is_builtin(name) or (not is_reserved(name) and self.find(name, home) is not None)
+
+    @property
+    def has_functions(self) -> bool:
+        return any(self._functions.values())
+
+    def find_function(self, name: str, home: ast.Program) -> tuple[ast.FnDef, ast.Program] | None:
+        """The function of a name, and the file that has it."""
+        if is_reserved(name):
+            return None
+        for p in (home, *self.programs):
+            found = self._functions[id(p)].get(name)
+            if found is not None:
+                return found, p
+        return None
+
+    def operator_first(self, name: str, home: ast.Program) -> bool:
+        """Is there an operator of this name, in no later file than a function of it?"""
+        for p in (home, *self.programs):
+            if name in self._tables[id(p)] or name in self._functions[id(p)]:
+                return name in self._tables[id(p)]
+        return False
 
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(op.name for p in self.programs for op in p.ops))

@@ -4,18 +4,19 @@
 
 The parser is driven one token at a time.  Where it stumbles, the error is kept, its stack is cut back
 to the last place where a statement (or an operator) could begin, the input is skipped to the end of
-that statement (or to the next ``op``), and parsing goes on, so that a file shows several syntax
+that statement (or to the next ``op`` or ``fn``), and parsing goes on, so that a file shows several syntax
 errors at once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from lark import UnexpectedToken
+from lark.parsers.lalr_analysis import Shift
 
 from polyfuse.diagnostics import Diagnostics, DslError
 from polyfuse.frontend_dsl.syntax import ast
@@ -46,10 +47,12 @@ def parse_text(text: str, name: str = "<string>") -> ast.Program:
     items = run.parse(iter(Tokenizer(scanned, tuple(parser().terminals))))
     _check_order(items, run.found)
     ops = tuple(item for item in items if isinstance(item, ast.OpDef))
+    functions = tuple(item for item in items if isinstance(item, ast.FnDef))
     check_duplicates(ops, run.found)
+    check_duplicates(functions, run.found)
     run.found.raise_if_errors()
     imports = tuple(item for item in items if isinstance(item, ast.Import))
-    return ast.Program(source, imports, ops, tuple(scanned.comments))
+    return ast.Program(source, imports, ops, tuple(scanned.comments), functions)
 
 
 def parse_file(path: str | os.PathLike[str]) -> ast.Program:
@@ -68,13 +71,14 @@ def read_source(path: str | os.PathLike[str]) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def check_duplicates(ops: tuple[ast.OpDef, ...], found: Diagnostics) -> None:
-    """PF108 for every operator whose name was taken before."""
-    first: dict[str, ast.OpDef] = {}
+def check_duplicates(ops: Sequence[ast.OpDef | ast.FnDef], found: Diagnostics) -> None:
+    """PF108 for every operator, or function, whose name was taken before."""
+    first: dict[str, ast.OpDef | ast.FnDef] = {}
     for op in ops:
         if op.name in first:
             place = first[op.name].name_span
-            message = f"operator '{op.name}' is defined twice"
+            what = "operator" if isinstance(op, ast.OpDef) else "function"
+            message = f"{what} '{op.name}' is defined twice"
             found.error(
                 "PF108", message, op.name_span, "rename one of them", ((place, "first defined here"),)
             )
@@ -82,11 +86,11 @@ def check_duplicates(ops: tuple[ast.OpDef, ...], found: Diagnostics) -> None:
             first[op.name] = op
 
 
-def _check_order(items: list[ast.Import | ast.OpDef], found: Diagnostics) -> None:
+def _check_order(items: list[ast.Import | ast.OpDef | ast.FnDef], found: Diagnostics) -> None:
     """PF101 for an import after an operator."""
     seen_op = False
     for item in items:
-        seen_op = seen_op or isinstance(item, ast.OpDef)
+        seen_op = seen_op or not isinstance(item, ast.Import)
         if seen_op and isinstance(item, ast.Import):
             message = "imports stand before the first operator"
             found.error("PF101", message, item.span, "move this line to the top of the file")
@@ -104,7 +108,7 @@ class _Run:
         self._skipped = 0
         self.found = Diagnostics()
 
-    def parse(self, tokens: Iterator[SourceToken]) -> list[ast.Import | ast.OpDef]:
+    def parse(self, tokens: Iterator[SourceToken]) -> list[ast.Import | ast.OpDef | ast.FnDef]:
         """Feeds all tokens; the items that were understood."""
         feed, stack = self._state.feed_token, self._state.state_stack
         token = next(tokens, None)
@@ -125,10 +129,10 @@ class _Run:
             token = next(tokens, None)
         return self._finish()
 
-    def _finish(self) -> list[ast.Import | ast.OpDef]:
+    def _finish(self) -> list[ast.Import | ast.OpDef | ast.FnDef]:
         end = self._marker("$END")
         try:
-            items: list[ast.Import | ast.OpDef] = self._state.feed_token(end, is_end=True)
+            items: list[ast.Import | ast.OpDef | ast.FnDef] = self._state.feed_token(end, is_end=True)
         except UnexpectedToken:
             expected = accepted(self._state.state_stack, self._table)
             self.found.found.append(explain(self._previous, end, expected))
@@ -174,7 +178,7 @@ class _Run:
         while True:
             actions = self._table[states[-1]]
             for kind in ("BROKEN_STATEMENT", "BROKEN_ITEM"):
-                if kind in actions:
+                if kind in actions and actions[kind][0] is Shift:
                     self._state.feed_token(self._marker(kind))
                     return kind == "BROKEN_STATEMENT"
             states.pop()
@@ -185,4 +189,4 @@ def _resumes(token: SourceToken, in_body: bool) -> bool:
     """Whether parsing can go on at this token after a broken statement or item."""
     if in_body:
         return (token.type == "END" and token.depth == 1) or (token.type == "RBRACE" and token.depth == 0)
-    return token.type in ("OP", "IMPORT") and token.depth == 0
+    return token.type in ("OP", "FN", "IMPORT") and token.depth == 0

@@ -50,7 +50,11 @@ class Transcriber:
     def __init__(self, builder: ProgramBuilder, op: ast.OpDef) -> None:
         self.f = builder.op(op.name)
         for generic in op.generics:
-            self.f.generic(generic.name, generic.kind)
+            if generic.kind == ast.SIZE:
+                default = None if generic.default is None else self.expr(generic.default)
+                self.f.size_parameter(generic.name, default)
+            else:
+                self.f.generic(generic.name, generic.kind)
         self.tensors: dict[str, Tensor] = {}
         for p in op.params:
             default = None if p.default is None else self.number(p.default)
@@ -167,8 +171,12 @@ def plain(op: ast.OpDef) -> ast.OpDef:
             case ast.CallStmt():
                 return replace(s, call=rewrite(s.call, spelled))
 
+    def generic(g: ast.Generic) -> ast.Generic:
+        return replace(g, default=g.default and rewrite(g.default, spelled))
+
     return replace(
         op,
+        generics=tuple(map(generic, op.generics)),
         params=tuple(map(types, op.params)),
         results=tuple(map(types, op.results)),
         where=tuple(rewrite(w, spelled) for w in op.where),
