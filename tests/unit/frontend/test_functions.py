@@ -83,10 +83,11 @@ def test_arguments_are_put_in_unevaluated() -> None:
     )
 
 
-def test_a_guard_of_the_body_guards_the_reads_of_an_argument() -> None:
+@pytest.mark.parametrize("target", ["cpu", "interpret", "emulate"])
+def test_a_guard_of_the_body_guards_the_reads_of_an_argument(target: Any) -> None:
     text = "fn inside(a, i, n) = a if i < n else 0.0\n"
     text += "op f(x: f32[N]) -> (y: f32[N + 2]) { y[i] = inside(x[i], i, N) }"
-    found = pf.compile(text, target="interpret")(np.ones(3, np.float32))
+    found = pf.compile(text, target=target)(np.ones(3, np.float32))
     np.testing.assert_array_equal(found, [1, 1, 1, 0, 0])
 
 

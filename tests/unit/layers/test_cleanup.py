@@ -84,6 +84,25 @@ def test_what_kernels_may_compute_otherwise_is_not_folded(kept: str) -> None:
     assert kept.strip("()") in scalar(f"x[i] + {kept}")
 
 
+@pytest.mark.parametrize(
+    ("right", "n", "left_over"),
+    [
+        ("x[i//8, i%8]", 8, "x[0, i]"),
+        ("x[i//8, i%8]", 9, "x[i//8, i%8]"),
+        ("x[(i + 8)//8, i%8]", 8, "x[1, i]"),
+        ("x[i//8*2, (i + 8)%8]", 8, "x[0, i]"),
+        ("x[0, i%8] if i < 8 else 0.0", 8, "x[0, i]"),
+        ("x[0, i%8] if i >= 8 else 2.0", 8, "2.0"),
+        ("x[0, i%8] if i < 7 else 0.0", 8, "(x[0, i] if (i64(i) < 7) else 0.0)"),
+        ("x[0, i%8] if 0 <= i - 7 else 1.0", 7, "1.0"),
+        ("x[0, i%8] if 0 <= 7 - i < N else 0.0", 8, "x[0, i]"),
+    ],
+)
+def test_what_bounds_of_loops_tell_of_indices(right: str, n: int, left_over: str) -> None:
+    text = f"op f[N: size](x: f32[4, 8]) -> (y: f32[N]) {{ y[i] = {right} for i in 0..N }}"
+    assert body(text, N=n) == left_over
+
+
 def test_negative_zero_is_no_constant() -> None:
     assert scalar("x[i] - (-0.0)") == "(x[i] + 0.0)"
     assert scalar("x[i] + (-0.0)") == "x[i]"
