@@ -17,7 +17,7 @@ PROGRAMS = [
     # names
     *(V.format(f"y[t, h] = {e}") for e in (
         "xx[t, h]", "exq(x[t, h])", "sqtr(x[t, h])", "sigmiod(x[t, h])", "x[t, h] * ss", "x[t, h] + vv[t]",
-        "log10(x[t, h])", "log_softmax(x[t, h]) * s", "clip(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
+        "log10(x[t, h])", "log_softmax(x[t, h])", "clip(x[t, h], 0.0, s)", "where(x[t, h] > 0.0, x[t, h], s)",
         "maximum(x[t, h], 0.0)", "fma(x[t, h], u[t, h], s)", "sgn(x[t, h]) * u[t, h]", "sqr(x[t, h] + s)",
         "cot(x[t, h])", "gammaln(x[t, h])", "arctan2(x[t, h], u[t, h])", "reciprocal(x[t, h] + 2.0)",
         "float(k[t])", "f32(int(x[t, h]))", "softmax(x[t, h]) * silu(u[t, h])",
