@@ -69,7 +69,7 @@ def decided(
     compilation = Compilation(graph, sizes, LoopFusion(), options, **layers)
     low = compilation.lowered(Watch(options))
     code = printed(Watch(options), compilation, low)
-    return told(low.decisions, code), code.source[code.source.index("#define PF_EXPORT") :]
+    return told(low.decisions, code, low.kernels), code.source[code.source.index("#define PF_EXPORT") :]
 
 
 def has(kind: str, name: str, text: str) -> bool:

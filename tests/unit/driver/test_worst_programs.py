@@ -74,7 +74,7 @@ def compiled(
             knobs=CpuKnobs(core=this_core()),
         )
         low, code = emitted(Watch(c.options), c)
-        return low, "\n".join(map(str, told(low.decisions, code)))
+        return low, "\n".join(map(str, told(low.decisions, code, low.kernels)))
 
 
 @pytest.mark.parametrize(("place", "expected"), WORST.items())
