@@ -24,6 +24,7 @@ from enum import Enum
 from itertools import chain
 
 from polyfuse.codegen.analysis.loop_values import LoopProgram, Memories, Skipped, Unknown
+from polyfuse.codegen.analysis.renaming import arrays_of_rows
 from polyfuse.codegen.function import BEGIN, END, Function
 from polyfuse.codegen.passes import Loops
 from polyfuse.ir.index_expr import binary, evaluate
@@ -162,7 +163,8 @@ class _Validator:
 
 
 def _buffers(x: Loops) -> dict[str, Buffer]:
-    return {b.tensor: b for b in (*x.kernel.buffers, *x.arrays)}
+    own = arrays_of_rows(x.kernel, x.rows)  # `declare-arrays` comes last
+    return own | {b.tensor: b for b in (*x.kernel.buffers, *x.arrays)}
 
 
 def _differing(a: Block, b: Block) -> tuple[Block, Block]:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
-from itertools import product
 
-from polyfuse.codegen.analysis.renaming import array_of_row, worker_arrays
+from polyfuse.codegen.analysis.renaming import arrays_of_rows
 from polyfuse.codegen.function import BEGIN, END, Function
 from polyfuse.codegen.passes import Loops
 from polyfuse.codegen.translation_validation import USUAL_BUDGET, Verdict, compared
@@ -72,8 +71,8 @@ def verify_loops(pipeline: str, name: str, loops: Loops, around: Set[str] = froz
 def _verifier(loops: Loops, declared: bool) -> LoopVerifier:
     kernel = loops.kernel
     known = places_of((*kernel.buffers, *loops.arrays), declared)
-    for b, k in product(worker_arrays(kernel), range(1, loops.rows)):  # `declare-arrays` comes last
-        known.setdefault(array_of_row(kernel, b.tensor, k), known[b.tensor])
+    for name, b in arrays_of_rows(kernel, loops.rows).items():  # `declare-arrays` comes last
+        known.setdefault(name, known[b.tensor])
     return LoopVerifier(known, frozenset(loops.kernel.graph.sizes))
 
 

@@ -171,7 +171,12 @@ def _constant(value: float, dtype: DType) -> int:
     return exact.numerator * _inverse(exact.denominator % PRIME) % PRIME
 
 
+def _but_last_reversed(steps: range) -> tuple[int, ...]:
+    return (*reversed(steps[:-1]), *steps[-1:])
+
+
 _CALLED: Mapping[str, Any] = {
+    "but_last_reversed": _but_last_reversed,
     "greatest": _greatest,
     "least": _least,
     "inverse": _inverse,
@@ -201,7 +206,8 @@ class _Budget:
 @dataclass(slots=True)
 class LoopProgram:
     """Collects the lines of a Python function; `run` runs it.  `buffers` say where data indices are clamped.
-    Vector loops may be run `backwards`: their iterations are independent."""
+    Vector loops may be run `backwards`: their iterations are independent.  The last one stays the last where
+    a scalar keeps what it stores (a lastprivate variable)."""
 
     buffers: Mapping[str, Buffer]
     backwards: bool = False
@@ -317,7 +323,7 @@ class LoopProgram:
             return
         steps = f"range({low}, {high}, {n.step})"
         if self.backwards and n.coordinate is Coordinate.VECTOR:
-            steps = f"reversed({steps})"
+            steps = f"{'but_last_' if self._keeps_a_scalar(n) else ''}reversed({steps})"
         self.line(f"for i_{n.var} in {steps}:", depth)
         known, own = dict(self.known), set(self.own)
         self.own.add(n.var)
@@ -331,6 +337,10 @@ class LoopProgram:
         self.known, self.own = known, own
         if outer:
             self.line(f"i_{n.var} = {outer}", depth)
+
+    def _keeps_a_scalar(self, n: For) -> bool:
+        stores = (x.buffer for x in nodes_of(n.body) if isinstance(x, Store))
+        return any(b in self.buffers and self.buffers[b].scope is Scope.REGISTER for b in stores)
 
     def _runs(self, n: For, low: str, high: str, depth: int) -> None:
         """A loop over iterations that goes on after those that its body is for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 from polyfuse.ir.index_expr import IndexExpr
 from polyfuse.ir.kernel import Buffer, Kernel, Scope
@@ -48,6 +49,12 @@ def array_of_row(kernel: Kernel, tensor: str, row: int) -> str:
     while any(b.tensor.startswith(stem) for b in kernel.buffers):
         stem += "_"
     return f"{stem}{row}_{tensor}"
+
+
+def arrays_of_rows(kernel: Kernel, rows: int) -> dict[str, Buffer]:
+    """Arrays of workers that later rows of a batch have for themselves, by their names."""
+    arrays = product(worker_arrays(kernel), range(1, rows))
+    return {array_of_row(kernel, b.tensor, k): b for b, k in arrays}
 
 
 def copy_of(

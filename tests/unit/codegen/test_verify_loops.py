@@ -6,20 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from drawn_ways import drawn_thresholds
+from machines import decided_for
 from row_kernels import made
 
+import polyfuse as pf
 from polyfuse.codegen.common_passes import COMMON
+from polyfuse.codegen.cpu.emit import CpuCode
 from polyfuse.codegen.function import BEGIN, END, ITERATION, Function
 from polyfuse.codegen.passes import Loops, Pass, PassContext, Pipeline, observed
 from polyfuse.codegen.transforms.outline import outlined as functions_of
 from polyfuse.codegen.translation_validation import Verdict
 from polyfuse.codegen.verify import PassVerifier
 from polyfuse.diagnostics import InternalError
+from polyfuse.driver.pipeline import Compilation, Watch, emitted
+from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.dtypes import BOOL, F32, F64, I64
 from polyfuse.ir.index_expr import IndexExpr, IVar, as_index, binary
-from polyfuse.ir.kernel import Kernel
+from polyfuse.ir.kernel import Kernel, Scope
 from polyfuse.ir.loop_ir import (
     Block,
+    Comment,
     Declare,
     Delinearize,
     For,
@@ -35,6 +42,9 @@ from polyfuse.ir.loop_ir import (
 )
 from polyfuse.ir.schedule_tree import Coordinate
 from polyfuse.ir.tensor_graph import Apply, Cast, Const, IndexValue, Read
+from polyfuse.layers.fusion.loop_fusion import LoopFusion
+from polyfuse.layers.stitching.stitching import Stitching
+from polyfuse.options import Options
 
 SOFTMAX = """op f(x: f32[N, M]) -> (y: f32[N, M]) {
   m[i] = max[j](x[i, j])
@@ -194,6 +204,34 @@ def test_a_vector_loop_whose_iterations_need_one_another_is_reported() -> None:
         return replace(n, coordinate=Coordinate.VECTOR if lanes else Coordinate.SEQ)
 
     refused("PF906", "changed v", kernel_of(STEPS, T=6, N=9), on_nodes(steps_in_lanes))
+
+
+def test_a_scalar_keeps_what_the_last_iteration_of_a_vector_loop_stores() -> None:
+    text = """op f(x: f16[T, H], inout p: f16[T, H], w: f16[H]) -> (s: f32[T]) where H >= 1 {
+      a[t] = min[h](f32(p[t, h])); s[t] = sum[h in min(1, H)..H](min(a[t], f32(x[t, h])))
+      b[t, h] = a[t] / (abs(f32(w[h])) + 1.0)
+      p[t, h] = f16(b[t, h]) for h in H-1..H
+      p[t, h] = f16(a[t]) for h in 0..H-1
+    }"""
+    kernel = kernel_of(text, T=3, H=80)
+    assert any(b.tensor == "b" and b.scope is Scope.REGISTER for b in kernel.buffers)
+    done = verified(kernel, lambda x: replace(x, block=(*x.block, Comment("changed"))))
+    assert done.verdicts["mutant-0", Verdict.SAME] == 1
+
+
+def test_an_index_that_is_data_is_clamped_alike_in_all_rows_of_a_batch() -> None:
+    text = """op f(x: f16[B, A], k: i32[B]) -> (y: f16[B, A]) {
+      t[i, j] = sigmoid(log(abs(tanh(f32(x[i, j])) ** 2) + 1.0))
+      q[i, j] = t[k[i], j] * 1.5
+      y[i, j] = f16(select(q[i, j] > 100.0, t[i, j] * 0.5, t[i, j]))
+    }"""
+    options, knobs = Options(threads=2, verify=True), CpuKnobs(rows=3)
+    with decided_for("zen5"), drawn_thresholds(1001):
+        graph = pf.parse(text).op().graph()
+        c = Compilation(graph, {"B": 5, "A": 16}, LoopFusion(), options, stitching=Stitching(), knobs=knobs)
+        _, code = emitted(Watch(options), c)
+    assert isinstance(code, CpuCode)
+    assert "row2_" in code.source
 
 
 def test_a_scatter_that_overwrites_is_reported() -> None:
