@@ -30,7 +30,7 @@ from polyfuse.frontend_dsl.syntax.parse import parse_text
 from polyfuse.ir.dtypes import BY_NAME
 from polyfuse.ir.tensor_graph import TensorGraph
 from polyfuse.library import standard_programs
-from polyfuse.lsp.symbols import Kind, Symbol, at, symbols
+from polyfuse.lsp.symbols import Kind, Symbol, at, symbols, targets
 from polyfuse.source import SourceText, Span
 
 KEYWORDS = ("if", "else", "for", "in", "and", "or", "not", "true", "false", "let")
@@ -170,7 +170,7 @@ class Document:
                 shape = f"[{', '.join(map(str, made.shape))}]" if made.shape else ""
                 at_instance = f" ({_instance(op)})" if op.generics else ""
                 lines.append(_code(f"{made.name}: {made.dtype}{shape}") + at_instance)
-        formulas = [s.span.text for s in op.body if symbol.name in _defined(s)]
+        formulas = [s.span.text for s in op.body if symbol.name in targets(s)]
         return [*lines, _code("\n".join(formulas))] if formulas else lines
 
     def _of_variable(self, symbol: Symbol, op: ast.OpDef) -> list[str]:
@@ -285,16 +285,6 @@ def _of_size(name: str, op: ast.OpDef) -> list[str]:
 
 def _mentions(e: ast.Expr, name: str) -> bool:
     return re.search(rf"\b{name}\b", e.span.text) is not None
-
-
-def _defined(s: ast.Stmt) -> tuple[str, ...]:
-    match s:
-        case ast.Define():
-            return (s.target,)
-        case ast.Let():
-            return (s.name,)
-        case ast.CallStmt():
-            return s.targets
 
 
 def _instance(op: ast.OpDef) -> str:

@@ -70,7 +70,7 @@ class _Operator:
         self.scope = op.span.start
         self.generics = {g.name for g in op.generics}
         self.sizes = set(size_names(op)) | {g.name for g in op.generics if g.kind == "size"}
-        self.tensors = {p.name for p in (*op.params, *op.results)} | {t for s in op.body for t in _targets(s)}
+        self.tensors = {p.name for p in (*op.params, *op.results)} | {t for s in op.body for t in targets(s)}
 
     def symbols(self) -> Iterator[Symbol]:
         op = self.op
@@ -161,7 +161,8 @@ class _Operator:
         return Symbol(name, Kind.VARIABLE, statement, span)
 
 
-def _targets(s: ast.Stmt) -> tuple[str, ...]:
+def targets(s: ast.Stmt) -> tuple[str, ...]:
+    """Tensors that a statement defines or declares."""
     match s:
         case ast.Define():
             return (s.target,)
