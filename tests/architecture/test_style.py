@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,12 @@ def _texts() -> Iterator[Path]:
     for folder in (PACKAGE, ROOT / "grammars", ROOT / "examples", ROOT / "benchmarks", ROOT / "docs"):
         for suffix in ("*.py", "*.pf", "*.lark", "*.h", "*.cpp", "*.md"):
             yield from folder.rglob(suffix)
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by name, without their folders: of two alike it refuses one."""
+    names = Counter(p.name for p in (ROOT / "tests").rglob("test_*.py"))
+    assert [n for n, count in names.items() if count > 1] == []
 
 
 def test_nothing_is_left_to_do() -> None:
