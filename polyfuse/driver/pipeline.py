@@ -49,9 +49,10 @@ from polyfuse.ir.cpu_core import CpuKnobs
 from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.kernel import KernelGraph
 from polyfuse.ir.layouts import DENSE, Layouts
+from polyfuse.ir.linear import index_operand
 from polyfuse.ir.schedule_tree import ScheduledGraph
 from polyfuse.ir.target import Target
-from polyfuse.ir.tensor_graph import EXPR_TYPES, TensorGraph, statement_reads
+from polyfuse.ir.tensor_graph import EXPR_TYPES, Apply, Expr, Select, TensorGraph, map_expr, statement_reads
 from polyfuse.ir.truth_values import with_truth_values
 from polyfuse.ir.verify_graph import report_large, verify_graph
 from polyfuse.ir.verify_kernel import verify_kernels
@@ -523,8 +524,26 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
     fixed = with_truth_values(without_zero_divisions(specialize(wrapping(graph, sizes), sizes)))
-    _refuse_empty_gathers(fixed)
+    if any(e == IConst(0) for t in fixed.tensors for e in t.shape):
+        statements = (replace(s, expr=map_expr(s.expr, _chosen)) for s in fixed.statements)
+        fixed = replace(fixed, statements=tuple(statements))
+        _refuse_empty_gathers(fixed)
     return fixed
+
+
+def _chosen(e: Expr) -> Expr:
+    """The other side of a choice that nothing makes: of `x[k] if 0 <= k < 0 else v`, which is v."""
+    if not isinstance(e, Select):
+        return e
+    parts, tests = [e.cond], list[Apply]()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Apply):
+            parts += part.args if part.op == "and" else ()
+            tests += [part] if part.op in ("le", "lt") else []
+    not_negative = [t.args[1] for t in tests if t.op == "le" and index_operand(t.args[0]) == IConst(0)]
+    negative = [t.args[0] for t in tests if t.op == "lt" and index_operand(t.args[1]) == IConst(0)]
+    return e.other if any(n in not_negative for n in negative) else e
 
 
 def _refuse_empty_gathers(graph: TensorGraph) -> None:

@@ -43,6 +43,12 @@ class Start:
 Axes = tuple[str, ...]  # extents of the loops i0, i1, ...
 
 
+def padded(read: str, outside: str) -> str:
+    """``t[i - 1 else 0.0]``, in the cast that the read is in."""
+    before, _, after = read.rpartition("]")
+    return f"{before} else {outside}]{after}"
+
+
 @dataclass
 class Expressions:
     seed: int
@@ -154,12 +160,15 @@ class Expressions:
         loop, shift = at[k], self.rng.choice([-2, -1, 1, 2])
         moved = f"{loop} - {-shift}" if shift < 0 else f"{loop} + {shift}"
         guard = f"{loop} >= {-shift}" if shift < 0 else f"{loop} < {t.extents[k]} - {shift}"
-        if self.rng.random() < 0.3:
+        form = self.rng.random()
+        if form < 0.3:
             guard = f"not ({loop} < {-shift})" if shift < 0 else f"0 <= {loop} < {t.extents[k]} - {shift}"
         text = self.read(t, [*at[:k], moved, *at[k + 1 :]], plain=False)
         known = set(self.covered)
         other = self.rng.choice(["0.0", "1.0", self.leaf(axes)])
         self.covered = known  # a guarded read gives no range
+        if form > 0.7 and (t.dtype == self.compute or other in ("0.0", "1.0")):
+            return padded(text, other)
         return f"({text} if {guard} else {other})"
 
     def choice(self, axes: Axes) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from program_expressions import MOST_POINTS, SIZES, Axes, Expressions, Start, Tensor
+from program_expressions import MOST_POINTS, SIZES, Axes, Expressions, Start, Tensor, padded
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,10 @@ class _Maker(Expressions):
         t, extent = self.one_axis() or (self.tensors[0], "A")
         axes = (f"{extent} + 2", *t.extents[1:])
         loops, ranges = self.over(axes)
-        if self.rng.random() < 0.5:
-            right = f"{self.shifted(t, 'i0 - 1')} if 1 <= i0 <= {extent} else 0.25"
+        form = self.rng.random()
+        if form < 0.5:
+            read = self.shifted(t, "i0 - 1")
+            right = padded(read, "0.25") if form < 0.25 else f"{read} if 1 <= i0 <= {extent} else 0.25"
             self.define(self.new_tensor(axes), loops, right, ranges, always=True)
             return True
         new, rest = self.new_tensor(axes), loops[1:]

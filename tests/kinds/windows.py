@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from math import prod
 
+from program_expressions import padded
 from targets import Call
 
 from kinds.writer import HALVES, Writer, brackets, cast, compute_type, over
@@ -233,7 +234,7 @@ class _Windows(Writer):
         indices = [self.forms[a].index if a in NAMES else a.lower() for a in self.layout]
         if self.named:
             indices = [f"k[{i}]" if a == self.named else i for a, i in zip(self.layout, indices, strict=True)]
-        x = cast(self.compute, f"{self.source}{brackets(indices)}", self.source_type)
+        x = plain = cast(self.compute, f"{self.source}{brackets(indices)}", self.source_type)
         if self.chance(0.2):
             x = self.pick(f"abs({x})", f"max({x}, {self.zero})", f"({x} - {self.factor})", f"{x} * {x}")
         elif self.chance(0.1) and self.last[0]:
@@ -244,7 +245,11 @@ class _Windows(Writer):
             factors = self.shuffled([x, cast(self.compute, f"w{brackets(at)}", self.weights_type)])
         guard = " and ".join(f.guard for f in self.forms.values() if f.guard)
         if guard and self.chance(0.25):
-            factors = [f"({y} if {guard} else {self.nothing})" if y == x else y for y in factors]
+            nothing = self.nothing
+            if x == plain and self.seed % 2 and not self.named:
+                factors = [padded(y, nothing) if y == x else y for y in factors]
+            else:
+                factors = [f"({y} if {guard} else {nothing})" if y == x else y for y in factors]
             guard = ""
         return " * ".join(factors) + (f" if {guard} else {self.nothing}" if guard else "")
 

@@ -79,6 +79,7 @@ def test_programs_are_varied_and_small() -> None:
         "bf16",
         "f64",
         " if ",
+        " else 0.25]",
         "i32",
     ):
         assert sum(feature in t for t in texts) >= 5, feature

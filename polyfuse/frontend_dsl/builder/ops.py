@@ -25,6 +25,7 @@ from polyfuse.frontend_dsl.builder.values import (
     here,
     literal,
     node_of,
+    padded,
     refuse,
     subscript,
     subscripts,
@@ -50,6 +51,10 @@ class Tensor(Expression):
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Value:
         return subscript(self.name, indices)
+
+    def get(self, indices: Operand | tuple[Operand, ...], outside: Operand) -> Value:
+        """``t[indices else outside]``: the value where an index leaves its axis."""
+        return padded(self.name, indices, outside)
 
     def __setitem__(self, indices: Operand | tuple[Operand, ...], value: Operand) -> None:
         self._define(indices, "=", value, ())

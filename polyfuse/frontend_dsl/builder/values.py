@@ -337,6 +337,15 @@ def subscript(name: str, indices: Operand | tuple[Operand, ...]) -> Value:
     return Value(node, 1 + max(v._height for v in found))
 
 
+def padded(name: str, indices: Operand | tuple[Operand, ...], outside: Operand) -> Value:
+    """``name[indices else outside]``."""
+    read, value, place = subscript(name, indices), as_value(outside), here()
+    if not isinstance(read._node, ast.Subscript):
+        refuse(f"'{name}' is read without indices here: none can leave its axis")
+    node = ast.Padded(read._node, value._node, place)
+    return Value(node, levels_of(node) + max(read._height, value._height))
+
+
 class Function:
     """`fn.NAME`: called, it is ``NAME(a, b)``; with variables in brackets, ``NAME[i, j](body)``."""
 

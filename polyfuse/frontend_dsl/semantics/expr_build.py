@@ -8,9 +8,12 @@ inside expressions are handed to `reductions`, which makes statements of their o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
+from polyfuse.frontend_dsl.semantics.bounds import highest
+from polyfuse.frontend_dsl.semantics.functions import MAX_NODES
 from polyfuse.frontend_dsl.semantics.index_build import NotIndex, is_data, is_index_only, to_index
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope
 from polyfuse.frontend_dsl.semantics.size_algebra import simplify
@@ -20,7 +23,7 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.names import CONSTANTS, FUNCTIONS, OLD
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BF16, BOOL, BY_NAME, F16, F32, F64, I64, DType, Kind
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, sizes, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, sizes, variables
 from polyfuse.ir.ops import BY_SIGN, OPS
 from polyfuse.source import Span
 
@@ -124,6 +127,8 @@ class ExprBuilder:
                 return self._read(e.id, (), e.span)
             case ast.Subscript(name, indices):
                 return self._read(name, tuple(map(self.index, indices)), e.span)
+            case ast.Padded():
+                return self._padded(e, want)
             case ast.Reduce():
                 return self.extract(self, e, want)
             case ast.Call():
@@ -176,8 +181,45 @@ class ExprBuilder:
         read = g.Read(info.name, indices, info.dtype, span)
         return read if info.dtype.compute is info.dtype else g.Cast(read, info.dtype.compute, span)
 
-    def index(self, e: ast.Expr) -> g.Index:
-        """A subscript: affine, or an integer value (a gather)."""
+    def _padded(self, e: ast.Padded, want: DType) -> g.Expr:
+        """`x[i-1 else v]` as `x[i-1] if 0 <= i - 1 < N else v`, without what the ranges say anyway."""
+        info = self.scope.reads[e.read.name]
+        if info.failed or info.shape is None:
+            raise BuildError
+        indices = tuple(self.index(i, padded=True) for i in e.read.indices)
+        test: g.Expr | None = None
+        for written, index, extent in zip(e.read.indices, indices, info.shape, strict=True):
+            for part in self._inside(index, extent, written.span):
+                test = part if test is None else g.Apply("and", (test, part), BOOL, e.span)
+        read = self._read(e.read.name, indices, e.read.span)
+        if test is None:
+            return read
+        other = self.guarded(g.Apply("not", (test,), BOOL, e.span)).build(e.outside, want)
+        result = g.Select(test, read, other, want, e.span)
+        if (
+            next(islice(g.walk(result), MAX_NODES, None), None) is not None
+        ):  # each index that is data is in it thrice
+            message = f"with its conditions written out, this read has more than {MAX_NODES:,} nodes"
+            raise self.error("PF246", message, e.span, "give an index a name in a statement of its own")
+        return result
+
+    def _inside(self, index: g.Index, extent: IndexExpr, span: Span) -> Iterator[g.Expr]:
+        """The conditions under which an index lies in its axis: those that the ranges leave open."""
+        least, most = g.Const(0, I64, span), index_value(extent, span)
+        if isinstance(index, g.EXPR_TYPES):
+            at = index if index.dtype is I64 else g.Cast(index, I64, span)
+            yield g.Apply("le", (least, at), BOOL, span)
+            yield g.Apply("lt", (at, most), BOOL, span)
+            return
+        low, top = highest(binary("-", 0, index), self.dims), highest(binary("+", index, 1), self.dims)
+        place = index_value(index, span)
+        if low is None or not self.ctx.facts.at_least(IConst(0), low):
+            yield g.Apply("le", (least, place), BOOL, span)
+        if top is None or not self.ctx.facts.at_least(extent, top):
+            yield g.Apply("lt", (place, most), BOOL, span)
+
+    def index(self, e: ast.Expr, padded: bool = False) -> g.Index:
+        """A subscript: affine, or an integer value (a gather); `padded` ones may be negative."""
         if is_data(e, self.lookup):
             value = self.build(e, self.type_of(e).compute)
             # A scalar argument that is a size or a literal: no data after all.
@@ -189,7 +231,7 @@ class ExprBuilder:
         except NotIndex:
             raise BuildError from None
         index = self._simpler(index)
-        if isinstance(index, IConst) and index.value < 0:
+        if isinstance(index, IConst) and index.value < 0 and not padded:
             hint = "indices do not wrap; the last element is at extent - 1, as in x[N-1]"
             raise self.error("PF308", f"the index {index.value} is negative", e.span, hint)
         return index
@@ -272,6 +314,11 @@ class ExprBuilder:
         if value.dtype is not target.compute:
             value = g.Cast(value, target.compute, e.span)
         return value if target.compute is target else g.Cast(value, target, e.span)
+
+
+def index_value(index: IndexExpr, span: Span) -> g.Expr:
+    """An index as a number of 64 bits."""
+    return g.Const(index.value, I64, span) if isinstance(index, IConst) else g.IndexValue(index, I64, span)
 
 
 def is_index_number(e: g.Expr) -> bool:

@@ -200,7 +200,18 @@ def _same_element_reads(stmt: ast.Define, scope: Scope) -> Iterator[tuple[str, S
             yield e.name, e.span
         elif isinstance(e, ast.Name) and not left and e.id not in bound:
             yield e.id, e.span
-        stack += (e.cond,) if isinstance(e, ast.Conditional) else reversed(children(e))
+        stack += _always_evaluated(e)
+
+
+def _always_evaluated(e: ast.Expr) -> tuple[ast.Expr, ...]:
+    """The parts of a node, without those that a condition may leave out."""
+    match e:
+        case ast.Conditional(cond):
+            return (cond,)
+        case ast.Padded(read):
+            return read.indices[::-1]
+        case _:
+            return children(e)[::-1]
 
 
 def _find_cycle(edges: dict[str, dict[str, Span]]) -> list[str]:

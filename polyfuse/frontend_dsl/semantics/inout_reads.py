@@ -18,10 +18,10 @@ from polyfuse.frontend_dsl.syntax.ast_walk import children, statement_exprs
 from polyfuse.frontend_dsl.syntax.names import OLD, Library
 
 
-def read_at_entry(e: ast.Expr) -> ast.Name | ast.Subscript | None:
+def read_at_entry(e: ast.Expr) -> ast.Name | ast.Subscript | ast.Padded | None:
     """What `old(...)` reads, None where `e` is something else."""
     match e:
-        case ast.Call(callee, (ast.Name() | ast.Subscript() as read,), ()) if callee == OLD:
+        case ast.Call(callee, (ast.Name() | ast.Subscript() | ast.Padded() as read,), ()) if callee == OLD:
             return read
         case _:
             return None
@@ -98,6 +98,9 @@ def _reads(e: ast.Expr) -> Iterator[ast.Name | ast.Subscript]:
         if isinstance(x, ast.Name | ast.Subscript):
             yield x
         old = read_at_entry(x)
+        if isinstance(old, ast.Padded):
+            stack.append(old.outside)
+            old = old.read
         stack += reversed(children(x if old is None else old))
 
 

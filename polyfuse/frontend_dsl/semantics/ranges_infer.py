@@ -44,6 +44,12 @@ def plain_uses(
             for k, i in enumerate(indices):
                 if isinstance(i, ast.Name):
                     yield PlainUse(i.id, tensor, k, e.span, guards)
+        case ast.Padded(read, outside):
+            for i in read.indices:
+                yield from plain_uses(i, is_index, guards)
+            beyond = frozenset[str]().union(*(guard_names(i, is_index) for i in read.indices))
+            yield from plain_uses(outside, is_index, guards | beyond)
+            return
         case ast.Conditional(cond, then, other) | ast.Call("select", (cond, then, other)):
             yield from plain_uses(cond, is_index, guards)
             inner = guards | guard_names(cond, is_index)
@@ -121,7 +127,7 @@ def mentions(
     nothing of `r`.
     """
     for e in exprs:
-        sides = (x for c in walk(e) if isinstance(c, ast.Conditional) for x in (c.then, c.other))
+        sides = (x for c in walk(e) for x in _guarded(c))
         guarded = {id(x) for side in sides for x in walk(side)}
         for s in walk(e):
             if not isinstance(s, ast.Subscript):
@@ -130,6 +136,17 @@ def mentions(
                 if _is_shifted(index, var, beside):
                     alone = id(s) not in guarded and sum(isinstance(x, ast.Name) for x in walk(index)) == 1
                     yield extent_of(s.name, k), _added(index) if alone else 0
+
+
+def _guarded(e: ast.Expr) -> tuple[ast.Expr, ...]:
+    """The parts of a node that are not always evaluated."""
+    match e:
+        case ast.Conditional(_, then, other):
+            return then, other
+        case ast.Padded(read, outside):
+            return read, outside
+        case _:
+            return ()
 
 
 def _is_shifted(index: ast.Expr, var: str, beside: Set[str]) -> bool:

@@ -66,6 +66,9 @@ class Typer:
                 t = self._name(e)
             case ast.Subscript():
                 t = self._subscript(e)
+            case ast.Padded(read, outside):
+                found = self.infer(read), self.infer(outside)
+                t = computed(self._meet(*found, e, "the element and the value outside"))
             case ast.Reduce():
                 t = self._reduce(e)
             case ast.Call():
@@ -325,7 +328,8 @@ class Typer:
 
     def _old(self, e: ast.Call) -> Ty:
         read = read_at_entry(e)
-        name = read.id if isinstance(read, ast.Name) else read.name if read is not None else None
+        element = read.read if isinstance(read, ast.Padded) else read
+        name = element.id if isinstance(element, ast.Name) else element.name if element is not None else None
         if read is None or name not in self.scope.inouts:
             hint = "such as old(m[i]), where m is an inout parameter; other values do not change"
             return self._error("PF294", "'old' takes an inout parameter or an element of one", e.span, hint)

@@ -3,8 +3,8 @@
     Program  = imports, ops
     OpDef    = name, generics, params, results, where, body
     Stmt     = Define | Let | CallStmt
-    Expr     = Number | BoolLit | Name | Subscript | Splat | Reduce | Call | Unary | Binary | Compare
-             | Conditional
+    Expr     = Number | BoolLit | Name | Subscript | Padded | Splat | Reduce | Call | Unary | Binary
+             | Compare | Conditional
 
 Every node is frozen and carries its span. Nothing is resolved here: a `Name` may turn out to be a
 size, an index variable, a scalar or a tensor.
@@ -56,6 +56,15 @@ class Subscript:
     name: str
     indices: tuple[Expr, ...]
     name_span: Span = field(default=NO_SPAN, compare=False)
+    span: Span = field(default=NO_SPAN, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """`tensor[i - 1, j else value]`: the element, or the value where an index leaves its axis."""
+
+    read: Subscript
+    outside: Expr
     span: Span = field(default=NO_SPAN, compare=False)
 
 
@@ -136,7 +145,7 @@ class Conditional:
 
 
 Expr: TypeAlias = Union[  # noqa: UP007
-    Number, BoolLit, Name, Splat, Subscript, Reduce, Call, Unary, Binary, Compare, Conditional
+    Number, BoolLit, Name, Splat, Subscript, Padded, Reduce, Call, Unary, Binary, Compare, Conditional
 ]
 
 # --- types and signatures ----------------------------------------------------------------------------

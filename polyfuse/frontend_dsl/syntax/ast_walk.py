@@ -13,6 +13,8 @@ def children(e: ast.Expr) -> tuple[ast.Expr, ...]:
     match e:
         case ast.Subscript(_, indices):
             return indices
+        case ast.Padded(read, outside):
+            return (read, outside)
         case ast.Reduce(_, ranges, body):
             return (*bounds(ranges), body)
         case ast.Call(_, args, keywords):
@@ -108,6 +110,10 @@ def rewrite(e: ast.Expr, on_expr: Callable[[ast.Expr], ast.Expr]) -> ast.Expr:
     match e:
         case ast.Subscript(_, indices):
             e = replace(e, indices=tuple(rewrite(i, on_expr) for i in indices))
+        case ast.Padded(read, outside):
+            element = rewrite(read, on_expr)
+            assert isinstance(element, ast.Subscript)
+            e = replace(e, read=element, outside=rewrite(outside, on_expr))
         case ast.Reduce(_, ranges, body):
             e = replace(e, vars=rewrite_ranges(ranges, on_expr), body=rewrite(body, on_expr))
         case ast.Call(_, args, keywords):

@@ -70,12 +70,14 @@ Children: TypeAlias = list[Any]
 
 def levels_of(e: ast.Expr) -> int:
     """How many operations lie above one another in a node alone: several in a chain or a minimum of many,
-    two where an index is data."""
+    two where an index is data, two for each index that may leave its axis."""
     match e:
         case ast.Subscript(_, indices) if any(isinstance(n, ast.Subscript) for i in indices for n in walk(i)):
             return 2
         case ast.Compare(_, ops):
             return len(ops)
+        case ast.Padded(read):
+            return 1 + 2 * len(read.indices)
         case ast.Call("min" | "max", args):
             return max(1, len(args) - 1)
         case _:
@@ -129,6 +131,14 @@ class _Expressions:
         span = name.span.to(close.span)
         node = ast.Subscript(str(name), _nodes(indices), name.span, span)
         return Part(node, span, _grow(span, *indices, levels=levels_of(node)))
+
+    def padded(self, children: Children) -> Part:
+        name, _, indices, _, outside, close = children
+        span = name.span.to(close.span)
+        read = ast.Subscript(str(name), _nodes(indices), name.span, span)
+        node = ast.Padded(read, outside.node, span)
+        inner = _grow(span, *indices, levels=levels_of(read))
+        return Part(node, span, _grow(span, Part(read, span, inner), outside, levels=levels_of(node)))
 
     def parenthesised(self, children: Children) -> Part:
         inner: Part = children[1]

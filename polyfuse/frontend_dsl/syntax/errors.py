@@ -161,10 +161,15 @@ def _expression_after(last: str, expected: set[str]) -> str:
 
 def _after_operand(expected: set[str]) -> str:
     """An expression is complete: what may follow it."""
-    if "ELSE" in expected and "END" not in expected:
+    if _needs_else(expected):
         return "'else' and a value"
-    closing = expected - _OPERATORS - {"LPAR", "LSQB", "FOR", "RBRACE", "ASSIGN", "IN", "ELLIPSIS"}
+    closing = expected - _OPERATORS - {"LPAR", "LSQB", "FOR", "RBRACE", "ASSIGN", "IN", "ELLIPSIS", "ELSE"}
     return _or(["an operator", *_words(closing)])
+
+
+def _needs_else(expected: set[str]) -> bool:
+    """After ``a if b``: what else could take an 'else', a subscript, could end here as well."""
+    return "ELSE" in expected and not expected & {"END", "RSQB"}
 
 
 def _words(expected: Iterable[str]) -> list[str]:
@@ -184,7 +189,7 @@ def _hint(previous: SourceToken | None, found: SourceToken, expected: set[str]) 
         return "statements stand inside 'op name(...) -> (...) { ... }'" if found.type == "NAME" else None
     if previous is None:
         return None
-    if "ELSE" in expected and "END" not in expected:
+    if _needs_else(expected):
         return _CONDITIONAL_HINT
     if expected >= _ASSIGNMENTS:
         return _hint_for_target(previous, found)

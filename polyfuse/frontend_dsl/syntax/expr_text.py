@@ -91,6 +91,9 @@ def _text(expr: ast.Expr, style: Style) -> str:
             return f"{expr.id}..."
         case ast.Subscript():
             return expr.name + _subscripts(expr.indices)
+        case ast.Padded():
+            inside = ", ".join(_text(i, Style.INDEX) for i in expr.read.indices)
+            return f"{expr.read.name}[{inside} else {_text(expr.outside, Style.VALUE)}]"
         case ast.Reduce():
             variables = ", ".join(range_text(v) for v in expr.vars)
             return f"{expr.op}[{variables}]({_text(expr.body, Style.VALUE)})"

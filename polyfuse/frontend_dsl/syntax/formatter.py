@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.expr_text import expr_text, generic_text, range_text, type_text
+from polyfuse.frontend_dsl.syntax.lexical import MAX_BRACKETS
 from polyfuse.source import Span
 
 # --- comments ---------------------------------------------------------------------------------------------
@@ -113,6 +114,8 @@ _TIGHTNESS = {
     for tightness, names in enumerate((", if else", "or", "and", "< <= > >= == !=", "+ -", "* / // %"))
     for name in names.split()
 }
+# Of a reduction: between these brackets a line is broken only where it can be nowhere else.
+_VARIABLES = re.compile(r"\w+\[[^\[\]]*\](?=\()")
 _ASSIGN = ("=", "+=", "max=", "min=")
 _BREAK = re.compile(
     rf"(?:,|(?<= )(?:{'|'.join(re.escape(n) for n in (*_TIGHTNESS, *_ASSIGN) if n != ',')})) "
@@ -242,6 +245,8 @@ def _best_break(line: str) -> int | None:
     for char in line:
         depth += (char in "([") - (char in ")]")
         depths.append(depth)
+    for reduction in _VARIABLES.finditer(line):
+        depths[reduction.start() : reduction.end()] = [MAX_BRACKETS] * len(reduction[0])
     found = [m for m in _BREAK.finditer(line, len(INDENT) * 3 + 1) if m.end() <= WIDTH + 1]
     fits = [m for m in found if len(INDENT) * 3 + len(line) - m.end() <= WIDTH]
     late = [m for m in found if m.end() > WIDTH // 2]

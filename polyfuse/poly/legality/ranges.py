@@ -156,6 +156,7 @@ def _range_hint(proofs: Proofs, a: Element, index: IndexExpr, extent: IndexExpr,
     if moved is not None:
         if not a.is_write:
             ways.append(f"guard the read (`{a} if {index} {'>= 0' if below else f'< {extent}'} else ...`)")
+            ways.append(f"say what is outside (`{str(a)[:-1]} else ...]`)")
         written = f"{moved.name} in {moved.lower}..{moved.upper}"
         where = f"[{written}]" if moved.reduce else f"for {written}"
         ways.append(f"give '{moved.name}' another range than `{where}`")

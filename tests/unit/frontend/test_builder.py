@@ -99,6 +99,8 @@ class Transcriber:
                 return self.f.index(f"{name}...")
             case ast.Subscript(name, indices):
                 return self.tensor(name)[tuple(map(self.expr, indices))]
+            case ast.Padded(ast.Subscript(name, indices), outside):
+                return self.tensor(name).get(tuple(map(self.expr, indices)), self.expr(outside))
             case ast.Reduce(op, variables, body):
                 return getattr(fn, op)[tuple(map(self.index, variables))](self.expr(body))
             case ast.Call(callee, args):

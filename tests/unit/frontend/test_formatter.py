@@ -183,6 +183,12 @@ numbers = integers | floats | spellings
 leaves = numbers | st.booleans().map(ast.BoolLit) | names.map(ast.Name)
 
 
+def test_variables_of_a_reduction_stay_together() -> None:
+    term = "x[n, k//K*C + c, p*S + r*D - P, q*S + v*D - P else 0.0] * w[k, c, r, v]"
+    text = format_program(parse_text(f"op f() {{ y[n, k, p, q] = sum[c, r, v]({term}) + bias[k] }}"))
+    assert "sum[c, r, v](x" in text and " else 0.0] *\n" in text
+
+
 def tuples(strategy: st.SearchStrategy[object], least: int = 0, most: int = 3) -> st.SearchStrategy[object]:
     return st.lists(strategy, min_size=least, max_size=most).map(tuple)
 
@@ -206,6 +212,9 @@ def grow(inner: st.SearchStrategy[ast.Expr]) -> st.SearchStrategy[ast.Expr]:
         chain,
         st.builds(ast.Conditional, inner, inner, inner),
         st.builds(ast.Subscript, names, tuples(inner | names.map(ast.Splat), 1)),
+        st.builds(
+            ast.Padded, st.builds(ast.Subscript, names, tuples(inner | names.map(ast.Splat), 1)), inner
+        ),
         st.builds(ast.Reduce, st.sampled_from(REDUCTIONS), tuples(variables, 1), inner),
         st.builds(ast.Call, names, tuples(inner), tuples(st.tuples(names, inner), 0, 2)),
     )

@@ -42,6 +42,8 @@ def shape(expr: ast.Expr) -> str:
             return f"{expr.id}..."
         case ast.Subscript():
             return f"{expr.name}[{', '.join(map(shape, expr.indices))}]"
+        case ast.Padded():
+            return f"{shape(expr.read)}/{shape(expr.outside)}"
         case ast.Reduce():
             return f"{expr.op}[{', '.join(v.var for v in expr.vars)}]({shape(expr.body)})"
         case ast.Call():
@@ -92,6 +94,9 @@ def shape(expr: ast.Expr) -> str:
         ("sum[b..., h](x[b..., h])", "sum[b, h](x[b..., h])"),
         ("True and false", "(True and False)"),
         ("x[a[i], j]", "x[a[i], j]"),
+        ("x[i - 1, j else -inf]", "x[(i - 1), j]/(- inf)"),
+        ("x[a if b else c else d if e else f]", "x[(a if b else c)]/(d if e else f)"),
+        ("x[k[i else 0] else y[j else 1]]", "x[k[i]/0]/y[j]/1"),
         ("1.5e-3 + 1e5", "(1.5e-3 + 1e5)"),
         ("a<-b", "(a < (- b))"),
         ("a-1", "(a - 1)"),
