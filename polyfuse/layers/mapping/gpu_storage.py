@@ -23,7 +23,7 @@ from polyfuse.ir.schedule_tree import Band, Coordinate, Leaf, Member, Tree, path
 from polyfuse.ir.schedule_tree import Sequence as Steps
 from polyfuse.ir.tensor_graph import EXPR_TYPES, Index, TensorGraph, statement_reads
 from polyfuse.layers.mapping.gpu_row_shape import WARP
-from polyfuse.layers.mapping.nests import Nest
+from polyfuse.layers.mapping.nests import Nest, trip_of
 from polyfuse.poly.model.domains import PolyModel
 from polyfuse.poly.model.storage import Window, common_loops, window, window_of
 
@@ -155,6 +155,9 @@ def overlaid(parts: Sequence[Kernel], buffers: tuple[Buffer, ...]) -> tuple[Buff
 # Elements of a thread's own array, and rounds over it: more would not stay in registers.
 LARGEST_LOCAL = 64
 MOST_ROUNDS = 16
+# Copies of an access to it when all loops are unrolled. NVRTC 12 (November 2026) unrolls loops of 324 copies
+# and leaves those of 648, whose array is then in memory.
+MOST_COPIES = 512
 # Registers that a block has, and those of a thread that are not for arrays.
 REGISTERS, OTHER_REGISTERS = 64 * 1024, 32
 _OWN = (Coordinate.BLK, Coordinate.ROW, Coordinate.THREAD)
@@ -243,6 +246,8 @@ class GpuStorage:
             return self._make(name, Scope.REGISTER, found.extents, "one element lives in a thread at a time")
         count = _count(found.extents)
         if count is None or count > LARGEST_LOCAL or self._picked(name, found.extents):
+            return None
+        if count > 1 and self._copies(name, found.extents) > MOST_COPIES:
             return None
         size = words(self.graph.tensor(name).dtype.bytes, count)
         if count > 1 and not self._keep(Need(name, 4 * size, name, 0, 0)):
@@ -354,6 +359,21 @@ class GpuStorage:
                 if extent != IConst(1) and chosen:
                     return True
         return False
+
+    def _copies(self, name: str, extents: tuple[IndexExpr, ...]) -> int:
+        """Copies of an access that the compiler makes where it unrolls all loops that choose the element."""
+        most = 1
+        for statement, indices in self._accesses(name):
+            pairs = zip(indices, extents, strict=True)
+            plain = [i for i, e in pairs if e != IConst(1) and not isinstance(i, EXPR_TYPES)]
+            choosing = {v for i in plain for v in variables(i)}
+            loops = [m for m in path(self.tree, statement) if isinstance(m, Member)]
+            own = [m for m in loops if m.coordinate in (Coordinate.SEQ, Coordinate.VECTOR)]
+            first = next(
+                (k for k, m in enumerate(own) if choosing & set(variables(m.of(statement)))), len(own)
+            )
+            most = max(most, prod(trip_of(self.graph, m) or 1 for m in own[first:]))
+        return most
 
     def _spread_dim(self, name: str, spread: Member) -> int | None:
         """The dim of a tensor along which all accesses follow the shared loop."""
