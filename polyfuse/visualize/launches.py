@@ -148,7 +148,7 @@ def _columns(stages: Sequence[KernelGraph]) -> list[str]:
 
 def _statements(k: Kernel) -> list[str]:
     """What a kernel computes, without first values of totals and rows that are only kept."""
-    named = [s.name for s in k.graph.statements if s.purpose is Purpose.VALUE]
+    named = [s.name for s in k.graph.statements if s.purpose in (Purpose.VALUE, Purpose.SCAN)]
     return list(dict.fromkeys(named))
 
 

@@ -119,8 +119,8 @@ def _mapped(s: Statement, e: Select, parts: list[IndexExpr]) -> list[Statement] 
     for part in parts:
         if inside is None:
             return None
-        outside = _restrict(inside, binary("-", -1, part))
-        inside = _restrict(inside, part)
+        outside = restricted(inside, binary("-", -1, part))
+        inside = restricted(inside, part)
         if outside is None or inside is None:
             return None
         pieces.append(_choose(outside, e, e.other))
@@ -147,7 +147,7 @@ def _reduced(graph: TensorGraph, s: Statement, e: Select, parts: list[IndexExpr]
         return None
     inside: Statement | None = s
     for part in parts:
-        inside = _restrict(inside, part, reduction_only=True) if inside else None
+        inside = restricted(inside, part, reduction_only=True) if inside else None
     return None if inside is None else [replace(inside, expr=e.then)]
 
 
@@ -190,7 +190,7 @@ def _linear(e: IndexExpr) -> _Linear | None:
             return None
 
 
-def _restrict(s: Statement, nonnegative: IndexExpr, reduction_only: bool = False) -> Statement | None:
+def restricted(s: Statement, nonnegative: IndexExpr, reduction_only: bool = False) -> Statement | None:
     """The statement on the part of its domain where an expression is >= 0."""
     line = _linear(nonnegative)
     if line is None:

@@ -24,6 +24,7 @@ from polyfuse.layers.graph.inline import inline_chosen
 from polyfuse.layers.graph.quantized import with_one_sign
 from polyfuse.layers.graph.reindex.div_mod_dims import split_div_mod_dims
 from polyfuse.layers.graph.reindex.factor_rows import collapse_factor_rows
+from polyfuse.layers.graph.scans.rewrite import scans
 from polyfuse.layers.graph.unroll_dims import unroll_reductions, unroll_short_dims, unroll_short_rows
 
 
@@ -87,6 +88,12 @@ def _grouped(graph: TensorGraph, cx: GraphContext) -> TensorGraph:
 GRAPH_PASSES = (
     GraphPass(
         "inline:choices", "elements that data choose are computed where they are chosen", _inlined_choices
+    ),
+    GraphPass(
+        "scans",
+        "reductions over ranges that grow with an index are scans: O(n) in place of O(n^2)",
+        lambda g, cx: scans(g, cx.decisions, cx.target),
+        True,
     ),
     GraphPass(
         "window-forms",

@@ -1,0 +1,1 @@
+"""Reductions over ranges that grow are scans, those over windows have two scans for each block."""
