@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -158,8 +158,9 @@ class _Writer:
             return text.expr(s.expr), text.used(s.expr)
         over = s.reduction_dims
         product = None if mask or s.reduction != "sum" else self._product(s, text)
-        if product is not None:
-            return product
+        found = product or self._accumulated(s, text)
+        if found is not None:
+            return found
         layout = text.layout
         value = text.expr(s.expr)
         if text.used(s.expr) != layout:
@@ -176,6 +177,34 @@ class _Writer:
         if mask:
             options += f', where={mask}, initial={dtype}(float("{identity(s.reduction, dtype)}"))'
         return f"np.{s.reduction}({value}, axis={axes}{options})", outer
+
+    def _accumulated(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
+        """``c[t] = sum[s in 0..t + 1](e)``, or one from t on, by ``op.accumulate``."""
+        d = s.dims[-1]
+        low, high = text.line(d.lower), text.line(d.upper)
+        if len(s.reduction_dims) != 1 or s.reduction not in COMBINES or low is None or high is None:
+            return None
+        moving, still = (high, low) if high.factors else (low, high)
+        if still.factors or still.steps or moving.steps or tuple(moving.factors.values()) != (1,):
+            return None
+        (t,) = moving.factors
+        if t in text.used(s.expr):
+            return None
+        first, last = (text.ranges[t][0] + moving.constant, text.ranges[t][1] - 1 + moving.constant)
+        down = moving is low
+        if (last >= still.constant) if down else (first <= still.constant):
+            return None  # one of the ranges is empty
+        inner = (*(x for x in text.layout if x not in (t, d.name)), d.name)
+        begin = first if down else still.constant
+        ranges = {**text.ranges, d.name: (begin, still.constant if down else last)}
+        terms = replace(text, ranges=ranges, layout=inner)
+        value = f"np.broadcast_to({terms.expr(s.expr)}, {terms.shape(inner)})" + ("[..., ::-1]" if down else "")
+        kind = f", dtype={self.graph.tensor(s.target).dtype}" if s.reduction in ("sum", "prod") else ""
+        total = f"np.{OPS[COMBINES[s.reduction]].numpy}.accumulate({value}, axis=-1{kind})"
+        total += "[..., ::-1]" if down else f"[..., {first - 1 - begin}:]"
+        outer = tuple(x for x in text.layout if x != d.name)
+        at = outer.index(t)
+        return (total if at == len(outer) - 1 else f"np.moveaxis({total}, -1, {at})"), outer
 
     def _product(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
         """A contraction as a matrix product, or by einsum."""

@@ -44,6 +44,7 @@ from polyfuse.runtime.reference.block import (
     contraction,
     restrict,
 )
+from polyfuse.runtime.reference.ranges import moving_range
 from polyfuse.runtime.reference.reductions import scattered
 from polyfuse.runtime.reference.values import Array, Val, from_numpy, is_exact, undecided
 
@@ -94,7 +95,7 @@ class Runner:
             return False
         full = self.box(s, fixed)
         if full is not None and not wait:
-            val = self._contract(s, full)
+            val = self._contract(s, full) or self._over_moving_range(s, full)
             if val is not None:
                 at = BlockEvaluator(s, full, self.stores, self.sizes, self.checked)
                 self._write(s, at, val, None)
@@ -206,6 +207,11 @@ class Runner:
             for part, e in zip(parts, (found.left, found.right), strict=True)
         )
         return found.evaluate(full, x, y, _count(full, found.reduced))
+
+    def _over_moving_range(self, s: Statement, full: Block) -> Val | None:
+        """A reduction of terms that are the same for many results, evaluated once."""
+        found = moving_range(s, full)
+        return None if found is None else found.values(full, self.stores, self.sizes, self.checked)
 
     # --- writing ---
 

@@ -64,7 +64,7 @@ def partial(op: str, term: Val, shape: tuple[int, ...], axes: tuple[int, ...], m
     if not is_exact(e):
         e = np.broadcast_to(np.asarray(e), shape)
     if mask is not None:
-        v = np.where(mask, v, _neutral(op, v))
+        v = np.where(mask, v, neutral(op, v))
         e = e if is_exact(e) else np.where(mask, e, 0.0)
     reduce = functools.partial(_REDUCE[op], axis=axes, keepdims=True)
     total = np.asarray(reduce(v))
@@ -91,7 +91,7 @@ def partial(op: str, term: Val, shape: tuple[int, ...], axes: tuple[int, ...], m
     return Partial(total, low, high, exact, term.nonneg)
 
 
-def _neutral(op: str, v: Array) -> float | int | bool:
+def neutral(op: str, v: Array) -> float | int | bool:
     """What does not change a reduction of values as they are held here (float64, int64, bool)."""
     if op in ("sum", "prod", "any", "all"):
         return op in ("prod", "all")
@@ -157,7 +157,7 @@ def arg_extreme(op: str, term: Val, shape: tuple[int, ...], axis: int, mask: Arr
     sign = 1 if op == "argmax" else -1
     v = v.astype(np.float64) if v.dtype == np.bool_ else v
     if mask is not None:
-        v = np.where(mask, v, _neutral(op[3:], v))
+        v = np.where(mask, v, neutral(op[3:], v))
     best = (np.max if sign > 0 else np.min)(v, axis=axis, keepdims=True)
     hit = (v == best) | ((v != v) & (best != best))
     if mask is not None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from polyfuse.ir.dtypes import F32, F64, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
-from polyfuse.ir.linear import linear, simplify
+from polyfuse.ir.linear import Linear, linear, simplify
 from polyfuse.ir.ops import COMBINES
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -69,10 +69,6 @@ class Made:
         name = fresh_name(self.result(), wish)
         self.tensors.append(Tensor(name, dtype, shape, Role.TEMP, self.source.span))
         return name
-
-    def dim(self, wish: str) -> str:
-        """A name for a loop."""
-        return fresh_name(self.graph, wish)
 
     def add(
         self,
@@ -155,11 +151,11 @@ def steps_of(m: Moving) -> Steps:
     def over(first: int, last: int) -> Steps:
         """With steps from one value of the outer dim to another."""
         known = {**ranges, t.name: (first, max(first, last))}
-        new = _with_bounds(added, lambda e: collected(simplify(e, known)))
+        new = with_bounds(added, lambda e: collected(simplify(e, known)))
         return Steps(m, None, replace(t, lower=IConst(first), upper=IConst(last + 1)), new)
 
     def at_begin(x: IterDim) -> IterDim:
-        return _with_bounds(x, lambda e: collected(simplify(substitute(e, {t.name: IConst(begin)}), ranges)))
+        return with_bounds(x, lambda e: collected(simplify(substitute(e, {t.name: IConst(begin)}), ranges)))
 
     every = over(low, high - 1)
     if at_begin(every.new) == at_begin(d):
@@ -168,7 +164,7 @@ def steps_of(m: Moving) -> Steps:
     return replace(later, first=at_begin(d))
 
 
-def _with_bounds(d: IterDim, change: Callable[[IndexExpr], IndexExpr]) -> IterDim:
+def with_bounds(d: IterDim, change: Callable[[IndexExpr], IndexExpr]) -> IterDim:
     return replace(d, lower=change(d.lower), upper=change(d.upper))
 
 
@@ -201,6 +197,22 @@ class Scan:
         """The outer dims but that along which the range grows."""
         return tuple(d for d in self.steps.moving.outer if d != self.steps.moving.over)
 
+    def dims(self, *along: IterDim) -> tuple[IterDim, ...]:
+        """The outer dims, with others in the place of that along which the range grows."""
+        m = self.steps.moving
+        return tuple(x for d in m.outer for x in (along if d == m.over else (d,)))
+
+    def place(self, *along: IndexExpr) -> tuple[IndexExpr, ...]:
+        """Where an element is in a tensor of this scan."""
+        m = self.steps.moving
+        return tuple(x for d in m.outer for x in (along if d == m.over else (IVar(d.name),)))
+
+    def tensor(self, wish: str, dtype: DType, *along: IndexExpr) -> str:
+        """A tensor of this scan, with other axes in the place of that along which the range grows."""
+        m = self.steps.moving
+        shape = tuple(x for d in m.outer for x in (along if d == m.over else (d.upper,)))
+        return self.made.tensor(f"{self.source.name}__{wish}", dtype, shape)
+
     @property
     def reduction(self) -> str:
         assert self.source.reduction is not None
@@ -209,15 +221,6 @@ class Scan:
     @property
     def dtype(self) -> DType:
         return self.source.expr.dtype
-
-    @property
-    def place(self) -> tuple[IndexExpr, ...]:
-        """Where a row is in tensors of this scan."""
-        return tuple(collected(IVar(d.name) - d.lower) for d in self.rows)
-
-    @property
-    def shape(self) -> tuple[IndexExpr, ...]:
-        return tuple(collected(d.upper - d.lower) for d in self.rows)
 
     def accumulator(self, steps: int) -> DType:
         """The type of a total that so many steps add to."""
@@ -229,25 +232,33 @@ class Scan:
 
     def read(self, tensor: str, *at: IndexExpr) -> Read:
         dtype = next(t.dtype for t in self.made.tensors if t.name == tensor)
-        return Read(tensor, (*self.place, *at), dtype, self.source.span)
+        return Read(tensor, self.place(*at), dtype, self.source.span)
 
     def over_range(self, d: IterDim) -> Expr | None:
         """The reduction over a range of one term, or of none, as an expression."""
         length = linear(d.upper - d.lower)
-        if length.terms or length.constant > 1 or (self.steps.moving.others and length.constant > 0):
-            return None
-        if length.constant <= 0:
+        if not length.terms and length.constant <= 0:
             return Const(identity(self.reduction, self.dtype), self.dtype, self.source.span)
-        env = {d.name: d.lower}
-        return map_expr(self.source.expr, lambda e: e, lambda i: _substituted(i, env))
+        dims, expr = self.terms_of(d)
+        return None if dims else expr
 
-    def reduced(
-        self, target: str, dims: tuple[IterDim, ...], write: tuple[IndexExpr, ...], d: IterDim
-    ) -> None:
-        """A tensor of reductions over a range."""
+    def terms_of(self, d: IterDim) -> tuple[tuple[IterDim, ...], Expr]:
+        """The dims of a reduction over a range, without those that have one value, and its terms."""
         along = self.steps.moving.along
-        over = tuple(d if x == along else x for x in self.source.dims if x.reduce)
-        self.made.add(target, (*dims, *over), write, self.source.expr, self.reduction)
+        left: list[IterDim] = []
+        env: dict[str, IndexExpr] = {}
+        for x in (d if x == along else x for x in self.source.dims if x.reduce):
+            x = with_bounds(x, lambda e: _substituted(e, env))
+            if linear(x.upper - x.lower) == Linear((), 1):
+                env[x.name] = x.lower
+            else:
+                left.append(x)
+        return tuple(left), map_expr(self.source.expr, lambda e: e, lambda i: _substituted(i, env))
+
+    def reduced(self, target: str, dims: tuple[IterDim, ...], write: tuple[Index, ...], d: IterDim) -> None:
+        """A tensor of reductions over a range."""
+        over, terms = self.terms_of(d)
+        self.made.add(target, (*dims, *over), write, terms, self.reduction if over else None)
 
     def first(self) -> Expr:
         """What is there before the first step."""
@@ -256,8 +267,8 @@ class Scan:
             return Const(identity(self.reduction, self.dtype), self.dtype, self.source.span)
         found = self.over_range(d)
         if found is None:
-            name = self.made.tensor(f"{self.source.name}__first", self.dtype, self.shape)
-            self.reduced(name, self.rows, self.place, d)
+            name = self.tensor("first", self.dtype)
+            self.reduced(name, self.rows, self.place(), d)
             found = self.read(name)
         return found
 
@@ -265,15 +276,13 @@ class Scan:
         """What the step adds where the outer dim is `at`, an expression of dims of the statement that asks."""
         over = self.steps.over
         env = {over.name: at}
-        found = self.over_range(_with_bounds(self.steps.new, lambda e: collected(substitute(e, env))))
+        found = self.over_range(with_bounds(self.steps.new, lambda e: collected(substitute(e, env))))
         if found is not None:
             return found
         if not self.terms:
-            shape = (*self.shape, collected(over.upper - over.lower))
-            self.terms = self.made.tensor(f"{self.source.name}__terms", self.dtype, shape)
-            place = (*self.place, collected(IVar(over.name) - over.lower))
-            self.reduced(self.terms, (*self.rows, over), place, self.steps.new)
-        return self.read(self.terms, collected(at - over.lower))
+            self.terms = self.tensor("terms", self.dtype, over.upper)
+            self.reduced(self.terms, self.dims(over), self.place(IVar(over.name)), self.steps.new)
+        return self.read(self.terms, at)
 
     def finish(self, dims: tuple[IterDim, ...], value: Expr, at: IndexExpr | None = None) -> None:
         """The statement itself, of results that are there; of those at one value of the outer dim."""
@@ -289,61 +298,60 @@ class Scan:
         """One step after the other."""
         steps, over = self.steps, self.steps.moving.over
         dtype = self.accumulator(steps.count)
-        shape = (*self.shape, collected(over.upper - over.lower))
-        total = self.made.tensor(f"{self.source.name}__scan", dtype, shape)
+        total = self.tensor("scan", dtype, over.upper)
         rest, begin = steps.over, steps.begin - steps.sign
         if steps.first is None:
             begin, rest = steps.begin, _without(rest, steps.begin)
             value = self.term(IConst(begin))
         else:
             value = self.first()
-
-        def place(t: IndexExpr) -> tuple[IndexExpr, ...]:
-            return (*self.place, collected(t - over.lower))
-
-        self.made.add(total, self.rows, place(IConst(begin)), _cast(value, dtype))
+        self.made.add(total, self.rows, self.place(IConst(begin)), _cast(value, dtype))
         t = IVar(over.name)
-        before = Read(total, place(t - steps.sign), dtype, self.source.span)
-        step = self.combined(before, self.term(t))
-        self.made.add(total, (*self.rows, rest), place(t), step, purpose=Purpose.SCAN)
-        self.finish(steps.moving.outer, Read(total, place(t), dtype, self.source.span))
+        step = self.combined(self.read(total, t - steps.sign), self.term(t))
+        self.made.add(total, self.dims(rest), self.place(t), step, purpose=Purpose.SCAN)
+        self.finish(steps.moving.outer, self.read(total, t))
 
     def in_chunks(self, chunk: int) -> None:
         """Totals of chunks, what is before each, and each from there on."""
-        steps, name = self.steps, self.source.name
-        chunks = -(-steps.count // chunk)
-        k, i = self.made.dim("k"), self.made.dim("i")
-        end = binary("min", chunk, steps.count - IVar(k) * chunk)
-        every, inside = IterDim(k, IConst(0), IConst(chunks)), IterDim(i, IConst(0), end)
+        steps, chunks = self.steps, -(-self.steps.count // chunk)
+        k, i = (IVar(fresh_name(self.made.graph, n)) for n in ("k", "i"))
+        every = IterDim(k.name, IConst(0), IConst(chunks))
+        inside = IterDim(i.name, IConst(0), _inside(k, chunk, steps.count))
 
         def term(within: IndexExpr) -> Expr:
-            return self.term(collected(steps.begin + steps.sign * (IVar(k) * chunk + within)))
+            return self.term(collected(steps.begin + steps.sign * (k * chunk + within)))
 
         start = self.first()
-        total = self.made.tensor(f"{name}__total", self.dtype, (*self.shape, IConst(chunks)))
-        dims = (*self.rows, replace(every, upper=IConst(chunks - 1)), IterDim(i, IConst(0), IConst(chunk), True))
-        self.made.add(total, dims, (*self.place, IVar(k)), term(IVar(i)), self.reduction)
+        total = self.tensor("total", self.dtype, IConst(chunks))
+        over = IterDim(i.name, IConst(0), IConst(chunk), True)
+        whole = (*self.dims(replace(every, upper=IConst(chunks - 1))), over)
+        self.made.add(total, whole, self.place(k), term(i), self.reduction)
 
         dtype = self.accumulator(chunks)
-        before = self.made.tensor(f"{name}__before", dtype, (*self.shape, IConst(chunks)))
-        self.made.add(before, self.rows, (*self.place, IConst(0)), _cast(start, dtype))
-        step = self.combined(self.read(before, IVar(k) - 1), self.read(total, IVar(k) - 1))
-        later = replace(every, lower=IConst(1))
-        self.made.add(before, (*self.rows, later), (*self.place, IVar(k)), step, purpose=Purpose.SCAN)
+        before = self.tensor("before", dtype, IConst(chunks))
+        self.made.add(before, self.rows, self.place(IConst(0)), _cast(start, dtype))
+        step = self.combined(self.read(before, k - 1), self.read(total, k - 1))
+        later = self.dims(replace(every, lower=IConst(1)))
+        self.made.add(before, later, self.place(k), step, purpose=Purpose.SCAN)
 
         dtype = self.accumulator(chunk)
-        scan = self.made.tensor(f"{name}__scan", dtype, (*self.shape, IConst(chunks), IConst(chunk)))
-        value = self.combined(_cast(self.read(before, IVar(k)), dtype), term(IConst(0)))
-        self.made.add(scan, (*self.rows, every), (*self.place, IVar(k), IConst(0)), value)
-        step = self.combined(self.read(scan, IVar(k), IVar(i) - 1), term(IVar(i)))
-        dims = (*self.rows, every, replace(inside, lower=IConst(1)))
-        self.made.add(scan, dims, (*self.place, IVar(k), IVar(i)), step, purpose=Purpose.SCAN)
+        scan = self.tensor("scan", dtype, IConst(chunks), IConst(chunk))
+        value = self.combined(_cast(self.read(before, k), dtype), term(IConst(0)))
+        self.made.add(scan, self.dims(every), self.place(k, IConst(0)), value)
+        step = self.combined(self.read(scan, k, i - 1), term(i))
+        later = self.dims(every, replace(inside, lower=IConst(1)))
+        self.made.add(scan, later, self.place(k, i), step, purpose=Purpose.SCAN)
 
         if steps.first is not None:
             self.finish(self.rows, start, IConst(steps.begin - steps.sign))
         number = collected(steps.sign * (IVar(steps.over.name) - steps.begin))
         value = self.read(scan, binary("//", number, chunk), binary("%", number, chunk))
-        self.finish(_in_place_of(steps.moving, steps.over), value)
+        self.finish(self.dims(steps.over), value)
+
+
+def _inside(number: IndexExpr, chunk: int, count: int) -> IndexExpr:
+    """The end of a chunk, counted from where it begins."""
+    return IConst(chunk) if count % chunk == 0 else binary("min", chunk, count - number * chunk)
 
 
 def _without(d: IterDim, value: int) -> IterDim:
@@ -351,10 +359,6 @@ def _without(d: IterDim, value: int) -> IterDim:
     if _value(d.lower) == value:
         return replace(d, lower=IConst(value + 1))
     return replace(d, upper=IConst(value))
-
-
-def _in_place_of(m: Moving, over: IterDim) -> tuple[IterDim, ...]:
-    return tuple(over if d == m.over else d for d in m.outer)
 
 
 def _cast(e: Expr, dtype: DType) -> Expr:

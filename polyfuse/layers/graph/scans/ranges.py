@@ -30,7 +30,6 @@ from polyfuse.ir.tensor_graph import (
     IterDim,
     Select,
     Statement,
-    TensorGraph,
     depends_on,
     map_expr,
 )
@@ -71,17 +70,14 @@ class Moving:
         return tuple(d for d in self.statement.dims if not d.reduce)
 
 
-def moving_range(graph: TensorGraph, s: Statement) -> Moving | str | None:
-    """How a range of a statement moves; the reason why it cannot be a scan, or None where no range moves."""
+def moving_ranges(s: Statement) -> Iterator[Moving | str]:
+    """The ways in which ranges of a statement move, and reasons why others that do cannot be a scan."""
     if s.reduction is None or s.accumulate:
-        return None
-    why: str | None = None
+        return
     for over, along in _pairs(s):
-        found = _moving(graph, s, over, along)
-        if isinstance(found, Moving):
-            return found
-        why = why or found
-    return why
+        found = _moving(s, over, along)
+        if found is not None:
+            yield found
 
 
 def ranges_of(dims: tuple[IterDim, ...]) -> dict[str, Range]:
@@ -107,8 +103,8 @@ def _pairs(s: Statement) -> Iterator[tuple[str, str]]:
                 yield t, d.name
 
 
-def _moving(graph: TensorGraph, s: Statement, over: str, along: str) -> Moving | str | None:
-    s = _guards_as_bounds(graph, s, over, along)
+def _moving(s: Statement, over: str, along: str) -> Moving | str | None:
+    s = _guards_as_bounds(s, over, along)
     counted = _counted_apart(s, over, along)
     if counted is None:
         moves = any(over in variables(e) for d in s.dims if d.name == along for e in (d.lower, d.upper))
@@ -126,11 +122,15 @@ def _moving(graph: TensorGraph, s: Statement, over: str, along: str) -> Moving |
         return f"another range depends on {over}"
     if any(along in {*variables(x.lower), *variables(x.upper)} for x in s.dims):
         return f"another range depends on {along}"
-    if not all(isinstance(e, IConst) for x in s.dims if not x.reduce for e in (x.lower, x.upper)):
+    if not all(_is_number(e) for x in s.dims if not x.reduce for e in (x.lower, x.upper)):
         return "its results are no rectangle"
     low, high = steps
     assert low is not None and high is not None
     return Moving(s, t, d, low, high)
+
+
+def _is_number(e: IndexExpr) -> bool:
+    return isinstance(e, IConst) and e.value >= 0
 
 
 def _step(op: str, bound: IndexExpr, over: str) -> int | None:
@@ -145,12 +145,12 @@ def _step(op: str, bound: IndexExpr, over: str) -> int | None:
 # --- guards -----------------------------------------------------------------------------------------------
 
 
-def _guards_as_bounds(graph: TensorGraph, s: Statement, over: str, along: str) -> Statement:
+def _guards_as_bounds(s: Statement, over: str, along: str) -> Statement:
     """The statement with those conditions of its guard as bounds of `along` that speak of both dims."""
     e = s.expr
-    if s.reduction not in COMBINES or not isinstance(e, Select) or not isinstance(e.other, Const):
+    if s.reduction not in COMBINES or not isinstance(e, Select):
         return s
-    if e.other.value != identity(s.reduction, graph.tensor(s.target).dtype):
+    if _constant(e.other) != identity(s.reduction, e.dtype):
         return s
     left: list[Expr] = []
     for cond in _conjunction(e.cond):
@@ -172,6 +172,16 @@ def _guards_as_bounds(graph: TensorGraph, s: Statement, over: str, along: str) -
         for d in s.dims
     )
     return replace(s, dims=tuple(dims), expr=expr)
+
+
+def _constant(e: Expr) -> float | int | bool | None:
+    match e:
+        case Const(value):
+            return value
+        case Apply("neg", (Const(value),)):
+            return -value
+        case _:
+            return None
 
 
 def _conjunction(cond: Expr) -> list[Expr]:

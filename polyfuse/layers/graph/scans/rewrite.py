@@ -11,7 +11,7 @@ from polyfuse.ir.index_expr import IConst
 from polyfuse.ir.target import CpuTarget, Target
 from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
 from polyfuse.layers.graph.scans.growing import LONG_DOUBLE, Made, Scan, Steps, steps_of
-from polyfuse.layers.graph.scans.ranges import Moving, moving_range
+from polyfuse.layers.graph.scans.ranges import Moving, moving_ranges
 
 # Results of a growing range, at least.
 FEWEST = 8
@@ -29,13 +29,13 @@ def scans(graph: TensorGraph, decisions: list[Decision], target: Target) -> Tens
     while waiting:
         name = waiting.pop(0)
         s = graph.statement(name)
-        found = moving_range(graph, s)
-        if isinstance(found, str):
-            decisions.append(Decision("scan", name, False, found))
-        if not isinstance(found, Moving) or not found.grows or _trip(found.over) < FEWEST:
+        ways = list(moving_ranges(s))
+        grows = next((m for m in ways if isinstance(m, Moving) and m.grows and _trip(m.over) >= FEWEST), None)
+        if grows is None:
+            decisions += [Decision("scan", name, False, why) for why in ways if isinstance(why, str)]
             continue
         made = Made(graph, s)
-        why = _write(Scan(made, steps_of(found)), target)
+        why = _write(Scan(made, steps_of(grows)), target)
         decisions.append(Decision("scan", name, True, why))
         graph = made.result()
         # What a step adds may be a scan as well, along another dim.
