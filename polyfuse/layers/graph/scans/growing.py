@@ -344,9 +344,8 @@ class Scan:
 
         if steps.first is not None:
             self.finish(self.rows, start, IConst(steps.begin - steps.sign))
-        number = collected(steps.sign * (IVar(steps.over.name) - steps.begin))
-        value = self.read(scan, binary("//", number, chunk), binary("%", number, chunk))
-        self.finish(self.dims(steps.over), value)
+        at = collected(steps.begin + steps.sign * (k * chunk + i))
+        self.finish(self.dims(every, inside), self.read(scan, k, i), at)
 
 
 def _inside(number: IndexExpr, chunk: int, count: int) -> IndexExpr:
