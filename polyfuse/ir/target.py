@@ -22,6 +22,7 @@ class Target(Protocol):
     row_caches     what a worker touches of a row stays in caches that it need not manage
     cheap_waits    to wait for a result takes no longer than to compute a few numbers again
     followers      tiles of contractions compute what follows an element while they have it
+    rows_at_once   rows of sequential loops that keep it busy
     library        are there matrix products of a library (None: nobody looked)?
     library_halves   does the library take factors of half precision?
     library_copies   does a call bring factors into its own order, so that they may lie in any?
@@ -37,6 +38,8 @@ class Target(Protocol):
     def cheap_waits(self) -> bool: ...
     @property
     def followers(self) -> bool: ...
+    @property
+    def rows_at_once(self) -> int: ...
     @property
     def library(self) -> bool | None: ...
     @property
@@ -59,6 +62,10 @@ class CpuTarget:
     library: ClassVar[bool | None] = True
     library_halves: ClassVar[bool] = False
     library_copies: ClassVar[bool] = True
+
+    @property
+    def rows_at_once(self) -> int:
+        return self.threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,10 @@ class GpuTarget:
     @property
     def library_halves(self) -> bool:
         return bool(self.library)
+
+    @property
+    def rows_at_once(self) -> int:
+        return self.sms * self.threads
 
 
 def as_target(given: Target | int) -> Target:

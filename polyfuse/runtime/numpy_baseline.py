@@ -198,7 +198,9 @@ class _Writer:
         begin = first if down else still.constant
         ranges = {**text.ranges, d.name: (begin, still.constant if down else last)}
         terms = replace(text, ranges=ranges, layout=inner)
-        value = f"np.broadcast_to({terms.expr(s.expr)}, {terms.shape(inner)})" + ("[..., ::-1]" if down else "")
+        value = f"np.broadcast_to({terms.expr(s.expr)}, {terms.shape(inner)})" + (
+            "[..., ::-1]" if down else ""
+        )
         kind = f", dtype={self.graph.tensor(s.target).dtype}" if s.reduction in ("sum", "prod") else ""
         total = f"np.{OPS[COMBINES[s.reduction]].numpy}.accumulate({value}, axis=-1{kind})"
         total += "[..., ::-1]" if down else f"[..., {first - 1 - begin}:]"

@@ -1,28 +1,32 @@
 """Reductions over ranges that move become scans: which ones, and in which form.
 
-A range that grows fewer times than FEWEST stays as it is: lanes reduce all of its terms at once.
+A range that grows fewer times than FEWEST stays as it is: lanes reduce all of its terms at once.  So does a
+window of few terms (`layers.graph.domains`).
 """
 
 from __future__ import annotations
 
 from polyfuse.decisions import Decision
 from polyfuse.ir.dtypes import F64
-from polyfuse.ir.index_expr import IConst
-from polyfuse.ir.target import CpuTarget, Target
-from polyfuse.ir.tensor_graph import IterDim, Statement, TensorGraph
-from polyfuse.layers.graph.scans.growing import LONG_DOUBLE, Made, Scan, Steps, steps_of
+from polyfuse.ir.target import Target
+from polyfuse.ir.tensor_graph import IterDim, TensorGraph
+from polyfuse.layers.graph.domains import MOST_TERMS
+from polyfuse.layers.graph.scans.growing import LONG_DOUBLE, Scan
 from polyfuse.layers.graph.scans.ranges import Moving, moving_ranges
+from polyfuse.layers.graph.scans.statements import Made, value_of
+from polyfuse.layers.graph.scans.windows import Blocks, Window, window_of
 
 # Results of a growing range, at least.
 FEWEST = 8
-# Steps of a chunk, at least.
+# Steps of a chunk, at least, and chunks of a row.
 SHORTEST_CHUNK = 64
-# Threads of a GPU that are worth their chunks.
-GPU_ROWS = 1 << 15
+FEWEST_CHUNKS = 4
+# What the blocks of a window of many terms save, at least: it has so many times as many terms as it moves on.
+OVERLAP = 4
 
 
 def scans(graph: TensorGraph, decisions: list[Decision], target: Target) -> TensorGraph:
-    """The graph with reductions over growing ranges as scans, at known sizes."""
+    """The graph with reductions over moving ranges as scans, at known sizes."""
     if graph.sizes:
         return graph
     waiting = [s.name for s in graph.statements]
@@ -30,12 +34,11 @@ def scans(graph: TensorGraph, decisions: list[Decision], target: Target) -> Tens
         name = waiting.pop(0)
         s = graph.statement(name)
         ways = list(moving_ranges(s))
-        grows = next((m for m in ways if isinstance(m, Moving) and m.grows and _trip(m.over) >= FEWEST), None)
-        if grows is None:
+        made = Made(graph, s)
+        why = next((w for m in ways if isinstance(m, Moving) and (w := _written(made, m, target))), None)
+        if why is None:
             decisions += [Decision("scan", name, False, why) for why in ways if isinstance(why, str)]
             continue
-        made = Made(graph, s)
-        why = _write(Scan(made, steps_of(grows)), target)
         decisions.append(Decision("scan", name, True, why))
         graph = made.result()
         # What a step adds may be a scan as well, along another dim.
@@ -43,15 +46,27 @@ def scans(graph: TensorGraph, decisions: list[Decision], target: Target) -> Tens
     return graph
 
 
-def _trip(d: IterDim) -> int:
-    assert isinstance(d.lower, IConst) and isinstance(d.upper, IConst)
-    return d.upper.value - d.lower.value
+def _written(made: Made, m: Moving, target: Target) -> str | None:
+    """Add the statements of a range that moves, if that pays; why they are so."""
+    if m.grows:
+        return _grown(Scan(made, m), target) if _trip(m.over) >= FEWEST else None
+    window = window_of(m)
+    return _in_blocks(Blocks(made, m, window)) if window is not None and _pays(window) else None
 
 
-def _write(scan: Scan, target: Target) -> str:
-    """Add the statements of one form, and say why."""
+def _pays(w: Window) -> bool:
+    return w.length > MOST_TERMS and w.length >= OVERLAP * w.step and w.count >= FEWEST
+
+
+def _in_blocks(blocks: Blocks) -> str:
+    blocks.write()
+    w = blocks.window
+    return f"a window of {w.length} moves with {w.moving.over.name}: two scans for each of {w.blocks} blocks"
+
+
+def _grown(scan: Scan, target: Target) -> str:
     steps = scan.steps
-    grows = f"the range of {steps.moving.along.name} grows with {steps.over.name}"
+    grows = f"the range of {scan.moving.along.name} grows with {steps.over.name}"
     chunk, why = chunk_of(scan, target)
     if not chunk:
         scan.in_order()
@@ -61,18 +76,25 @@ def _write(scan: Scan, target: Target) -> str:
     return f"{grows}: {-(-steps.count // chunk)} chunks of {chunk}, {why}"
 
 
+def _trip(d: IterDim) -> int:
+    return max(0, value_of(d.upper) - value_of(d.lower))
+
+
 def chunk_of(scan: Scan, target: Target) -> tuple[int, str]:
-    """Into which chunks rows are cut, 0 if they stay whole; and why."""
+    """Into which chunks rows are cut, 0 if they stay whole; and why.
+
+    Chunks of as many steps as there are chunks lose least where steps round. What a CPU's few threads share
+    are pieces as long as can be.
+    """
     count, rows = scan.steps.count, 1
     for d in scan.rows:
-        rows *= max(0, _trip(d))
-    if scan.reduction == "prod" or count < 4 * SHORTEST_CHUNK or not rows:
+        rows *= _trip(d)
+    if scan.reduction == "prod" or count < FEWEST_CHUNKS * SHORTEST_CHUNK or not rows:
         return 0, ""
     near = max(SHORTEST_CHUNK, 1 << ((count - 1).bit_length() // 2))
-    workers = target.threads if isinstance(target, CpuTarget) else GPU_ROWS
+    workers = target.rows_at_once
     if rows < workers:
-        chunk = near if not isinstance(target, CpuTarget) else max(near, -(-count // (4 * workers)))
-        return chunk, f"since {rows} rows are few"
+        return max(near, count // (FEWEST_CHUNKS * workers)), f"since {rows} rows are few"
     if scan.reduction == "sum" and scan.dtype is F64 and count > LONG_DOUBLE:
         return near, "since each step rounds"
     return 0, ""
