@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from polyfuse.ir.dtypes import BY_NAME, from_numpy
-from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, evaluate, variables
+from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, ISize, IVar, evaluate, substitute, variables
 from polyfuse.ir.index_expr import sizes as size_names
+from polyfuse.ir.linear import interval
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
     Apply,
@@ -132,16 +133,46 @@ def _box(s: Statement, sizes: Mapping[str, int]) -> int:
 
 
 def dim_ranges(s: Statement, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The smallest box around a statement's domain, dim by dim (exact for bounds monotone in each dim)."""
+    """A box around a statement's domain, dim by dim: the smallest for bounds monotone in each dim."""
     corners: list[dict[str, int]] = [dict(sizes)]
     ranges: dict[str, tuple[int, int]] = {}
     for d in s.dims:
         low = min(evaluate(d.lower, at) for at in corners)
         high = max(evaluate(d.upper, at) for at in corners)
+        known = {n: (first, max(first, end - 1)) for n, (first, end) in ranges.items()}
+        numbers = {n: IConst(v) for n, v in sizes.items()}
+        lower, upper = (
+            None if _is_monotone(e) else interval(substitute(e, None, numbers), known)
+            for e in (d.lower, d.upper)
+        )
+        low, high = lower[0] if lower else low, upper[1] if upper else high
         ranges[d.name] = (low, max(low, high))
         if any(d.name in variables(e) for x in s.dims for e in (x.lower, x.upper)):
             corners = [{**at, d.name: v} for at in corners for v in {low, max(low, high - 1)}]
     return ranges
+
+
+def _is_monotone(e: IndexExpr) -> bool:
+    """Does it rise or fall with each of its variables, as far as its form shows?"""
+    moves = _moves(e)
+    return not any((name, -sign) in moves for name, sign in moves)
+
+
+def _moves(e: IndexExpr) -> set[tuple[str, int]]:
+    """Variables, and whether something in an expression rises (1) or falls (-1) with them."""
+    match e:
+        case IVar(name):
+            return {(name, 1)}
+        case IBin("-", left, right):
+            return _moves(left) | {(name, -sign) for name, sign in _moves(right)}
+        case IBin("+" | "min" | "max", left, right):
+            return _moves(left) | _moves(right)
+        case IBin("//", left, IConst(c)) if c > 0:
+            return _moves(left)
+        case IBin("*", IConst(c), other) | IBin("*", other, IConst(c)):
+            return _moves(other) if c >= 0 else {(name, -sign) for name, sign in _moves(other)}
+        case _:
+            return {(name, sign) for name in variables(e) for sign in (1, -1)}
 
 
 # --- values ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from polyfuse.ir.dtypes import ALL
+from polyfuse.ir.dtypes import ALL, DType
 from polyfuse.ir.identity import identity
 from polyfuse.ir.index_expr import IVar, variables
 from polyfuse.ir.ops import COMBINES, OPS
@@ -139,8 +139,8 @@ class _Writer:
         if scatters and pieces:
             return []  # what the scatters add to has been defined before
         if scatters:
-            start = identity(scatters[0].reduction or "sum", t.dtype)
-            return [f'{name} = np.full({shape}, float("{start}"), {t.dtype})']
+            start = _neutral(scatters[0].reduction or "sum", t.dtype)
+            return [f"{name} = np.full({shape}, {start}, {t.dtype})"]
         return [f"{name} = np.empty({shape}, {t.dtype})"]
 
     def _mask(self, s: Statement, text: Text) -> str | None:
@@ -175,7 +175,9 @@ class _Writer:
         dtype = self.graph.tensor(s.target).dtype
         options = f", dtype={dtype}" if s.reduction in ("sum", "prod") else ""
         if mask:
-            options += f', where={mask}, initial={dtype}(float("{identity(s.reduction, dtype)}"))'
+            options += f", where={mask}"
+            if s.reduction not in ("any", "all"):
+                options += f", initial={dtype}({_neutral(s.reduction, dtype)})"
         return f"np.{s.reduction}({value}, axis={axes}{options})", outer
 
     def _accumulated(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
@@ -354,6 +356,12 @@ class _Writer:
             body += [f"    if {low} <= {n} < {high}:", *(f"        {x}" for x in self.statement(s, fixed))]
         steps = f"range({min(first)}, {max(last)})"
         return [f"for {n} in {f'reversed({steps})' if down else steps}:", *body]
+
+
+def _neutral(op: str, dtype: DType) -> str:
+    """The neutral element of a reduction, as text."""
+    value = identity(op, dtype)
+    return f'float("{value}")' if dtype.is_float else repr(value)
 
 
 def _closure(needs: Mapping[str, set[str]]) -> dict[str, set[str]]:

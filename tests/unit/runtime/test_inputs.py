@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import polyfuse as pf
-from polyfuse.runtime.inputs import MOST_INSTANCES, default_sizes, instances, make_inputs
+from polyfuse.frontend_dsl.semantics.build_graph import instantiate
+from polyfuse.frontend_dsl.syntax.parse import parse_text
+from polyfuse.ir.index_expr import evaluate
+from polyfuse.runtime.inputs import MOST_INSTANCES, default_sizes, dim_ranges, instances, make_inputs
 
 
 def test_the_same_seed_gives_the_same_arrays() -> None:
@@ -74,3 +77,12 @@ def test_default_sizes_fit(name: str) -> None:
     sizes = default_sizes(graph, {})
     assert set(sizes) == set(graph.sizes)
     assert 0 < instances(graph, sizes) <= MOST_INSTANCES
+
+
+@pytest.mark.parametrize("upper", ["min(t, T - t)", "min(t + 3, T) - max(t - 4, 0)", "t % 7"])
+def test_a_box_holds_all_of_a_domain(upper: str) -> None:
+    """Also where the largest range is at no corner."""
+    text = f"op f(x: f32[T]) -> (y: f32[T]) {{ y[t] = sum[s in 0..{upper}](x[s]) for t in 0..T }}"
+    (s,) = instantiate(parse_text(text), "f").statements
+    e = s.dims[-1].upper
+    assert dim_ranges(s, {"T": 20})["s"][1] >= max(evaluate(e, {"T": 20, "t": t}) for t in range(20))
