@@ -59,7 +59,8 @@ adamw sgd_momentum lamb clip_factor: N=768x3072
 lstm_cell gru_cell: B=256 H=1024
 rnn_layer: T=32 B=32 H=256
 lstm_layer: T=32 B=32 H=256
-cumsum cumsum_reverse cumprod cummax: B=64 T=4096
+cumsum cumsum_reverse cumprod cummax cummin: B=64 T=4096
+sliding_max sliding_sum: B=64 T=4096 K=64
 linear_recurrence: T=512 B=8x768
 stencil3: N=65536 T=16
 """

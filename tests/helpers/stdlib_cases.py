@@ -867,6 +867,12 @@ def stencil3(start: Array, dt: Array) -> Array:
     return np.stack(rows)
 
 
+def sliding(op: Callable[..., Array], x: Array, K: int) -> Array:
+    """Of the last K elements, or of as many as there are."""
+    every = [op(x[..., max(t - K + 1, 0) : t + 1], -1) for t in range(x.shape[-1])]
+    return np.stack(every, -1) if every else x
+
+
 for _l in LEADS:
     for _t in (1, 6):
         add("cumsum", lambda x: np.cumsum(x, -1), x=normal(*_l, _t))
@@ -876,6 +882,14 @@ for _l in LEADS:
         add("linear_recurrence", linear_recurrence, a=normal(_t, *_l), x=normal(_t, *_l))
 add("cumsum", lambda x: np.cumsum(x, -1), dtypes=("f16", "bf16"), x=normal(3, 9))
 add("cummax", lambda x: np.maximum.accumulate(x, -1), dtypes=("f16", "bf16"), x=normal(3, 9))
+_scanned = np.random.default_rng(7)
+for _l in LEADS:
+    for _t, _k in ((0, 3), (1, 2), (6, 3), (6, 9), (150, 40)):
+        _x = _scanned.normal(size=(*_l, _t))
+        add("cumsum_reverse", lambda x: np.cumsum(x[..., ::-1], -1)[..., ::-1], x=_x)
+        add("cummin", lambda x: np.minimum.accumulate(x, -1), x=_x)
+        add("sliding_max", partial(sliding, np.max), x=_x, given={"K": _k})
+        add("sliding_sum", partial(sliding, np.sum), x=_x, given={"K": _k})
 for _n, _t in ((7, 4), (2, 3), (3, 1), (9, 9)):
     add("stencil3", stencil3, start=normal(_n), dt=positive(_t) * 0.2)
 

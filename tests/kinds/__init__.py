@@ -1,4 +1,4 @@
-"""Random programs of eleven kinds, each of which finds its way into one part of the compiler.
+"""Random programs of twelve kinds, each of which finds its way into one part of the compiler.
 
     call = kind_call("scatters", 7)
 
@@ -18,6 +18,7 @@ from kinds.contractions import contraction
 from kinds.inouts import inouts
 from kinds.integers import integers
 from kinds.pieces import pieces
+from kinds.ranges import ranges
 from kinds.rows import half_rows, rows
 from kinds.scans import scans
 from kinds.scatters import scatter
@@ -29,6 +30,7 @@ KINDS: dict[str, Callable[[int], Call]] = {
     "scatters": scatter,
     "pieces": pieces,
     "scans": scans,
+    "ranges": ranges,
     "inouts": inouts,
     "integers": integers,
     "rows": rows,

@@ -1,4 +1,4 @@
-"""Random programs of eleven kinds, compiled in ways drawn by their seeds, against the reference.
+"""Random programs of twelve kinds, compiled in ways drawn by their seeds, against the reference.
 
 Each of the programs of a run is compiled in two ways, one of them for a CPU, with thresholds that its group
 shares; `make test-all` runs more.  A failure shows its program, made smaller, and the way.  The long run:
@@ -81,6 +81,19 @@ FEATURES = {
     "scatters": ("+=", "max=", "min=", "inout", "let ", " = 1.5", "f16", "i64", "u8", "counts", "exp("),
     "pieces": ("sum[k", "exp(", "t2", "f16", "f64", " % 2", "N - 1 - i", "0.25 for"),
     "scans": ("t - 1", "t + 1", "t - 2", "T - 1 - t", "tanh(", "max(", "f64", "0..T - 1"),
+    "ranges": (
+        "t*1+1",
+        "..N]",
+        "t*2",
+        "max(t*",
+        "min(t*",
+        "else -inf",
+        "-1-s",
+        "prod[",
+        "bool",
+        "bf16",
+        "z[",
+    ),
     "inouts": ("p[j, i]", "p[N - 1 - i", "p[i + 1", "0..i", "r[i]", "f16", "i32", "d[j]"),
     "integers": ("//", " % ", "**", "argm", "prod[", "any[", "u8", "i64", "bool", "floor("),
     "rows": ("exp(", "rsqrt(", "argm", "c - 1", "any[", "log(", "prod[", "bf16", "f16", "C, R"),

@@ -41,8 +41,8 @@ LONG_DOUBLE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A growing range as a sequence of steps: one at each value of `over`, in order or backward, adds terms of
-    `new`, whose bounds move with it. `first` is what is there before; None where that is nothing.
+    """A growing range as a sequence of steps: one at each value of `over`, in order or backward, adds terms
+    of `new`, whose bounds move with it. `first` is what is there before; None where that is nothing.
     """
 
     moving: Moving
