@@ -79,7 +79,9 @@ def check_programs(programs: tuple[ast.Program, ...]) -> Checked:
             continue
         try:
             graphs[op.name] = open_graph((main, *others), op)
-            found.found.extend(lints(op, graphs[op.name]))
+            # What is called from another file is told of when that file is checked.
+            told = (d for d in lints(op, graphs[op.name]) if d.span and d.span.source is main.source)
+            found.found.extend(told)
         except DslError as error:
             found.found.extend(error.diagnostics if not known else ())
     found.found, idle = audible(main, found.found)

@@ -31,6 +31,7 @@ from polyfuse.ir.tensor_graph import (
     IterDim,
     Read,
     Role,
+    Select,
     Statement,
     TensorGraph,
 )
@@ -220,11 +221,35 @@ def _is_inside(graph: TensorGraph, index: Expr, extent: IndexExpr, guards: tuple
     bare = _uncast(index)
     if any(_uncast(part) == bare for g in guards for part in parts_of(g.cond)):
         return True
-    low, high = of_tree(index)
+    return _holds_positions(graph, index, extent, set())
+
+
+def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: set[str]) -> bool:
+    """Whether all values lie in the range: by bounds, or of tensors that hold only such values, or what argmax
+    and argmin of the range gave. `seen` are tensors that are being asked: a recurrence adds no values."""
+    bare = _uncast(e)
+    low, high = of_tree(e)
     above = isinstance(extent, IConst) and high < extent.value
     if (low >= 0 or _is_bounded(bare, "max")) and (above or _is_bounded(bare, "min")):
         return True
-    return _is_position(graph, bare, extent)
+    match bare:
+        case Select(_, then, other):
+            return all(_holds_positions(graph, x, extent, seen) for x in (then, other))
+        case Read(name) if name in seen:
+            return True
+        case Read(name):
+            seen.add(name)
+            writers = graph.writers(name)
+            return bool(writers) and all(_gives_positions(graph, s, extent, seen) for s in writers)
+        case _:
+            return False
+
+
+def _gives_positions(graph: TensorGraph, s: Statement, extent: IndexExpr, seen: set[str]) -> bool:
+    if s.reduction in ("argmax", "argmin"):
+        return all(d.upper == extent for d in s.dims if d.reduce)
+    extreme = s.reduction in ("max", "min") and not s.accumulate
+    return (s.reduction is None or extreme) and _holds_positions(graph, s.expr, extent, seen)
 
 
 def _is_bounded(e: Expr, op: str) -> bool:
@@ -236,17 +261,6 @@ def _is_bounded(e: Expr, op: str) -> bool:
             return name == op or any(_is_bounded(_uncast(a), op) for a in args)
         case _:
             return False
-
-
-def _is_position(graph: TensorGraph, e: Expr, extent: IndexExpr) -> bool:
-    """Whether it is read from what argmax or argmin of a range up to the extent gave."""
-    if not isinstance(e, Read):
-        return False
-    writers = graph.writers(e.tensor)
-    return bool(writers) and all(
-        s.reduction in ("argmax", "argmin") and all(d.upper == extent for d in s.dims if d.reduce)
-        for s in writers
-    )
 
 
 # --- comments that silence --------------------------------------------------------------------------------

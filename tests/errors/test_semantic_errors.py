@@ -138,6 +138,8 @@ STATEMENTS = [
     ("y[i] = v[i] + w[i]", "PF301", 3, "the left side says 0..N, w[i] says 0..M"),
     ("t[i] = v[i] + w[i]\n" + Y, "PF301", 3, "add `where N == M`"),
     ("y[i] = sum[j](v[j] * w[j])", "PF301", 12, "v[j] says 0..N, w[j] says 0..M"),
+    ("let t: f32[N+1] = 0.0\nu[i] = t[i] + v[i]\n" + Y, "PF301", 3, "such as for i in 0..N\n", 3),
+    ("let t: f32[N+1] = 0.0\nu[i] = v[i] + t[i]\n" + Y, "PF301", 3, "such as for i in 0..N\n", 3),
     ("t[i] = v[i+1]\n" + Y, "PF302", 3, "for i in 0..N"),
     ("t[i] = 1.0\n" + Y, "PF302", 3, "nothing gives the range of 'i'"),
     ("t[i] = v[i] if i < 3 else 0.0\n" + Y, "PF302", 3, "no unguarded subscript"),

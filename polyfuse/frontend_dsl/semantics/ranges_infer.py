@@ -195,7 +195,8 @@ def agree(
     for other in sources[1:]:
         if not facts.equal(known.extent, other.extent):
             a, b = known.extent, other.extent
-            hint = f"write the range, such as {example.format(f'0..{a}')}"
+            least = b if facts.at_least(a, b) else a
+            hint = f"write the range, such as {example.format(f'0..{least}')}"
             if facts.may_be_equal(a, b):
                 hint = f"add `where {a} == {b}` if they are equal, or {hint}"
             message = f"the range of '{var}' is ambiguous: {known.text} says 0..{a}, {other.text} says 0..{b}"

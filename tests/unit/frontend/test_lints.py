@@ -128,6 +128,34 @@ def test_an_index_that_argmax_gave_is_in_range() -> None:
     assert codes_of(text.format("V")) == ["PF298"]
 
 
+@pytest.mark.parametrize(
+    ("index", "codes"),
+    [
+        ("min(max(k[t], 0), V - 1)", []),
+        ("min(max(k[t], 0), V - 1) if t < 3 else k[t] % V", []),
+        ("max[u in 0..T](k[u] % V)", []),
+        ("min(k[t], V - 1)", ["PF298"]),
+        ("sum[u in 0..T](k[u] % V)", ["PF298"]),
+        ("min(max(k[t], 0), V - 1) if t < 3 else k[t]", ["PF298"]),
+    ],
+)
+def test_an_index_that_is_brought_in_range_by_a_statement_before(index: str, codes: list[str]) -> None:
+    text = f"""op f(w: f32[V], k: i32[T]) -> (y: f32[T]) where T >= 1, V >= 1 {{
+      j[t] = {index} for t in 0..T; y[t] = w[j[t]]
+    }}"""
+    assert codes_of(text) == codes
+
+
+def test_an_index_that_a_recurrence_reads_from_argmax() -> None:
+    text = """op f(x: f32[T, S, S]) -> (path: i64[T]) where T >= 1, S >= 1 {{
+      before[t, s] = argmax[r](x[t, s, r])
+      path[T-1] = {}
+      path[t] = before[t, path[t+1]] for t in 0..T-1
+    }}"""
+    assert codes_of(text.format("before[0, 0]")) == []
+    assert codes_of(text.format("argmax[t](x[t, 0, 0])")) == ["PF298"]
+
+
 GATHERING = "op f(w: f32[V], k: i32[T]) -> (y: f32[T]) {\n"
 
 
@@ -145,6 +173,11 @@ GATHERING = "op f(w: f32[V], k: i32[T]) -> (y: f32[T]) {\n"
 def test_comments_silence(text: str) -> None:
     assert codes_of(text) == []
     assert codes_of(re.sub(r"#.*", "", text))
+
+
+def test_what_is_called_from_another_file_is_told_of_there() -> None:
+    text = "op f(x: f32[T, C], k: i64[T]) -> (loss: f32) { loss = cross_entropy(x, k) }"
+    assert codes_of(text) == []
 
 
 def test_a_comment_silences_its_own_statement_and_codes_only() -> None:
