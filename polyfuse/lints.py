@@ -225,7 +225,7 @@ def _is_inside(graph: TensorGraph, index: Expr, extent: IndexExpr, guards: tuple
 
 
 def _holds_positions(graph: TensorGraph, e: Expr, extent: IndexExpr, seen: set[str]) -> bool:
-    """Whether all values lie in the range: by bounds, or of tensors that hold only such values, or what argmax
+    """Whether all values lie in the range: by bounds, in tensors that hold only such values, or what argmax
     and argmin of the range gave. `seen` are tensors that are being asked: a recurrence adds no values."""
     bare = _uncast(e)
     low, high = of_tree(e)
