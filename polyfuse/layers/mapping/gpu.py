@@ -386,10 +386,24 @@ def _stepped(graph: TensorGraph, below: Tree, lanes: int, width: int, gpu: GpuTa
     own = all(isinstance(step.of(n), IVar) and not graph.statement(n).accumulate for n in names)
     spread = all(spreads(graph, b) for b in innermost(rows))
     many = (trip_of(graph, step) or most_trips(graph, step) or 0) >= 2 * gpu.threads // WARP
-    if not (sums and step.coincident and fits and own and spread and many and _kept_inside(graph, names)):
+    inside = own and _kept_inside(graph, names) and all(_is_whole(graph, n, rows) for n in sums)
+    if not (sums and step.coincident and fits and spread and many and inside):
         return None
     steps = replace(rows, members=(with_coordinate(step, Coordinate.STEP),))
     return _replaced(below, rows, steps)
+
+
+def _is_whole(graph: TensorGraph, statement: str, rows: Band) -> bool:
+    """Does each row add to the same columns? Else conditions of both stand around the sums, and no scalar is
+    kept through these."""
+    over = set(variables(rows.members[0].of(statement)))
+    inner = [b for b in innermost(rows) if statement in statements(b)]
+    within = {v for b in inner for m in b.members for v in variables(m.of(statement))}
+    for d in graph.statement(statement).dims:
+        used = set(variables(d.lower)) | set(variables(d.upper))
+        if (d.name in over and used & within) or (d.name in within and used & over):
+            return False
+    return True
 
 
 def _kept_inside(graph: TensorGraph, names: tuple[str, ...]) -> bool:

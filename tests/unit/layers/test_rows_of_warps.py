@@ -24,10 +24,16 @@ HANDED_ON = """op f(x: f32[T, H]) -> (m: f32[T], d: f32[T], g: f32[H]) {
   g[h] = sum[t](x[t, h])
 }"""
 
+# Rows add to some of the columns only.
+TRIANGLE = """op f(x: f32[T, H]) -> (g: f32[T]) where H >= 1 {
+  m[t] = sum[h](x[t, h])
+  g[r] = sum[t in 0..r+1](m[t] * x[r, 0])
+}"""
 
-@pytest.mark.parametrize("text", [BACKWARD, EXTREMES, HANDED_ON])
+
+@pytest.mark.parametrize("text", [BACKWARD, EXTREMES, HANDED_ON, TRIANGLE])
 def test_agrees_at_all_sizes(text: str) -> None:
-    sizes = [(300, 100), (131, 257), (64, 68), (1, 96), (999, 64), (77, 130)]
+    sizes = [(300, 100), (131, 257), (64, 68), (1, 96), (999, 64), (77, 130), (51, 51)]
     calls = [row_call(text, t, h) for t, h in sizes] + [row_call(text, 200, 99, wild=True)]
     check_emulated(calls, devices=("usual",), fused=(True,), stitched=(True, False))
 
