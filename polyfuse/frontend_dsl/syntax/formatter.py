@@ -114,9 +114,11 @@ _TIGHTNESS = {
     for tightness, names in enumerate((", if else", "or", "and", "< <= > >= == !=", "+ -", "* / // %"))
     for name in names.split()
 }
-# Of a reduction: between these brackets a line is broken only where it can be nowhere else.
-_VARIABLES = re.compile(r"\w+\[[^\[\]]*\](?=\()")
 _ASSIGN = ("=", "+=", "max=", "min=")
+# Of a reduction, and a left side: between these brackets a line is broken only where it can be nowhere else.
+_TOGETHER = re.compile(
+    rf"\w+\[[^\[\]]*\](?=\()|^ *\w+\[.*?\](?= (?:{'|'.join(re.escape(n) for n in _ASSIGN)}) )"
+)
 _BREAK = re.compile(
     rf"(?:,|(?<= )(?:{'|'.join(re.escape(n) for n in (*_TIGHTNESS, *_ASSIGN) if n != ',')})) "
 )
@@ -245,8 +247,9 @@ def _best_break(line: str) -> int | None:
     for char in line:
         depth += (char in "([") - (char in ")]")
         depths.append(depth)
-    for reduction in _VARIABLES.finditer(line):
-        depths[reduction.start() : reduction.end()] = [MAX_BRACKETS] * len(reduction[0])
+    for part in _TOGETHER.finditer(line):
+        for k in range(*part.span()):
+            depths[k] += MAX_BRACKETS
     found = [m for m in _BREAK.finditer(line, len(INDENT) * 3 + 1) if m.end() <= WIDTH + 1]
     fits = [m for m in found if len(INDENT) * 3 + len(line) - m.end() <= WIDTH]
     late = [m for m in found if m.end() > WIDTH // 2]

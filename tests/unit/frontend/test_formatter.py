@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from dsl_samples import SAMPLES
@@ -136,6 +137,23 @@ def test_a_short_right_side_stays_whole() -> None:
     left = "y[min(max(i64((x[i] - lower_bound) / (upper_bound - lower_bound)), 0), K - 1)]"
     text = format_program(parse_text(f"op f() {{ {left} += 1 if low <= x[i] <= high else 0 }}"))
     assert text.splitlines()[1:3] == [f"  {left} +=", "      1 if low <= x[i] <= high else 0"]
+    stays(text)
+
+
+@pytest.mark.parametrize(
+    ("statement", "ends"),
+    [
+        # neither the left side nor the variables of a reduction are torn apart
+        ("A[i, j, k, l] = sum[a, b](u[a] * B[n[i], k, m[i, a, b]] * C[k])", " *"),
+        # ranges of variables have brackets of their own; a line breaks between the ranges
+        ("A[i] = max[u in max(s, 0)..min(C, N), v in max(s, 0)..min(B, N)](x[u, v])", "N),"),
+    ],
+)
+def test_indices_stay_together(statement: str, ends: str) -> None:
+    wide = re.sub("[ABC]", lambda name: name[0].lower() * 21, statement)
+    text = format_program(parse_text(f"op f() {{ {wide} }}"))
+    first, *_ = text.splitlines()[1:-1]
+    assert first.endswith(ends)
     stays(text)
 
 
