@@ -72,6 +72,7 @@ docs: $(VENV)/dev.stamp ## write the pages that are made from the sources
 	$(RUN) docs/build_passes.py
 	$(RUN) docs/build_stdlib_reference.py
 	$(RUN) docs/build_api_reference.py
+	$(RUN) docs/build_examples.py
 	$(RUN) docs/build_editors.py
 	$(RUN) docs/build_pictures.py
 
