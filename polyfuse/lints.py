@@ -23,6 +23,7 @@ from polyfuse.ir.index_expr import IConst, IndexExpr, evaluate, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import of_tree
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Apply,
     Cast,

@@ -59,6 +59,7 @@ from polyfuse.ir.verify_kernel import verify_kernels
 from polyfuse.layers.clustering.clusters import Clustering
 from polyfuse.layers.clustering.join import Piece
 from polyfuse.layers.fusion.loop_fusion import LoopFusion, require_legal
+from polyfuse.layers.graph.orders import with_orders
 from polyfuse.layers.graph.pipeline import GraphContext, prepared
 from polyfuse.layers.graph.reindex.axis_order import in_memory_order
 from polyfuse.layers.mapping.kernels import entry_copies
@@ -524,6 +525,7 @@ def fixed_graph(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
     prove_ranges(graph, sizes, found)
     found.raise_if_errors()
     fixed = with_truth_values(without_zero_divisions(specialize(wrapping(graph, sizes), sizes)))
+    fixed = with_orders(fixed)
     if any(e == IConst(0) for t in fixed.tensors for e in t.shape):
         statements = (replace(s, expr=map_expr(s.expr, _chosen)) for s in fixed.statements)
         fixed = replace(fixed, statements=tuple(statements))

@@ -375,6 +375,11 @@ COMBINES: dict[str, str] = {
 }  # fmt: skip
 """The reductions that join two values by an operation; argmax and argmin do not."""
 
+PLACED = ("arglargest", "argsmallest")
+"""The reductions that give what stands at a place when the elements are in order."""
+ARG_REDUCTIONS = ("argmax", "argmin", *PLACED)
+"""The reductions that give a value of their one variable."""
+
 
 def with_trait(trait: Trait) -> tuple[str, ...]:
     """The operations that have a trait, in the order of the table."""

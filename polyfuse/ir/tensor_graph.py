@@ -32,6 +32,7 @@ from typing import TypeAlias, Union
 
 from polyfuse.ir.dtypes import DType
 from polyfuse.ir.index_expr import IndexExpr, variables
+from polyfuse.ir.ops import ARG_REDUCTIONS as ARG_REDUCTIONS
 from polyfuse.ir.ops import COMBINES, INFIX
 from polyfuse.source import NO_SPAN, Span
 
@@ -134,7 +135,6 @@ Expr: TypeAlias = Union[Const, IndexValue, Read, Apply, Select, Cast]  # noqa: U
 Index: TypeAlias = Union[IndexExpr, Expr]  # noqa: UP007
 EXPR_TYPES = (Const, IndexValue, Read, Apply, Select, Cast)
 
-ARG_REDUCTIONS = ("argmax", "argmin")
 REDUCTIONS = (*COMBINES, *ARG_REDUCTIONS)
 
 
@@ -153,6 +153,9 @@ class Statement:
 
     For argmax and argmin there is exactly one reduction dim, and the result (i64) is its value at
     the first of the equal extremes; a NaN counts as the extreme, as in NumPy.
+
+    For arglargest and argsmallest it is the value of the dim at `place` when the elements are in order, the
+    largest or the smallest first. Equal ones keep their order, and a NaN is larger than all numbers.
     """
 
     name: str
@@ -164,6 +167,7 @@ class Statement:
     accumulate: bool = False
     span: Span = field(default=NO_SPAN, compare=False)
     purpose: Purpose = Purpose.VALUE
+    place: IndexExpr | None = None
     # What `statement_reads` found: passes ask for it again and again.
     _reads: tuple[Read, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -174,7 +178,7 @@ class Statement:
     def __str__(self) -> str:
         where = ", ".join(map(str, (d for d in self.dims if not d.reduce)))
         over = ", ".join(map(str, (d for d in self.dims if d.reduce)))
-        right = format_expr(self.expr)
+        right = format_expr(self.expr) + (f", {self.place}" if self.place is not None else "")
         if self.accumulate:
             sign, where = f"{self.reduction}=", ", ".join(map(str, self.dims))
         else:

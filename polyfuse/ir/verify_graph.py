@@ -13,7 +13,7 @@ from polyfuse.diagnostics import Diagnostics, InternalError
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.index_expr import IndexExpr, evaluate, sizes, variables
-from polyfuse.ir.ops import OPS
+from polyfuse.ir.ops import OPS, PLACED
 from polyfuse.ir.tensor_graph import Role, TensorGraph
 from polyfuse.source import Span
 
@@ -144,7 +144,11 @@ class _Statement:
             self._require(bool(over), f"its {s.reduction} has no reduction dims")
         used = {v for i in s.write if not isinstance(i, g.EXPR_TYPES) for v in variables(i)}
         self._require(s.accumulate or not used & set(over), "it writes by a reduction dim")
-        if s.reduction in ("argmax", "argmin"):
+        self._require((s.place is None) == (s.reduction not in PLACED), f"{s.reduction} at {s.place}")
+        if s.place is not None:
+            self._affine(s.place)
+            self._require(not set(variables(s.place)) & set(over), "its place depends on a reduction dim")
+        if s.reduction in g.ARG_REDUCTIONS:
             self._require(
                 len(over) == 1 and target.dtype is I64, f"{s.reduction} needs one dim and gives i64"
             )

@@ -34,6 +34,7 @@ from polyfuse.frontend_dsl.syntax.names import (
     MAX_CALL_DEPTH,
     MAX_STATEMENTS,
     REDUCTIONS,
+    reduction_form,
     axes,
     did_you_mean,
     function_meant,
@@ -345,7 +346,7 @@ class _Call:
                 raise CallError
             hint = self.ctx.diags.looked_up(sum(len(p.ops) for p in library.programs), self._meant)
             if name in REDUCTIONS:
-                hint = f"a reduction names its variables: {name}[i](x[i])"
+                hint = f"a reduction names its variables: {reduction_form(name)}"
             raise self._error("PF202", f"unknown function or operator '{name}'", self.call.callee_span, hint)
         if any(op is found[0] for op in self.scope.chain):
             before = [op.name for op in self.scope.chain]

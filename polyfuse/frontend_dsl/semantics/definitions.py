@@ -20,7 +20,7 @@ from polyfuse.frontend_dsl.semantics.ranges_infer import (
     plain_uses,
     sources_of,
 )
-from polyfuse.frontend_dsl.semantics.reductions import extract, operand_dtype, reduction_dims
+from polyfuse.frontend_dsl.semantics.reductions import extract, operand_dtype, place_of, reduction_dims
 from polyfuse.frontend_dsl.semantics.scope import Context, Scope, TensorInfo
 from polyfuse.frontend_dsl.semantics.size_algebra import simplify
 from polyfuse.frontend_dsl.semantics.typer import Typer
@@ -249,32 +249,33 @@ class Definition:
     def emit(self, value_type: Ty, into: TensorInfo | None = None) -> None:
         """Append the statement, after those of the reductions inside it."""
         b, info = self.builder(), into or self.info
+        place: IndexExpr | None = None
         try:
             write = tuple(b.index(i) for i in self.stmt.indices or ())
             if self.is_scatter:
                 reduction: str | None = {"+=": "sum", "max=": "max", "min=": "min"}[self.stmt.op]
                 expr, over = b.stored(self.stmt.value, info.dtype), tuple[g.IterDim, ...]()
             else:
-                reduction, over, expr = self._right_side(b, info, value_type)
+                reduction, over, expr, place = self._right_side(b, info, value_type)
         except BuildError:
             info.failed = self.failed = True
             return
         dims = (*b.dims.values(), *over)
         name = self.ctx.statement_names.fresh(self.base, joint="__")
         statement = g.Statement(
-            name, info.name, dims, write, expr, reduction, self.is_scatter, self.stmt.span
+            name, info.name, dims, write, expr, reduction, self.is_scatter, self.stmt.span, place=place
         )
         self.ctx.statements.append(statement)
 
     def _right_side(
         self, b: ExprBuilder, info: TensorInfo, value_type: Ty
-    ) -> tuple[str | None, tuple[g.IterDim, ...], g.Expr]:
-        """Reduction, its dims and its operand where the right side is a reduction; else the value."""
+    ) -> tuple[str | None, tuple[g.IterDim, ...], g.Expr, IndexExpr | None]:
+        """Reduction, its dims, its operand and its place where the right side is one; else the value."""
         e, dtype = self.stmt.value, info.dtype
         whole = isinstance(e, ast.Reduce) and e.op != "mean"
         if whole and dtype.compute is dtype and (value_type.is_weak or value_type.compute is dtype):
             assert isinstance(e, ast.Reduce)
             over = reduction_dims(b, e)
             operand = b.inner(over).build(e.body, operand_dtype(b, e, dtype))
-            return e.op, tuple(over.values()), operand
-        return None, (), b.stored(e, dtype)
+            return e.op, tuple(over.values()), operand, place_of(b, e)
+        return None, (), b.stored(e, dtype), None

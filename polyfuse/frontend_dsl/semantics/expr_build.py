@@ -59,7 +59,7 @@ def identity(reduction: str, dtype: DType, span: Span) -> g.Const:
     if reduction in ("sum", "prod"):
         one = int(reduction == "prod")
         return g.Const(float(one) if dtype.is_float else one, dtype, span)
-    sign = -1 if reduction in ("max", "argmax") else 1
+    sign = -1 if reduction in ("max", "argmax", "arglargest") else 1
     if dtype.is_float:
         return g.Const(sign * math.inf, dtype, span)
     return g.Const(limits(dtype)[0 if sign < 0 else 1], dtype, span)

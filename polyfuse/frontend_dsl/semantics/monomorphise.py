@@ -16,6 +16,7 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.frontend_dsl.syntax.ast_walk import identifiers, rewrite, rewrite_ranges, statement_exprs, walk
 from polyfuse.frontend_dsl.syntax.names import Namer, did_you_mean
 from polyfuse.ir.dtypes import DType
+from polyfuse.ir.ops import ARG_REDUCTIONS
 from polyfuse.source import Span
 
 Pattern = tuple[str | None, ...]
@@ -150,7 +151,7 @@ class _Monomorphiser:
                 case ast.Reduce(op, ranges, body):
                     over = self._vars(ranges, counts)
                     # Over no axes at all, every reduction but these is its only element.
-                    return replace(e, vars=over) if over or op in ("argmax", "argmin") else body
+                    return replace(e, vars=over) if over or op in ARG_REDUCTIONS else body
                 case ast.Call(callee) if callee in self.dtypes:
                     return replace(e, callee=self._dtype(callee))
                 case _:

@@ -62,6 +62,8 @@ def plain_uses(
             mine = {r.var for r in ranges}
             inside = plain_uses(body, lambda name: name in mine or is_index(name), guards)
             yield from (u for u in inside if u.var not in mine)
+            if e.place is not None:
+                yield from plain_uses(e.place, is_index, guards)
             return
         case _:
             pass

@@ -22,6 +22,7 @@ from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir import tensor_graph as g
 from polyfuse.ir.dtypes import BOOL, I64, DType
 from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, as_index, binary, product, variables
+from polyfuse.ir.ops import ARG_REDUCTIONS
 
 _NOT_EMPTY = ("max", "min", "mean", "argmax", "argmin")
 
@@ -68,7 +69,7 @@ def operand_dtype(b: ExprBuilder, e: ast.Reduce, want: DType) -> DType:
     """The dtype a reduction works in, if its result is to have dtype `want`."""
     if e.op in ("any", "all"):
         return BOOL
-    return b.type_of(e.body).compute if e.op in ("argmax", "argmin") else want
+    return b.type_of(e.body).compute if e.op in ARG_REDUCTIONS else want
 
 
 def extract(b: ExprBuilder, e: ast.Reduce, want: DType) -> g.Expr:
@@ -100,16 +101,28 @@ def _statement(b: ExprBuilder, e: ast.Reduce, op: str, dims: dict[str, g.IterDim
     if guard is not None:
         neutral = identity(op, operand.dtype, e.span)
         operand = g.Select(guard, operand, neutral, operand.dtype, e.span)
-    outer = _outer_dims(b, operand, over)
-    key = (op, (*outer, *over), operand)
+    place = place_of(b, e)
+    outer = _outer_dims(b, operand, over, place)
+    key = (op, (*outer, *over), operand, place)
     if key not in b.made:
-        b.made[key] = _emit(b, e, op, outer, over, operand)
+        b.made[key] = _emit(b, e, op, outer, over, operand, place)
     return b.made[key]
 
 
-def _outer_dims(b: ExprBuilder, operand: g.Expr, over: tuple[g.IterDim, ...]) -> tuple[g.IterDim, ...]:
-    """The outer dims that the reduction uses, those in bounds included."""
-    used = index_variables(operand)
+def place_of(b: ExprBuilder, e: ast.Reduce) -> IndexExpr | None:
+    """The place that arglargest and argsmallest take."""
+    if e.place is None:
+        return None
+    place = b.index(e.place)
+    assert not isinstance(place, g.EXPR_TYPES)  # the typer has seen to it
+    return place
+
+
+def _outer_dims(
+    b: ExprBuilder, operand: g.Expr, over: tuple[g.IterDim, ...], place: IndexExpr | None
+) -> tuple[g.IterDim, ...]:
+    """The outer dims that the reduction uses, those in bounds and of the place included."""
+    used = index_variables(operand) | set(variables(place) if place is not None else ())
     for d in over:
         used |= {*variables(d.lower), *variables(d.upper)}
     for d in reversed(b.dims.values()):
@@ -127,8 +140,9 @@ def _emit(
     outer: tuple[g.IterDim, ...],
     over: tuple[g.IterDim, ...],
     operand: g.Expr,
+    place: IndexExpr | None,
 ) -> g.Read:
-    dtype = I64 if op in ("argmax", "argmin") else operand.dtype
+    dtype = I64 if op in ARG_REDUCTIONS else operand.dtype
     by_name = {d.name: d for d in outer}
     shape = [highest(d.upper, by_name) for d in outer]
     if any(s is None for s in shape):
@@ -139,7 +153,8 @@ def _emit(
     info = b.ctx.new_info(TensorInfo(name, g.Role.TEMP, hard(dtype), len(outer), span=e.span, inlined=True))
     info.shape = tuple(s for s in shape if s is not None)
     statement = b.ctx.statement_names.fresh(name, joint="__")
-    b.ctx.statements.append(g.Statement(statement, name, (*outer, *over), write, operand, op, span=e.span))
+    dims = (*outer, *over)
+    b.ctx.statements.append(g.Statement(statement, name, dims, write, operand, op, span=e.span, place=place))
     return g.Read(name, write, dtype, e.span)
 
 

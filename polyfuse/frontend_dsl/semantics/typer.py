@@ -34,10 +34,11 @@ from polyfuse.frontend_dsl.syntax.names import (
     axes,
     function_meant,
     number_hint,
+    reduction_form,
 )
 from polyfuse.ir.dtypes import BF16, BY_NAME, F16, F32
 from polyfuse.ir.index_expr import IndexExpr, IVar
-from polyfuse.ir.ops import OPS
+from polyfuse.ir.ops import ARG_REDUCTIONS, OPS, PLACED
 from polyfuse.source import CalledSpan, Span
 
 _UNSUITABLE = "PF216"
@@ -233,7 +234,38 @@ class Typer:
             self.variables.append(r.var)
         t = self.infer(e.body)
         del self.variables[len(self.variables) - len(e.vars) :]
-        return self._reduced(e, t)
+        return ERROR if self._misplaced(e) else self._reduced(e, t)
+
+    def _misplaced(self, e: ast.Reduce) -> bool:
+        """Report a place that must not, or must stand behind the operand, or is none."""
+        over = ", ".join(r.var for r in e.vars)
+        if e.place is None and e.op in PLACED:
+            hint = f"the first has the place 0: {e.op}[{over}]({e.body.span.text}, 0)"
+            self._error("PF276", f"{e.op} takes a place behind its operand", e.span, hint)
+        elif e.place is not None and e.op not in PLACED:
+            named = "argsmallest" if e.op in ("min", "argmin") else "arglargest"
+            hint = f"{named}[i](x[i], k) gives the i of what stands at place k"
+            self._error("PF275", f"{e.op} takes one operand and no place", e.place.span, hint)
+        elif e.place is not None:
+            return self._no_place(e.place)
+        else:
+            return False
+        return True
+
+    def _no_place(self, place: ast.Expr) -> bool:
+        """Report a place that is no index expression."""
+        if is_data(place, self.lookup):
+            if not self._unknown_in(place):
+                hint = "write out the order as a tensor, with an index for the place, and read that"
+                message = "a place is made of index variables and sizes, not of data"
+                self._error("PF277", message, place.span, hint)
+            return True
+        try:
+            to_index(place, self.lookup)
+        except NotIndex as problem:
+            problem.report(self.diags)
+            return True
+        return False
 
     def bound(self, b: ast.Expr) -> None:
         """Check a bound of a range: sizes and outer variables only."""
@@ -268,7 +300,7 @@ class Typer:
             self._error("PF223", f"'{r.var}' is a scalar and cannot be an index variable", r.span, hint)
 
     def _reduced(self, e: ast.Reduce, t: Ty) -> Ty:
-        if e.op in ("argmax", "argmin") and len(e.vars) != 1:
+        if e.op in ARG_REDUCTIONS and len(e.vars) != 1:
             hint = "flatten the axes first, or reduce them one after the other"
             return self._error("PF310", f"{e.op} takes one variable, got {len(e.vars)}", e.span, hint)
         if e.op in ("any", "all"):
@@ -279,7 +311,7 @@ class Typer:
         if t.is_bool:
             hint = "use any or all, or cast with i32(...)"
             return self._error(_UNSUITABLE, f"{e.op} is not defined for bool", e.body.span, hint)
-        if e.op in ("argmax", "argmin"):
+        if e.op in ARG_REDUCTIONS:
             return INDEX
         if e.op == "mean" and t.is_integer:
             if t.is_weak:
@@ -370,7 +402,7 @@ class Typer:
             message = f"the operator '{e.callee}' is called inside an expression"
             return self._error("PF213", message, e.callee_span, hint)
         if e.callee in REDUCTIONS:
-            hint = f"a reduction names its variables: {e.callee}[i](x[i])"
+            hint = f"a reduction names its variables: {reduction_form(e.callee)}"
             return self._error("PF202", f"unknown function '{e.callee}'", e.callee_span, hint)
         hint = function_meant(e.callee, [a.span.text for a in e.args])
         return self._error("PF202", f"unknown function or operator '{e.callee}'", e.callee_span, hint)

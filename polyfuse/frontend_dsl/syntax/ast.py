@@ -84,12 +84,16 @@ class VarRange:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`sum[h, w in 0..2](body)`; op one of sum max min prod any all mean argmax argmin."""
+    """`sum[h, w in 0..2](body)`; op one of sum max min prod any all mean argmax argmin arglargest argsmallest.
+
+    `place` is that of `arglargest[h](body, place)`.
+    """
 
     op: str
     vars: tuple[VarRange, ...]
     body: Expr
     span: Span = field(default=NO_SPAN, compare=False)
+    place: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def children(e: ast.Expr) -> tuple[ast.Expr, ...]:
         case ast.Padded(read, outside):
             return (read, outside)
         case ast.Reduce(_, ranges, body):
-            return (*bounds(ranges), body)
+            return (*bounds(ranges), body) if e.place is None else (*bounds(ranges), body, e.place)
         case ast.Call(_, args, keywords):
             return (*args, *(value for _, value in keywords))
         case ast.Unary(_, arg):
@@ -69,6 +69,7 @@ def free_names(e: ast.Expr, bound: frozenset[str] = frozenset()) -> Iterator[ast
     if isinstance(e, ast.Subscript):
         yield e
     if isinstance(e, ast.Reduce):
+        yield from free_names(e.place, bound) if e.place is not None else ()
         for r in e.vars:
             for b in bounds((r,)):
                 yield from free_names(b, bound)
@@ -115,7 +116,8 @@ def rewrite(e: ast.Expr, on_expr: Callable[[ast.Expr], ast.Expr]) -> ast.Expr:
             assert isinstance(element, ast.Subscript)
             e = replace(e, read=element, outside=rewrite(outside, on_expr))
         case ast.Reduce(_, ranges, body):
-            e = replace(e, vars=rewrite_ranges(ranges, on_expr), body=rewrite(body, on_expr))
+            place = None if e.place is None else rewrite(e.place, on_expr)
+            e = replace(e, vars=rewrite_ranges(ranges, on_expr), body=rewrite(body, on_expr), place=place)
         case ast.Call(_, args, keywords):
             args = tuple(rewrite(a, on_expr) for a in args)
             e = replace(e, args=args, keywords=tuple((k, rewrite(v, on_expr)) for k, v in keywords))

@@ -214,10 +214,11 @@ class _Expressions:
         return children
 
     def reduction(self, children: Children) -> Part:
-        name, variables, body, close = children
+        name, variables, body, place, close = children
         span = name.span.to(close.span)
-        node = ast.Reduce(str(name), tuple(v.node for v in variables), body.node, span)
-        return Part(node, span, _grow(span, body, *variables))
+        over = tuple(v.node for v in variables)
+        node = ast.Reduce(str(name), over, body.node, span, None if place is None else place.node)
+        return Part(node, span, _grow(span, body, *([] if place is None else [place]), *variables))
 
 
 class Builder(_Expressions):

@@ -96,7 +96,8 @@ def _text(expr: ast.Expr, style: Style) -> str:
             return f"{expr.read.name}[{inside} else {_text(expr.outside, Style.VALUE)}]"
         case ast.Reduce():
             variables = ", ".join(range_text(v) for v in expr.vars)
-            return f"{expr.op}[{variables}]({_text(expr.body, Style.VALUE)})"
+            place = "" if expr.place is None else f", {_text(expr.place, Style.VALUE)}"
+            return f"{expr.op}[{variables}]({_text(expr.body, Style.VALUE)}{place})"
         case ast.Call():
             return _call(expr)
         case ast.Unary():

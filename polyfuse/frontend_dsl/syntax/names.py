@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from polyfuse.frontend_dsl.syntax import ast
 from polyfuse.ir.dtypes import ALL, BY_NAME
-from polyfuse.ir.ops import COMBINES, OPS, Takes
+from polyfuse.ir.ops import ARG_REDUCTIONS, COMBINES, OPS, PLACED, Takes
 
 # --- names of other libraries -----------------------------------------------------------------------------
 
@@ -177,7 +177,14 @@ OLD = "old"
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 """Names of numbers, where nothing else in the operator is called so; floats of the type they stand beside."""
 
-REDUCTIONS = (*COMBINES, "mean", "argmax", "argmin")
+REDUCTIONS = (*COMBINES, "mean", *ARG_REDUCTIONS)
+
+
+
+def reduction_form(name: str) -> str:
+    """How a reduction is written."""
+    return f"{name}[i](x[i], k)" if name in PLACED else f"{name}[i](x[i])"
+
 
 GENERIC_KINDS = {
     "float": tuple(t for t in ALL if t.is_float),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from polyfuse.decisions import Decision
-from polyfuse.ir.dtypes import BOOL, I32, I64
+from polyfuse.ir.dtypes import BOOL, I32, I64, DType
 from polyfuse.ir.index_expr import IBin, IConst, IndexExpr, IVar, binary, substitute, variables
 from polyfuse.ir.tensor_graph import (
     EXPR_TYPES,
@@ -74,8 +74,8 @@ def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], li
     """The parts, and the tensors that are new or to be stored."""
     (over,) = (d for d in s.dims if d.reduce)
     kept = tuple(d for d in s.dims if not d.reduce)
-    stored, dtype, value = _Stored(graph, s), s.expr.dtype, s.expr
-    source = _never_again(graph, value)
+    stored, dtype, value = Stored(graph, s), s.expr.dtype, s.expr
+    source = never_again(graph, value)
     if source is not None:
         stored.tensors.append(source)
     else:
@@ -85,7 +85,7 @@ def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], li
     found: Expr = Apply("eq", (value, best), BOOL, s.span)
     if dtype.is_float:
         found = Apply("or", (found, Apply("isnan", (value,), BOOL, s.span)), BOOL, s.span)
-    narrow = dtype.bytes <= I32.bytes and _fits(_intervals(s.dims)[over.name])
+    narrow = dtype.bytes <= I32.bytes and fits(intervals(s.dims)[over.name])
     number, none = (I32, LARGEST_SHORT) if narrow else (I64, LARGEST)
     here = Select(found, IndexValue(IVar(over.name), number), Const(none, number), number, s.span)
     if narrow:
@@ -97,7 +97,7 @@ def _argmax_parts(graph: TensorGraph, s: Statement) -> tuple[list[Statement], li
 
 
 @dataclass(slots=True)
-class _Stored:
+class Stored:
     """What the parts of a statement keep in temporaries."""
 
     graph: TensorGraph
@@ -110,22 +110,33 @@ class _Stored:
     ) -> Read:
         """An element of a new temporary over the dims `kept`, in their order; storage starts at 0, wherever
         the ranges do."""
-        name, ranges = fresh_name(self.graph, f"{self.s.name}__{part}"), _intervals(self.s.dims)
+        ranges = intervals(self.s.dims)
         lows = [ranges[d.name][0] for d in kept]
         starts = [IConst(0) if isinstance(low, IConst) and low.value >= 0 else low for low in lows]
         place = tuple(IVar(d.name) - start for d, start in zip(kept, starts, strict=True))
         shape = tuple(ranges[d.name][1] + 1 - start for d, start in zip(kept, starts, strict=True))
+        name = self.tensor(part, e.dtype, shape)
         self.statements.append(Statement(name, name, dims, place, e, reduction, span=self.s.span))
-        self.tensors.append(Tensor(name, e.dtype, shape, Role.TEMP, self.s.span, exact=True))
         return Read(name, place, e.dtype, self.s.span)
 
+    def tensor(self, part: str, dtype: DType, shape: tuple[IndexExpr, ...]) -> str:
+        """A new temporary."""
+        name = fresh_name(self.graph, f"{self.s.name}__{part}")
+        self.tensors.append(Tensor(name, dtype, shape, Role.TEMP, self.s.span, exact=True))
+        return name
 
-def _never_again(graph: TensorGraph, e: Expr) -> Tensor | None:
+    def statement(self, tensor: str) -> str:
+        """A name for one of several statements that define a new temporary."""
+        mine = sum(s.target == tensor for s in self.statements)
+        return fresh_name(self.graph, f"{tensor}__{mine + 1}" if mine else tensor)
+
+
+def never_again(graph: TensorGraph, e: Expr) -> Tensor | None:
     """The tensor of which an expression is an element, or a cast of one, if it has the same bits wherever it
     is read: an argument, a result, or a temporary of a reduction, which is stored from now on."""
     match e:
         case Cast(arg):
-            return _never_again(graph, arg)
+            return never_again(graph, arg)
         case Read(tensor, indices) if not any(isinstance(i, EXPR_TYPES) for i in indices):
             source = graph.tensor(tensor)
             if source.role is not Role.TEMP:
@@ -146,12 +157,12 @@ def as_read(dims: tuple[IterDim, ...], e: Expr) -> tuple[IterDim, ...]:
     return dims
 
 
-def _fits(span: tuple[IndexExpr, IndexExpr]) -> bool:
+def fits(span: tuple[IndexExpr, IndexExpr]) -> bool:
     """Are all numbers of a range known to be smaller than the largest of 32 bits?"""
     return all(isinstance(e, IConst) and -LARGEST_SHORT <= e.value < LARGEST_SHORT for e in span)
 
 
-def _intervals(dims: tuple[IterDim, ...]) -> dict[str, tuple[IndexExpr, IndexExpr]]:
+def intervals(dims: tuple[IterDim, ...]) -> dict[str, tuple[IndexExpr, IndexExpr]]:
     """Least and largest value of each loop variable; they use sizes only."""
     found: dict[str, tuple[IndexExpr, IndexExpr]] = {}
     for d in dims:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 import islpy as isl
 
 from polyfuse.diagnostics import Diagnostics
-from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, variables
+from polyfuse.ir.index_expr import IConst, IndexExpr, IVar, binary, variables
 from polyfuse.ir.index_expr import sizes as sizes_in
 from polyfuse.ir.intervals import Interval, fits, of_dtype, of_tree
 from polyfuse.ir.tensor_graph import EXPR_TYPES, IndexValue, IterDim, Role, Statement, Tensor, TensorGraph
@@ -110,6 +110,7 @@ def prove_ranges(
             for access in (write_of(s), *reads_of(s)):
                 _prove_in_range(proofs, s, access)
             _prove_not_empty(proofs, s)
+            _prove_place(proofs, s)
         prove_pieces(proofs)
         prove_order(proofs)
         return frozenset(proofs.open)
@@ -204,6 +205,35 @@ def _prove_not_empty(proofs: Proofs, s: Statement) -> None:
         return f"{s.reduction} of no elements: {proofs.place(outer, x)}"
 
     proofs.settle(o, find, "it has no value for an empty range: add `where ... >= 1`", outer)
+
+
+def _prove_place(proofs: Proofs, s: Statement) -> None:
+    """PF380: the place of arglargest and argsmallest is one of their elements'."""
+    if s.place is None:
+        return
+    place, outer = s.place, outer_dims(s)
+    (over,) = (d for d in s.dims if d.reduce)
+    count = binary("-", over.upper, over.lower)
+    if _plainly_inside(place, count, outer):
+        return
+    o = Obligation("PF380", s.name, f"the place {place} of {s.reduction} is an element's", s.span)
+
+    def find() -> Bad:
+        scope = proofs.scope(outer)
+        low = proofs.text.compared(place, "<", IConst(0), scope)
+        high = proofs.text.compared(place, ">=", count, scope)
+        inside = proofs.text.bounds(outer, scope)
+        points = proofs.text.set([*scope.values()], [*inside, low], [*inside, high])
+        return Bad(points, tuple(d.name for d in outer), say)
+
+    def say(x: Example) -> str:
+        value, top = proofs.value(place, x), proofs.value(count, x)
+        text = f"{s.reduction} takes a place that its elements do not have"
+        return f"{text}: {proofs.place(outer, x)}, place {value} is not in 0..{top}"
+
+    moved = next((v for v in variables(place)), None)
+    ranged = f"give '{moved}' the range of the places, or " if moved else ""
+    proofs.settle(o, find, f"{ranged}state that there are as many: `where {count} > {place}`", outer)
 
 
 def _prove_extents(proofs: Proofs, t: Tensor) -> None:

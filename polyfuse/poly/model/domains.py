@@ -114,6 +114,7 @@ def specialize(graph: TensorGraph, sizes: Mapping[str, int]) -> TensorGraph:
             dims=tuple(replace(d, lower=index(d.lower), upper=index(d.upper)) for d in s.dims),
             write=tuple(map_index(i, expr, index) for i in s.write),
             expr=expr(s.expr),
+            place=None if s.place is None else index(s.place),
         )
         for s in graph.statements
     )
