@@ -17,9 +17,10 @@ import numpy as np
 
 from polyfuse.ir.dtypes import ALL, DType
 from polyfuse.ir.identity import identity
-from polyfuse.ir.index_expr import IVar, variables
+from polyfuse.ir.index_expr import IndexExpr, IVar, variables
 from polyfuse.ir.ops import COMBINES, OPS
 from polyfuse.ir.tensor_graph import (
+    ARG_REDUCTIONS,
     EXPR_TYPES,
     Apply,
     Expr,
@@ -167,10 +168,12 @@ class _Writer:
             value = f"np.broadcast_to({value}, {text.shape(layout)})"
         axes = tuple(layout.index(d) for d in over)
         outer = tuple(d for d in layout if d not in over)
-        if s.reduction in ("argmax", "argmin"):
+        if s.reduction in ARG_REDUCTIONS:
             if mask:
                 raise Unsupported(f"{s.reduction} over a range that depends on another")
             low = text.ranges[over[0]][0]
+            if s.place is not None:
+                return self._placed(s, s.place, text) + (f" + {low}" if low else ""), outer
             return f"np.{s.reduction}({value}, axis={axes[0]})" + (f" + {low}" if low else ""), outer
         dtype = self.graph.tensor(s.target).dtype
         options = f", dtype={dtype}" if s.reduction in ("sum", "prod") else ""
@@ -209,6 +212,14 @@ class _Writer:
         outer = tuple(x for x in text.layout if x != d.name)
         at = outer.index(t)
         return (total if at == len(outer) - 1 else f"np.moveaxis({total}, -1, {at})"), outer
+
+    def _placed(self, s: Statement, place: IndexExpr, text: Text) -> str:
+        """What stands at a place of the order."""
+        layout, (over,) = text.layout, s.reduction_dims
+        wide = tuple(n if d == over else 1 for d, n in zip(layout, text.shape(layout), strict=True))
+        falling = s.reduction == "arglargest"
+        found = f"placed({text.expr(s.expr)}, {text.index(place)}, {layout.index(over)}, {wide}, {falling})"
+        return f"np.broadcast_to({found}, {text.shape([d for d in layout if d != over])})"
 
     def _product(self, s: Statement, text: Text) -> tuple[str, tuple[str, ...]] | None:
         """A contraction as a matrix product, or by einsum."""

@@ -316,7 +316,7 @@ def helpers() -> dict[str, Any]:
     """The names that generated text uses."""
     own = {o.name: FLOAT[o.name] for o in OPS.values() if o.called and not (o.numpy or o.baseline)}
     own |= {o.name: found for o in OPS.values() if (found := _from_scipy(o)) is not None}
-    return {"np": np, "view": _view, "matmul": _matmul, **own, "sigmoid": _sigmoid}
+    return {"np": np, "view": _view, "matmul": _matmul, "placed": _placed, **own, "sigmoid": _sigmoid}
 
 
 def _view(x: Array, start: tuple[int, ...], shape: tuple[int, ...], steps: Sequence[Sequence[int]]) -> Array:
@@ -327,6 +327,17 @@ def _view(x: Array, start: tuple[int, ...], shape: tuple[int, ...], steps: Seque
 
 def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _placed(x: Array, place: Array | int, axis: int, wide: tuple[int, ...], falling: bool) -> Array:
+    """The position at a place of the order along an axis, NaN last, or first if values fall."""
+    x = np.broadcast_to(x, np.broadcast_shapes(np.shape(x), wide))
+    if falling:
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis, kind="stable")
+    at = np.reshape(place, (1,) * (x.ndim - np.ndim(place)) + np.shape(place))
+    return np.take_along_axis(order, np.asarray(at), axis).squeeze(axis)
 
 
 def _matmul(a: Array, b: Array, batch: int, free: int, inner: int) -> Array:

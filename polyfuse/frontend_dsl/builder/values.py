@@ -360,7 +360,7 @@ class Function:
             refuse(f"'{name}' of nothing")
         return _made(lambda *nodes: ast.Call(name, nodes, (), place, place), *args)
 
-    def __getitem__(self, over: Index | tuple[Index, ...]) -> Callable[[Operand], Value]:
+    def __getitem__(self, over: Index | tuple[Index, ...]) -> Callable[..., Value]:
         name, variables = self._name, over if isinstance(over, tuple) else (over,)
         if name not in REDUCTIONS:
             hint = did_you_mean(name, REDUCTIONS) or f"reductions are {', '.join(REDUCTIONS)}"
@@ -371,10 +371,11 @@ class Function:
         ranges = tuple(v.var_range() for v in variables)
         bounds = [b for v in variables for b in v._bounds or ()]
 
-        def reduction(body: Operand) -> Value:
-            value = as_value(body)
-            height = 1 + max(v._height for v in (value, *bounds))
-            return Value(ast.Reduce(name, ranges, value._node, here()), height)
+        def reduction(body: Operand, place: Operand | None = None) -> Value:
+            values = [as_value(body), *([] if place is None else [as_value(place)])]
+            height = 1 + max(v._height for v in (*values, *bounds))
+            node, at = values[0]._node, None if place is None else values[1]._node
+            return Value(ast.Reduce(name, ranges, node, here(), at), height)
 
         return reduction
 

@@ -82,14 +82,15 @@ _LINES = {
     "dot": "d[t] = sum[h](x[t, h] * w[h])",
     "einsum": "c[i, j] = sum[k](a[i, k] * b[k, j])",
     "logsumexp": "m[t] = max[h](x[t, h]); l[t] = m[t] + log(sum[h](exp(x[t, h] - m[t])))",
+    "median": "i[t] = argsmallest[h](x[t, h], (H - 1) // 2); m[t] = x[t, i[t]]",
     "norm": "n[t] = sqrt(sum[h](x[t, h] ** 2))",
     "std": "mu[t] = mean[h](x[t, h]); s[t] = sqrt(mean[h]((x[t, h] - mu[t]) ** 2))",
     "var": "mu[t] = mean[h](x[t, h]); v[t] = mean[h]((x[t, h] - mu[t]) ** 2)",
 }
 # What no line can say.
 _ABSENT = """
-    argsort copysign corrcoef cov erfcx erfinv frexp gamma i0 isin isnat isqrt ldexp logb median mode
-    nextafter polygamma rand randn sort topk zeta
+    copysign corrcoef cov erfcx erfinv frexp gamma i0 isin isnat isqrt ldexp logb mode
+    nextafter polygamma rand randn zeta
 """
 _NONE = frozenset(_ABSENT.split())
 _DTYPES = {
@@ -179,17 +180,11 @@ CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 
 REDUCTIONS = (*COMBINES, "mean", *ARG_REDUCTIONS)
 
-
-
-def reduction_form(name: str) -> str:
-    """How a reduction is written."""
-    return f"{name}[i](x[i], k)" if name in PLACED else f"{name}[i](x[i])"
-
-
-GENERIC_KINDS = {
+_KINDS = {
     "float": tuple(t for t in ALL if t.is_float),
     "int": tuple(t for t in ALL if t.is_integer),
 }
+GENERIC_KINDS = {**_KINDS, "number": (*_KINDS["float"], *_KINDS["int"])}
 """What `F: kind` may stand for."""
 
 MAX_AXES = 64
@@ -208,6 +203,11 @@ def is_builtin(name: str) -> bool:
 def is_reserved(name: str) -> bool:
     """Whether no operator can have the name. The functions that came later are not reserved."""
     return is_builtin(name) and not (name in _CALLED and _CALLED[name].yields)
+
+
+def reduction_form(name: str) -> str:
+    """How a reduction is written."""
+    return f"{name}[i](x[i], k)" if name in PLACED else f"{name}[i](x[i])"
 
 
 def representative(kind: str) -> str:

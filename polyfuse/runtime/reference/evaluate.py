@@ -64,6 +64,7 @@ class Runner:
     sizes: dict[str, int]
     stores: dict[str, Store]
     checked: bool
+    chosen: Mapping[str, Array] = field(default_factory=dict)
 
     def box(self, s: Statement, fixed: Ranges) -> Block | None:
         """The smallest rectangle around the domain, or None if it is empty.
@@ -158,6 +159,8 @@ class Runner:
             start = reduction.identity(op, s.expr.dtype)
             return Val(np.full(block.shape, start, kind), 0.0, True)
         axes = tuple(block.axis[n] for n in inner)
+        if s.place is not None:
+            return self._placed(s, at, mask, axes[0])
         if op in ARG_REDUCTIONS:
             (axis,) = axes
             first = block.ranges[inner[0]][0]
@@ -173,6 +176,35 @@ class Runner:
             total = more if total is None else reduction.merge(op, total, more)
         assert total is not None
         return reduction.finish(op, total, s.expr.dtype, _count(block, inner))
+
+    def _placed(self, s: Statement, at: BlockEvaluator, mask: Active, axis: int) -> Val:
+        """What stands at a place of an order."""
+        assert s.place is not None
+        (over,), ranges = s.reduction_dims, at.block.ranges
+        place, term = at.index(s.place), at.expr(s.expr, mask)
+        shape = [hi - lo if n == over else 1 for n, (lo, hi) in ranges.items()]
+        v = np.broadcast_to(term.v, np.broadcast_shapes(np.shape(term.v), shape))
+        choice, first = self._choice(s, at), ranges[over][0]
+        return reduction.arg_place(str(s.reduction), replace(term, v=v), axis, mask, first, place, choice)
+
+    def _choice(self, s: Statement, at: BlockEvaluator) -> reduction.Choice | None:
+        """The part of a kernel's choice that a block is about."""
+        chosen = self.chosen.get(s.target)
+        if chosen is None:
+            return None
+        where, _ = at.locate(s.write, chosen.shape, s.target, s.span, None)
+        return reduction.Choice(chosen[where], self._chosen_twice(s, chosen)[where])
+
+    def _chosen_twice(self, s: Statement, chosen: Array) -> Array:
+        """Which elements of a choice are those of another place of their row."""
+        twice = np.zeros(chosen.shape, bool)
+        if s.place in s.write:
+            axis = s.write.index(s.place)
+            order = np.argsort(chosen, axis=axis, kind="stable")
+            same = np.diff(np.take_along_axis(chosen, order, axis), axis=axis) == 0
+            later = np.pad(same, [(int(k == axis), 0) for k in range(chosen.ndim)])
+            np.put_along_axis(twice, order, later, axis)
+        return twice
 
     def _part(self, at: BlockEvaluator, part: Block) -> Array | None:
         """The view of `pending` that belongs to a part of the block."""
@@ -551,13 +583,21 @@ class Evaluated:
 
 
 def evaluate(
-    graph: TensorGraph, sizes: Mapping[str, int], inputs: Mapping[str, Array], *, checked: bool = True
+    graph: TensorGraph,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Array],
+    *,
+    checked: bool = True,
+    results: Mapping[str, Array] | None = None,
 ) -> dict[str, Evaluated]:
     """All tensors that `graph` computes: results, `p__out` of inout parameters, and temps.
 
     `inputs` holds an array for every input; scalars with a default may be left out. With `checked`,
     gathers and scatters out of range, integer division by zero and negative integer exponents raise
     `ArgumentError` (PF450, PF452, PF453); else indices are clamped and the results are 0.
+
+    `results` are a kernel's. Where the order of elements is within their bounds, so that arglargest and
+    argsmallest have several right results, what the kernel chose is followed if it is one of these.
 
     >>> evaluate(graph, {"N": 3}, {"x": x})["y"].value        # doctest: +SKIP
     """
@@ -571,7 +611,9 @@ def evaluate(
             shape = tuple(max(0, evaluate_index(extent, sizes)) for extent in t.shape)
             stores[t.name] = _empty(t, shape, stores)
     with np.errstate(all="ignore"):
-        runner = Runner(graph, dict(sizes), stores, checked)
+        chosen = {s.target: np.asarray((results or {}).get(s.target)) for s in graph.statements if s.place}
+        fitting = {n: a for n, a in chosen.items() if a.dtype == np.int64 and a.shape == stores[n].shape}
+        runner = Runner(graph, dict(sizes), stores, checked, fitting)
         run_in_order(runner)
     written = [t for t in graph.tensors if t.role in (Role.OUTPUT, Role.TEMP)]
     return {t.name: _evaluated(t, stores[t.name]) for t in written}

@@ -174,6 +174,81 @@ def arg_extreme(op: str, term: Val, shape: tuple[int, ...], axis: int, mask: Arr
     return Val(at + start, np.where(lost, np.inf, 0.0))
 
 
+# --- places of an order ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a kernel chose in a block, and which of it it chose twice. It is followed where it may be right."""
+
+    at: Array
+    twice: Array
+
+
+def arg_place(
+    op: str, term: Val, axis: int, mask: Array | None, first: int, place: Array, choice: Choice | None
+) -> Val:
+    """Index of the element at a place of the order along an axis, which begins with `first`.
+
+    Where others may stand there, it is undecided, or the one that was chosen if it is one of them.
+    """
+    v, e = np.asarray(term.v), np.asarray(term.e, np.float64)
+    valid = np.ones((1,) * v.ndim, bool) if mask is None else np.asarray(mask)
+    v, e, valid = np.broadcast_arrays(v, e, valid)
+    order = _in_order(op, v, valid, axis)
+    last = v.shape[axis] - 1
+    at = np.take_along_axis(order, np.clip(place, 0, last), axis)
+    if is_exact(term.e):
+        return Val(at + first)
+    chosen, bound = (np.take_along_axis(x, at, axis) for x in (v, e))
+    others = valid & (np.arange(last + 1).reshape([-1 if k == axis else 1 for k in range(v.ndim)]) != at)
+    near = (np.abs(v - chosen) <= e + bound) & (e + bound > 0) & others
+    lost = near.any(axis=axis, keepdims=True) | (undecided(e) & valid).any(axis=axis, keepdims=True)
+    if choice is None:
+        return Val(at + first, np.where(lost, np.inf, 0.0))
+    reach = _reach(op == "arglargest", v, e, valid, order, axis)
+    low, high = (np.take_along_axis(x, np.clip(place, 0, last), axis) for x in reach)
+    mine = choice.at - first
+    known = (mine >= 0) & (mine <= last) & ~choice.twice
+    mine = np.clip(mine, 0, last)
+    value, error, inside = (np.take_along_axis(x, mine, axis) for x in (v, e, valid))
+    fits = (value - error <= high) & (value + error >= low) | (np.isnan(value) & np.isnan(chosen))
+    fits |= undecided(error) | undecided(bound)
+    return Val(np.where(lost & known & inside & fits, mine, at) + first)
+
+
+def _in_order(op: str, v: Array, valid: Array, axis: int) -> Array:
+    """Positions, what is valid first, the largest or the smallest first; a NaN is the largest."""
+    falling = op == "arglargest"
+    if v.dtype.kind != "f":
+        v = v.astype(np.int64)
+        return np.lexsort((~v if falling else v, ~valid), axis=axis)
+    nan = np.isnan(v)
+    known = np.where(nan, 0.0, v)
+    return np.lexsort((-known if falling else known, ~nan if falling else nan, ~valid), axis=axis)
+
+
+def _reach(falling: bool, v: Array, e: Array, valid: Array, order: Array, axis: int) -> tuple[Array, Array]:
+    """Between which values what stands at each place is, however much the elements are off.
+
+    Of falling values the k-th is at least the least lower end of those up to it, and at most the greatest
+    upper end of those from it on; of rising values the other way round.
+    """
+    vague = undecided(e)
+    low = np.where(vague, -np.inf, np.where(np.isnan(v), np.inf, v - e))
+    high = np.where(vague | np.isnan(v), np.inf, v + e)
+    low, high = np.where(valid, low, np.inf), np.where(valid, high, -np.inf)
+    low, high = (np.moveaxis(np.take_along_axis(x, order, axis), axis, -1) for x in (low, high))
+    back = slice(None, None, -1)
+    if falling:
+        low = np.minimum.accumulate(low, axis=-1)
+        high = np.maximum.accumulate(high[..., back], axis=-1)[..., back]
+    else:
+        low = np.minimum.accumulate(low[..., back], axis=-1)[..., back]
+        high = np.maximum.accumulate(high, axis=-1)
+    return np.moveaxis(low, -1, axis), np.moveaxis(high, -1, axis)
+
+
 # --- accumulation -----------------------------------------------------------------------------------------
 
 

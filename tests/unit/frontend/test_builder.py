@@ -102,7 +102,8 @@ class Transcriber:
             case ast.Padded(ast.Subscript(name, indices), outside):
                 return self.tensor(name).get(tuple(map(self.expr, indices)), self.expr(outside))
             case ast.Reduce(op, variables, body):
-                return getattr(fn, op)[tuple(map(self.index, variables))](self.expr(body))
+                place = [] if e.place is None else [self.expr(e.place)]
+                return getattr(fn, op)[tuple(map(self.index, variables))](self.expr(body), *place)
             case ast.Call(callee, args):
                 return getattr(fn, callee)(*map(self.expr, args))
             case ast.Unary(op, arg):
